@@ -1,0 +1,40 @@
+# The order of the stages, and nothing else: what they are is decided in pipeline/plan.py, what they do in stages/.
+#   snakemake --cores all                                                     the default recipe
+#   snakemake --cores all --config overrides="algorithm.optimizer.lr=5e-4"    Hydra overrides, space-separated
+import shlex
+import sys
+
+from snakemake.utils import min_version
+
+min_version("9.0")
+sys.path.insert(0, str(workflow.basedir))
+
+from pipeline.launch import load_plan
+
+PLAN = load_plan(shlex.split(config.get("overrides", "")))
+
+
+onstart:
+    PLAN.freeze()
+
+
+rule all:
+    input:
+        PLAN.targets,
+    default_target: True
+
+
+for stage in PLAN.stages:
+
+    rule:
+        name:
+            stage.name
+        input:
+            [ancient(manifest) for manifest in stage.upstream],
+        output:
+            stage.manifest,
+        log:
+            stage.log,
+        threads: workflow.cores if stage.heavy else 1
+        shell:
+            stage.command

@@ -1,0 +1,1 @@
+"""Small pure functions, chosen by name: advantages, losses, rewards, task filters."""

@@ -1,0 +1,1 @@
+"""What passes between stages (records, tables, checkpoints, configuration, schedule) and what starts a run."""

@@ -1,0 +1,189 @@
+"""Composes conf/ and the command line into one checked configuration (Hydra), or explains why it cannot.
+
+`compose(overrides)` returns a plain dict: schema defaults, then conf/config.yaml, then the recipe, then the overrides.
+Overrides are Hydra's (`key=value`, `group=choice`); `stages.<stage_name>.key=value` changes one stage of the recipe.
+"""
+
+import copy
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+from pipeline import config as settings
+from pipeline.errors import ConfigError, nearest
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+SECRETS = re.compile(r"(api_key|password|token|secret)$")
+
+
+def compose(overrides: list[str]) -> dict[str, Any]:
+    """The whole configuration as plain dicts and lists, checked. Raises ConfigError with every problem found."""
+    for_stages = [o for o in overrides if o.lstrip("+~").startswith("stages.")]
+    config = _hydra(_allow_new_arguments(_known([o for o in overrides if o not in for_stages])))
+    for override in for_stages:
+        _override_stage(config, override)
+    problems = check(config)
+    for stage in config["stages"]:
+        problems += [f"stage '{stage.get('stage_name')}': {p}" for p in check(effective(config, stage))]
+    if problems:
+        raise ConfigError("the configuration has problems:\n  " + "\n  ".join(dict.fromkeys(problems)))
+    return config
+
+
+def effective(config: dict, stage: dict) -> dict:
+    """The settings of one stage: the global ones with the stage's own merged over them, key by key."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if not stage.get("stage_name"):
+        raise ConfigError(f"a stage of `stages` has no stage_name: {stage}")
+    base = OmegaConf.merge(OmegaConf.structured(settings.Config), {**config, "stages": []})
+    try:
+        merged = OmegaConf.merge(base, {k: v for k, v in stage.items() if k != "stage_name"})
+        return OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        raise _explain(error, f"stage '{stage['stage_name']}'") from error
+
+
+def groups() -> dict[str, list[str]]:
+    """Config groups of conf/ and their choices."""
+    return {d.name: sorted(f.stem for f in d.glob("*.yaml")) for d in sorted(CONF.iterdir()) if d.is_dir()}
+
+
+def known_keys() -> list[str]:
+    return [key for key, _ in settings.walk()]
+
+
+def _known(overrides: list[str]) -> list[str]:
+    """Refuses overrides of keys that do not exist, before Hydra advises to append them."""
+    leaves = dict(settings.walk())
+    sections = {key.rsplit(".", n)[0] for key in leaves for n in range(1, key.count(".") + 1)}
+    problems = []
+    for override in overrides:
+        if "=" not in override and not override.startswith("~"):
+            problems.append(f"'{override}' is no override; write key=value.")
+            continue
+        key = override.lstrip("+~").split("=", 1)[0].split("@")[0]
+        free = any(key.startswith(k + ".") for k, f in leaves.items() if f.default is dataclasses.MISSING)
+        plain = re.sub(r"\.\d+(?=\.|$)", ".*", key)
+        if not (key in leaves or plain in leaves or key in sections or key in groups() or free):
+            problems.append(f"unknown key '{key}'.{nearest(key, [*leaves, *groups()])}")
+    if problems:
+        raise ConfigError("\n  ".join(problems) + "\n`ouro config show` prints every key.")
+    return overrides
+
+
+def _allow_new_arguments(overrides: list[str]) -> list[str]:
+    """`*_args.x=1` adds x: what goes in there is known to the function, not to the schema."""
+    free = [key for key, item in settings.walk() if item.type == dict[str, Any]]
+    return ["++" + o if any(o.startswith(k + ".") for k in free) else o for o in overrides]
+
+
+def _hydra(overrides: list[str]) -> dict[str, Any]:
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    ConfigStore.instance().store(name="schema", node=settings.Config)
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return OmegaConf.to_container(hydra_compose("config", overrides), resolve=True)
+    except OmegaConfBaseException as error:
+        raise _explain(error, "conf/") from error
+    except HydraException as error:
+        cause = error.__cause__
+        if isinstance(cause, OmegaConfBaseException):
+            raise _explain(cause, "the configuration") from error
+        raise ConfigError(str(error)) from error
+
+
+def _explain(error, where: str) -> ConfigError:
+    """OmegaConf's error in our words: the key, what is wrong, the nearest right key."""
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+
+    key = getattr(error, "full_key", None) or getattr(error, "key", None) or "?"
+    if isinstance(error, (ConfigAttributeError, ConfigKeyError)):
+        return ConfigError(f"{where}: unknown key '{key}'.{nearest(str(key), known_keys())}")
+    return ConfigError(f"{where}: key '{key}': {str(error).splitlines()[0]}")
+
+
+def _override_stage(config: dict, override: str) -> None:
+    """Applies `stages.<name>.key=value` to the stage of that name."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    parsed = OverridesParser.create().parse_override(override)
+    _, name, *path = parsed.key_or_group.split(".")
+    names = [s.get("stage_name") for s in config["stages"]]
+    if name not in names or not path:
+        raise ConfigError(f"'{override}': no stage '{name}' in this recipe.{nearest(name, map(str, names))} "
+                          f"Stages: {', '.join(map(str, names))}.")
+    index = names.index(name)
+    stage = OmegaConf.create(copy.deepcopy(config["stages"][index]))
+    OmegaConf.update(stage, ".".join(path), parsed.value(), force_add=True)
+    config["stages"][index] = OmegaConf.to_container(stage)
+
+
+def check(config: dict) -> list[str]:
+    """Every value outside its bounds or choices, and every rule between keys that is broken, one line each."""
+    problems = []
+    for key, item in settings.walk():
+        for name, value in _values(config, key):
+            problems += _check_one(name, value, item.metadata)
+    return problems + _rules(config)
+
+
+def _values(config: Any, key: str, prefix: str = ""):
+    """Values of a dotted key; `*` stands for every element of a list."""
+    head, _, rest = key.partition(".")
+    if head == "*":
+        for index, element in enumerate(config):
+            yield from _values(element, rest, f"{prefix}{index}.")
+    elif rest:
+        yield from _values(config[head], rest, f"{prefix}{head}.")
+    else:
+        yield prefix + head, config[head]
+
+
+def _check_one(key: str, value: Any, bounds: dict) -> list[str]:
+    if value is None:
+        return []
+    if bounds["choices"] and value not in bounds["choices"]:
+        return [f"{key}={value}: needed one of {', '.join(map(str, bounds['choices']))}."
+                + nearest(str(value), map(str, bounds["choices"]))]
+    tests = (("ge", lambda b: value >= b, "at least"), ("gt", lambda b: value > b, "greater than"),
+             ("le", lambda b: value <= b, "at most"))
+    return [f"{key}={value}: needed {words} {bounds[name]}." for name, holds, words in tests
+            if bounds[name] is not None and not holds(bounds[name])]
+
+
+def _rules(c: dict) -> list[str]:
+    """Rules between keys."""
+    model, init = c["model"], c["model"]["init"]
+    problems = []
+    if init["enable"] and model["model_path"]:
+        problems.append("model.model_path and model.init.enable exclude each other: set one.")
+    if init["enable"] and init["hidden_size"] % init["num_attention_heads"]:
+        problems.append("model.init.num_attention_heads must divide model.init.hidden_size.")
+    if init["enable"] and init["num_attention_heads"] % init["num_key_value_heads"]:
+        problems.append("model.init.num_key_value_heads must divide model.init.num_attention_heads.")
+    needed = model["max_prompt_tokens"] + model["max_response_tokens"]
+    if model["max_model_len"] is not None and model["max_model_len"] < needed:
+        problems.append(f"model.max_model_len={model['max_model_len']}: prompt + response need {needed} tokens.")
+    if c["algorithm"]["algorithm_type"] == "grpo" and c["algorithm"]["repeat_times"] < 2:
+        problems.append("algorithm.repeat_times=1: grpo compares the rollouts of a group, needed at least 2.")
+    pipeline = c["data_processor"]["task_pipeline"]
+    if pipeline["generator"] and pipeline["inputs"]:
+        problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")
+    return problems
+
+
+def mask_secrets(value: Any) -> Any:
+    """A copy with every value whose key names a secret shown as ***."""
+    if isinstance(value, dict):
+        return {k: "***" if SECRETS.search(str(k)) and v else mask_secrets(v) for k, v in value.items()}
+    return [mask_secrets(v) for v in value] if isinstance(value, list) else value

@@ -1,0 +1,250 @@
+"""Every setting: its type, meaning, unit, bounds and default, in one place.
+
+The names are those of the Trinity-RFT configuration guide. `conf/` holds choices of values, never a key that is not
+declared here. A setting with `how=True` says how a stage runs (devices, memory, logs), not what it makes: it does not
+enter the stage's identity, so changing it re-runs nothing.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, how: bool = False):
+    """A setting: default, meaning (unit included), inclusive/exclusive lower and inclusive upper bound, choices."""
+    metadata = {"doc": doc, "ge": ge, "gt": gt, "le": le, "choices": choices, "how": how}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def section(kind: type):
+    return field(default_factory=kind)
+
+
+@dataclass
+class Optimizer:
+    """AdamW (Loshchilov & Hutter, 2019)."""
+
+    lr: float = setting(1e-6, "peak learning rate", ge=0)
+    betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")
+    eps: float = setting(1e-8, "added to the denominator", gt=0)
+    weight_decay: float = setting(0.01, "decoupled weight decay", ge=0)
+    lr_scheduler_type: str = setting("constant", "shape after the warmup", choices=("constant", "cosine", "linear"))
+    lr_warmup_steps: int = setting(0, "optimizer steps of linear warmup from 0", ge=0)
+    min_lr_ratio: float = setting(0.0, "last learning rate as a share of lr (cosine, linear)", ge=0, le=1)
+
+
+@dataclass
+class Algorithm:
+    algorithm_type: str = setting("grpo", "what is trained: sft on demonstrations, grpo on rollouts",
+                                  choices=("sft", "grpo"))
+    repeat_times: int = setting(8, "rollouts per task; grpo compares them within the group", ge=1)
+    advantage_fn: str = setting("grpo", "name in operators/advantage.py")
+    advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
+    policy_loss_fn: str = setting("ppo", "name in operators/loss.py")
+    policy_loss_fn_args: dict[str, Any] = setting({}, "arguments of policy_loss_fn, merged over its own defaults")
+    optimizer: Optimizer = section(Optimizer)
+
+
+@dataclass
+class Init:
+    """A small random model: Qwen2 architecture over a tokenizer with one token per printable ASCII character."""
+
+    enable: bool = setting(False, "make the model instead of reading model_path")
+    hidden_size: int = setting(64, "width", ge=8)
+    num_hidden_layers: int = setting(3, "layers", ge=1)
+    num_attention_heads: int = setting(4, "query heads; must divide hidden_size", ge=1)
+    num_key_value_heads: int = setting(4, "key/value heads; must divide num_attention_heads", ge=1)
+    intermediate_size: int = setting(256, "width of the gated MLP", ge=8)
+    tie_word_embeddings: bool = setting(True, "share the input embedding with the output head")
+
+
+@dataclass
+class Model:
+    model_path: str | None = setting(None, "Hugging Face model directory; null with init.enable")
+    init: Init = section(Init)
+    dtype: str = setting("auto", "weights in training and rollout; auto: bfloat16 on GPU, float32 on CPU",
+                         choices=("auto", "float32", "bfloat16"))
+    max_prompt_tokens: int = setting(1024, "longest prompt, tokens; a longer one is kept as a marked row", ge=1)
+    max_response_tokens: int = setting(1024, "longest response, tokens", ge=1)
+    max_model_len: int | None = setting(None, "longest sequence, tokens; null: prompt + response", ge=2)
+    temperature: float = setting(1.0, "sampling temperature of rollouts; the trainer scores logits / temperature", gt=0)
+    top_p: float = setting(1.0, "nucleus sampling bound, 1 = off", gt=0, le=1)
+    top_k: int = setting(-1, "sample among the k likeliest tokens, -1 = off", ge=-1)
+
+
+@dataclass
+class Cluster:
+    node_num: int = setting(1, "machines", ge=1, le=1, how=True)
+    gpu_per_node: int | None = setting(None, "GPUs per machine; null: what torch sees", ge=0, how=True)
+
+
+@dataclass
+class Format:
+    prompt_key: str = setting("question", "column with the prompt, text")
+    response_key: str = setting("answer", "column with the truth (or, for sft, the demonstrated response), text")
+    solution_key: str = setting("solution", "column with a demonstrated response beside the truth; may be absent")
+    system_prompt: str | None = setting(None, "system message put before every prompt")
+
+
+@dataclass
+class RolloutArgs:
+    temperature: float | None = setting(None, "null: model.temperature", ge=0)
+    top_p: float | None = setting(None, "null: model.top_p", gt=0, le=1)
+    top_k: int | None = setting(None, "null: model.top_k", ge=-1)
+
+
+@dataclass
+class Taskset:
+    name: str = setting("taskset", "name in tables and metrics")
+    path: str | None = setting(None, "jsonl, parquet or Hugging Face dataset directory; null: what curation made")
+    split: str = setting("train", "split to use: of the curated tasks, or of the dataset directory")
+    repeat_times: int | None = setting(None, "responses per task; null: algorithm.repeat_times (train), 1 (eval)", ge=1)
+    limit: int | None = setting(None, "use only the first so many tasks", ge=1)
+    format: Format = section(Format)
+    rollout_args: RolloutArgs = section(RolloutArgs)
+    default_workflow_type: str | None = setting(None, "null: explorer_input.default_workflow_type")
+    default_reward_fn_type: str | None = setting(None, "null: explorer_input.default_reward_fn_type")
+    reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward function")
+
+
+@dataclass
+class ExplorerInput:
+    default_workflow_type: str = setting("simple_workflow", "name in workflows/, or a dotted path module:function")
+    default_reward_fn_type: str = setting("countdown_reward", "name in operators/reward.py, or module:function")
+    taskset: Taskset = section(Taskset)
+    eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")
+
+
+@dataclass
+class ExperienceBuffer:
+    path: str | None = setting(None, "demonstrations for sft; null: split sft of the curated tasks")
+    format: Format = section(Format)
+
+
+@dataclass
+class TrainerInput:
+    experience_buffer: ExperienceBuffer = section(ExperienceBuffer)
+
+
+@dataclass
+class Buffer:
+    batch_size: int = setting(32, "tasks per explorer step (sft: demonstrations per optimizer step)", ge=1)
+    train_batch_size: int | None = setting(None, "experiences per optimizer step; null: batch_size x repeat_times", ge=1)
+    total_epochs: int = setting(1, "passes over the tasks; ignored when total_steps is set", ge=1)
+    total_steps: int | None = setting(None, "optimizer steps of the stage", ge=1)
+    explorer_input: ExplorerInput = section(ExplorerInput)
+    trainer_input: TrainerInput = section(TrainerInput)
+
+
+@dataclass
+class RolloutModel:
+    engine_type: str = setting("vllm", "vllm, transformers (plain generate) or scripted (tests only)",
+                               choices=("vllm", "transformers", "scripted"))
+    engine_num: int = setting(1, "engines", ge=1, le=1, how=True)
+    tensor_parallel_size: int = setting(1, "GPUs per engine", ge=1, how=True)
+    gpu_memory_utilization: float = setting(0.9, "share of GPU memory for the engine", gt=0, le=1, how=True)
+    kv_cache_mib: int = setting(64, "key/value cache on CPU, MiB", ge=1, how=True)
+    max_num_seqs: int = setting(256, "sequences decoded at once", ge=1, how=True)
+    enforce_eager: bool = setting(False, "no CUDA graphs: starts sooner, decodes slower", how=True)
+    enable_sleep_mode: bool = setting(False, "free GPU memory while the trainer works (mode=colocate)", how=True)
+    seed: int | None = setting(None, "base of all request seeds; null: the run's seed")
+    extra_engine_args: dict[str, Any] = setting({}, "passed to vllm.LLM as they are", how=True)
+
+
+@dataclass
+class Explorer:
+    rollout_model: RolloutModel = section(RolloutModel)
+    max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1)
+    max_retry_times: int = setting(0, "further attempts at a task whose reward function raised", ge=0)
+    cpu_cores: list[int] = setting([], "cores the explorer is pinned to on a CPU machine; empty: chosen", how=True)
+
+
+@dataclass
+class Trainer:
+    zero_stage: int = setting(1, "DeepSpeed ZeRO stage", choices=(1, 2, 3), how=True)
+    ranks: int = setting(1, "data-parallel processes (one GPU each)", ge=1, how=True)
+    max_token_len_per_gpu: int = setting(16384, "micro-batch budget, tokens per rank", ge=1, how=True)
+    grad_clip: float = setting(1.0, "largest global gradient norm; 0 = no clipping", ge=0)
+    save_interval: int = setting(100, "optimizer steps between checkpoints; the last step is always saved",
+                                 ge=1, how=True)
+    max_checkpoints_to_keep: int = setting(2, "older checkpoints are deleted", ge=1, how=True)
+    attention: str = setting("auto", "packed attention; auto: flash_attn if installed, else varlen on GPU, else padded",
+                             choices=("auto", "flash_attn", "varlen", "padded"), how=True)
+    enable_gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass", how=True)
+    offload_optimizer: bool = setting(False, "ZeRO-Offload: optimizer states in host memory", how=True)
+    logprob_chunk_tokens: int = setting(4096, "positions per chunk of the output head", ge=1, how=True)
+
+
+@dataclass
+class Synchronizer:
+    sync_method: str = setting("checkpoint", "weights go through files", choices=("checkpoint",))
+    sync_style: str = setting("fixed", "who decides when to sync", choices=("fixed",))
+    sync_interval: int = setting(1, "trainer steps between two handovers of weights", ge=1)
+    sync_offset: int = setting(0, "explorer steps that the explorer may run ahead of the trainer", ge=0)
+    sync_timeout: float = setting(1200.0, "longest wait for the other side, seconds", gt=0, how=True)
+    probe_tolerance: float | None = setting(
+        None, "largest allowed |engine - trainer| log-prob on the probe; null: 1e-3 in float32, 0.5 in bfloat16",
+        gt=0, how=True)
+
+
+@dataclass
+class Monitor:
+    monitor_type: str = setting("mlflow", "where metrics go", choices=("mlflow", "tensorboard", "wandb", "none"),
+                                how=True)
+    monitor_args: dict[str, Any] = setting({}, "mlflow: uri, username, password; wandb: base_url, api_key", how=True)
+
+
+@dataclass
+class TaskPipeline:
+    generator: str | None = setting(None, "makes raw tasks instead of reading inputs; name in operators/generate.py")
+    generator_args: dict[str, Any] = setting({}, "arguments of the generator")
+    inputs: list[str] = setting([], "jsonl, parquet or Hugging Face dataset directories")
+    split: str = setting("train", "split of a dataset directory")
+    format: Format = section(Format)
+    config_path: str = setting("conf/data_juicer/gsm8k.yaml", "Data-Juicer recipe, in its own YAML format")
+
+
+@dataclass
+class DataProcessor:
+    task_pipeline: TaskPipeline = section(TaskPipeline)
+
+
+@dataclass
+class Log:
+    level: str = setting("INFO", "least severe level written", choices=("DEBUG", "INFO", "WARNING", "ERROR"), how=True)
+
+
+@dataclass
+class Config:
+    project: str = setting("ouroboros", "first part of runs/<project>/<name>")
+    name: str = setting("run", "second part of runs/<project>/<name>")
+    mode: str = setting("both", "both: explorer and trainer side by side; colocate: they take turns on one device",
+                        choices=("both", "colocate"), how=True)
+    checkpoint_root_dir: str = setting(".", "directory that holds store/ and runs/", how=True)
+    seed: int = setting(1, "of everything random", ge=0)
+    algorithm: Algorithm = section(Algorithm)
+    model: Model = section(Model)
+    cluster: Cluster = section(Cluster)
+    buffer: Buffer = section(Buffer)
+    explorer: Explorer = section(Explorer)
+    trainer: Trainer = section(Trainer)
+    synchronizer: Synchronizer = section(Synchronizer)
+    monitor: Monitor = section(Monitor)
+    data_processor: DataProcessor = section(DataProcessor)
+    log: Log = section(Log)
+    stages: list[dict[str, Any]] = setting(
+        [], "training stages in order: stage_name and whatever differs from the settings above, merged key by key")
+
+
+def walk(kind: type = Config, prefix: str = ""):
+    """Yields (dotted key, field) for every setting below `kind`, in order; elements of lists under `key.*`."""
+    for item in dataclasses.fields(kind):
+        key = prefix + item.name
+        if dataclasses.is_dataclass(item.type):
+            yield from walk(item.type, key + ".")
+        else:
+            yield key, item
+            if item.type == list[Taskset]:
+                yield from walk(Taskset, key + ".*.")

@@ -1,0 +1,44 @@
+"""The mistakes a user can make, by name.
+
+Every message says what was found, what was needed and what to change. Our own mistakes are asserts, not these.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class OuroError(Exception):
+    """Base of all errors that are meant for the user: printed without a traceback, exit code 2."""
+
+
+class ConfigError(OuroError):
+    """A setting that does not exist, has the wrong type, or lies outside its bounds."""
+
+
+class DataError(OuroError):
+    """A task, demonstration or experience file that is missing, empty, corrupt or of another schema."""
+
+
+class ModelError(OuroError):
+    """A model directory without weights or tokenizer, or a checkpoint that cannot be read."""
+
+
+class SyncError(OuroError):
+    """Weights reached the rollout engine but did not prove to be the trainer's."""
+
+
+class StageError(OuroError):
+    """A stage cannot go on: a process died, a wait timed out, too many rollouts failed, no disk."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for the closest known name, or the empty string."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f" Did you mean '{matches[0]}'?" if matches else ""
+
+
+def pick(table: dict, name: str, what: str):
+    """Looks `name` up in a visible table of names; the error lists the table."""
+    if name not in table:
+        raise ConfigError(f"unknown {what} '{name}'.{nearest(name, table)} Known: {', '.join(sorted(table))}.")
+    return table[name]

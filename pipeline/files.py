@@ -1,0 +1,136 @@
+"""Atomic files, hashes and locks: the rules by which processes meet on a disk.
+
+A file appears complete or not at all: written under a temporary name in the same directory, flushed to the disk,
+renamed. A directory is complete when its `manifest.json`, written last, exists; readers ignore what has none.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pipeline.errors import StageError
+
+MANIFEST = "manifest.json"
+
+
+def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
+    """Calls `write(temporary path)` and renames the result to `path`. Nothing is left behind when it fails."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        _explain_full_disk(error, path)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _explain_full_disk(error: OSError, path: Path) -> None:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = shutil.disk_usage(path.parent).free / 2**20
+        raise StageError(
+            f"no space left for {path}: {free:.0f} MiB are free on that disk. Nothing half-written was kept. "
+            "Free some space (old stages lie in store/) and run the same command again."
+        ) from error
+
+
+def write_json(path: Path, value: object) -> None:
+    """Writes JSON atomically, keys sorted, so that equal values are equal files."""
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: Path) -> dict:
+    """Reads a JSON file; a file that is no JSON is a StageError that names it."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise StageError(f"{path} is not valid JSON ({error}). Delete it and run the same command again.") from error
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether a directory has its manifest."""
+    return (Path(directory) / MANIFEST).exists()
+
+
+@contextlib.contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """Yields a temporary directory that becomes `path` in one rename, if the block succeeds and wrote a manifest."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        assert is_complete(temporary), f"no manifest written in {temporary}"
+        shutil.rmtree(path, ignore_errors=True)  # a half-written leftover without a manifest, or an older life
+        os.replace(temporary, path)
+    except OSError as error:
+        _explain_full_disk(error, path)
+        raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Deletes temporary files and directories that a killed process left anywhere below `directory`."""
+    for path in list(Path(directory).rglob(".*.tmp")):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def hash_text(text: str) -> str:
+    """First 16 hex digits of the sha256 of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def hash_json(value: object) -> str:
+    """First 16 hex digits of the sha256 of a JSON value, independent of key order."""
+    return hash_text(json.dumps(value, sort_keys=True, ensure_ascii=False))
+
+
+def hash_file(path: Path) -> str:
+    """First 16 hex digits of the sha256 of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def locked(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Holds an exclusive lock on a file for the block. Waits, after telling `on_wait` who holds it.
+
+    The kernel drops the lock when its holder dies, so a killed run leaves nothing to clean up.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+", encoding="utf-8") as file:
+        told = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not told:
+                    file.seek(0)
+                    on_wait(file.read().strip() or "unknown")
+                    told = True
+                time.sleep(0.2)
+        file.truncate(0)
+        file.write(f"process {os.getpid()}")
+        file.flush()
+        yield

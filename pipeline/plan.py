@@ -1,0 +1,255 @@
+"""From a configuration to the stages of a run: their order, their identity, their directories.
+
+A stage's identity is the hash of the settings *it uses*, the identities of its inputs and the digests of the external
+files it reads. It lives in `store/<name>-<hash>/`; a run is a view, `runs/<project>/<name>/`, of links into the store.
+So two runs that agree on a stage share it, nothing is ever overwritten, and a deleted directory is made again.
+A stage is handed only the settings in its identity and those marked `how`: it cannot read what it does not depend on.
+"""
+
+import dataclasses
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline import files
+from pipeline.compose import CONF, effective, mask_secrets
+from pipeline.config import walk
+from pipeline.errors import ConfigError, DataError, ModelError
+from pipeline.records import FORMAT
+
+SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
+            "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
+            "explorer.rollout_model.seed", "explorer.max_failed_ratio", "explorer.max_retry_times",
+            "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type")
+
+# kind -> the settings that enter its identity (a prefix takes everything below it). `how` settings never do.
+USES = {
+    "tasks": ("seed", "data_processor.task_pipeline.generator", "data_processor.task_pipeline.generator_args",
+              "data_processor.task_pipeline.inputs", "data_processor.task_pipeline.split",
+              "data_processor.task_pipeline.format"),
+    "curate": ("data_processor.task_pipeline.config_path",),
+    "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
+    "train": ("seed", "algorithm.algorithm_type", "algorithm.optimizer", "buffer.batch_size", "buffer.total_epochs",
+              "buffer.total_steps", "buffer.trainer_input", "trainer.grad_clip", "model.dtype",
+              "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
+    "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
+            "buffer.total_steps", "buffer.explorer_input.taskset", "trainer.grad_clip", "synchronizer", *SAMPLING),
+    "evaluate": ("seed", "buffer.explorer_input.eval_tasksets", *SAMPLING),
+    "report": ("project", "name"),
+}
+
+# settings that name a file or directory whose content enters the identity
+EXTERNAL = {
+    "tasks": ("data_processor.task_pipeline.inputs",),
+    "curate": ("data_processor.task_pipeline.config_path",),
+    "train": ("buffer.trainer_input.experience_buffer.path",),
+    "rft": ("buffer.explorer_input.taskset.path",),
+}
+
+HEAVY = ("train", "rft", "evaluate")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One node of the DAG.
+
+    inputs: role -> directory of the stage (or, for role `model`, possibly an external model directory) it reads.
+    config: the settings it may read: those of its identity and the `how` settings, nested as in the configuration.
+    run: project/name of the run that asked for it (for metrics and messages; another run may share the stage).
+    """
+
+    run: str
+    name: str
+    kind: str
+    identity: str
+    root: str
+    inputs: dict[str, str]
+    config: dict[str, Any]
+
+    @property
+    def directory(self) -> str:
+        return os.path.normpath(os.path.join(self.root, "store", f"{self.name}-{self.identity}"))
+
+    @property
+    def manifest(self) -> str:
+        return os.path.join(self.directory, files.MANIFEST)
+
+    @property
+    def upstream(self) -> list[str]:
+        """Manifests of the stages it waits for."""
+        return [os.path.join(d, files.MANIFEST) for d in self.inputs.values() if _in_store(d)]
+
+    @property
+    def command(self) -> str:
+        return f"{sys.executable} -m stages.{self.kind} {self.directory}"
+
+    @property
+    def log(self) -> str:
+        return os.path.join(self.directory, "stage.log")
+
+    @property
+    def heavy(self) -> bool:
+        """Whether it takes the whole machine (engines, training)."""
+        return self.kind in HEAVY
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The stages of one run, in an order in which they could be made."""
+
+    project: str
+    name: str
+    root: str
+    config: dict[str, Any]
+    stages: list[Stage]
+
+    @property
+    def view(self) -> Path:
+        return Path(self.root) / "runs" / self.project / self.name
+
+    @property
+    def targets(self) -> list[str]:
+        return [s.manifest for s in self.stages]
+
+    def freeze(self) -> None:
+        """Writes what the stages read (`stage.json`) and the run's view. Never called by a dry run."""
+        from omegaconf import OmegaConf
+
+        for stage in self.stages:
+            files.write_json(Path(stage.directory) / "stage.json", mask_secrets(dataclasses.asdict(stage)))
+        frozen = OmegaConf.to_yaml(OmegaConf.create(mask_secrets(self.config)))
+        files.write_atomic(self.view / "config.yaml", lambda temporary: temporary.write_text(frozen))
+        rows = [{"name": s.name, "kind": s.kind, "directory": s.directory, "inputs": s.inputs} for s in self.stages]
+        files.write_json(self.view / "plan.json", {"project": self.project, "name": self.name, "stages": rows})
+        links = self.view / "stages"
+        links.mkdir(exist_ok=True)
+        for old in links.iterdir():
+            old.unlink()
+        for stage in self.stages:
+            (links / stage.name).symlink_to(os.path.relpath(stage.directory, links))
+
+
+def make_plan(config: dict[str, Any]) -> Plan:
+    """The DAG of a composed configuration.
+
+    tasks -> curate -> the training stages in order, each on the model of the one before -> an evaluation of each ->
+    report. Raises DataError or ModelError when a file that is named does not exist.
+    """
+    root = os.path.normpath(config["checkpoint_root_dir"])
+    stages: list[Stage] = []
+
+    def add(name: str, kind: str, settings: dict, inputs: dict[str, str]) -> str:
+        if any(s.name == name for s in stages):
+            raise ConfigError(f"two stages are called '{name}'; stage names must differ (reserved: tasks, curate, "
+                              "model, report, evaluate_<stage>).")
+        stages.append(_stage(name, kind, settings, inputs, root))
+        return stages[-1].directory
+
+    tasks = add("tasks", "tasks", config, {})
+    curated = add("curate", "curate", config, {"tasks": tasks})
+    model = add("model", "model", config, {}) if config["model"]["init"]["enable"] else _model_directory(config)
+    for overlay in config["stages"]:
+        settings, name = effective(config, overlay), overlay["stage_name"]
+        kind = "train" if settings["algorithm"]["algorithm_type"] == "sft" else "rft"
+        model = add(name, kind, settings, {"tasks": curated, "model": model})
+        if settings["buffer"]["explorer_input"]["eval_tasksets"]:
+            add(f"evaluate_{name}", "evaluate", settings, {"tasks": curated, "model": model})
+    add("report", "report", config, {s.name: s.directory for s in stages})
+    return Plan(config["project"], config["name"], root, config, stages)
+
+
+def _stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str) -> Stage:
+    used = _select(settings, lambda key, item: not item.metadata["how"] and _is_below(key, USES[kind]))
+    how = _select(settings, lambda key, item: item.metadata["how"])
+    external = {key: _digests(_get(settings, key), root) for key in EXTERNAL.get(kind, ())}
+    upstream = {role: (os.path.basename(d) if _in_store(d) else digest_tree(Path(d), root))
+                for role, d in inputs.items()}
+    content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
+    run = f"{settings['project']}/{settings['name']}"
+    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _merge(used, how))
+
+
+def _in_store(directory: str) -> bool:
+    return Path(directory).parent.name == "store"
+
+
+def _model_directory(config: dict) -> str:
+    path = config["model"]["model_path"]
+    if not path:
+        raise ConfigError("no model: set model.model_path to a Hugging Face model directory, or model.init.enable=true.")
+    if not (Path(path) / "config.json").is_file():
+        raise ModelError(f"model.model_path={path}: no config.json there; needed a Hugging Face model directory "
+                         "(config.json, *.safetensors, tokenizer files).")
+    if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
+        raise ModelError(f"model.model_path={path}: the model has no tokenizer (tokenizer.json or "
+                         "tokenizer_config.json); copy the tokenizer files of the base model there.")
+    return path
+
+
+def _is_below(key: str, prefixes: tuple[str, ...]) -> bool:
+    return any(key == p or key.startswith(p + ".") for p in prefixes)
+
+
+def _select(config: dict, wanted) -> dict:
+    """The part of a configuration whose settings satisfy `wanted(key, field)`, nested as before."""
+    chosen: dict = {}
+    for key, item in walk():
+        if "*" not in key and wanted(key, item):
+            *parents, leaf = key.split(".")
+            target = chosen
+            for parent in parents:
+                target = target.setdefault(parent, {})
+            target[leaf] = _get(config, key)
+    return chosen
+
+
+def _get(config: dict, key: str) -> Any:
+    for part in key.split("."):
+        config = config[part]
+    return config
+
+
+def _merge(a: dict, b: dict) -> dict:
+    merged = dict(a)
+    for key, value in b.items():
+        merged[key] = _merge(a[key], value) if isinstance(a.get(key), dict) and isinstance(value, dict) else value
+    return merged
+
+
+# ------------------------------------------------------------------------------------------------ external files
+
+
+def resolve(path: str) -> Path:
+    """A path as the user gave it, or, when it does not exist there, below the repository."""
+    return Path(path) if Path(path).exists() else CONF.parent / path
+
+
+def _digests(value: str | list[str] | None, root: str) -> list[str]:
+    names = [value] if isinstance(value, str) else list(value or [])
+    return [digest_tree(resolve(name), root) for name in names]
+
+
+def digest_tree(path: Path, root: str) -> str:
+    """Content hash of a file, or of the names and contents of all files below a directory.
+
+    Hashes of files that have not changed (path, size, mtime) are remembered in store/.digests.json.
+    """
+    if not path.exists():
+        raise DataError(f"{path} does not exist (looked from {Path.cwd()}). Check the path in the configuration.")
+    found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    if not found:
+        raise DataError(f"{path} is an empty directory; needed data files in it.")
+    cache_file = Path(root) / "store" / ".digests.json"
+    cache = files.read_json(cache_file) if cache_file.exists() else {}
+    fresh = dict(cache)
+    names = []
+    for file in found:
+        stat = file.stat()
+        key = f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
+        fresh[key] = cache.get(key) or files.hash_file(file)
+        names.append([str(file.relative_to(path)), fresh[key]])
+    if fresh != cache:
+        files.write_json(cache_file, fresh)
+    return files.hash_json(names)

@@ -1,0 +1,163 @@
+"""What every stage process does around its work: read its specification, lock its directory, log, fail clearly.
+
+    python -m stages.NAME STAGE_DIR
+
+STAGE_DIR holds `stage.json` (written by the launcher: pipeline/plan.py); the work is complete when `manifest.json` is
+there too. Two processes that want the same stage wait for each other; a killed one leaves only files that the next
+one either takes up (steps, checkpoints) or removes (temporary ones).
+"""
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from pipeline import files
+from pipeline.config import walk
+from pipeline.errors import OuroError, StageError
+
+FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.type == dict[str, Any]}
+
+
+@dataclass
+class Context:
+    """A stage at work.
+
+    config: the settings the stage may read, by attribute (`config.algorithm.optimizer.lr`).
+    inputs: role -> directory. made: what the stage adds to its manifest.
+    """
+
+    run: str
+    name: str
+    identity: str
+    directory: Path
+    config: SimpleNamespace
+    inputs: dict[str, Path]
+    log: logging.Logger
+    made: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Directory name: stage name and hash."""
+        return self.directory.name
+
+
+def run_stage(work: Callable[[Context], None], doc: str) -> None:
+    """The `main` of a stage module: parses the command line, does `work`, exits 0, or prints the error and exits 2."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path, help="stage directory in store/, with a stage.json")
+    directory = parser.parse_args().directory
+    try:
+        context = open_stage(directory)
+    except OuroError as error:
+        print(f"{directory.name}: {error}", file=sys.stderr)
+        sys.exit(2)
+    try:
+        with files.locked(directory / ".lock", lambda holder: context.log.info("waiting: %s is making it", holder)):
+            if files.is_complete(directory):
+                context.log.info("already complete")
+                return
+            _make(work, context)
+    except OuroError as error:
+        context.log.error("%s", error)
+        context.log.error("log: %s; to go on: the same command again, or %s", directory / "stage.log", again(directory))
+        sys.exit(2)
+    except Exception:
+        context.log.error("unexpected failure\n%s", traceback.format_exc())
+        context.log.error("log: %s; to go on: the same command again, or %s", directory / "stage.log", again(directory))
+        sys.exit(1)
+
+
+def again(directory: Path) -> str:
+    """The command that repeats one stage by hand."""
+    kind = files.read_json(directory / "stage.json")["kind"]
+    return f"python -m stages.{kind} {directory}"
+
+
+def open_stage(directory: Path, log_name: str = "stage.log") -> Context:
+    """Reads a stage directory's specification. Raises StageError when there is none."""
+    spec_file = directory / "stage.json"
+    if not spec_file.exists():
+        raise StageError(f"{spec_file} does not exist. Stage directories are made by `ouro run`, or without running "
+                         "anything by `ouro stages --write`.")
+    spec = files.read_json(spec_file)
+    inputs = {role: Path(d) for role, d in spec["inputs"].items()}
+    for role, path in inputs.items():
+        if path.parent.name == "store" and not files.is_complete(path):
+            raise StageError(f"input '{role}' is not complete: {path} has no {files.MANIFEST}. Make it first: {again(path)}")
+    config = namespace(spec["config"])
+    log = open_log(directory / log_name, spec["name"], config.log.level)
+    return Context(spec["run"], spec["name"], spec["identity"], directory, config, inputs, log)
+
+
+def _make(work: Callable[[Context], None], context: Context) -> None:
+    begin = time.time()
+    files.remove_leftovers(context.directory)
+    work(context)
+    manifest = {
+        "name": context.name,
+        "identity": context.identity,
+        "commit": commit(),
+        "started": begin,
+        "seconds": round(time.time() - begin, 3),
+        **context.made,
+    }
+    files.write_json(context.directory / files.MANIFEST, manifest)
+    context.log.info("complete in %.1f s: %s", manifest["seconds"], json.dumps(context.made, ensure_ascii=False)[:300])
+
+
+def namespace(value: Any, key: str = "") -> Any:
+    """Nested dicts as attributes; the free dicts of arguments (`*_args` and the like) stay dicts."""
+    if isinstance(value, dict) and key not in FREE:
+        return SimpleNamespace(**{k: namespace(v, k) for k, v in value.items()})
+    return [namespace(v) for v in value] if isinstance(value, list) else value
+
+
+def open_log(path: Path, name: str, level: str) -> logging.Logger:
+    """A logger that writes to a file in full, and to the terminal without time stamps."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = logging.Logger(f"ouro.{name}", level)
+    to_file = logging.FileHandler(path, encoding="utf-8")
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    to_terminal = logging.StreamHandler(sys.stderr)
+    to_terminal.setFormatter(logging.Formatter(f"{name}: %(message)s"))
+    log.addHandler(to_file)
+    log.addHandler(to_terminal)
+    return log
+
+
+@cache
+def commit() -> str:
+    """Git commit of the code, '+dirty' when tracked files differ, 'unknown' outside a checkout."""
+    home = Path(__file__).resolve().parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=home, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        head = git("rev-parse", "--short=12", "HEAD")
+        return (head + ("+dirty" if git("status", "--porcelain", "-uno") else "")) if head else "unknown"
+    except FileNotFoundError:
+        return "unknown"
+
+
+def die_with_parent() -> None:
+    """Asks Linux to kill this process when its parent dies, so that a killed stage leaves no orphans behind."""
+    import ctypes
+    import signal
+
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 = PR_SET_PDEATHSIG
+    if os.getppid() != parent:  # it died before the call
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,223 @@
+"""The rows that pass between stages, each defined once.
+
+A column exists because a field exists here, with its Arrow type and one line that says what it holds. The Parquet
+schema, the check on reading and the documentation derive from these classes. `NULL` in a column means what its line
+says and nothing else. Change a record in an incompatible way and raise FORMAT: every stage is then made anew.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+FORMAT = 1
+
+TOKENS = pa.list_(pa.int32())
+FLOATS = pa.list_(pa.float32())
+COMPONENTS = pa.map_(pa.string(), pa.float64())
+
+
+def column(arrow: pa.DataType, doc: str, null: bool = False):
+    """A field of a record: its Arrow type, its meaning, and whether it may be null."""
+    return dataclasses.field(metadata={"arrow": arrow, "doc": doc, "null": null})
+
+
+@dataclass(slots=True)
+class RawTask:
+    """A row of a task file before anything was cleaned. Text columns may hold anything."""
+
+    row: int = column(pa.int64(), "position in the input, from 0; the key that joins every later table to the input")
+    question: str | None = column(pa.string(), "the prompt column as read; null when the file had none", null=True)
+    answer: str | None = column(pa.string(), "the truth column as read; null when the file had none", null=True)
+    solution: str | None = column(pa.string(), "a demonstrated response; null when the row is only a task", null=True)
+
+
+@dataclass(slots=True)
+class Task:
+    """A task that survived curation."""
+
+    task_id: str = column(pa.string(), "first 16 hex digits of sha256(question, answer): the same task, the same id")
+    row: int = column(pa.int64(), "row of the input that it came from")
+    split: str = column(pa.string(), "train, test or sft")
+    question: str = column(pa.string(), "user prompt, text")
+    answer: str = column(pa.string(), "truth handed to the reward function, text")
+    solution: str | None = column(pa.string(), "demonstrated response, text; null outside split sft", null=True)
+
+
+@dataclass(slots=True)
+class Rejected:
+    """A row of the input that curation dropped."""
+
+    row: int = column(pa.int64(), "row of the input")
+    question: str | None = column(pa.string(), "as read", null=True)
+    answer: str | None = column(pa.string(), "as read", null=True)
+    solution: str | None = column(pa.string(), "as read", null=True)
+    operator: str = column(pa.string(), "name of the operator that dropped it")
+    reason: str = column(pa.string(), "what the operator saw")
+
+
+@dataclass(slots=True)
+class Experience:
+    """One response of a model to a task, with everything that is needed to repeat it. Never rewritten."""
+
+    experience_id: str = column(pa.string(), "stage/step/task index/run index: unique within a run")
+    stage: str = column(pa.string(), "stage directory name, with its hash")
+    step: int = column(pa.int32(), "explorer step, from 1")
+    slot: int = column(pa.int64(), "position within the step; trainer batches are cut from (step, slot)")
+    task_id: str = column(pa.string(), "task that was answered")
+    group_id: str = column(pa.string(), "step/task index: the rows that one group advantage compares")
+    run_index: int = column(pa.int32(), "which repeat of the task, from 0")
+    prompt: str = column(pa.string(), "prompt as text")
+    response: str = column(pa.string(), "response as text")
+    prompt_tokens: list[int] = column(TOKENS, "prompt token ids [P]")
+    response_tokens: list[int] = column(TOKENS, "response token ids, end of sequence included when sampled [R]")
+    rollout_logprobs: list[float] = column(FLOATS, "log-prob of each response token under the sampling policy [R]")
+    action_mask: list[int] = column(pa.list_(pa.int8()), "1 where the token is the policy's own act [R]")
+    reward: float | None = column(pa.float64(), "sum of the reward components; null when the row failed", null=True)
+    reward_components: dict = column(COMPONENTS, "each component of the reward by name; empty when the row failed")
+    accuracy: float | None = column(
+        pa.float64(), "component `accuracy`, 1 = solved; null when the reward function has none", null=True
+    )
+    status: str = column(pa.string(), "ok, prompt_too_long, reward_failed or workflow_failed; only ok rows are trained")
+    reason: str | None = column(pa.string(), "why the row is not ok; null when it is", null=True)
+    finish_reason: str | None = column(pa.string(), "stop or length; null when nothing was generated", null=True)
+    weights_version: int = column(pa.int32(), "trainer step that made the weights; 0 = the model the stage began with")
+    weights_hash: str = column(pa.string(), "first 16 hex digits of the sha256 of the weight file")
+    config_hash: str = column(pa.string(), "hash of the stage's settings and inputs")
+    prompt_hash: str = column(pa.string(), "first 16 hex digits of the sha256 of the prompt token ids")
+    commit: str = column(pa.string(), "git commit of the code, '+dirty' when the tree had changes, or 'unknown'")
+    engine: str = column(pa.string(), "inference engine and version")
+    temperature: float = column(pa.float32(), "sampling temperature")
+    top_p: float = column(pa.float32(), "nucleus sampling bound, 1 = off")
+    top_k: int = column(pa.int32(), "top-k bound, -1 = off")
+    seed: int = column(pa.int64(), "seed of this request")
+    unix_seconds: float = column(pa.float64(), "when the row was made, seconds since 1970; not part of its identity")
+
+
+@dataclass(slots=True)
+class Trained:
+    """What one optimizer step made of one experience row: joins to Experience by id."""
+
+    experience_id: str = column(pa.string(), "row that was trained on")
+    train_step: int = column(pa.int32(), "optimizer step, from 1")
+    advantage: float = column(pa.float64(), "advantage given to every token of the row")
+    staleness: int = column(pa.int32(), "trainer steps between the weights that made the row and those trained")
+    train_logprobs: list[float] = column(FLOATS, "log-prob of each response token in the training forward pass [R]")
+
+
+@dataclass(slots=True)
+class Step:
+    """One optimizer step of a training stage, with the explorer step that fed it. Null where a part took no part."""
+
+    stage: str = column(pa.string(), "stage directory name, with its hash")
+    step: int = column(pa.int32(), "optimizer step, from 1")
+    loss: float = column(pa.float64(), "loss of the whole train batch")
+    grad_norm: float = column(pa.float64(), "global gradient norm before clipping")
+    lr: float = column(pa.float64(), "learning rate of this step")
+    trained_rows: int = column(pa.int32(), "rows in the train batch")
+    trained_tokens: int = column(pa.int64(), "tokens through the training forward and backward, prompt included")
+    entropy: float | None = column(pa.float64(), "mean entropy of the policy over the trained tokens, nats", null=True)
+    reward: float | None = column(pa.float64(), "mean reward of the batch", null=True)
+    solve_rate: float | None = column(pa.float64(), "mean accuracy of the batch", null=True)
+    kl: float | None = column(
+        pa.float64(), "mean k3 estimate of KL(rollout policy || trained policy) before the update, nats", null=True
+    )
+    clip_fraction: float | None = column(pa.float64(), "share of tokens whose ratio was clipped", null=True)
+    mismatch_mean: float | None = column(
+        pa.float64(), "mean |rollout log-prob - train log-prob| over the tokens of rows with staleness 0", null=True
+    )
+    mismatch_max: float | None = column(pa.float64(), "the largest of the same", null=True)
+    zero_variance_groups: int | None = column(pa.int32(), "groups whose rewards were all equal", null=True)
+    failed_rows: int | None = column(pa.int32(), "rows of the explorer step that are not ok", null=True)
+    response_tokens_mean: float | None = column(pa.float64(), "mean response length, tokens", null=True)
+    staleness_max: int | None = column(pa.int32(), "largest staleness in the batch", null=True)
+    rollout_seconds: float | None = column(pa.float64(), "generation", null=True)
+    rollout_tokens: int | None = column(pa.int64(), "generated tokens", null=True)
+    sync_seconds: float | None = column(pa.float64(), "load the published weights and prove them", null=True)
+    explore_other_seconds: float | None = column(
+        pa.float64(), "explorer: task choice, rewards, tokenising, writing; waits excluded", null=True
+    )
+    explore_wait_seconds: float | None = column(pa.float64(), "explorer: waiting for weights", null=True)
+    train_seconds: float = column(pa.float64(), "forward, backward, optimizer")
+    publish_seconds: float | None = column(pa.float64(), "write the weights for the explorer", null=True)
+    train_other_seconds: float = column(pa.float64(), "trainer: reading, SQL, packing, writing; waits excluded")
+    train_wait_seconds: float = column(pa.float64(), "trainer: waiting for experience")
+    seconds: float = column(pa.float64(), "wall time of the trainer step, waits included")
+    peak_memory_gib: float | None = column(pa.float64(), "peak accelerator memory; null on CPU", null=True)
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One explorer step: what it cost. Its rows are in Experience."""
+
+    stage: str = column(pa.string(), "stage directory name, with its hash")
+    step: int = column(pa.int32(), "explorer step, from 1")
+    weights_version: int = column(pa.int32(), "trainer step that made the weights")
+    rows: int = column(pa.int32(), "rows written")
+    failed_rows: int = column(pa.int32(), "of those, not ok")
+    tokens: int = column(pa.int64(), "generated tokens")
+    rollout_seconds: float = column(pa.float64(), "generation")
+    sync_seconds: float = column(pa.float64(), "load the published weights and prove them; 0 when none were due")
+    probe_max_difference: float | None = column(
+        pa.float64(), "largest |engine - trainer| log-prob on the probe; null when no sync was due", null=True
+    )
+    other_seconds: float = column(pa.float64(), "task choice, rewards, tokenising, writing")
+    wait_seconds: float = column(pa.float64(), "waiting for weights")
+
+
+@dataclass(slots=True)
+class Sample:
+    """One response in an evaluation."""
+
+    stage: str = column(pa.string(), "evaluation stage directory name, with its hash")
+    model: str = column(pa.string(), "name of the stage whose model was evaluated")
+    taskset: str = column(pa.string(), "name of the evaluation set")
+    task_id: str = column(pa.string(), "task that was answered")
+    decoding: str = column(pa.string(), "greedy or sampled")
+    run_index: int = column(pa.int32(), "which repeat, from 0")
+    prompt: str = column(pa.string(), "prompt as text")
+    response: str = column(pa.string(), "response as text")
+    response_tokens: list[int] = column(TOKENS, "response token ids [R]")
+    reward: float | None = column(pa.float64(), "sum of components; null when the row failed", null=True)
+    accuracy: float | None = column(pa.float64(), "1 = solved; null when the row failed", null=True)
+    status: str = column(pa.string(), "ok, prompt_too_long, reward_failed or workflow_failed")
+    reason: str | None = column(pa.string(), "why the row is not ok", null=True)
+    seed: int = column(pa.int64(), "seed of this request")
+
+
+@dataclass(slots=True)
+class Score:
+    """One number of an evaluation, with its interval."""
+
+    stage: str = column(pa.string(), "evaluation stage directory name, with its hash")
+    model: str = column(pa.string(), "name of the stage whose model was evaluated")
+    taskset: str = column(pa.string(), "name of the evaluation set")
+    metric: str = column(pa.string(), "greedy_accuracy, sampled_accuracy or pass@k")
+    value: float = column(pa.float64(), "the estimate, 0 to 1; a failed row counts as not solved")
+    low: float = column(pa.float64(), "lower end of the 95% interval")
+    high: float = column(pa.float64(), "upper end of the 95% interval")
+    tasks: int = column(pa.int32(), "tasks behind the number")
+    runs: int = column(pa.int32(), "responses per task")
+    failed_rows: int = column(pa.int32(), "rows that were not ok")
+
+
+def schema(record: type) -> pa.Schema:
+    """The Arrow schema of a record; nullability is in it, so a wrong null fails on writing and on reading."""
+    fields = [
+        pa.field(f.name, f.metadata["arrow"], nullable=f.metadata["null"]) for f in dataclasses.fields(record)
+    ]
+    return pa.schema(fields, metadata={"record": record.__name__, "format": str(FORMAT)})
+
+
+# table name -> record. A table is a view of that name in `ouro sql`.
+TABLES: dict[str, type] = {
+    "raw": RawTask,
+    "tasks": Task,
+    "rejected": Rejected,
+    "experience": Experience,
+    "trained": Trained,
+    "steps": Step,
+    "rollouts": Rollout,
+    "samples": Sample,
+    "scores": Score,
+}

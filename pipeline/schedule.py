@@ -1,0 +1,102 @@
+"""Which weights make which rollouts, and which rollouts make which weights: pure functions of the step numbers.
+
+Words (those of the Trinity-RFT guide): an *explorer step* s = 1, 2, ... answers `batch_size` tasks `repeat_times`
+times each; a *trainer step* t = 1, 2, ... is one optimizer step over `train_batch_size` experiences; weights version
+v is what trainer step v made, 0 is the model the stage began with.
+"""
+
+from dataclasses import dataclass
+
+from pipeline.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The fixed schedule (`synchronizer.sync_style=fixed`).
+
+    rows_per_explorer_step: batch_size * repeat_times.
+    rows_per_trainer_step: train_batch_size.
+    sync_interval: weights are handed over after every so many trainer steps (>= 1).
+    sync_offset: explorer steps that the explorer may run ahead of the trainer (>= 0; 0 is strictly on-policy).
+    total_steps: trainer steps of the stage.
+    """
+
+    rows_per_explorer_step: int
+    rows_per_trainer_step: int
+    sync_interval: int
+    sync_offset: int
+    total_steps: int
+
+    def __post_init__(self):
+        bounds = (
+            ("buffer.batch_size * algorithm.repeat_times", self.rows_per_explorer_step, 1),
+            ("buffer.train_batch_size", self.rows_per_trainer_step, 1),
+            ("synchronizer.sync_interval", self.sync_interval, 1),
+            ("synchronizer.sync_offset", self.sync_offset, 0),
+            ("buffer.total_steps", self.total_steps, 1),
+        )
+        for key, value, least in bounds:
+            if value < least:
+                raise ConfigError(f"{key} is {value}, needed at least {least}.")
+        if self.rows_per_explorer_step % self.rows_per_trainer_step and (
+            self.rows_per_trainer_step % self.rows_per_explorer_step
+        ):
+            raise ConfigError(
+                f"buffer.train_batch_size={self.rows_per_trainer_step} neither divides nor is a multiple of "
+                f"buffer.batch_size * algorithm.repeat_times = {self.rows_per_explorer_step}; a train batch would "
+                "cut through a group in a place that moves from step to step. Choose one that does."
+            )
+
+    @property
+    def explorer_steps(self) -> int:
+        """Explorer steps of the whole stage: enough rows for the last trainer step, and none more."""
+        return self.last_explorer_step(self.total_steps)
+
+    def last_explorer_step(self, trainer_step: int) -> int:
+        """The explorer step that must be complete before trainer step t can be cut: ceil(t * B / R)."""
+        return -(-trainer_step * self.rows_per_trainer_step // self.rows_per_explorer_step)
+
+    def slots(self, trainer_step: int) -> tuple[int, int]:
+        """Half-open range of row positions of trainer step t, counted over the whole stage from 0."""
+        return (trainer_step - 1) * self.rows_per_trainer_step, trainer_step * self.rows_per_trainer_step
+
+    def weights_version(self, explorer_step: int) -> int:
+        """The weights that explorer step s must use.
+
+        Of the trainer steps that the rows of explorer steps 1 .. s-1-offset allow, the last that is a multiple of
+        sync_interval; 0 before the first.
+        """
+        rows = max(explorer_step - 1 - self.sync_offset, 0) * self.rows_per_explorer_step
+        trained = rows // self.rows_per_trainer_step
+        return trained // self.sync_interval * self.sync_interval
+
+    def publishes(self, trainer_step: int) -> bool:
+        """Whether an explorer step will ask for version t: the first that may, does so exactly for t."""
+        first_user = self.last_explorer_step(trainer_step) + 1 + self.sync_offset
+        return first_user <= self.explorer_steps and self.weights_version(first_user) == trainer_step
+
+
+def task_order(count: int, epoch: int, seed: int) -> list[int]:
+    """The order in which epoch e visits `count` tasks: a permutation that depends on (seed, epoch) alone."""
+    import numpy as np
+
+    return np.random.default_rng([seed, epoch]).permutation(count).tolist()
+
+
+def tasks_of_step(count: int, batch_size: int, explorer_step: int, seed: int) -> list[int]:
+    """Indices of the `batch_size` tasks of explorer step s out of `count`.
+
+    The epochs' permutations are laid end to end and cut every batch_size, so every task comes once an epoch, a batch
+    may span two epochs, and the choice needs no state: a resumed run takes up where it stopped.
+    """
+    if count < 1:
+        raise ConfigError("there is no task to explore: the train split is empty.")
+    first = (explorer_step - 1) * batch_size
+    chosen: list[int] = []
+    epoch = first // count
+    while len(chosen) < batch_size:
+        order = task_order(count, epoch, seed)
+        begin = max(first - epoch * count, 0)
+        chosen += order[begin : begin + batch_size - len(chosen)]
+        epoch += 1
+    return chosen

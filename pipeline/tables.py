@@ -1,0 +1,124 @@
+"""Parquet tables, one schema each (pipeline/records.py), and the DuckDB session that asks them questions."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline import files, records
+from pipeline.errors import DataError
+
+
+def to_arrow(rows: Sequence, record: type) -> pa.Table:
+    """Rows of one record class as an Arrow table. A wrong type or a null where none is allowed is an assertion."""
+    names = [f.name for f in dataclasses.fields(record)]
+    table = pa.table({n: [getattr(row, n) for row in rows] for n in names}, schema=records.schema(record))
+    table.validate()
+    return table
+
+
+def write(path: Path, record: type, rows: Sequence | pa.Table) -> None:
+    """Writes rows (or an Arrow table with the record's columns) to one Parquet file, atomically."""
+    table = rows.cast(records.schema(record)) if isinstance(rows, pa.Table) else to_arrow(rows, record)
+    files.write_atomic(Path(path), lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+
+
+def read(path: Path, record: type) -> pa.Table:
+    """Reads a Parquet file and checks it against the record.
+
+    Raises DataError, naming the file, the columns and the stage to run again, when the file is missing, no Parquet,
+    or of another schema.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path} does not exist; it should hold the table '{record.__name__}'.")
+    try:
+        found = pq.read_schema(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} is not a readable Parquet file ({error}). {_remake(path)}") from error
+    wrong = _differences(found, records.schema(record))
+    if wrong:
+        raise DataError(
+            f"{path} is not a table of '{record.__name__}' (format {records.FORMAT}): {'; '.join(wrong)}. "
+            + _remake(path)
+        )
+    return pq.read_table(path, partitioning=None).cast(records.schema(record))
+
+
+def _remake(path: Path) -> str:
+    stage = next((p for p in path.parents if p.parent.name == "store"), None)
+    if stage is None:
+        return "Make the file again, or point the configuration at another one."
+    return f"Delete {stage} and run the same command again: that stage is then made anew."
+
+
+def _differences(found: pa.Schema, needed: pa.Schema) -> list[str]:
+    wrong = [f"column '{f.name}' is missing" for f in needed if f.name not in found.names]
+    wrong += [f"column '{n}' is unknown" for n in found.names if n not in needed.names]
+    for field in needed:
+        if field.name in found.names and not found.field(field.name).type.equals(field.type):
+            wrong.append(f"column '{field.name}' is {found.field(field.name).type}, needed {field.type}")
+    return wrong
+
+
+# ---------------------------------------------------------------------------------------------------- DuckDB
+
+# Where each table lies inside a stage directory.
+LOCATIONS = {
+    "raw": "raw.parquet",
+    "tasks": "tasks.parquet",
+    "rejected": "rejected.parquet",
+    "experience": "experience/step=*/*.parquet",
+    "trained": "trained/step=*.parquet",
+    "steps": "steps/step=*.parquet",
+    "rollouts": "rollouts/step=*.parquet",
+    "samples": "samples.parquet",
+    "scores": "scores.parquet",
+}
+
+
+def step_file(stage: Path, table: str, step: int) -> Path:
+    """The file of one step of a table that grows by steps."""
+    if table == "experience":
+        return Path(stage) / "experience" / f"step={step:06d}" / "part-0.parquet"
+    return Path(stage) / table / f"step={step:06d}.parquet"
+
+
+def steps_present(stage: Path, table: str) -> list[int]:
+    """Steps whose file of `table` exists, ascending."""
+    pattern = LOCATIONS[table]
+    found = {
+        int(part.removeprefix("step=").removesuffix(".parquet"))
+        for path in Path(stage).glob(pattern)
+        for part in path.relative_to(stage).parts
+        if part.startswith("step=")
+    }
+    return sorted(found)
+
+
+def connect(stages: Iterable[tuple[str, Path]] = ()):
+    """An in-memory DuckDB session with one view per table over the given (run name, stage directory) pairs.
+
+    Every view has a column `run` in front. A table that no stage has made is an empty view with the right columns,
+    so a question never fails for want of a file.
+    """
+    import duckdb
+
+    session = duckdb.connect()
+    session.execute("SET threads TO 2")
+    pairs = list(stages)
+    for name, record in records.TABLES.items():
+        session.register(f"_empty_{name}", to_arrow([], record))
+        parts = [f"SELECT NULL::VARCHAR AS run, * FROM _empty_{name}"]
+        for run, stage in pairs:
+            if any(Path(stage).glob(LOCATIONS[name])):
+                glob = _quote(str(Path(stage) / LOCATIONS[name]))
+                parts.append(f"SELECT {_quote(run)} AS run, * FROM read_parquet({glob}, hive_partitioning=false)")
+        session.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
+    return session
+
+
+def _quote(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
