@@ -1,7 +1,7 @@
 # The order of the stages, and nothing else: what they are is decided in pipeline/plan.py, what they do in stages/.
 #   snakemake --cores all                                                     the default recipe
 #   snakemake --cores all --config overrides="algorithm.optimizer.lr=5e-4"    Hydra overrides, space-separated
-import shlex
+import os
 import sys
 
 from snakemake.utils import min_version
@@ -9,13 +9,19 @@ from snakemake.utils import min_version
 min_version("9.0")
 sys.path.insert(0, str(workflow.basedir))
 
+from pipeline import view
 from pipeline.launch import load_plan
 
-PLAN = load_plan(shlex.split(config.get("overrides", "")))
+PLAN = load_plan(config.get("overrides", ""))
 
 
 onstart:
     PLAN.freeze()
+
+
+onsuccess:
+    if not os.environ.get("OURO_SUMMARY_FOLLOWS"):  # `ouro run` prints it below snakemake's own last lines
+        print(view.summary(view.of_plan(PLAN)))
 
 
 rule all:

@@ -167,8 +167,9 @@ def _rules(c: dict) -> list[str]:
     problems = []
     if init["enable"] and model["model_path"]:
         problems.append("model.model_path and model.init.enable exclude each other: set one.")
-    if init["enable"] and init["hidden_size"] % init["num_attention_heads"]:
-        problems.append("model.init.num_attention_heads must divide model.init.hidden_size.")
+    if init["enable"] and init["hidden_size"] % (32 * init["num_attention_heads"]):
+        problems.append(f"model.init.hidden_size={init['hidden_size']}: needed a multiple of 32 x num_attention_heads "
+                        f"({init['num_attention_heads']}); the CPU attention kernels of vLLM know no smaller heads.")
     if init["enable"] and init["num_attention_heads"] % init["num_key_value_heads"]:
         problems.append("model.init.num_key_value_heads must divide model.init.num_attention_heads.")
     needed = model["max_prompt_tokens"] + model["max_response_tokens"]

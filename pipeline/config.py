@@ -54,8 +54,8 @@ class Init:
     enable: bool = setting(False, "make the model instead of reading model_path")
     hidden_size: int = setting(64, "width", ge=8)
     num_hidden_layers: int = setting(3, "layers", ge=1)
-    num_attention_heads: int = setting(4, "query heads; must divide hidden_size", ge=1)
-    num_key_value_heads: int = setting(4, "key/value heads; must divide num_attention_heads", ge=1)
+    num_attention_heads: int = setting(2, "query heads; hidden_size / heads must be a multiple of 32", ge=1)
+    num_key_value_heads: int = setting(2, "key/value heads; must divide num_attention_heads", ge=1)
     intermediate_size: int = setting(256, "width of the gated MLP", ge=8)
     tie_word_embeddings: bool = setting(True, "share the input embedding with the output head")
 
@@ -83,9 +83,8 @@ class Cluster:
 @dataclass
 class Format:
     prompt_key: str = setting("question", "column with the prompt, text")
-    response_key: str = setting("answer", "column with the truth (or, for sft, the demonstrated response), text")
+    response_key: str = setting("answer", "column with the truth, text")
     solution_key: str = setting("solution", "column with a demonstrated response beside the truth; may be absent")
-    system_prompt: str | None = setting(None, "system message put before every prompt")
 
 
 @dataclass
@@ -98,11 +97,9 @@ class RolloutArgs:
 @dataclass
 class Taskset:
     name: str = setting("taskset", "name in tables and metrics")
-    path: str | None = setting(None, "jsonl, parquet or Hugging Face dataset directory; null: what curation made")
-    split: str = setting("train", "split to use: of the curated tasks, or of the dataset directory")
+    split: str = setting("train", "split of the curated tasks", choices=("train", "test"))
     repeat_times: int | None = setting(None, "responses per task; null: algorithm.repeat_times (train), 1 (eval)", ge=1)
     limit: int | None = setting(None, "use only the first so many tasks", ge=1)
-    format: Format = section(Format)
     rollout_args: RolloutArgs = section(RolloutArgs)
     default_workflow_type: str | None = setting(None, "null: explorer_input.default_workflow_type")
     default_reward_fn_type: str | None = setting(None, "null: explorer_input.default_reward_fn_type")
@@ -112,20 +109,10 @@ class Taskset:
 @dataclass
 class ExplorerInput:
     default_workflow_type: str = setting("simple_workflow", "name in workflows/, or a dotted path module:function")
+    system_prompt: str | None = setting(None, "system message put before every prompt")
     default_reward_fn_type: str = setting("countdown_reward", "name in operators/reward.py, or module:function")
     taskset: Taskset = section(Taskset)
     eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")
-
-
-@dataclass
-class ExperienceBuffer:
-    path: str | None = setting(None, "demonstrations for sft; null: split sft of the curated tasks")
-    format: Format = section(Format)
-
-
-@dataclass
-class TrainerInput:
-    experience_buffer: ExperienceBuffer = section(ExperienceBuffer)
 
 
 @dataclass
@@ -135,7 +122,6 @@ class Buffer:
     total_epochs: int = setting(1, "passes over the tasks; ignored when total_steps is set", ge=1)
     total_steps: int | None = setting(None, "optimizer steps of the stage", ge=1)
     explorer_input: ExplorerInput = section(ExplorerInput)
-    trainer_input: TrainerInput = section(TrainerInput)
 
 
 @dataclass
@@ -158,7 +144,6 @@ class Explorer:
     rollout_model: RolloutModel = section(RolloutModel)
     max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1)
     max_retry_times: int = setting(0, "further attempts at a task whose reward function raised", ge=0)
-    cpu_cores: list[int] = setting([], "cores the explorer is pinned to on a CPU machine; empty: chosen", how=True)
 
 
 @dataclass

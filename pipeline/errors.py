@@ -4,6 +4,7 @@ Every message says what was found, what was needed and what to change. Our own m
 """
 
 import difflib
+import importlib
 from collections.abc import Iterable
 
 
@@ -21,6 +22,10 @@ class DataError(OuroError):
 
 class ModelError(OuroError):
     """A model directory without weights or tokenizer, or a checkpoint that cannot be read."""
+
+
+class QueryError(OuroError):
+    """A question in SQL that DuckDB does not accept."""
 
 
 class SyncError(OuroError):
@@ -42,3 +47,13 @@ def pick(table: dict, name: str, what: str):
     if name not in table:
         raise ConfigError(f"unknown {what} '{name}'.{nearest(name, table)} Known: {', '.join(sorted(table))}.")
     return table[name]
+
+
+def load_dotted(path: str):
+    """Imports `package.module:function`. A path that does not lead to a function is a ConfigError."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"'{path}' cannot be imported: {error}. Needed package.module:function, with the package "
+                          "installed or its parent directory on PYTHONPATH.") from error

@@ -1,16 +1,40 @@
 """Loads the plan of a run inside the Snakefile, so that a user's mistake is a message there and not a traceback."""
 
+import shlex
 import sys
+from typing import Any
 
 from pipeline.compose import compose
-from pipeline.errors import OuroError
+from pipeline.errors import ConfigError, OuroError
 from pipeline.plan import Plan, make_plan
+from pipeline.tracking import check_monitor
 
 
-def load_plan(overrides: list[str]) -> Plan:
-    """Composes, checks and plans; on a user's mistake prints it and ends the process with exit code 2."""
+def make_checked_plan(overrides: list[str]) -> Plan:
+    """Composes, checks (the monitor too: it must not fail after hours) and plans."""
+    config = compose(overrides)
+    check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
+    return make_plan(config)
+
+
+def split_overrides(given: Any) -> list[str]:
+    """Overrides as snakemake hands them over: a list (`ouro run`), or one text in shell syntax (typed by a person)."""
+    if isinstance(given, list):
+        return [str(word) for word in given]
+    problem = f"it was read as {type(given).__name__}"
+    if given is None or isinstance(given, str):
+        try:
+            return shlex.split(given or "")
+        except ValueError as error:
+            problem = str(error)
+    raise ConfigError(f"--config overrides={given!r} cannot be split into key=value words ({problem}). Needed: words "
+                      "in shell quotes, or a list like '[\"seed=2\",\"name=x\"]'; or use `ouro run`.")
+
+
+def load_plan(overrides: Any) -> Plan:
+    """The plan; on a user's mistake prints it and ends the process with exit code 2."""
     try:
-        return make_plan(compose(overrides))
+        return make_checked_plan(split_overrides(overrides))
     except OuroError as error:
         print(f"ouro: {error}", file=sys.stderr)
         sys.exit(2)

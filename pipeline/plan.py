@@ -7,7 +7,9 @@ A stage is handed only the settings in its identity and those marked `how`: it c
 """
 
 import dataclasses
+import importlib.util
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,8 @@ from pipeline.records import FORMAT
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
             "explorer.rollout_model.seed", "explorer.max_failed_ratio", "explorer.max_retry_times",
-            "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type")
+            "buffer.explorer_input.system_prompt", "buffer.explorer_input.default_workflow_type",
+            "buffer.explorer_input.default_reward_fn_type")
 
 # kind -> the settings that enter its identity (a prefix takes everything below it). `how` settings never do.
 USES = {
@@ -32,7 +35,7 @@ USES = {
     "curate": ("data_processor.task_pipeline.config_path",),
     "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
     "train": ("seed", "algorithm.algorithm_type", "algorithm.optimizer", "buffer.batch_size", "buffer.total_epochs",
-              "buffer.total_steps", "buffer.trainer_input", "trainer.grad_clip", "model.dtype",
+              "buffer.total_steps", "buffer.explorer_input.system_prompt", "trainer.grad_clip", "model.dtype",
               "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
     "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
             "buffer.total_steps", "buffer.explorer_input.taskset", "trainer.grad_clip", "synchronizer", *SAMPLING),
@@ -44,9 +47,9 @@ USES = {
 EXTERNAL = {
     "tasks": ("data_processor.task_pipeline.inputs",),
     "curate": ("data_processor.task_pipeline.config_path",),
-    "train": ("buffer.trainer_input.experience_buffer.path",),
-    "rft": ("buffer.explorer_input.taskset.path",),
 }
+
+DOTTED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
 
 HEAVY = ("train", "rft", "evaluate")
 
@@ -161,9 +164,13 @@ def make_plan(config: dict[str, Any]) -> Plan:
 
 
 def _stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str) -> Stage:
-    used = _select(settings, lambda key, item: not item.metadata["how"] and _is_below(key, USES[kind]))
-    how = _select(settings, lambda key, item: item.metadata["how"])
-    external = {key: _digests(_get(settings, key), root) for key in EXTERNAL.get(kind, ())}
+    paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
+    used = _select(
+        settings, lambda key, item: not item.metadata["how"] and key not in paths and _is_below(key, USES[kind])
+    )
+    how = _select(settings, lambda key, item: item.metadata["how"] or key in paths)
+    external = {key: _digests(_get(settings, key), root) for key in paths}
+    external |= {name: _digest_code(name) for name in _strings(used) if DOTTED.fullmatch(name)}
     upstream = {role: (os.path.basename(d) if _in_store(d) else digest_tree(Path(d), root))
                 for role, d in inputs.items()}
     content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
@@ -178,7 +185,7 @@ def _in_store(directory: str) -> bool:
 def _model_directory(config: dict) -> str:
     path = config["model"]["model_path"]
     if not path:
-        raise ConfigError("no model: set model.model_path to a Hugging Face model directory, or model.init.enable=true.")
+        raise ConfigError("no model: set model.model_path to a Hugging Face directory, or model.init.enable=true.")
     if not (Path(path) / "config.json").is_file():
         raise ModelError(f"model.model_path={path}: no config.json there; needed a Hugging Face model directory "
                          "(config.json, *.safetensors, tokenizer files).")
@@ -224,6 +231,27 @@ def _merge(a: dict, b: dict) -> dict:
 def resolve(path: str) -> Path:
     """A path as the user gave it, or, when it does not exist there, below the repository."""
     return Path(path) if Path(path).exists() else CONF.parent / path
+
+
+def _strings(value: Any):
+    """Every string in a nest of dicts and lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _strings(part)
+
+
+def _digest_code(dotted: str) -> str:
+    """Hash of the user's module behind `package.module:function`, so that an edited reward function is a new stage."""
+    try:
+        found = importlib.util.find_spec(dotted.partition(":")[0])
+    except ModuleNotFoundError:
+        found = None
+    if found is None or not found.origin:
+        raise ConfigError(f"'{dotted}': no such module. Needed package.module:function, with the package installed or "
+                          "its parent directory on PYTHONPATH.")
+    return files.hash_file(Path(found.origin))
 
 
 def _digests(value: str | list[str] | None, root: str) -> list[str]:

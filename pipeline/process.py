@@ -124,13 +124,17 @@ def namespace(value: Any, key: str = "") -> Any:
 
 
 def open_log(path: Path, name: str, level: str) -> logging.Logger:
-    """A logger that writes to a file in full, and to the terminal without time stamps."""
+    """A logger that writes to a file in full, and to the terminal without time stamps.
+
+    A record with `extra={"file_only": True}` stays off the terminal: pipeline/progress.py shows it there itself.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     log = logging.Logger(f"ouro.{name}", level)
     to_file = logging.FileHandler(path, encoding="utf-8")
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     to_terminal = logging.StreamHandler(sys.stderr)
     to_terminal.setFormatter(logging.Formatter(f"{name}: %(message)s"))
+    to_terminal.addFilter(lambda record: not getattr(record, "file_only", False))
     log.addHandler(to_file)
     log.addHandler(to_terminal)
     return log

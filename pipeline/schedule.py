@@ -75,6 +75,13 @@ class Schedule:
         first_user = self.last_explorer_step(trainer_step) + 1 + self.sync_offset
         return first_user <= self.explorer_steps and self.weights_version(first_user) == trainer_step
 
+    def last_with_same_weights(self, explorer_step: int) -> int:
+        """The last explorer step that uses the same weights as step s: after it the explorer has to wait."""
+        version, last = self.weights_version(explorer_step), explorer_step
+        while last < self.explorer_steps and self.weights_version(last + 1) == version:
+            last += 1
+        return last
+
 
 def task_order(count: int, epoch: int, seed: int) -> list[int]:
     """The order in which epoch e visits `count` tasks: a permutation that depends on (seed, epoch) alone."""
@@ -100,3 +107,20 @@ def tasks_of_step(count: int, batch_size: int, explorer_step: int, seed: int) ->
         chosen += order[begin : begin + batch_size - len(chosen)]
         epoch += 1
     return chosen
+
+
+def rft_schedule(config, task_count: int) -> Schedule:
+    """The schedule of an rft stage from its settings (sections algorithm, buffer, synchronizer).
+
+    Without `total_steps` the stage makes `total_epochs` passes over the `task_count` tasks, the last batch cut off.
+    """
+    explored = config.buffer.batch_size * config.algorithm.repeat_times
+    trained = config.buffer.train_batch_size or explored
+    rows = config.buffer.total_epochs * task_count * config.algorithm.repeat_times
+    return Schedule(
+        rows_per_explorer_step=explored,
+        rows_per_trainer_step=trained,
+        sync_interval=config.synchronizer.sync_interval,
+        sync_offset=config.synchronizer.sync_offset,
+        total_steps=config.buffer.total_steps or max(rows // trained, 1),
+    )

@@ -1,0 +1,181 @@
+"""Generators of raw tasks: seeded, so the same arguments give the same rows, and dirty, as real files are.
+
+`countdown`: reach a target with all of the given numbers, each used once, with + and -. After Countdown's numbers
+round as Gandhi et al. (2024, "Stream of Search") and TinyZero use it, with two of the four operators. The space is
+small (three numbers of 1..9: 2,682 tasks, 570 when the order of the numbers is ignored), so tasks are drawn without
+repetition and the split into train and test, made in curation, goes by `countdown_key`: no permutation of a held-out
+task is ever trained on.
+"""
+
+import dataclasses
+import itertools
+import json
+import random
+from collections.abc import Iterator
+
+from pipeline.errors import ConfigError
+from pipeline.records import RawTask
+
+MISSES = 20_000  # draws without a new task after which the space counts as exhausted
+TIMES = "\u00d7"  # multiplication sign: not ASCII
+
+
+def countdown(seed: int, tasks: int, demonstrations: int, dirt: float, numbers: int = 3, low: int = 1, high: int = 9,
+              largest_target: int = 99) -> Iterator[RawTask]:
+    """Countdown tasks, demonstrations and dirt in random order.
+
+    tasks: distinct rows without a solution. demonstrations: distinct (task, solution) rows, solution a random valid
+    expression such as `7+5-3`. dirt: rows with one fault each, as a share of tasks + demonstrations, on top of them.
+    numbers: how many a task has, each low..high. Raises ConfigError for arguments outside their bounds, or when fewer
+    distinct rows exist than are asked for.
+    """
+    _check(tasks, demonstrations, dirt, numbers, low, high, largest_target)
+    source = random.Random(f"countdown {seed}")
+
+    def draw_task() -> RawTask:
+        return _row(*_draw(source, numbers, low, high, largest_target))
+
+    def draw_demonstration() -> RawTask:
+        given, target = _draw(source, numbers, low, high, largest_target)
+        return _row(given, target, source.choice(expressions(given, target)))
+
+    rows = _distinct(draw_task, tasks, "tasks") + _distinct(draw_demonstration, demonstrations, "demonstrations")
+    faults = itertools.islice(itertools.cycle(DIRT.values()), round(dirt * len(rows)))
+    rows += [fault(source, source.choice(rows)) for fault in list(faults) if rows]
+    source.shuffle(rows)
+    for position, row in enumerate(rows):
+        yield dataclasses.replace(row, row=position)
+
+
+def expressions(given: list[int], target: int) -> list[str]:
+    """Every `a+b-c` over all the given numbers that equals the target, each once, sorted; empty when there is none.
+
+    All orders and signs: n! * 2^(n-1) candidates, so meant for a handful of numbers.
+    """
+    found = set()
+    for order in set(itertools.permutations(given)):
+        for signs in itertools.product((1, -1), repeat=len(order) - 1):
+            if order[0] + sum(s * n for s, n in zip(signs, order[1:], strict=True)) == target:
+                found.add(str(order[0]) + "".join(f"{'+' if s > 0 else '-'}{n}"
+                                                  for s, n in zip(signs, order[1:], strict=True)))
+    return sorted(found)
+
+
+def is_solvable(given: list[int], target: float) -> bool:
+    """Whether some order of the numbers with + and - between them equals the target.
+
+    The first number of an expression has no minus before it and order does not matter, so it is enough to try every
+    choice of signs that leaves at least one plus: 2^n - 1 candidates.
+    """
+    signs = itertools.product((1, -1), repeat=len(given))
+    return any(1 in s and sum(a * n for a, n in zip(s, given, strict=True)) == target for s in signs)
+
+
+def countdown_key(given: list[int], target: float) -> str:
+    """Text that is the same for every order of the same task: `3 5 7 = 9`, numbers ascending."""
+    return f"{' '.join(map(str, sorted(given)))} = {target}"
+
+
+def _check(tasks: int, demonstrations: int, dirt: float, numbers: int, low: int, high: int, largest: int) -> None:
+    bounds = (("tasks", tasks, 0, 10**7), ("demonstrations", demonstrations, 0, 10**7), ("dirt", dirt, 0, 1),
+              ("numbers", numbers, 2, 6), ("low", low, 0, high), ("high", high, low, 999),
+              ("largest_target", largest, 0, 9999))
+    for name, value, least, most in bounds:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+            raise ConfigError(f"generator_args.{name}={value!r}: countdown needs a number from {least} to {most}.")
+        if name != "dirt" and not isinstance(value, int):
+            raise ConfigError(f"generator_args.{name}={value!r}: countdown needs a whole number.")
+
+
+def _draw(source: random.Random, numbers: int, low: int, high: int, largest: int) -> tuple[list[int], int]:
+    """Random numbers and a target that random signs reach, 0..largest."""
+    for _ in range(MISSES):
+        given = [source.randint(low, high) for _ in range(numbers)]
+        signs = [source.choice((1, -1)) for _ in range(numbers)]
+        target = sum(s * n for s, n in zip(signs, given, strict=True))
+        if 1 in signs and 0 <= target <= largest:
+            return given, target
+    raise ConfigError(f"generator_args: no task of {numbers} numbers {low}..{high} with a target 0..{largest} "
+                      f"in {MISSES} draws. Raise largest_target or lower low.")
+
+
+def _row(given: list[int], target: int, solution: str | None = None) -> RawTask:
+    answer = json.dumps({"numbers": given, "target": target})
+    return RawTask(0, f"{' '.join(map(str, given))} = {target}", answer, solution)
+
+
+def _distinct(draw, count: int, what: str) -> list[RawTask]:
+    """`count` rows that differ in (question, solution), in the order in which they were drawn."""
+    rows: dict[tuple, RawTask] = {}
+    misses = 0
+    while len(rows) < count:
+        row = draw()
+        misses = misses + 1 if (row.question, row.solution) in rows else 0
+        rows.setdefault((row.question, row.solution), row)
+        if misses == MISSES:
+            raise ConfigError(f"generator_args.{what}={count}: only {len(rows)} distinct ones turned up; ask for "
+                              "fewer, or widen numbers, low or high.")
+    return list(rows.values())
+
+
+# ------------------------------------------------------------------------------------------------------------- dirt
+# Each takes a random source and a clean row and returns a row with one fault that real files have.
+
+
+def _duplicate(source: random.Random, row: RawTask) -> RawTask:
+    return row
+
+
+def _unsolvable(source: random.Random, row: RawTask) -> RawTask:
+    """A target above the sum of all numbers."""
+    given = json.loads(row.answer)["numbers"]
+    return _row(given, sum(given) + source.randint(1, 9))
+
+
+def _broken_json(source: random.Random, row: RawTask) -> RawTask:
+    return dataclasses.replace(row, answer=row.answer[: source.randint(1, len(row.answer) - 1)])
+
+
+def _missing_target(source: random.Random, row: RawTask) -> RawTask:
+    return dataclasses.replace(row, answer=json.dumps({"numbers": json.loads(row.answer)["numbers"]}))
+
+
+def _empty_question(source: random.Random, row: RawTask) -> RawTask:
+    return dataclasses.replace(row, question=source.choice(("", "   ", "\t\n")))
+
+
+def _null_question(source: random.Random, row: RawTask) -> RawTask:
+    return dataclasses.replace(row, question=None)
+
+
+def _null_answer(source: random.Random, row: RawTask) -> RawTask:
+    return dataclasses.replace(row, answer=None)
+
+
+def _overlong(source: random.Random, row: RawTask) -> RawTask:
+    return dataclasses.replace(row, question=" ".join([row.question] * source.randint(4, 12)))
+
+
+def _non_ascii(source: random.Random, row: RawTask) -> RawTask:
+    return dataclasses.replace(row, question=row.question.replace(" ", f" {TIMES} ", 1))
+
+
+def _whitespace(source: random.Random, row: RawTask) -> RawTask:
+    """Tabs, no-break spaces and a line end in place of single spaces: mappers can mend it."""
+    return dataclasses.replace(row, question=row.question.replace(" ", source.choice(("\t", "\u00a0"))) + " \n")
+
+
+DIRT = {
+    "duplicate": _duplicate,
+    "unsolvable": _unsolvable,
+    "broken_json": _broken_json,
+    "missing_target": _missing_target,
+    "empty_question": _empty_question,
+    "null_question": _null_question,
+    "null_answer": _null_answer,
+    "overlong": _overlong,
+    "non_ascii": _non_ascii,
+    "whitespace": _whitespace,
+}
+
+GENERATORS = {"countdown": countdown}

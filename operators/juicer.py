@@ -1,0 +1,266 @@
+"""The one door to Data-Juicer: its recipes, its operators, run so that every dropped row has a reason.
+
+A recipe is Data-Juicer's own YAML: `process:` lists operators with their arguments, `text_keys:` names the column that
+they look at (`question` when it is not given; an operator's own `text_key` wins). Departures from its executor: it runs
+in this process on batches of rows without Ray; a failing operator always fails the stage; nothing is ever installed at
+run time; every filter computes its own statistics instead of taking up those an earlier filter left under the same
+name. Our own operators, OURS in operators/curation.py, are registered beside Data-Juicer's.
+"""
+
+import inspect
+import os
+import sys
+import time
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from operators.curation import META, OURS, STATS, Row
+from pipeline.errors import ConfigError, OuroError, StageError, nearest
+
+BATCH = 1000  # rows handed to an operator at once
+REQUIRED = ("question", "answer")
+ALWAYS = {"skip_op_error": False, "turbo": True, "auto_op_parallelism": False}
+
+
+@dataclass(frozen=True)
+class Dropped:
+    row: int
+    operator: str
+    reason: str
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """A recipe file. Raises ConfigError when it is missing, no YAML, or has no list `process`."""
+    import yaml
+
+    try:
+        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"Data-Juicer recipe {path} cannot be read: {error}") from error
+    if not isinstance(recipe, dict) or not isinstance(recipe.get("process"), list):
+        raise ConfigError(f"Data-Juicer recipe {path} has no list `process:` of operators.")
+    if recipe.get("custom_operator_paths"):
+        raise ConfigError(f"Data-Juicer recipe {path}: custom_operator_paths is not supported, as their content would "
+                          "not enter the stage's identity. Add the operator to OURS in operators/curation.py.")
+    return recipe
+
+
+def run_recipe(rows: Sequence[Row], recipe: dict, log: Callable[[str], None]) -> tuple[list[Row], list[Dropped]]:
+    """Runs a recipe over rows of text columns that carry a number `row`.
+
+    Returns the rows that were kept, in order, with what mappers changed or added, and what was dropped by which
+    operator and why. A row without question or answer is dropped first. Raises ConfigError for an unknown operator or
+    argument, StageError (or the operator's own OuroError) with the operator's name when one fails.
+    """
+    kept, dropped = _drop_null(rows)
+    log(f"required_columns: kept {len(kept)}, dropped {len(dropped)}")
+    operators = [_build(*item, _text_key(recipe)) for item in _items(recipe)]
+    for operator in operators:
+        begin = time.perf_counter()
+        kept, gone = _run(operator, kept)
+        dropped += gone
+        log(f"{operator._name}: kept {len(kept)}, dropped {len(gone)} ({time.perf_counter() - begin:.2f} s)")
+    return [{k: v for k, v in row.items() if k not in (STATS, META)} for row in kept], dropped
+
+
+def _drop_null(rows: Sequence[Row]) -> tuple[list[Row], list[Dropped]]:
+    kept, dropped = [], []
+    for row in rows:
+        missing = [name for name in REQUIRED if row[name] is None]
+        if missing:
+            dropped.append(Dropped(row["row"], "required_columns", f"{' and '.join(missing)} is null"))
+        else:
+            kept.append({**row, STATS: {}, META: {}})
+    return kept, dropped
+
+
+# --------------------------------------------------------------------------------------------------------- loading
+
+
+def _text_key(recipe: dict) -> str:
+    keys = recipe.get("text_keys") or "question"
+    return keys if isinstance(keys, str) else keys[0]
+
+
+def _items(recipe: dict):
+    """(operator name, arguments) of each line of `process`; a line may be a bare name."""
+    for item in recipe["process"]:
+        if isinstance(item, str):
+            yield item, {}
+        elif isinstance(item, dict) and len(item) == 1 and isinstance(next(iter(item.values())), dict | None):
+            name, arguments = next(iter(item.items()))
+            yield name, dict(arguments or {})
+        else:
+            raise ConfigError(f"recipe line {item!r}: needed `- operator_name: {{argument: value}}`.")
+
+
+def _import_data_juicer():
+    """Imports Data-Juicer without Ray and without its run-time installation of packages; returns its base module."""
+    os.environ.update(UV_OFFLINE="1", PIP_NO_INDEX="1")
+    for name, attribute in (("tracer.ray_tracer", "RayTracer"), ("data.ray_dataset", "RayDataset")):
+        module = types.ModuleType(f"data_juicer.core.{name}")
+        setattr(module, attribute, type(attribute, (), {}))
+        sys.modules.setdefault(module.__name__, module)
+    from data_juicer.utils.lazy_loader import LazyLoader
+
+    LazyLoader._install_package = classmethod(_refuse_install)
+    import datasets
+    from data_juicer.ops import base_op
+    from loguru import logger
+
+    logger.remove()
+    logger.add(sys.stderr, level="WARNING")
+    datasets.disable_progress_bars()
+    for name, make in OURS.items():
+        if name not in base_op.OPERATORS.modules:
+            base_op.OPERATORS.register_module(name, make(base_op))
+    return base_op
+
+
+def _refuse_install(cls, package: str, *_):
+    raise ImportError(f"it needs the package '{package}', which is not installed")
+
+
+def _build(name: str, arguments: dict, text_key: str):
+    """One operator of a recipe."""
+    known = _import_data_juicer().OPERATORS.modules
+    if name not in known:
+        raise ConfigError(f"unknown Data-Juicer operator '{name}'.{nearest(name, known)} "
+                          f"{len(known)} are known; ours: {', '.join(OURS)}.")
+    accepted = _accepted(known[name])
+    for argument in arguments:
+        if argument not in accepted:
+            raise ConfigError(f"operator '{name}' has no argument '{argument}'.{nearest(argument, accepted)}")
+    from data_juicer.ops.load import load_ops
+
+    try:
+        return load_ops([{name: {"text_key": text_key, **arguments, **ALWAYS}}])[0]
+    except Exception as error:  # whatever a constructor raises is due to the arguments or to a missing package
+        raise ConfigError(f"operator '{name}' cannot be made with {arguments} "
+                          f"({type(error).__name__}: {error}).") from error
+
+
+def _accepted(kind: type) -> set[str]:
+    """Argument names that an operator's constructor and those of its bases take; the rest would vanish in **kwargs."""
+    names = set(kind._BASE_PARAMS)
+    for base in kind.__mro__:
+        if "__init__" in vars(base):
+            names |= set(inspect.signature(base.__init__).parameters)
+    return names - {"self", "args", "kwargs"}
+
+
+# --------------------------------------------------------------------------------------------------------- running
+
+
+def _run(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
+    """Runs one operator over all rows; its failure is an error that names it."""
+    from data_juicer.ops import base_op
+
+    kinds = ((base_op.Mapper, _map), (base_op.Filter, _filter), (base_op.Deduplicator, _deduplicate),
+             (base_op.Selector, _select))
+    run = next((function for kind, function in kinds if isinstance(operator, kind)), None)
+    if run is None:
+        raise ConfigError(f"operator '{operator._name}' neither maps, filters, deduplicates nor selects rows; "
+                          "groupers, aggregators and pipelines make other rows, not traceable to the input.")
+    try:
+        return run(operator, rows) if rows else ([], [])
+    except OuroError as error:
+        raise type(error)(f"operator '{operator._name}': {error}") from error
+    except Exception as error:  # an operator's code may raise anything; no row may be lost by it
+        columns = ", ".join(k for k in rows[0] if k not in (STATS, META))
+        raise StageError(f"operator '{operator._name}' failed ({type(error).__name__}: {error}). Columns it was given: "
+                         f"{columns}. Correct its arguments in the recipe or take it out.") from error
+
+
+def _columns(rows: list[Row]) -> dict[str, list]:
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def _batches(rows: list[Row]):
+    for begin in range(0, len(rows), BATCH):
+        yield rows[begin : begin + BATCH]
+
+
+def _map(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
+    """A mapper may change rows and leave some out (with a reason in its dict `reasons`), not multiply them."""
+    kept: list[Row] = []
+    for batch in _batches(rows):
+        if operator.is_batched_op():
+            columns = operator.process(_columns(batch))
+            kept += [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        else:
+            kept += [operator.process(dict(row)) for row in batch]
+    numbers = [row["row"] for row in kept]
+    if len(set(numbers)) < len(numbers):
+        raise ConfigError("it makes several rows of one; a task stays one row. Take it out of the recipe")
+    left_out = {row["row"] for row in rows} - set(numbers)
+    reasons = getattr(operator, "reasons", {})
+    return kept, [Dropped(n, operator._name, reasons.get(n, "left out by the mapper")) for n in sorted(left_out)]
+
+
+def _filter(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
+    reads_stats = STATS in str(operator._op_cfg)
+    kept, dropped = [], []
+    for batch in _batches(rows):
+        fresh = [{**row, STATS: dict(row[STATS]) if reads_stats else {}} for row in batch]
+        if operator.is_batched_op():
+            columns = operator.compute_stats(_columns(fresh))
+            stats, verdicts = columns[STATS], list(operator.process(columns))
+        else:
+            done = [operator.compute_stats(row) for row in fresh]
+            stats, verdicts = [row[STATS] for row in done], [operator.process(row) for row in done]
+        for row, found, keep in zip(batch, stats, verdicts, strict=True):
+            if keep:
+                kept.append({**row, STATS: {**row[STATS], **found}})
+            else:
+                dropped.append(Dropped(row["row"], operator._name, _explain(operator, found)))
+    return kept, dropped
+
+
+def _explain(operator, stats: dict) -> str:
+    """What a filter saw and what it keeps: `text_len=231, kept 5..64`."""
+    saw = [f"{k}={round(v, 4) if isinstance(v, float) else v}" for k, v in stats.items()]
+    names = [n for n in inspect.signature(type(operator).__init__).parameters if n.startswith(("min_", "max_"))]
+    bounds = {name[:3]: getattr(operator, name, None) for name in names}
+    if bounds and len(bounds) == len(names):
+        low, high = bounds.get("min"), bounds.get("max")
+        outside = "kept outside" if operator.reversed_range else "kept"
+        high = None if high == sys.maxsize else high
+        return ", ".join([*saw, f"{outside} {'' if low is None else low}..{'' if high is None else high}"])
+    wanted = {k: v for k, v in operator._op_cfg[operator._name].items() if k not in (*ALWAYS, "text_key")}
+    return ", ".join([*saw, *(f"{k}: {v}" for k, v in wanted.items())]) or "no statistics"
+
+
+def _dataset(operator, rows: list[Row]):
+    from data_juicer.core.data import NestedDataset
+
+    unread = [name for name in (STATS, META) if name not in str(operator._op_cfg)]
+    return NestedDataset.from_list([{k: v for k, v in row.items() if k not in unread} for row in rows])
+
+
+def _deduplicate(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
+    dataset = _dataset(operator, rows)
+    hashed = dataset.map(operator.compute_hash)
+    survivors = {row["row"]: row for row in operator.process(hashed)[0].to_list()}
+    added = [name for name in hashed.column_names if name not in dataset.column_names]
+    first: dict[str, int] = {}
+    kept, dropped = [], []
+    for row, *hashes in zip(rows, *(hashed[name] for name in added), strict=True):
+        if row["row"] in survivors:
+            first.setdefault(str(hashes), row["row"])
+            kept.append({**row, **{k: v for k, v in survivors[row["row"]].items() if k in row}})
+        else:
+            twin = first.get(str(hashes))
+            reason = f"near duplicate by {' and '.join(added)}" if twin is None else f"duplicate of row {twin}"
+            dropped.append(Dropped(row["row"], operator._name, reason))
+    return kept, dropped
+
+
+def _select(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
+    numbers = set(operator.process(_dataset(operator, rows))["row"])
+    reason = f"not selected by {({k: v for k, v in operator._op_cfg[operator._name].items() if k not in ALWAYS})}"
+    return ([row for row in rows if row["row"] in numbers],
+            [Dropped(row["row"], operator._name, reason) for row in rows if row["row"] not in numbers])

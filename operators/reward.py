@@ -1,0 +1,232 @@
+"""Reward functions: `f(response, answer, **arguments) -> components`, both texts, the reward being their sum.
+
+A component named `accuracy` is 1 when the task is solved and 0 when not. A response is a model's output and is never
+evaluated as code. A truth (`answer`) that is malformed is a DataError: the row failed, which is not a wrong answer.
+"""
+
+import json
+import math
+import re
+import threading
+from collections.abc import Callable
+from fractions import Fraction
+
+from pipeline.errors import ConfigError, DataError, load_dotted, pick
+
+LONGEST_EXPRESSION = 256  # characters
+DEEPEST_NESTING = 32  # parentheses and signs within each other
+TOLERANCE = Fraction(1, 100_000)
+
+# ------------------------------------------------------------------------------------------------------- arithmetic
+
+
+class NotAnExpression(ValueError):
+    """The text is not an arithmetic expression within the bounds."""
+
+
+def parse_arithmetic(text: str) -> tuple[Fraction | None, list[int]]:
+    """Value and whole-number literals, in order, of an expression of + - * / ( ) and unary signs.
+
+    The value is exact; None when a division by zero occurs. Raises NotAnExpression when the text does not parse, is
+    longer than LONGEST_EXPRESSION or nests deeper than DEEPEST_NESTING. Recursive descent:
+    sum := product (('+' | '-') product)*;  product := atom (('*' | '/') atom)*;  atom := number | '(' sum ')' | ±atom.
+    """
+    if len(text) > LONGEST_EXPRESSION:
+        raise NotAnExpression(f"longer than {LONGEST_EXPRESSION} characters")
+    if not re.fullmatch(r"(?:[0-9]+|[-+*/()]|\s)+", text):
+        raise NotAnExpression("holds something else than digits, + - * / and parentheses")
+    parser = _Parser(re.findall(r"[0-9]+|[-+*/()]", text))
+    value = parser.sum(0)
+    if parser.next is not None:
+        raise NotAnExpression(f"'{parser.next}' after a complete expression")
+    return value, parser.literals
+
+
+class _Parser:
+    """Position in a list of tokens, and the literals met so far."""
+
+    def __init__(self, tokens: list[str]):
+        self.tokens, self.position, self.literals = tokens, 0, []
+
+    @property
+    def next(self) -> str | None:
+        return self.tokens[self.position] if self.position < len(self.tokens) else None
+
+    def take(self) -> str | None:
+        token = self.next
+        self.position += 1
+        return token
+
+    def sum(self, depth: int) -> Fraction | None:
+        value = self.product(depth)
+        while self.next in ("+", "-"):
+            sign = 1 if self.take() == "+" else -1
+            right = self.product(depth)
+            value = None if value is None or right is None else value + sign * right
+        return value
+
+    def product(self, depth: int) -> Fraction | None:
+        value = self.atom(depth)
+        while self.next in ("*", "/"):
+            divides = self.take() == "/"
+            right = self.atom(depth)
+            if value is None or right is None or (divides and right == 0):
+                value = None
+            else:
+                value = value / right if divides else value * right
+        return value
+
+    def atom(self, depth: int) -> Fraction | None:
+        if depth > DEEPEST_NESTING:
+            raise NotAnExpression(f"nests deeper than {DEEPEST_NESTING}")
+        token = self.take()
+        if token in ("+", "-"):
+            value = self.atom(depth + 1)
+            return value if token == "+" or value is None else -value
+        if token == "(":
+            value = self.sum(depth + 1)
+            if self.take() != ")":
+                raise NotAnExpression("a parenthesis is not closed")
+            return value
+        if token is None or not token.isdigit():
+            raise NotAnExpression(f"a number is missing before '{token or 'the end'}'")
+        self.literals.append(int(token))
+        return Fraction(int(token))
+
+
+# -------------------------------------------------------------------------------------------------------- countdown
+
+
+def parse_countdown(answer: str) -> tuple[list[int], int | float]:
+    """Numbers and target of a countdown truth such as `{"numbers": [3, 5, 7], "target": 9}`.
+
+    Raises DataError, saying what is wrong, when it is anything else.
+    """
+    needed = 'needed JSON such as {"numbers": [3, 5, 7], "target": 9}'
+    try:
+        truth = json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"truth {answer[:80]!r} is not JSON ({error}); {needed}") from error
+    if not isinstance(truth, dict):
+        raise DataError(f"truth {answer[:80]!r} is no JSON object; {needed}")
+    missing = [key for key in ("numbers", "target") if key not in truth]
+    if missing:
+        raise DataError(f"truth {answer[:80]!r} has no {' and no '.join(missing)}; {needed}")
+    given, target = truth["numbers"], truth["target"]
+    if not isinstance(given, list) or not given or any(type(n) is not int for n in given):
+        raise DataError(f"truth {answer[:80]!r}: numbers is not a list of whole numbers; {needed}")
+    if type(target) is not int and (type(target) is not float or not math.isfinite(target)):
+        raise DataError(f"truth {answer[:80]!r}: target is not a finite number; {needed}")
+    return given, target
+
+
+def countdown_reward(response: str, answer: str, format_score: float = 0.1) -> dict[str, float]:
+    """1 for an expression that uses each given number once and equals the target, 0.1 for another expression, else 0.
+
+    The expression is the text within the last <answer>…</answer>, or the whole response. Division by zero is a wrong
+    value. format_score: what an expression that is wrong earns; 0 gives a plain right/wrong reward.
+    """
+    given, target = parse_countdown(answer)
+    try:
+        value, literals = parse_arithmetic(_tagged(response))
+    except NotAnExpression:
+        return {"accuracy": 0.0, "format_score": 0.0}
+    solved = sorted(literals) == sorted(given) and value is not None and abs(value - Fraction(target)) <= TOLERANCE
+    return {"accuracy": float(solved), "format_score": 0.0 if solved else format_score}
+
+
+def _tagged(response: str) -> str:
+    _, tag, rest = response.rpartition("<answer>")
+    return rest.partition("</answer>")[0] if tag else response
+
+
+# ------------------------------------------------------------------------------------------------------ mathematics
+
+NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?", re.ASCII)
+LONGEST_ANSWER = 512  # characters that are given to the mathematics parser
+
+
+def accuracy_reward(response: str, answer: str, timeout_seconds: int = 5) -> dict[str, float]:
+    r"""1 when the response's final answer equals the truth's, else 0.
+
+    Truth: what follows the last `####` (gsm8k), else its last \boxed{…}, else all of it. Response: what follows the
+    last `####`, else the last \boxed{…}, else the last number. Two plain numbers are compared exactly (`1,234.50` =
+    `1234.5`), anything else by math_verify. timeout_seconds bounds each of its calls; it works by a signal, so in a
+    thread other than the main one there is no bound. Raises DataError when the truth holds no answer.
+    """
+    truth = final_answer(answer) or answer.strip()
+    if not truth or truth.endswith("####"):
+        raise DataError(f"truth {answer[:80]!r} holds no answer; needed '#### 42', '\\boxed{{42}}' or '42'.")
+    found = final_answer(response)
+    if found is None:
+        numbers = NUMBER.findall(response)
+        found = numbers[-1] if numbers else ""
+    return {"accuracy": float(bool(found) and _is_equal(found, truth, timeout_seconds))}
+
+
+def final_answer(text: str) -> str | None:
+    r"""What is marked as the answer: the line after the last `####`, else inside the last \boxed{…}; None without."""
+    _, mark, rest = text.rpartition("####")
+    if mark and rest.strip():
+        return rest.strip().splitlines()[0].strip()
+    _, mark, rest = text.rpartition("\\boxed{")
+    if not mark:
+        return None
+    depth = 1
+    for position, character in enumerate(rest):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0:
+            return rest[:position].strip()
+    return None
+
+
+def _number(text: str) -> Fraction | None:
+    """The value of a plain number, with or without a currency or percent sign around it; None for anything else."""
+    bare = text.strip().strip("$%").rstrip(".").strip()
+    if not NUMBER.fullmatch(bare) or len(bare) > LONGEST_ANSWER:
+        return None
+    top, _, bottom = bare.replace(",", "").partition("/")
+    return Fraction(top) / int(bottom or 1) if int(bottom or 1) else None
+
+
+def _is_equal(found: str, truth: str, timeout_seconds: int) -> bool:
+    left, right = _number(found), _number(truth)
+    if left is not None and right is not None:
+        return left == right
+    if len(found) > LONGEST_ANSWER:
+        return False
+    from math_verify import parse, verify
+
+    limit = timeout_seconds if threading.current_thread() is threading.main_thread() else None
+    gold = parse(f"${truth}$", parsing_timeout=limit)
+    if not gold:
+        raise DataError(f"truth {truth[:80]!r} is nothing that math_verify can read; needed a number or LaTeX.")
+    return bool(verify(gold, parse(f"${found}$", parsing_timeout=limit), timeout_seconds=limit))
+
+
+THINK_ANSWER = r"\s*<think>(?:(?!</?think>|</?answer>).)*</think>\s*<answer>(?:(?!</?think>|</?answer>).)*</answer>\s*"
+
+
+def format_reward(response: str, answer: str, pattern: str = THINK_ANSWER, score: float = 0.1) -> dict[str, float]:
+    """+score when the whole response matches the pattern, else -score. Default: <think>…</think><answer>…</answer>."""
+    return {"format_score": score if re.fullmatch(pattern, response, re.DOTALL) else -score}
+
+
+def load_reward(name: str) -> Callable[..., dict[str, float]]:
+    """The reward function of a name below, or `module:function` of the user's project.
+
+    Raises ConfigError when there is none, or the module does not import.
+    """
+    if ":" not in name:
+        return pick(REWARDS, name, "reward function (or give module:function)")
+    function = load_dotted(name)
+    if not callable(function):
+        raise ConfigError(f"'{name}' is a {type(function).__name__}; needed a function of (response, answer).")
+    return function
+
+
+REWARDS = {
+    "countdown_reward": countdown_reward,
+    "accuracy_reward": accuracy_reward,
+    "format_reward": format_reward,
+}

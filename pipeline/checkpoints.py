@@ -1,0 +1,113 @@
+"""Weights and checkpoints on disk: where they lie, when they are complete, what a resumed stage takes up.
+
+    weights/version=000012/       model.safetensors + manifest.json: what the trainer hands to the explorer
+    checkpoints/step=000050/      model/ (Hugging Face), state/ (DeepSpeed: exact), manifest.json
+    model/                        the last checkpoint's model/, for the stages that follow
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline import files, records, tables
+from pipeline.errors import ModelError
+
+WEIGHTS = "model.safetensors"
+
+
+def model_directory(directory: Path) -> Path:
+    """The Hugging Face directory of a stage that made a model, or `directory` itself when it is one.
+
+    Raises ModelError when there is neither.
+    """
+    for candidate in (directory, directory / "model"):
+        if (candidate / "config.json").exists():
+            return candidate
+    raise ModelError(f"{directory} holds no model: neither config.json nor model/config.json is there.")
+
+
+def version_directory(stage: Path, version: int) -> Path:
+    return stage / "weights" / f"version={version:06d}"
+
+
+def publish(stage: Path, version: int, export: Callable[[Path], None], probe: dict) -> Path:
+    """Makes weights `version` visible in one rename: `export(directory)` writes the file, `probe` proves a load.
+
+    probe: {"tokens": [L], "logprobs": [L - 1]}, the trainer's own.
+    """
+    final = version_directory(stage, version)
+    with files.new_directory(final) as directory:
+        export(directory)
+        manifest = {"version": version, "hash": files.hash_file(directory / WEIGHTS), "probe": probe}
+        files.write_json(directory / files.MANIFEST, manifest)
+    return final
+
+
+def forget_versions_before(stage: Path, version: int) -> None:
+    """Deletes published weights older than `version`."""
+    for directory in (stage / "weights").glob("version=*"):
+        if int(directory.name.removeprefix("version=")) < version:
+            shutil.rmtree(directory)
+
+
+def checkpoint_directory(stage: Path, step: int) -> Path:
+    return stage / "checkpoints" / f"step={step:06d}"
+
+
+def complete_checkpoints(stage: Path) -> list[int]:
+    """Steps of the checkpoints that are complete, ascending; a half-written one is not among them."""
+    found = (stage / "checkpoints").glob(f"step=*/{files.MANIFEST}")
+    return sorted(int(path.parent.name.removeprefix("step=")) for path in found)
+
+
+def keep_newest(stage: Path, count: int) -> None:
+    """Deletes all but the newest `count` complete checkpoints."""
+    for step in complete_checkpoints(stage)[:-count]:
+        shutil.rmtree(checkpoint_directory(stage, step))
+
+
+def copy_model_files(source: Path, target: Path) -> None:
+    """Everything of a Hugging Face directory but the weights: configuration, tokenizer, chat template."""
+    target.mkdir(parents=True, exist_ok=True)
+    ours = {files.MANIFEST, "stage.json"}
+    for path in source.iterdir():
+        weights = path.suffix in (".safetensors", ".bin", ".log") or path.name.endswith(".index.json")
+        if path.is_file() and not weights and path.name not in ours and not path.name.startswith("."):
+            shutil.copyfile(path, target / path.name)
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """A copy of a directory by hard links: no bytes are written, and deleting the source keeps the copy."""
+    temporary = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(source, temporary, copy_function=_link)
+    shutil.rmtree(target, ignore_errors=True)
+    temporary.rename(target)
+
+
+def _link(source: str, target: str) -> None:
+    Path(target).hardlink_to(source)
+
+
+def rewind(stage: Path) -> int:
+    """Brings a stage that was cut off back to its last checkpoint; returns that step, 0 when there is none.
+
+    Rows and weights that later, lost optimizer steps made are deleted, so that what is there always has one history;
+    rollouts that weights up to the checkpoint made are kept and not generated again.
+    """
+    complete = complete_checkpoints(stage)
+    step = complete[-1] if complete else 0
+    for table in ("steps", "trained"):
+        for later in tables.steps_present(stage, table):
+            if later > step:
+                tables.step_file(stage, table, later).unlink()
+    for explored in tables.steps_present(stage, "experience"):
+        record = tables.step_file(stage, "rollouts", explored)
+        version = tables.read(record, records.Rollout)["weights_version"][0].as_py() if record.exists() else step + 1
+        if version > step:
+            record.unlink(missing_ok=True)
+            tables.step_file(stage, "experience", explored).unlink()
+    for directory in (stage / "weights").glob("version=*"):
+        if int(directory.name.removeprefix("version=")) > step:
+            shutil.rmtree(directory)
+    return step

@@ -1,0 +1,239 @@
+"""The command `ouro`: run a recipe, see how it goes, ask its tables, read its report.
+
+    ouro run algorithm.optimizer.lr=5e-4        the default recipe with one setting changed
+    ouro run recipe=countdown -- -n             words after -- go to snakemake
+    ouro sql "select model, metric, value, low, high from scores"
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pipeline.errors import OuroError
+
+HOME = Path(__file__).resolve().parent.parent  # where Snakefile and conf/ are
+SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` prints the summary
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and returns its exit code; a user's mistake is one message and exit code 2."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    own, snakemake = split_at_dashes(words)
+    arguments = parser().parse_args(own)
+    arguments.snakemake = snakemake
+    try:
+        return arguments.work(arguments)
+    except OuroError as error:
+        print(f"ouro: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def split_at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words before the first `--`, and those after it."""
+    if "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+# ------------------------------------------------------------------------------------------------------- commands
+
+
+def run(arguments) -> int:
+    """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt."""
+    from pipeline import view
+
+    plan = _plan(arguments.overrides)
+    shown = view.of_plan(plan)
+    if shown.complete and not arguments.snakemake:
+        plan.freeze()  # the run's view may show another configuration
+        print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete")
+        print(view.summary(shown))
+        return 0
+    before = _made(plan)
+    environment = os.environ | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
+    done = subprocess.run(snakemake_command(arguments.overrides, arguments.snakemake), env=environment, check=False)
+    if done.returncode == 0 and _made(plan) != before:  # a dry run makes nothing
+        print(view.summary(shown))
+    return done.returncode
+
+
+def snakemake_command(overrides: list[str], extra: list[str]) -> list[str]:
+    """The snakemake command line. Overrides travel as a JSON list, which snakemake reads as YAML: any character passes.
+
+    (Of a plain text snakemake would strip the quotes at its ends and read the rest as YAML.)
+    """
+    elsewhere = [] if Path.cwd() == HOME else ["--snakefile", str(HOME / "Snakefile"), "--directory", str(Path.cwd())]
+    text = json.dumps(overrides, ensure_ascii=False)
+    config = ["--config", f"overrides={text}"] if overrides else []
+    cores = [] if any(w in ("-c", "--cores") or w.startswith("--cores=") for w in extra) else ["--cores", "all"]
+    return [sys.executable, "-m", "snakemake", *cores, *elsewhere, *config, *extra]
+
+
+def _made(plan) -> dict[str, int]:
+    """When each complete stage was made."""
+    return {m: os.stat(m).st_mtime_ns for m in plan.targets if os.path.exists(m)}
+
+
+def _python_path() -> str:
+    """Our packages first: `workflows` is also the name of a package that others may have installed."""
+    return os.pathsep.join([str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _plan(overrides: list[str]):
+    from pipeline.launch import make_checked_plan
+
+    return make_checked_plan(overrides)
+
+
+def status(arguments) -> int:
+    """The stages of a run: state, seconds, directory, and the last step of those that train."""
+    from pipeline import view
+    from pipeline.query import Answer, as_table
+
+    overrides = [w for w in arguments.words if "=" in w]
+    names = [w for w in arguments.words if "=" not in w]
+    if (overrides and names) or len(names) > 1:
+        raise OuroError("`ouro status` takes the name of one run, or overrides (key=value), not both.")
+    shown = view.of_plan(_plan(overrides)) if overrides else view.find_view(arguments.root, *names)
+    states = [view.state(s) for s in shown.stages]
+    rows = [(s.name, s.state, "" if s.seconds is None else f"{s.seconds:.1f}", _near(s.directory))
+            for s in states]
+    print(shown.run)
+    print(as_table(Answer(["stage", "state", "seconds", "directory"], rows)).rsplit("\n", 1)[0])
+    for s in states:
+        if s.latest:
+            print(f"{s.name}: {s.latest}")
+    return 0
+
+
+def _near(path: Path) -> str:
+    """The path from here when it is below, else in full."""
+    full = path.resolve()
+    return str(full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else full)
+
+
+def sql(arguments) -> int:
+    """One question to the tables of the latest run, of the named runs, or of all."""
+    from pipeline import query, view
+
+    if arguments.all:
+        runs = view.views(arguments.root)
+    else:
+        runs = [view.find_view(arguments.root, name) for name in arguments.runs or [None]]
+    text = query.show(query.ask(query.session(runs), arguments.question), arguments.format)
+    if text:
+        print(text)
+    return 0
+
+
+def report(arguments) -> int:
+    """Where the report of a run is."""
+    import webbrowser
+
+    from pipeline import view
+    from pipeline.errors import StageError
+
+    shown = view.find_view(arguments.root, arguments.run)
+    if not shown.report.exists():
+        raise StageError(f"{shown.run} has no report yet ({shown.report} does not exist). `ouro status {shown.run}` "
+                         "shows how far it is; `ouro run` with the same overrides completes it.")
+    print(shown.report)
+    if arguments.open and not webbrowser.open(shown.report.resolve().as_uri()):
+        print("ouro: no browser was found here; open the file by hand.", file=sys.stderr)
+    return 0
+
+
+def config_show(arguments) -> int:
+    """The composed configuration as YAML, secrets masked, with the numbers that follow from it."""
+    from pipeline import explain
+    from pipeline.compose import compose
+
+    print(explain.show(compose(arguments.overrides)))
+    return 0
+
+
+def config_explain(arguments) -> int:
+    """Type, meaning, bounds, default and present value of a setting, or the settings below a prefix."""
+    from pipeline import explain
+    from pipeline.compose import compose
+
+    print(explain.explain(compose(arguments.overrides), arguments.key))
+    return 0
+
+
+def stages(arguments) -> int:
+    """The stages that a configuration means, in order, and how to run each by hand."""
+    plan = _plan(arguments.overrides)
+    if arguments.write:
+        plan.freeze()
+    for stage in plan.stages:
+        print(f"{stage.name}  ({stage.kind})\n  directory  {stage.directory}")
+        for role, directory in stage.inputs.items():
+            print(f"  input      {role} = {directory}")
+        print(f"  command    {stage.command}")
+    if not arguments.write:
+        print("\n`ouro stages --write` makes the directories, so that the commands can be typed.")
+    return 0
+
+
+# --------------------------------------------------------------------------------------------------- command line
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; every sub-command binds its function as `work`."""
+    plain = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(prog="ouro", description=__doc__, formatter_class=plain)
+    commands = top.add_subparsers(required=True, metavar="COMMAND", title="commands")
+
+    def command(name: str, work, group=commands, **more):
+        made = group.add_parser(name, help=_first_line(work), description=work.__doc__, **more)
+        made.set_defaults(work=work)
+        return made
+
+    _overrides(command("run", run, epilog="Words after -- go to snakemake: ouro run recipe=countdown -- -n"))
+    _root(it := command("status", status))
+    it.add_argument("words", nargs="*", metavar="RUN | key=value",
+                    help="project/name or name of a run (default: the latest), or the overrides of one")
+    _root(it := command("sql", sql))
+    it.add_argument("question", help="SQL over tasks, rejected, experience, trained, steps, rollouts, samples, scores")
+    it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
+    it.add_argument("--all", action="store_true", help="all runs; the column `run` tells them apart")
+    it.add_argument("--format", choices=("table", "csv", "json"), default="table")
+    _root(it := command("report", report))
+    it.add_argument("run", nargs="?", metavar="RUN", help="project/name or name; default: the latest")
+    it.add_argument("--open", action="store_true", help="open it in a browser")
+    inner = commands.add_parser("config", help="the configuration: show, explain").add_subparsers(
+        required=True, metavar="show|explain")
+    _overrides(command("show", config_show, inner))
+    it = command("explain", config_explain, inner)
+    it.add_argument("key", help="e.g. algorithm.optimizer.lr, or trainer")
+    _overrides(it)
+    _overrides(it := command("stages", stages))
+    it.add_argument("--write", action="store_true", help="write stage.json and the run's view; runs nothing")
+    return top
+
+
+def _first_line(work) -> str:
+    line = work.__doc__.splitlines()[0].rstrip(".")
+    return line[0].lower() + line[1:]
+
+
+def _overrides(command) -> None:
+    command.add_argument("overrides", nargs="*", metavar="key=value",
+                         help="Hydra overrides, e.g. seed=2 recipe=countdown")
+
+
+def _root(command) -> None:
+    command.add_argument("--root", type=Path, default=Path(), metavar="DIR",
+                         help="directory that holds runs/ and store/ (checkpoint_root_dir); default: here")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""`ouro config`: the composed configuration with what follows from it, and one setting explained."""
+
+import dataclasses
+import json
+from types import UnionType
+from typing import Any
+
+from pipeline.compose import effective, groups, mask_secrets
+from pipeline.config import walk
+from pipeline.errors import ConfigError, nearest
+from pipeline.plan import USES
+from pipeline.schedule import Schedule
+
+
+def show(config: dict) -> str:
+    """The configuration as YAML, secrets masked, below comments with the numbers that follow from it."""
+    from omegaconf import OmegaConf
+
+    notes = [f"#   {line}" for overlay in config["stages"] for line in derived(config, overlay)]
+    yaml = OmegaConf.to_yaml(OmegaConf.create(mask_secrets(config)))
+    return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])
+
+
+def derived(config: dict, overlay: dict) -> list[str]:
+    """What one training stage will do, in numbers, one line each."""
+    c = effective(config, overlay)
+    buffer, trainer = c["buffer"], c["trainer"]
+    name, steps = overlay["stage_name"], buffer["total_steps"]
+    budget = (f"{name}: micro-batches of at most {trainer['max_token_len_per_gpu']} tokens on each of "
+              f"{trainer['ranks']} rank(s)")
+    if c["algorithm"]["algorithm_type"] == "sft":
+        how_long = f"{steps} optimizer steps" if steps else f"{buffer['total_epochs']} pass(es) over the demonstrations"
+        return [f"{name}: {how_long}, {buffer['batch_size']} demonstrations a step", budget]
+    rollouts = buffer["batch_size"] * c["algorithm"]["repeat_times"]
+    batch = buffer["train_batch_size"] or rollouts
+    longest = batch * (c["model"]["max_prompt_tokens"] + c["model"]["max_response_tokens"])
+    sync = c["synchronizer"]
+    return [
+        f"{name}: explorer step = {buffer['batch_size']} tasks x {c['algorithm']['repeat_times']} rollouts "
+        f"= {rollouts} experiences",
+        f"{name}: trainer step = {batch} experiences, at most {longest} tokens",
+        _length(name, Schedule(rollouts, batch, sync["sync_interval"], sync["sync_offset"], steps or 1), buffer),
+        budget,
+    ]
+
+
+def _length(name: str, schedule: Schedule, buffer: dict) -> str:
+    if buffer["total_steps"]:
+        return f"{name}: {schedule.total_steps} trainer steps need {schedule.explorer_steps} explorer steps"
+    return (f"{name}: {buffer['total_epochs']} pass(es) over the tasks; the number of steps is known once they are "
+            "curated")
+
+
+def explain(config: dict, key: str) -> str:
+    """Type, meaning, bounds, default and value of a setting, or the settings below a prefix."""
+    leaves = dict(walk())
+    general = ".".join("*" if part.isdigit() else part for part in key.split("."))
+    if general in leaves:
+        return _setting(config, key, general, leaves[general])
+    below = {k: f for k, f in leaves.items() if k.startswith(general + ".")}
+    if below:
+        width = max(map(len, below))
+        return "\n".join(f"{k:<{width}}  {f.metadata['doc']}" for k, f in below.items())
+    if key in groups():
+        return f"{key}: a choice among the files of conf/{key}/: {', '.join(groups()[key])}"
+    known = [*leaves, *groups(), *{k.rsplit(".", n)[0] for k in leaves for n in range(1, k.count(".") + 1)}]
+    last = [k for k in leaves if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
+    hint = f" Did you mean {' or '.join(repr(k) for k in last)}?" if last else nearest(key, known)
+    raise ConfigError(f"unknown key '{key}'.{hint} `ouro config show` prints every key.")
+
+
+def _setting(config: dict, key: str, general: str, item) -> str:
+    stages = [kind for kind, used in USES.items() if any(general == u or general.startswith(u + ".") for u in used)]
+    effect = ("how a stage runs; changing it re-runs nothing" if item.metadata["how"]
+              else f"what a stage makes; changing it makes these kinds of stage anew: {', '.join(stages) or 'none'}")
+    rows = [("type", type_name(item.type)), ("meaning", item.metadata["doc"]), ("bounds", bounds(item.metadata)),
+            ("default", shown(_default(item))), ("decides", effect)]
+    if "*" not in key:
+        rows.append(("value now", shown(_value(config, key))))
+        rows += [(f"in stage {s['stage_name']}", shown(_value(effective(config, s), key))) for s in config["stages"]
+                 if _value(effective(config, s), key) != _value(config, key)]
+    width = max(len(name) for name, _ in rows)
+    masked = mask_secrets({key.rsplit(".", 1)[-1]: "x"}) != {key.rsplit(".", 1)[-1]: "x"}
+    rows = [(n, "***" if masked and (n == "value now" or n.startswith("in stage")) else v) for n, v in rows]
+    return "\n".join([key, *(f"  {name:<{width}}  {value}" for name, value in rows if value)])
+
+
+def type_name(kind: Any) -> str:
+    """float, list[float], `int or null`."""
+    if isinstance(kind, UnionType):
+        return " or ".join("null" if k is type(None) else type_name(k) for k in kind.__args__)
+    if hasattr(kind, "__args__"):
+        return str(kind).replace("typing.", "").replace("pipeline.config.", "")
+    return kind.__name__
+
+
+def bounds(metadata: dict) -> str:
+    """`one of a, b`, or `>= 0, <= 1`, or nothing."""
+    if metadata["choices"]:
+        return f"one of {', '.join(map(str, metadata['choices']))}"
+    signs = (("ge", ">="), ("gt", ">"), ("le", "<="))
+    return ", ".join(f"{sign} {metadata[name]}" for name, sign in signs if metadata[name] is not None)
+
+
+def _default(item) -> Any:
+    return item.default if item.default is not dataclasses.MISSING else item.default_factory()
+
+
+def _value(config: Any, key: str) -> Any:
+    for part in key.split("."):
+        if isinstance(config, list) and int(part) >= len(config):
+            raise ConfigError(f"'{key}': the list has {len(config)} element(s); they count from 0.")
+        config = config[int(part)] if isinstance(config, list) else config[part]
+    return mask_secrets(config)
+
+
+def shown(value: Any) -> str:
+    """A value as one would write it in an override."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

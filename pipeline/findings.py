@@ -1,0 +1,144 @@
+"""What the tables of a run say, as plain rows for the report: curves, times, data, rollouts, agreement."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipeline.query import Answer, ask
+from pipeline.questions import QUESTIONS
+
+BUCKETS = 5  # rows of the agreement table
+MOST_ROWS = 12  # of an answer shown in the report
+
+EXPLORER_PARTS = {"rollout": "rollout_seconds", "sync": "sync_seconds", "other": "explore_other_seconds",
+                  "waiting": "explore_wait_seconds"}
+TRAINER_PARTS = {"training": "train_seconds", "publishing": "publish_seconds", "other": "train_other_seconds",
+                 "waiting": "train_wait_seconds"}
+
+
+def records(session, question: str, values: Sequence = ()) -> list[dict]:
+    """The rows of a question of our own, as dicts."""
+    done = session.execute(question, list(values))
+    names = [column[0] for column in done.description]
+    return [dict(zip(names, row, strict=True)) for row in done.fetchall()]
+
+
+def step_columns(session, stage: str) -> dict[str, np.ndarray]:
+    """The columns of a stage's steps, in order, as floats; null is NaN."""
+    found = session.execute("SELECT * EXCLUDE (run, stage) FROM steps WHERE stage = ? ORDER BY step", [stage])
+    return {name: np.ma.filled(np.ma.asarray(values, dtype=float), np.nan) for name, values in found.fetchnumpy().items()}
+
+
+def times(columns: dict[str, np.ndarray]) -> dict:
+    """Totals of a training stage: seconds per part of explorer and trainer, tokens per second of each."""
+    explorer = {part: float(np.nansum(columns[c])) for part, c in EXPLORER_PARTS.items()}
+    trainer = {part: float(np.nansum(columns[c])) for part, c in TRAINER_PARTS.items()}
+    rollout, train = np.nansum(columns["rollout_tokens"]), np.nansum(columns["trained_tokens"])
+    return {
+        "explorer": explorer if sum(explorer.values()) else {},
+        "trainer": trainer,
+        "steps": len(columns["step"]),
+        "wall": float(np.nansum(columns["seconds"])),
+        "rollout_tokens": int(rollout),
+        "trained_tokens": int(train),
+        "rollout_rate": rollout / explorer["rollout"] if explorer["rollout"] else None,
+        "train_rate": train / trainer["training"] if trainer["training"] else None,
+    }
+
+
+def row_counts(session, kinds: dict[str, str]) -> dict[str, int]:
+    """Rows that each stage made: stage directory name -> rows. kinds: directory name -> kind."""
+    one = {"tasks": "SELECT count(*) FROM raw",
+           "curate": "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM rejected)"}
+    by_stage = {"rft": "SELECT stage, count(*) FROM experience GROUP BY stage",
+                "train": "SELECT stage, sum(trained_rows)::BIGINT FROM steps GROUP BY stage",
+                "evaluate": "SELECT stage, count(*) FROM samples GROUP BY stage"}
+    counts = {stage: session.execute(one[kind]).fetchall()[0][0] for stage, kind in kinds.items() if kind in one}
+    for kind, question in by_stage.items():
+        counts |= {stage: n for stage, n in session.execute(question).fetchall() if kinds.get(stage) == kind}
+    return counts
+
+
+def curation(session) -> dict:
+    """Rows read, kept by split, and dropped by operator with the commonest reasons."""
+    dropped = records(session, """
+        WITH reasons AS (
+            SELECT operator, reason, count(*) AS rows, row_number() OVER (
+                PARTITION BY operator ORDER BY count(*) DESC, reason) AS place
+            FROM rejected GROUP BY operator, reason)
+        SELECT operator, sum(rows)::BIGINT AS rows, count(*) AS reasons,
+               list(reason ORDER BY place) FILTER (place <= 3) AS commonest
+        FROM reasons GROUP BY operator ORDER BY rows DESC, operator""")
+    kept = records(session, "SELECT split, count(*) AS rows FROM tasks GROUP BY split ORDER BY rows DESC")
+    return {"dropped": dropped, "kept": kept, "read": session.execute("SELECT count(*) FROM raw").fetchall()[0][0],
+            "kept_rows": sum(r["rows"] for r in kept), "dropped_rows": sum(r["rows"] for r in dropped)}
+
+
+def rollouts(session) -> list[dict]:
+    """Best, worst and a random rollout of the first, the middle and the last explorer step of each rft stage."""
+    steps = records(session, """
+        SELECT stage, min(step) AS first, max(step) AS last, quantile_disc(step, 0.5) AS middle
+        FROM (SELECT DISTINCT stage, step FROM experience) GROUP BY stage ORDER BY stage""")
+    question = """
+        SELECT experience_id AS id, prompt, response, reward, accuracy, status, reason, len(response_tokens) AS tokens,
+               weights_version AS version
+        FROM experience WHERE stage = ? AND step = ? ORDER BY hash(experience_id)"""
+    return [{"title": f"{_bare(s['stage'])}, step {step}", "rows": pick_three(records(session, question, (s["stage"], step)))}
+            for s in steps for step in dict.fromkeys([s["first"], s["middle"], s["last"]])]
+
+
+def samples(session) -> list[dict]:
+    """The same of each evaluated model's sampled answers: for a run that has no rollouts."""
+    question = """
+        SELECT concat_ws('/', task_id, decoding, run_index) AS id, prompt, response, reward, accuracy, status, reason,
+               len(response_tokens) AS tokens, NULL AS version
+        FROM samples WHERE model = ? ORDER BY hash(concat(task_id, decoding, run_index))"""
+    models = [r["model"] for r in records(session, "SELECT DISTINCT model FROM samples ORDER BY model")]
+    return [{"title": f"evaluation of {m}", "rows": pick_three(records(session, question, (m,)))} for m in models]
+
+
+def pick_three(rows: list[dict]) -> list[dict]:
+    """The best and the worst by reward, and the first of the others: rows come in a random but fixed order."""
+    rewarded = sorted((r for r in rows if r["reward"] is not None), key=lambda r: r["reward"])
+    chosen = [("best", rewarded[-1]), ("worst", rewarded[0])] if len(rewarded) > 1 else [("only", r) for r in rewarded]
+    taken = {row["id"] for _, row in chosen}
+    chosen += [("random", row) for row in rows if row["id"] not in taken][:1]
+    return [{"which": which, **row} for which, row in chosen]
+
+
+def agreement(session) -> list[dict]:
+    """Mismatch, staleness and failures of each rft stage over equal ranges of its steps."""
+    return records(session, f"""
+        WITH bounds AS (SELECT stage, count(*) AS n, min(step) AS low FROM steps GROUP BY stage),
+        cut AS (SELECT s.*, (s.step - low) * least({BUCKETS}, n) // n AS bucket FROM steps s JOIN bounds USING (stage)
+                WHERE staleness_max IS NOT NULL)
+        SELECT regexp_replace(cut.stage, '-[0-9a-f]+$', '') AS stage, min(cut.step) AS low, max(cut.step) AS high,
+               avg(mismatch_mean) AS mean, max(mismatch_max) AS worst, max(probe_max_difference) AS probe,
+               max(staleness_max) AS staleness, avg(clip_fraction) AS clipped, avg(zero_variance_groups) AS flat,
+               sum(cut.failed_rows)::BIGINT AS failed
+        FROM cut LEFT JOIN rollouts ON rollouts.stage = cut.stage AND rollouts.step = cut.step
+        GROUP BY cut.stage, bucket ORDER BY cut.stage, low""")
+
+
+def origins(session) -> list[dict]:
+    """What made the rollouts: engine, sampling, commit, and the first and last weights used."""
+    return records(session, """
+        SELECT regexp_replace(stage, '-[0-9a-f]+$', '') AS stage, engine, commit, config_hash, count(*) AS rows,
+               temperature, top_p, top_k, max(weights_version) AS last_version,
+               arg_max(weights_hash, weights_version) AS last_weights
+        FROM experience GROUP BY ALL ORDER BY stage""")
+
+
+def answers(session) -> list[dict]:
+    """The README's questions with their answers, cut at MOST_ROWS rows."""
+    found = []
+    for title, sql in QUESTIONS.items():
+        answer = ask(session, sql)
+        found.append({"title": title, "sql": sql, "answer": Answer(answer.columns, answer.rows[:MOST_ROWS]),
+                      "more": max(len(answer.rows) - MOST_ROWS, 0)})
+    return found
+
+
+def _bare(stage: str) -> str:
+    """A stage's name without its hash."""
+    return stage.rsplit("-", 1)[0]

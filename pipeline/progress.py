@@ -1,0 +1,115 @@
+"""What a person sees while a stage works: a live bar on a terminal, and one line a step in the stage's log file.
+
+Where standard error is no terminal (a batch job, a pipe), a line about every ten seconds takes the bar's place.
+"""
+
+import sys
+import time
+from collections import deque
+
+from pipeline.records import Step
+
+QUIET_SECONDS = 10.0  # between two lines when there is no terminal
+FILE_ONLY = {"file_only": True}  # `extra` of a log record that the terminal is spared (pipeline/process.py)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person reads them: 0.6 s, 42 s, 2:05, 1:02:05."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def rate(count: float | None, seconds: float | None) -> float | None:
+    """count / seconds; None when either is unknown or no time passed."""
+    return count / seconds if count is not None and seconds else None
+
+
+def thousands(value: float) -> str:
+    """950, 8.5k, 21k, 1.2M."""
+    for bound, scale, unit in ((1e6, 1e6, "M"), (1e3, 1e3, "k")):
+        if value >= bound:
+            return f"{value / scale:.1f}{unit}" if value < 10 * scale else f"{value / scale:.0f}{unit}"
+    return f"{value:.0f}"
+
+
+def step_line(step: Step, total: int | None = None, left_seconds: float | None = None) -> str:
+    """One optimizer step in one line, with units; parts that took no part are left out."""
+    rollout, train = rate(step.rollout_tokens, step.rollout_seconds), rate(step.trained_tokens, step.train_seconds)
+    parts = [
+        f"step {step.step}" + (f"/{total}" if total else ""),
+        None if step.reward is None else f"reward {step.reward:.3f}",
+        None if step.solve_rate is None else f"solved {step.solve_rate:.1%}",
+        f"loss {step.loss:.4f}",
+        None if step.kl is None else f"KL {step.kl:.1e} nats",
+        f"grad norm {step.grad_norm:.3f}",
+        None if rollout is None else f"rollout {thousands(rollout)} tokens/s",
+        None if train is None else f"training {thousands(train)} tokens/s",
+        f"{step.seconds:.2f} s",
+        None if left_seconds is None else f"{duration(left_seconds)} left",
+    ]
+    return "  ".join(p for p in parts if p)
+
+
+class Progress:
+    """Counts `total` units of work and shows how it goes; also a context manager.
+
+    log: the stage's logger: every line goes to its file. unit: plural noun ("steps", "rows"). done: units that an
+    earlier life of the stage finished; the time left is judged by this life alone.
+    """
+
+    def __init__(self, log, total: int, unit: str, label: str, done: int = 0):
+        self.log, self.total, self.unit, self.label, self.done = log, total, unit, label, done
+        self._last_line = float("-inf")
+        self._moments = deque([(time.monotonic(), done)], maxlen=50)
+        self._bar = self._make_bar() if sys.stderr.isatty() else None
+
+    def _make_bar(self):
+        from tqdm import tqdm
+
+        form = "{l_bar}{bar:20}| {n_fmt}/{total_fmt} " + self.unit + " [{elapsed}<{remaining}]{postfix}"
+        return tqdm(total=self.total, initial=self.done, desc=self.label, bar_format=form, file=sys.stderr,
+                    dynamic_ncols=True, mininterval=0.2)
+
+    def left_seconds(self) -> float | None:
+        """Time left at the pace of the last 50 reports; None before there is a pace."""
+        (begin, first), (end, last) = self._moments[0], self._moments[-1]
+        return (end - begin) / (last - first) * (self.total - last) if last > first else None
+
+    def step(self, step: Step) -> None:
+        """Reports one optimizer step; steps count from 1."""
+        self._move_to(step.step)
+        self._tell(step_line(step, self.total, self.left_seconds()), step_line(step).split("  ", 1)[1])
+
+    def advance(self, n: int = 1, text: str = "") -> None:
+        """Reports `n` more units of work, with a few words about them."""
+        self._move_to(self.done + n)
+        left = self.left_seconds()
+        parts = [f"{self.done}/{self.total} {self.unit}", text, None if left is None else f"{duration(left)} left"]
+        self._tell("  ".join(p for p in parts if p), text)
+
+    def _move_to(self, done: int) -> None:
+        self.done = done
+        self._moments.append((time.monotonic(), done))
+
+    def _tell(self, line: str, beside_the_bar: str) -> None:
+        self.log.info("%s", line, extra=FILE_ONLY)
+        if self._bar is not None:
+            self._bar.set_postfix_str(beside_the_bar, refresh=False)
+            self._bar.update(self.done - self._bar.n)
+        elif self.done >= self.total or time.monotonic() - self._last_line >= QUIET_SECONDS:
+            self._last_line = time.monotonic()
+            print(f"{self.label}: {line}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Leaves the finished bar on the terminal."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()

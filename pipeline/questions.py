@@ -1,0 +1,25 @@
+"""Five questions that the tables answer in one statement each: shown in the README and answered in every report."""
+
+QUESTIONS: dict[str, str] = {
+    "How good was each version of the weights, and how long were its answers?": """\
+SELECT weights_version // 50 * 50 AS versions_from, count(*) AS rows, round(avg(accuracy), 3) AS solve_rate,
+       round(avg(len(response_tokens)), 1) AS response_tokens, count(DISTINCT weights_hash) AS weights
+FROM experience WHERE status = 'ok' GROUP BY 1 ORDER BY 1""",
+    "Which tasks were met most often and are still never solved?": """\
+SELECT any_value(prompt) AS prompt, count(*) AS rollouts, round(max(reward), 2) AS best_reward
+FROM experience GROUP BY task_id HAVING coalesce(max(accuracy), 0) < 1
+ORDER BY rollouts DESC, prompt LIMIT 5""",
+    "What did curation drop, and why?": """\
+SELECT operator, count(*) AS rows, min(reason) AS for_instance
+FROM rejected GROUP BY operator ORDER BY rows DESC, operator""",
+    "Do rollout engine and trainer agree on the probability of a token?": """\
+SELECT staleness, count(*) AS rows,
+       avg(abs(list_sum(rollout_logprobs) - list_sum(train_logprobs)) / len(train_logprobs)) AS mean_difference
+FROM experience JOIN trained USING (run, experience_id)
+WHERE len(train_logprobs) > 0 GROUP BY staleness ORDER BY staleness""",
+    "Where did the time go?": """\
+SELECT regexp_replace(stage, '-[0-9a-f]+$', '') AS stage, count(*) AS steps, round(sum(seconds), 1) AS seconds,
+       round(sum(rollout_seconds), 1) AS rollout, round(sum(train_seconds), 1) AS training,
+       round(sum(sync_seconds), 2) AS sync, round(sum(train_wait_seconds), 1) AS trainer_waits
+FROM steps GROUP BY 1 ORDER BY min(seconds)""",
+}

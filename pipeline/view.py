@@ -1,0 +1,174 @@
+"""Reads a run back: which runs there are, how far each stage is, what was learnt.
+
+A run is a directory runs/<project>/<name>/ with a plan.json and a link to each of its stages (pipeline/plan.py makes
+it). Nothing here writes.
+"""
+
+import fcntl
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import files, tables
+from pipeline.errors import DataError, nearest
+from pipeline.progress import duration, step_line
+from pipeline.records import Score, Step
+
+
+@dataclass(frozen=True)
+class Node:
+    """A stage of a run: its name, its kind, its directory in the store."""
+
+    name: str
+    kind: str
+    directory: Path
+
+
+@dataclass(frozen=True)
+class View:
+    """A run: `project/name`, its directory under runs/, its stages in an order in which they could be made."""
+
+    run: str
+    path: Path
+    stages: list[Node]
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def complete(self) -> bool:
+        return all(files.is_complete(s.directory) for s in self.stages)
+
+
+def open_view(path: Path) -> View:
+    """The run whose directory under runs/ is `path`."""
+    plan = files.read_json(path / "plan.json")
+    stages = [Node(s["name"], s["kind"], (path / "stages" / s["name"]).resolve()) for s in plan["stages"]]
+    return View(f"{plan['project']}/{plan['name']}", path, stages)
+
+
+def of_plan(plan) -> View:
+    """The view of a plan that need not have been launched yet."""
+    stages = [Node(s.name, s.kind, Path(s.directory)) for s in plan.stages]
+    return View(f"{plan.project}/{plan.name}", plan.view, stages)
+
+
+def views(root: Path) -> list[View]:
+    """Every run below root/runs, the most recently launched first."""
+    found = sorted(Path(root).glob("runs/*/*/plan.json"), key=lambda p: p.stat().st_mtime_ns, reverse=True)
+    return [open_view(p.parent) for p in found]
+
+
+def find_view(root: Path, name: str | None = None) -> View:
+    """The run called `project/name`, or `name` when only one project has it; the latest one without a name."""
+    known = views(root)
+    if not known:
+        raise DataError(f"no run below {Path(root) / 'runs'}. Start one with `ouro run`, or say with --root where "
+                        "the runs are (checkpoint_root_dir).")
+    if name is None:
+        return known[0]
+    matches = [v for v in known if name in (v.run, v.run.split("/", 1)[1])]
+    exact = [v for v in matches if v.run == name] or matches
+    if len(exact) == 1:
+        return exact[0]
+    names = [v.run for v in known]
+    if exact:
+        raise DataError(f"'{name}' is the name of several runs; say which: {', '.join(v.run for v in exact)}.")
+    raise DataError(f"no run '{name}'.{nearest(name, names)} Known: {', '.join(sorted(names))}.")
+
+
+# ------------------------------------------------------------------------------------------------ state of a stage
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a stage is. seconds: of its work, once complete. latest: its last optimizer step, in one line."""
+
+    name: str
+    state: str
+    seconds: float | None
+    directory: Path
+    latest: str | None
+
+
+def state(stage: Node) -> State:
+    """Complete, running (its lock is held), partial, or missing."""
+    steps = tables.steps_present(stage.directory, "steps")
+    total = _total_steps(stage.directory)
+    latest = step_line(_read_step(stage.directory, steps[-1]), total) if steps else None
+    if files.is_complete(stage.directory):
+        seconds = files.read_json(stage.directory / files.MANIFEST).get("seconds")
+        return State(stage.name, "complete", seconds, stage.directory, latest)
+    reached = f"step {steps[-1]} of {total or '?'}" if steps else ""
+    if is_locked(stage.directory / ".lock"):
+        words = f"running, {reached}" if reached else "running"
+    elif reached or (stage.directory / "stage.log").exists():
+        words = f"partial, {reached}" if reached else "partial"
+    else:
+        words = "missing"
+    return State(stage.name, words, None, stage.directory, latest)
+
+
+def _total_steps(directory: Path) -> int | None:
+    """What the trainer found (total.json), else what the settings say; None when that waits for the tasks."""
+    if (directory / "total.json").exists():
+        return files.read_json(directory / "total.json")["total_steps"]
+    spec = directory / "stage.json"
+    return files.read_json(spec)["config"].get("buffer", {}).get("total_steps") if spec.exists() else None
+
+
+def _read_step(directory: Path, step: int) -> Step:
+    return Step(**tables.read(tables.step_file(directory, "steps", step), Step).to_pylist()[0])
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds the lock file."""
+    if not path.exists():
+        return False
+    with open(path, encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+# ------------------------------------------------------------------------------------------------ what was learnt
+
+
+def scores(view: View) -> list[Score]:
+    """Every score of the run's complete evaluations, in the order of its stages."""
+    found = [s.directory / "scores.parquet" for s in view.stages
+             if s.kind == "evaluate" and files.is_complete(s.directory)]
+    return [Score(**row) for path in found for row in tables.read(path, Score).to_pylist()]
+
+
+def interval(score: Score) -> str:
+    """`38% [35, 41]`: estimate and 95% interval, in percent."""
+    return f"{score.value:.0%} [{score.low * 100:.0f}, {score.high * 100:.0f}]"
+
+
+def before_and_after(found: list[Score]) -> list[tuple[Score, Score]]:
+    """Per evaluation set, the sampled accuracy of the first and of the last model; sets with one model left out."""
+    by_set: dict[str, list[Score]] = {}
+    for score in found:
+        if score.metric == "sampled_accuracy":
+            by_set.setdefault(score.taskset, []).append(score)
+    return [(group[0], group[-1]) for group in by_set.values() if len(group) > 1]
+
+
+def summary(view: View) -> str:
+    """The last lines of a run: accuracies with 95% intervals, what was learnt, seconds, where the report is."""
+    found = scores(view)
+    sampled = [s for s in found if s.metric == "sampled_accuracy"]
+    lines = [f"{s.model} on {s.taskset}: sampled accuracy {interval(s)}, {s.tasks} tasks x {s.runs}" for s in sampled]
+    pairs = before_and_after(found)
+    for first, last in pairs:
+        on_set = f" ({last.taskset})" if len(pairs) > 1 else ""
+        lines.append(f"learnt: {interval(first)} after {first.model} -> {interval(last)} after {last.model}{on_set}")
+    done = [s for s in view.stages if files.is_complete(s.directory)]
+    seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done)
+    lines.append(f"{view.run}: {len(done)} of {len(view.stages)} stages complete, {duration(seconds)} of work")
+    if view.report.exists():
+        lines.append(f"report: {view.report}")
+    return "\n".join(lines)

@@ -1,0 +1,22 @@
+"""Waiting for a file of another process: bounded, and with an error that says who was waited for."""
+
+import time
+from pathlib import Path
+
+from pipeline.errors import StageError
+
+POLL_SECONDS = 0.002
+
+
+def wait_for(path: Path, timeout: float, what: str, log_file: Path) -> float:
+    """Returns the seconds waited until `path` exists. Raises StageError after `timeout` seconds.
+
+    The death of the other process needs no check here: the supervisor of the stage ends both.
+    """
+    begin = time.perf_counter()
+    while not path.exists():
+        if time.perf_counter() - begin > timeout:
+            raise StageError(f"waited {timeout:.0f} s (synchronizer.sync_timeout) for {what}: {path} did not come. "
+                             f"Look at {log_file}.")
+        time.sleep(POLL_SECONDS)
+    return time.perf_counter() - begin

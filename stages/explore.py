@@ -1,0 +1,227 @@
+"""The explorer of an rft stage: answers tasks with the weights that the schedule asks for, and writes experience.
+
+Started by stages/rft.py, resident for the whole stage. For each explorer step: wait for the weights, load and prove
+them, generate, reward, write `experience/step=…` and then `rollouts/step=…`. A step whose files exist is not repeated.
+"""
+
+import hashlib
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from operators.reward import load_reward
+from pipeline import checkpoints, files, records, tables
+from pipeline.errors import StageError, SyncError
+from pipeline.process import Context, commit
+from pipeline.schedule import Schedule, rft_schedule, tasks_of_step
+from pipeline.waiting import wait_for
+from stages.children import run_child
+from workflows import runner
+from workflows.engine import Engine, open_engine
+from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens
+from workflows.seeds import request_seed
+from workflows.single_turn import load_workflow
+
+
+@dataclass
+class Prompts:
+    """The tasks of the train split, ready to be asked: text, token ids and their hash, by position."""
+
+    tasks: list[records.Task]
+    texts: list[str]
+    tokens: list[list[int]]
+    hashes: list[str]
+
+
+class Weights:
+    """Which version the engine holds, and the way to the next. Version 0 is the model that the stage began with."""
+
+    def __init__(self, context: Context, engine: Engine):
+        self.context, self.engine = context, engine
+        self.version, self.hash = -1, ""
+        self.wait_seconds = self.sync_seconds = 0.0
+        self.difference: float | None = None
+        self.asleep = False
+
+    def bring_to(self, version: int) -> None:
+        """Waits for `version`, loads it and proves it. Does nothing when the engine holds it and is awake."""
+        self.wait_seconds = self.sync_seconds = 0.0
+        self.difference = None
+        if version == self.version and not self.asleep:
+            return
+        directory = checkpoints.version_directory(self.context.directory, version)
+        config = self.context.config.synchronizer
+        self.wait_seconds = wait_for(
+            directory / files.MANIFEST, config.sync_timeout, f"weights version {version} of the trainer",
+            self.context.directory / "trainer.log",
+        )
+        begin = time.perf_counter()
+        if self.asleep:
+            self.engine.wake()
+            self.asleep = False
+        self.engine.load_weights(directory)
+        manifest = files.read_json(directory / files.MANIFEST)
+        self.difference = prove(self.engine, manifest, _tolerance(self.context))
+        self.version, self.hash = version, manifest["hash"]
+        self.sync_seconds = time.perf_counter() - begin
+
+    def sleep(self) -> None:
+        self.engine.sleep()
+        self.asleep = True
+
+
+def prove(engine: Engine, manifest: dict, tolerance: float) -> float:
+    """Largest |engine - trainer| log-prob on the probe that came with the weights.
+
+    Raises SyncError above `tolerance`: the engine does not answer with the trainer's weights.
+    """
+    expected = np.array(manifest["probe"]["logprobs"])
+    found = np.array(engine.score([manifest["probe"]["tokens"]])[0])
+    difference = float(np.abs(found - expected).max())
+    if not difference <= tolerance:  # also true of NaN
+        raise SyncError(
+            f"weights version {manifest['version']} were loaded, but the engine does not answer like the trainer: "
+            f"log-probs of the probe differ by up to {difference:.3g} (mean {np.abs(found - expected).mean():.3g}), "
+            f"allowed {tolerance:g} (synchronizer.probe_tolerance). Rollouts would be off-policy without anyone "
+            "knowing. Does the model have parts that the engine does not reload, or another dtype than the trainer?"
+        )
+    return difference
+
+
+def _tolerance(context: Context) -> float:
+    import torch
+
+    given = context.config.synchronizer.probe_tolerance
+    bfloat16 = context.config.model.dtype == "bfloat16" or (
+        context.config.model.dtype == "auto" and torch.cuda.is_available()
+    )
+    return given or (0.5 if bfloat16 else 1e-3)
+
+
+def read_prompts(context: Context, tokenizer) -> Prompts:
+    """The tasks of `taskset.split`, through the chat template."""
+    settings = context.config.buffer.explorer_input
+    table = tables.read(context.inputs["tasks"] / "tasks.parquet", records.Task)
+    rows = [records.Task(**row) for row in table.to_pylist() if row["split"] == settings.taskset.split]
+    rows = rows[: settings.taskset.limit]
+    texts = [prompt_text(tokenizer, row.question, settings.system_prompt) for row in rows]
+    tokens = prompt_tokens(tokenizer, texts)
+    hashes = [hashlib.sha256(np.array(t, np.int32).tobytes()).hexdigest()[:16] for t in tokens]
+    return Prompts(rows, texts, tokens, hashes)
+
+
+class Explorer:
+    """Everything that is opened once and used at every step."""
+
+    def __init__(self, context: Context):
+        config = context.config
+        self.context = context
+        model = checkpoints.model_directory(context.inputs["model"])
+        self.tokenizer = load_tokenizer(model)
+        self.prompts = read_prompts(context, self.tokenizer)
+        self.schedule: Schedule = rft_schedule(config, len(self.prompts.tasks))
+        taskset, source = config.buffer.explorer_input.taskset, config.buffer.explorer_input
+        self.reward = load_reward(taskset.default_reward_fn_type or source.default_reward_fn_type)
+        self.workflow = load_workflow(taskset.default_workflow_type or source.default_workflow_type)
+        self.sampling = runner.Sampling(
+            config.model.temperature, config.model.top_p, config.model.top_k,
+            config.model.max_prompt_tokens, config.model.max_response_tokens,
+        )
+        self.colocated = config.mode == "colocate"
+        self.engine = open_engine(model, config, self.tokenizer.eos_token_id, sleeps=self.colocated)
+        self.weights = Weights(context, self.engine)
+
+    def step(self, step: int) -> records.Rollout:
+        """One explorer step, files included."""
+        context, config = self.context, self.context.config
+        self.weights.bring_to(self.schedule.weights_version(step))
+        begin = time.perf_counter()
+        repeats = config.algorithm.repeat_times
+        chosen = tasks_of_step(len(self.prompts.tasks), config.buffer.batch_size, step, config.seed)
+        asked = [task for task in chosen for _ in range(repeats)]
+        base = config.seed if config.explorer.rollout_model.seed is None else config.explorer.rollout_model.seed
+        seeds = [request_seed(base, step, slot) for slot in range(len(asked))]
+        generate = time.perf_counter()
+        outcomes = runner.roll_out(
+            self.engine, self.workflow, [self.prompts.tokens[t] for t in asked], seeds, self.sampling
+        )
+        generated = time.perf_counter()
+        if self.colocated and self.schedule.last_with_same_weights(step) == step:
+            self.weights.sleep()  # before the files appear: they tell the trainer that the device is free
+        self._reward(asked, outcomes)
+        rows = [
+            self._row(step, slot, repeats, task, seeds[slot], outcome)
+            for slot, (task, outcome) in enumerate(zip(asked, outcomes, strict=True))
+        ]
+        tables.write(tables.step_file(context.directory, "experience", step), records.Experience, rows)
+        _check_failures(rows, config.explorer.max_failed_ratio)
+        failed = sum(row.status != "ok" for row in rows)
+        rollout = records.Rollout(
+            stage=context.id, step=step, weights_version=self.weights.version, rows=len(rows), failed_rows=failed,
+            tokens=sum(len(row.response_tokens) for row in rows), rollout_seconds=generated - generate,
+            sync_seconds=self.weights.sync_seconds, probe_max_difference=self.weights.difference,
+            other_seconds=time.perf_counter() - begin - (generated - generate), wait_seconds=self.weights.wait_seconds,
+        )
+        tables.write(tables.step_file(context.directory, "rollouts", step), records.Rollout, [rollout])
+        return rollout
+
+    def _reward(self, asked: list[int], outcomes: list[runner.Outcome]) -> None:
+        runner.decode(outcomes, self.tokenizer)
+        config = self.context.config
+        answers = [self.prompts.tasks[t].answer for t in asked]
+        arguments = config.buffer.explorer_input.taskset.reward_fn_args
+        runner.reward(outcomes, answers, self.reward, arguments, config.explorer.max_retry_times)
+
+    def _row(self, step: int, slot: int, repeats: int, task: int, seed: int, outcome: runner.Outcome):
+        place, run = divmod(slot, repeats)
+        done = outcome.trajectory
+        return records.Experience(
+            experience_id=f"{self.context.id}/{step}/{place}/{run}", stage=self.context.id, step=step, slot=slot,
+            task_id=self.prompts.tasks[task].task_id, group_id=f"{step}/{place}", run_index=run,
+            prompt=self.prompts.texts[task], response=outcome.response, prompt_tokens=self.prompts.tokens[task],
+            response_tokens=done.response_tokens if done else [], rollout_logprobs=done.logprobs if done else [],
+            action_mask=done.action_mask if done else [], reward=outcome.reward,
+            reward_components=list(outcome.components.items()), accuracy=outcome.accuracy, status=outcome.status,
+            reason=outcome.reason, finish_reason=done.finish_reason if done else None,
+            weights_version=self.weights.version, weights_hash=self.weights.hash, config_hash=self.context.identity,
+            prompt_hash=self.prompts.hashes[task], commit=commit(), engine=self.engine.version,
+            temperature=self.sampling.temperature, top_p=self.sampling.top_p, top_k=self.sampling.top_k, seed=seed,
+            unix_seconds=time.time(),
+        )
+
+
+def _check_failures(rows: list[records.Experience], allowed: float) -> None:
+    """Raises StageError when more than `allowed` of the rows failed; over-long prompts do not count as failures."""
+    failed = [row for row in rows if row.status in ("reward_failed", "workflow_failed")]
+    if len(failed) > math.floor(allowed * len(rows)):
+        raise StageError(
+            f"{len(failed)} of {len(rows)} rollouts failed, allowed {allowed:.0%} (explorer.max_failed_ratio). "
+            f"The first: {failed[0].experience_id}: {failed[0].reason}. The rows are kept; see them with "
+            "ouro sql \"select reason, count(*) from experience where status <> 'ok' group by 1\"."
+        )
+
+
+def explore(context: Context) -> None:
+    explorer = Explorer(context)
+    missing = [
+        step for step in range(1, explorer.schedule.explorer_steps + 1)
+        if not tables.step_file(context.directory, "rollouts", step).exists()
+    ]
+    context.log.info("engine %s ready; %d explorer steps to make", explorer.engine.version, len(missing))
+    for step in missing:
+        rollout = explorer.step(step)
+        context.log.info(
+            "step %d: weights %d, %d rows (%d failed), %d tokens in %.2f s, sync %.3f s, waited %.2f s",
+            step, rollout.weights_version, rollout.rows, rollout.failed_rows, rollout.tokens, rollout.rollout_seconds,
+            rollout.sync_seconds, rollout.wait_seconds,
+        )
+        if step < explorer.schedule.explorer_steps:
+            needed = explorer.schedule.weights_version(step + 1)
+            checkpoints.forget_versions_before(context.directory, needed)
+    explorer.engine.close()
+
+
+if __name__ == "__main__":
+    run_child(explore, "explorer", __doc__)

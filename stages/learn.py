@@ -1,0 +1,146 @@
+"""The trainer of a stage, one process per rank: batches in, optimizer steps, weights and checkpoints out.
+
+Started by stages/train.py (demonstrations) and stages/rft.py (experience). The loop is the same for both; only where
+a batch comes from, and which loss it meets, differs (stages/learner/batches.py).
+"""
+
+import shutil
+import time
+from functools import partial
+
+import numpy as np
+
+from operators.arguments import arguments
+from operators.loss import POLICY_LOSSES
+from pipeline import checkpoints, files, records, tables
+from pipeline.errors import pick
+from pipeline.process import Context
+from stages.children import run_child
+from stages.follow import TOTAL
+from stages.learner.batches import Demonstrations, Rollouts
+from stages.learner.zero import Result, ZeroLearner, learning_rate
+
+PROBE_TOKENS = 256
+
+
+class Trainer:
+    """One rank of a training stage."""
+
+    def __init__(self, context: Context):
+        self.context, config = context, context.config
+        self.model = checkpoints.model_directory(context.inputs["model"])
+        demonstrations = config.algorithm.algorithm_type == "sft"
+        self.source = Demonstrations(context, self.model) if demonstrations else Rollouts(context)
+        self.loss = self.source.loss if demonstrations else _policy_loss(config.algorithm)
+        temperature = 1.0 if demonstrations else config.model.temperature
+        self.learner = ZeroLearner(self.model, config, temperature)
+        self.step_done = self._take_up()
+
+    def _take_up(self) -> int:
+        """Loads the newest checkpoint, if there is one; returns its step."""
+        found = checkpoints.complete_checkpoints(self.context.directory)
+        if not found:
+            if isinstance(self.source, Rollouts):
+                self._publish(0, _arbitrary_tokens(self.learner, self.context.config))
+            return 0
+        self.learner.load(checkpoints.checkpoint_directory(self.context.directory, found[-1]))
+        self.context.log.info("goes on after step %d", found[-1])
+        return found[-1]
+
+    def run(self) -> None:
+        if self.learner.rank == 0:
+            files.write_json(self.context.directory / TOTAL, {"total_steps": self.source.total_steps})
+        for step in range(self.step_done + 1, self.source.total_steps + 1):
+            self._step(step)
+        self.learner.close()
+
+    def _step(self, step: int) -> None:
+        begin = time.perf_counter()
+        lr = learning_rate(step, self.source.total_steps, self.context.config.algorithm.optimizer)
+        batch = self.source.batch(step)
+        train = time.perf_counter()
+        result = self.learner.step(batch.rows, self.loss, lr)
+        trained = time.perf_counter()
+        self.learner.release_cache()
+        if self.source.publishes(step):
+            self._publish(step, batch.longest_row(PROBE_TOKENS))
+        published = time.perf_counter()
+        self.source.finish(step, batch, self._gather(result, len(batch.rows)), self.learner.rank)
+        if step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0:
+            self._save(step)
+        if self.learner.rank == 0:
+            end = time.perf_counter()
+            row = self.source.step_row(step, batch, result)
+            row |= {
+                "lr": lr, "train_seconds": trained - train,
+                "publish_seconds": published - trained if self.source.publishes(step) else None,
+                "train_wait_seconds": batch.wait_seconds, "seconds": end - begin,
+                "train_other_seconds": end - begin - (published - train) - batch.wait_seconds,
+                "peak_memory_gib": self.learner.peak_memory_gib(),
+            }
+            tables.write(tables.step_file(self.context.directory, "steps", step), records.Step, [records.Step(**row)])
+
+    def _gather(self, result: Result, count: int) -> list[np.ndarray]:
+        """Log-probs of every row of the batch, on every rank."""
+        import torch
+
+        parts = [result.logprobs]
+        if self.learner.ranks > 1:
+            parts = [None] * self.learner.ranks
+            torch.distributed.all_gather_object(parts, result.logprobs)
+        merged = {row: values for part in parts for row, values in part.items()}
+        return [merged[row] for row in range(count)]
+
+    def _publish(self, version: int, tokens: list[int]) -> None:
+        """Hands weights to the explorer, with the probe that proves them. Collective under ZeRO-3."""
+        probe = {"tokens": tokens, "logprobs": self.learner.score(tokens)}
+        if self.learner.zero_stage < 3:
+            if self.learner.rank == 0:
+                checkpoints.publish(self.context.directory, version, self.learner.export, probe)
+            return
+        state = self.learner.full_state()
+        if state is not None:
+            export = partial(self.learner.write, state)
+            checkpoints.publish(self.context.directory, version, export, probe)
+
+    def _save(self, step: int) -> None:
+        """Writes a checkpoint; what follows the rename of its directory may be lost, what precedes it never is."""
+        stage = self.context.directory
+        final = checkpoints.checkpoint_directory(stage, step)
+        temporary = final.with_name(f".{final.name}.tmp")
+        if self.learner.rank == 0:
+            shutil.rmtree(temporary, ignore_errors=True)
+            checkpoints.copy_model_files(self.model, temporary / "model")
+        self.learner.barrier()
+        self.learner.save(temporary)
+        self.learner.export(temporary / "model")
+        self.learner.barrier()
+        if self.learner.rank == 0:
+            weights = files.hash_file(temporary / "model" / checkpoints.WEIGHTS)
+            files.write_json(temporary / files.MANIFEST, {"step": step, "weights_hash": weights})
+            shutil.rmtree(final, ignore_errors=True)
+            temporary.rename(final)
+            checkpoints.keep_newest(stage, self.context.config.trainer.max_checkpoints_to_keep)
+        self.learner.barrier()
+
+
+def _policy_loss(algorithm):
+    """The policy loss by name, with the user's arguments bound."""
+    function = pick(POLICY_LOSSES, algorithm.policy_loss_fn, "algorithm.policy_loss_fn")
+    bound = arguments(function, algorithm.policy_loss_fn_args, "algorithm.policy_loss_fn_args")
+    return partial(function, **bound)
+
+
+def _arbitrary_tokens(learner: ZeroLearner, config) -> list[int]:
+    """Token ids to prove version 0 with: there is no rollout yet to take them from."""
+    vocabulary = learner.engine.module.model.config.vocab_size
+    count = min(config.model.max_prompt_tokens + config.model.max_response_tokens - 1, PROBE_TOKENS)
+    return np.random.default_rng(0).integers(0, vocabulary, count).tolist()
+
+
+def learn(context: Context) -> None:
+    Trainer(context).run()
+
+
+if __name__ == "__main__":
+    run_child(learn, "trainer", __doc__)

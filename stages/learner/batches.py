@@ -1,0 +1,204 @@
+"""Where train batches come from: demonstrations (sft) or the experience table (rft)."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from operators import loss
+from operators.advantage import ADVANTAGES
+from operators.arguments import arguments
+from pipeline import records, tables
+from pipeline.errors import DataError, StageError, pick
+from pipeline.process import Context
+from pipeline.schedule import rft_schedule, tasks_of_step
+from pipeline.waiting import wait_for
+from stages.learner.packing import Row
+from stages.learner.zero import Result
+
+
+@dataclass
+class Batch:
+    """The rows of one optimizer step, the same on every rank. facts: fields of the step record that SQL gave."""
+
+    rows: list[Row]
+    wait_seconds: float = 0.0
+    staleness: list[int] = field(default_factory=list)
+    facts: dict = field(default_factory=dict)
+
+    def longest_row(self, limit: int) -> list[int]:
+        """Token ids of the longest row, at most `limit` and one less than the row: a probe of the weights."""
+        tokens = max((row.tokens for row in self.rows), key=len)
+        return tokens[: min(limit, len(tokens) - 1)]
+
+
+def _read_tasks(context: Context) -> list[dict]:
+    return tables.read(context.inputs["tasks"] / "tasks.parquet", records.Task).to_pylist()
+
+
+class Demonstrations:
+    """Demonstrated responses (`split` sft), batch_size to a step, every one once an epoch."""
+
+    def __init__(self, context: Context, model):
+        from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens, response_tokens
+
+        self.context, config = context, context.config
+        rows = [row for row in _read_tasks(context) if row["split"] == "sft"]
+        if not rows:
+            raise DataError(f"{context.inputs['tasks']}/tasks.parquet has no demonstrations (split sft): rows with a "
+                            "solution. Give the task files a column data_processor.task_pipeline.format.solution_key, "
+                            "or leave the sft stage out of the recipe.")
+        tokenizer = load_tokenizer(model)
+        system = config.buffer.explorer_input.system_prompt
+        prompts = prompt_tokens(tokenizer, [prompt_text(tokenizer, row["question"], system) for row in rows])
+        responses = response_tokens(tokenizer, [row["solution"] for row in rows])
+        limits = config.model
+        self.rows = [
+            Row(row["task_id"], prompt + response, len(prompt), [1] * len(response))
+            for row, prompt, response in zip(rows, prompts, responses, strict=True)
+            if len(prompt) <= limits.max_prompt_tokens and len(response) <= limits.max_response_tokens
+        ]
+        context.log.info("%d demonstrations, %d over the token limits left out", len(self.rows),
+                         len(rows) - len(self.rows))
+        if not self.rows:
+            raise DataError("every demonstration is longer than model.max_prompt_tokens or model.max_response_tokens; "
+                            "raise them.")
+        self.total_steps = config.buffer.total_steps or max(
+            config.buffer.total_epochs * len(self.rows) // config.buffer.batch_size, 1)
+
+    @staticmethod
+    def loss(logprobs, old_logprobs, advantages):
+        return loss.sft(logprobs)
+
+    def batch(self, step: int) -> Batch:
+        config = self.context.config
+        chosen = tasks_of_step(len(self.rows), config.buffer.batch_size, step, config.seed)
+        return Batch([self.rows[i] for i in chosen])
+
+    def publishes(self, step: int) -> bool:
+        return False
+
+    def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray], rank: int) -> None:
+        """Demonstrations leave no table behind."""
+
+    def step_row(self, step: int, batch: Batch, result: Result) -> dict:
+        return _common(self.context, step, batch, result)
+
+
+def _common(context: Context, step: int, batch: Batch, result: Result) -> dict:
+    """The fields of a step record that every training stage has; the rest null."""
+    empty = dict.fromkeys(records.schema(records.Step).names)
+    return empty | {
+        "stage": context.id, "step": step, "loss": result.loss, "grad_norm": result.grad_norm,
+        "trained_rows": len(batch.rows), "trained_tokens": result.tokens, "entropy": result.statistics["entropy"],
+    }
+
+
+class Rollouts:
+    """Experience, cut into batches by the schedule, with advantages by SQL."""
+
+    def __init__(self, context: Context):
+        self.context, config = context, context.config
+        split = config.buffer.explorer_input.taskset.split
+        limit = config.buffer.explorer_input.taskset.limit
+        count = sum(row["split"] == split for row in _read_tasks(context))
+        self.schedule = rft_schedule(config, min(count, limit or count))
+        self.total_steps = self.schedule.total_steps
+        algorithm = config.algorithm
+        function = pick(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
+        bound = arguments(function, algorithm.advantage_fn_args, "algorithm.advantage_fn_args")
+        self.advantage_query = function(**bound)
+        self.session = tables.connect()
+
+    def publishes(self, step: int) -> bool:
+        return self.schedule.publishes(step)
+
+    def batch(self, step: int) -> Batch:
+        """Waits for the explorer steps that trainer step `step` is cut from, and cuts it.
+
+        Raises StageError when none of its rows can be trained on.
+        """
+        last = self.schedule.last_explorer_step(step)
+        waited = self._wait(last)
+        begin, end = self.schedule.slots(step)
+        per_step = self.schedule.rows_per_explorer_step
+        explored = range(begin // per_step + 1, last + 1)
+        found = self._select(list(explored), begin, end)
+        if not found["experience_id"]:
+            raise StageError(f"trainer step {step} has no usable row: all {end - begin} of explorer steps "
+                             f"{explored.start} to {last} failed. See ouro sql \"select status, reason, count(*) "
+                             "from experience group by all\".")
+        return self._to_batch(step, last, found, waited)
+
+    def _wait(self, explorer_step: int) -> float:
+        """Colocated, the device is free only after the last explorer step with the same weights."""
+        config = self.context.config
+        if config.mode == "colocate":
+            explorer_step = self.schedule.last_with_same_weights(explorer_step)
+        return wait_for(
+            tables.step_file(self.context.directory, "rollouts", explorer_step), config.synchronizer.sync_timeout,
+            f"explorer step {explorer_step}", self.context.directory / "explorer.log",
+        )
+
+    def _select(self, explored: list[int], begin: int, end: int) -> dict:
+        """Rows begin .. end of the stage (half-open), usable ones only, with advantages; a dict of columns."""
+        paths = [str(tables.step_file(self.context.directory, "experience", s)) for s in explored]
+        per_step = self.schedule.rows_per_explorer_step
+        self.session.execute(
+            f"CREATE OR REPLACE TEMP TABLE rows_read AS SELECT *, (step - 1) * {per_step} + slot AS position "
+            f"FROM read_parquet({paths!r}, hive_partitioning=false)"
+        )
+        self.session.execute("CREATE OR REPLACE TEMP VIEW batch AS SELECT * FROM rows_read WHERE status = 'ok'")
+        return self.session.execute(
+            f"""
+            SELECT experience_id, prompt_tokens, response_tokens, rollout_logprobs, action_mask, weights_version,
+                   reward, accuracy, group_id, advantage,
+                   (SELECT count(*) FROM rows_read WHERE status <> 'ok') AS failed_rows
+            FROM batch JOIN ({self.advantage_query}) USING (experience_id)
+            WHERE position >= {begin} AND position < {end}
+            ORDER BY position"""
+        ).to_arrow_table().to_pydict()
+
+    def _to_batch(self, step: int, last_explorer_step: int, found: dict, waited: float) -> Batch:
+        rows = [
+            Row(id_, prompt + response, len(prompt), mask, advantage, old)
+            for id_, prompt, response, mask, advantage, old in zip(
+                found["experience_id"], found["prompt_tokens"], found["response_tokens"], found["action_mask"],
+                found["advantage"], found["rollout_logprobs"], strict=True)
+        ]
+        groups: dict[str, set] = {}
+        for group, value in zip(found["group_id"], found["reward"], strict=True):
+            groups.setdefault(group, set()).add(value)
+        solved = [value for value in found["accuracy"] if value is not None]
+        record = tables.read(tables.step_file(self.context.directory, "rollouts", last_explorer_step), records.Rollout)
+        rollout = records.Rollout(**record.to_pylist()[0])
+        staleness = [step - 1 - version for version in found["weights_version"]]
+        facts = {
+            "reward": float(np.mean(found["reward"])), "solve_rate": float(np.mean(solved)) if solved else None,
+            "zero_variance_groups": sum(len(values) == 1 for values in groups.values()),
+            "failed_rows": found["failed_rows"][0],
+            "response_tokens_mean": float(np.mean([len(r) for r in found["response_tokens"]])),
+            "staleness_max": max(staleness), "rollout_seconds": rollout.rollout_seconds,
+            "rollout_tokens": rollout.tokens, "sync_seconds": rollout.sync_seconds,
+            "explore_other_seconds": rollout.other_seconds, "explore_wait_seconds": rollout.wait_seconds,
+        }
+        return Batch(rows, waited, staleness, facts)
+
+    def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray], rank: int) -> None:
+        """Writes what the step made of each row, and measures how far rollout and training log-probs are apart."""
+        fresh = [
+            np.abs(np.asarray(row.old_logprobs, np.float32)[np.asarray(row.mask, bool)] - scored)
+            for row, age, scored in zip(batch.rows, batch.staleness, logprobs, strict=True) if age == 0
+        ]
+        gaps = np.concatenate(fresh) if fresh else np.zeros(0)
+        batch.facts |= {"mismatch_mean": float(gaps.mean()) if gaps.size else None,
+                        "mismatch_max": float(gaps.max()) if gaps.size else None}
+        if rank == 0:
+            rows = [
+                records.Trained(row.id, step, row.advantage, age, scored)
+                for row, age, scored in zip(batch.rows, batch.staleness, logprobs, strict=True)
+            ]
+            tables.write(tables.step_file(self.context.directory, "trained", step), records.Trained, rows)
+
+    def step_row(self, step: int, batch: Batch, result: Result) -> dict:
+        statistics = {"kl": result.statistics["kl"], "clip_fraction": result.statistics["clip_fraction"]}
+        return _common(self.context, step, batch, result) | batch.facts | statistics

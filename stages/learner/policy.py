@@ -1,0 +1,101 @@
+"""The model under training: log-probs of chosen tokens, without ever holding full logits.
+
+`Policy` wraps a Hugging Face causal LM. Its forward takes one packed micro-batch and returns the log-prob and the
+entropy at each action token. The output head runs over chunks of positions, each recomputed in the backward pass, so
+logits exist for `chunk` positions at a time: at 150k words and 32k tokens that is 2.4 GiB instead of 20.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pipeline.errors import ModelError
+from stages.learner import attention
+
+
+class Policy(nn.Module):
+    """A causal LM that scores tokens."""
+
+    def __init__(self, model: nn.Module, attention_name: str, temperature: float, chunk: int):
+        super().__init__()
+        self.model = model
+        self.attention_name = attention_name
+        self.temperature = temperature
+        self.chunk = chunk
+
+    def forward(
+        self, input_ids: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, source: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """input_ids, positions [T]; cu_seqlens [S + 1]; source, targets [N] -> log-probs [N] float32, entropy [N].
+
+        Log-probs are those of softmax(logits / temperature), as the rollout engine samples. Entropy, in nats, carries
+        no gradient.
+        """
+        hidden = self.model.model(
+            input_ids=input_ids[None],
+            position_ids=positions[None],
+            use_cache=False,
+            **attention.layout(cu_seqlens, longest, self.attention_name),
+        ).last_hidden_state[0]
+        chosen = hidden[source]  # [N, width]
+        if len(targets) <= self.chunk:  # nothing to save by computing it twice
+            return self._score(chosen, targets)
+        parts = [
+            checkpoint(self._score, h, t, use_reentrant=False)
+            for h, t in zip(chosen.split(self.chunk), targets.split(self.chunk), strict=True)
+        ]
+        logprobs, entropy = zip(*parts, strict=True)
+        return torch.cat(logprobs), torch.cat(entropy)
+
+    def _score(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """hidden [n, width], targets [n] -> log-probs [n], entropy [n]."""
+        logits = self.model.lm_head(hidden).float() / self.temperature
+        log_normalizer = logits.logsumexp(-1)
+        logprobs = logits.gather(-1, targets[:, None])[:, 0] - log_normalizer
+        with torch.no_grad():
+            entropy = log_normalizer - (logits.softmax(-1) * logits).sum(-1)
+        return logprobs, entropy
+
+
+def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float) -> Policy:
+    """The model of a Hugging Face directory, ready to train. Raises ModelError when it cannot be read.
+
+    settings: the `trainer` section. Master weights are float32; DeepSpeed keeps the working copy in `dtype`.
+    """
+    from transformers import AutoModelForCausalLM
+
+    attention.register()
+    name = attention.choose(settings.attention, device)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, attn_implementation=attention.PREFIX + name, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{path} cannot be read as a causal language model: {error}") from error
+    if settings.enable_gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    return Policy(model, name, temperature, settings.logprob_chunk_tokens)
+
+
+def resolve_dtype(name: str, device: str) -> torch.dtype:
+    """`model.dtype`: auto is bfloat16 on GPU and float32 on CPU."""
+    if name == "auto":
+        return torch.float32 if device == "cpu" else torch.bfloat16
+    return getattr(torch, name)
+
+
+def export(state: dict[str, Tensor], model: nn.Module, path: Path) -> None:
+    """Writes full weights [name -> tensor] as `model.safetensors`, the tied output head spelt out.
+
+    vLLM keeps a packed copy of the head on some devices and refreshes it only when the head is in the file.
+    """
+    from safetensors.torch import save_file
+
+    tensors = {name: tensor.detach().to("cpu").contiguous() for name, tensor in state.items()}
+    head, embedding = "lm_head.weight", "model.embed_tokens.weight"
+    if model.config.tie_word_embeddings:
+        tensors[head] = tensors[embedding].clone()
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,71 @@
+"""Makes a small random model with a character tokenizer, as a Hugging Face model directory.
+
+Qwen2 architecture (`model.init`), float32, weights drawn from `seed`. One token per printable ASCII character, so any
+English text, digits and operators can be read by a model of 0.2M parameters; other characters become <unk>.
+"""
+
+import string
+
+from pipeline.process import Context, run_stage
+
+SPECIAL = ["<pad>", "<eos>", "<unk>"]
+CHARACTERS = [c for c in string.printable if c not in "\t\r\x0b\x0c"]
+# The prompt ends with ':'; what follows up to <eos> is the response.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}:{% endif %}"
+)
+
+
+def character_tokenizer(longest: int):
+    """A fast tokenizer over SPECIAL and CHARACTERS; longest: model_max_length, tokens."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: index for index, token in enumerate(SPECIAL + CHARACTERS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        unk_token="<unk>",
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=longest,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def work(context: Context) -> None:
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    init, limits = context.config.model.init, context.config.model
+    longest = limits.max_model_len or limits.max_prompt_tokens + limits.max_response_tokens
+    tokenizer = character_tokenizer(longest)
+    torch.manual_seed(context.config.seed)
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=init.hidden_size,
+            num_hidden_layers=init.num_hidden_layers,
+            num_attention_heads=init.num_attention_heads,
+            num_key_value_heads=init.num_key_value_heads,
+            intermediate_size=init.intermediate_size,
+            tie_word_embeddings=init.tie_word_embeddings,
+            max_position_embeddings=longest,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=None,
+            use_cache=True,
+        )
+    )
+    model.save_pretrained(context.directory)
+    tokenizer.save_pretrained(context.directory)
+    context.made |= {"parameters": sum(p.numel() for p in model.parameters()), "vocabulary": len(tokenizer)}
+
+
+if __name__ == "__main__":
+    run_stage(work, __doc__)

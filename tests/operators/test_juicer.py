@@ -1,0 +1,217 @@
+import pytest
+
+from operators import juicer
+from operators.curation import countdown_problem, hash_share
+from operators.juicer import Dropped
+from pipeline.compose import CONF
+from pipeline.errors import ConfigError, DataError, StageError
+
+
+def rows_of(*questions, answer="1", solution=None):
+    return [{"row": i, "question": q, "answer": answer, "solution": solution} for i, q in enumerate(questions)]
+
+
+def countdown_row(row, question, solution=None):
+    numbers, target = question.split(" = ")
+    answer = f'{{"numbers": [{", ".join(numbers.split())}], "target": {target}}}'
+    return {"row": row, "question": question, "answer": answer, "solution": solution}
+
+
+def run(rows, *process, **others):
+    return juicer.run_recipe(rows, {"process": list(process), **others}, lambda line: None)
+
+
+def test_a_filter_says_what_it_saw_and_what_it_keeps():
+    kept, dropped = run(rows_of("short", "x" * 231), {"text_length_filter": {"min_len": 5, "max_len": 64}})
+    assert [row["row"] for row in kept] == [0]
+    assert dropped == [Dropped(1, "text_length_filter", "text_len=231, kept 5..64")]
+
+
+def test_rows_that_are_kept_stay_as_they_were():
+    rows = rows_of("first question", "second question", solution="s")
+    assert run(rows, {"text_length_filter": {"min_len": 1}}, {"document_deduplicator": None})[0] == rows
+
+
+def test_null_question_or_answer_is_rejected_first():
+    rows = [*rows_of("fine", None), {"row": 2, "question": None, "answer": None, "solution": None}]
+    kept, dropped = run(rows, {"text_length_filter": {"min_len": 1}})
+    assert [row["row"] for row in kept] == [0]
+    assert [(d.row, d.operator, d.reason) for d in dropped] == [
+        (1, "required_columns", "question is null"), (2, "required_columns", "question and answer is null")]
+
+
+def test_each_filter_looks_at_its_own_text():
+    # Data-Juicer itself would take up the first filter's text_len in the second one
+    kept, dropped = run(rows_of("a long question", answer="42"),
+                        {"text_length_filter": {"min_len": 10}},
+                        {"text_length_filter": {"text_key": "answer", "min_len": 1, "max_len": 5}})
+    assert (len(kept), dropped) == (1, [])
+
+
+def test_statistics_of_an_earlier_filter_can_be_asked_for():
+    condition = {"general_field_filter": {"filter_condition": "__dj__stats__.text_len > 3"}}
+    kept, dropped = run(rows_of("abc", "abcd"), {"text_length_filter": {"min_len": 1}}, condition)
+    assert [row["row"] for row in kept] == [1]
+    assert dropped[0].operator == "general_field_filter"
+    assert "text_len=3" in dropped[0].reason
+
+
+def test_mapper_changes_the_text_that_later_operators_see():
+    kept, dropped = run(rows_of("\t3 5\u00a07 \n"), "whitespace_normalization_mapper",
+                        {"text_length_filter": {"max_len": 5, "min_len": 5}})
+    assert [row["question"] for row in kept] == ["3 5 7"]
+    assert dropped == []
+
+
+def test_text_keys_of_the_recipe():
+    recipe = {"text_length_filter": {"min_len": 3}}
+    assert run(rows_of("a long question"), recipe, text_keys="answer")[1][0].reason == "text_len=1, kept 3.."
+    assert run(rows_of("a long question"), recipe, text_keys=["question", "answer"])[1] == []
+
+
+def test_duplicates_name_the_row_that_was_kept():
+    kept, dropped = run(rows_of("a", "b", "a", "c", "b", "a"), {"document_deduplicator": {}})
+    assert [row["row"] for row in kept] == [0, 1, 3]
+    assert dropped == [Dropped(2, "document_deduplicator", "duplicate of row 0"),
+                       Dropped(4, "document_deduplicator", "duplicate of row 1"),
+                       Dropped(5, "document_deduplicator", "duplicate of row 0")]
+
+
+def test_different_demonstrations_of_one_question_are_different_rows():
+    rows = [countdown_row(0, "3 5 7 = 9", "7+5-3"), countdown_row(1, "3 5 7 = 9", "5+7-3"),
+            countdown_row(2, "3 5 7 = 9", "7+5-3"), countdown_row(3, "3 5 7 = 9")]
+    kept, dropped = run(rows, {"join_columns_mapper": {"columns": ["question", "solution"]}},
+                        {"document_deduplicator": {"text_key": "text"}})
+    assert [row["row"] for row in kept] == [0, 1, 3]
+    assert dropped == [Dropped(2, "document_deduplicator", "duplicate of row 0")]
+
+
+def test_a_deduplicator_that_edits_text_is_heard():
+    kept, _ = run(rows_of("a header line here\nfirst body of text", "a header line here\nsecond body of text"),
+                  {"document_line_deduplicator": {"frequency_threshold": 1}})
+    assert [row["question"] for row in kept] == ["first body of text", "second body of text"]
+
+
+def test_selector():
+    kept, dropped = run(rows_of("a", "b", "c", "d"), {"random_selector": {"select_num": 1}})
+    assert (len(kept), len(dropped)) == (1, 3)
+    assert dropped[0].reason == "not selected by {'text_key': 'question', 'select_num': 1}"
+
+
+def test_full_match_filter():
+    kept, dropped = run(rows_of("3 5 = 8", "3 \u00d7 5 = 8", "3 5 = 8\n"),
+                        {"full_match_filter": {"pattern": "[0-9 =]+"}})
+    assert [row["row"] for row in kept] == [0]
+    assert dropped[0].reason == "full_match=False, pattern: [0-9 =]+"
+
+
+@pytest.mark.parametrize(("answer", "problem"), [
+    ('{"numbers": [3, 5, 7], "target": 9}', None),
+    ('{"numbers": [3, 5, 7], "target": 2}', "[3, 5, 7] cannot make 2 with + and -"),
+    ('{"numbers": [3, 5', "is not JSON"),
+    ('{"numbers": [3, 5]}', "has no target"),
+    ('{"numbers": [' + ",".join("1" * 40) + '], "target": 40}', "40 numbers, more than"),
+])
+def test_countdown_problem(answer, problem):
+    found = countdown_problem(answer)
+    assert found is None if problem is None else problem in found
+
+
+def test_unsolvable_tasks_are_dropped_with_the_reason():
+    kept, dropped = run([countdown_row(0, "3 5 7 = 9"), countdown_row(1, "3 5 7 = 50")], "countdown_solvable_filter")
+    assert [row["row"] for row in kept] == [0]
+    assert dropped == [Dropped(1, "countdown_solvable_filter", "countdown=[3, 5, 7] cannot make 50 with + and -")]
+
+
+def test_hash_share_is_fixed_for_ever():
+    # sha256("abc") begins with ba7816bf 8f01cfea
+    assert hash_share("abc") == 0xBA7816BF8F01CFEA / 2**64
+
+
+def test_split_keeps_orders_together_and_holds_demonstrations_out():
+    # tasks with three numbers 1..9 whose sum is the target, in two orders, each with a demonstration
+    triples = [(a, b, c) for a in range(1, 10) for b in range(a, 10) for c in range(b, 10)]
+    rows = []
+    for a, b, c in triples:
+        rows.append(countdown_row(len(rows), f"{a} {b} {c} = {a + b + c}"))
+        rows.append(countdown_row(len(rows), f"{c} {a} {b} = {a + b + c}"))
+        rows.append(countdown_row(len(rows), f"{b} {c} {a} = {a + b + c}", f"{a}+{b}+{c}"))
+    kept, dropped = run(rows, {"split_by_hash_mapper": {"key": "countdown", "test_ratio": 0.2}})
+    split = {row["row"]: row["split"] for row in kept}
+    for first in range(0, len(rows), 3):
+        assert split[first] == split[first + 1]
+        assert split.get(first + 2) == (None if split[first] == "test" else "sft")
+    tests = [s for s in split.values() if s == "test"]
+    assert 0.1 < len(tests) / (2 * len(triples)) < 0.3
+    assert len(dropped) == len(tests) / 2
+    assert dropped[0].operator == "split_by_hash_mapper"
+    assert dropped[0].reason.startswith("held out: a demonstration of '")
+
+
+def test_split_by_question_ignores_spacing():
+    rows = rows_of(*(f"question number {i}" for i in range(50)), *(f"question  number\n{i}" for i in range(50)))
+    kept, _ = run(rows, {"split_by_hash_mapper": {"test_ratio": 0.5}})
+    splits = [row["split"] for row in kept]
+    assert splits[:50] == splits[50:]
+    assert set(splits) == {"train", "test"}
+
+
+@pytest.mark.parametrize(("process", "error", "message"), [
+    ({"text_lenght_filter": {}}, ConfigError, "unknown .*'text_lenght_filter'. Did you mean 'text_length_filter'"),
+    ({"text_length_filter": {"max_length": 3}}, ConfigError, "no argument 'max_length'. Did you mean 'max_len'"),
+    ({"split_by_hash_mapper": {"test_ratio": 2}}, ConfigError, "'split_by_hash_mapper' cannot be made"),
+    ({"split_by_hash_mapper": {}}, ConfigError, "'split_by_hash_mapper' cannot be made"),
+    ({"a": {}, "b": {}}, ConfigError, "recipe line"),
+    ({"text_length_filter": [3]}, ConfigError, "recipe line"),
+    ({"key_value_grouper": {"group_by_keys": ["question"]}}, ConfigError, "'key_value_grouper' neither maps"),
+    ({"text_chunk_mapper": {"max_len": 4}}, ConfigError, "'text_chunk_mapper': it makes several rows of one"),
+    ({"text_length_filter": {"text_key": "text"}}, StageError, "'text_length_filter' failed .*row, question, answer"),
+    ({"split_by_hash_mapper": {"key": "countdown", "test_ratio": 0.1}}, DataError, "'split_by_hash_mapper': truth"),
+])
+def test_errors_name_the_operator(process, error, message):
+    with pytest.raises(error, match=message):
+        run(rows_of("a question to be chunked"), process)
+
+
+def test_a_failing_operator_never_drops_rows_even_if_the_recipe_asks_for_it():
+    # Data-Juicer's skip_op_error would drop all rows of the batch
+    with pytest.raises(StageError, match="text_length_filter"):
+        run([*rows_of("a"), {"row": 1, "question": 5, "answer": "1", "solution": None}],
+            {"text_length_filter": {"min_len": 1, "skip_op_error": True}})
+
+
+def test_nothing_is_installed_at_run_time():
+    from data_juicer.utils.lazy_loader import LazyLoader
+
+    juicer._import_data_juicer()
+    with pytest.raises(ImportError, match="'some_package_of_an_operator', which is not installed"):
+        LazyLoader("some_package_of_an_operator").anything  # noqa: B018
+
+
+def test_no_rows_left_is_no_failure():
+    kept, dropped = run(rows_of("a"), {"text_length_filter": {"min_len": 5}}, {"document_deduplicator": {}})
+    assert (kept, len(dropped)) == ([], 1)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("process: [", "cannot be read"), ("- a", "no list `process:`"), ("process:", "no list `process:`"),
+    ("process: []\ncustom_operator_paths: [x.py]", "custom_operator_paths is not supported"),
+])
+def test_recipe_files(tmp_path, text, message):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        juicer.read_recipe(path)
+
+
+def test_missing_recipe_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read"):
+        juicer.read_recipe(tmp_path / "nowhere.yaml")
+
+
+def test_the_shipped_gsm8k_recipe():
+    question = "Ann has 3 apples and buys {} more. How many apples does she have then?"
+    rows = rows_of(*(question.format(n) for n in range(100)), question.format(7), "too short", answer="3 + n\n#### 42")
+    kept, dropped = juicer.run_recipe(rows, juicer.read_recipe(CONF / "data_juicer" / "gsm8k.yaml"), lambda line: None)
+    assert [(d.row, d.operator) for d in dropped] == [(101, "text_length_filter"), (100, "document_deduplicator")]
+    assert {row["split"] for row in kept} == {"train", "test"}

@@ -1,0 +1,152 @@
+import json
+import logging
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import tables
+from pipeline.errors import ConfigError, DataError
+from pipeline.process import Context
+from pipeline.records import RawTask
+from stages.tasks import generate, read_inputs, work
+
+COLUMNS = SimpleNamespace(prompt_key="question", response_key="answer", solution_key="solution")
+GSM8K = [{"question": "What is 40 + 2?", "answer": "40 + 2\n#### 42"}, {"question": "1 + 1?", "answer": "#### 2"}]
+
+
+def write_jsonl(path, records):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    return str(path)
+
+
+def read(*inputs, split="train", columns=COLUMNS):
+    return read_inputs([str(i) for i in inputs], split, columns)
+
+
+def test_jsonl(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", GSM8K)
+    assert read(path) == [RawTask(0, "What is 40 + 2?", "40 + 2\n#### 42", None), RawTask(1, "1 + 1?", "#### 2", None)]
+
+
+def test_several_inputs_are_numbered_through(tmp_path):
+    first, second = write_jsonl(tmp_path / "a.jsonl", GSM8K), tmp_path / "b.parquet"
+    pq.write_table(pa.table({"question": ["3?"], "answer": ["3"], "solution": ["three"]}), second)
+    rows = read(first, second)
+    assert [row.row for row in rows] == [0, 1, 2]
+    assert rows[2] == RawTask(2, "3?", "3", "three")
+
+
+def test_columns_by_other_names_and_values_that_are_no_text(tmp_path):
+    path = write_jsonl(tmp_path / "a.jsonl", [{"problem": "3 5 = 8", "truth": {"numbers": [3, 5], "target": 8}},
+                                              {"problem": None, "truth": 42}])
+    columns = SimpleNamespace(prompt_key="problem", response_key="truth", solution_key="worked")
+    assert [(r.question, r.answer) for r in read(path, columns=columns)] == [
+        ("3 5 = 8", '{"numbers": [3, 5], "target": 8}'), (None, "42")]
+
+
+def test_blank_lines_and_a_byte_order_mark_are_no_rows(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"question": "q", "answer": "a"}\n\n   \n{"question": "r", "answer": "b"}')
+    assert [row.question for row in read(path)] == ["q", "r"]
+
+
+def test_directory_whose_file_names_tell_the_splits(tmp_path):
+    write_jsonl(tmp_path / "main" / "train-00000-of-00001.jsonl", GSM8K)
+    write_jsonl(tmp_path / "main" / "test-00000-of-00001.jsonl", GSM8K[:1])
+    assert len(read(tmp_path)) == 2
+    assert len(read(tmp_path, split="test")) == 1
+    with pytest.raises(DataError, match="no files of split 'validation'; found test, train"):
+        read(tmp_path, split="validation")
+
+
+def test_directory_without_splits_in_its_names_is_read_whole(tmp_path):
+    write_jsonl(tmp_path / "a.jsonl", GSM8K)
+    write_jsonl(tmp_path / "b.jsonl", GSM8K)
+    assert len(read(tmp_path)) == 4
+
+
+def test_saved_hugging_face_datasets(tmp_path):
+    from datasets import Dataset, DatasetDict
+
+    data = Dataset.from_list(GSM8K)
+    DatasetDict({"train": data, "test": data.select([0])}).save_to_disk(str(tmp_path / "both"))
+    data.save_to_disk(str(tmp_path / "one"))
+    assert read(tmp_path / "both", split="test") == [RawTask(0, "What is 40 + 2?", "40 + 2\n#### 42", None)]
+    assert len(read(tmp_path / "one")) == 2
+    with pytest.raises(DataError, match="no split 'dev'; found train, test"):
+        read(tmp_path / "both", split="dev")
+
+
+def test_broken_saved_dataset(tmp_path):
+    (tmp_path / "dataset_info.json").write_text("{}")
+    with pytest.raises(DataError, match="is not a readable dataset"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b'{"question": "q", "answer": "a"}\n{"question": "q", "ans', r"a.jsonl, line 2 is no JSON"),
+    (b'{"question": "\xff", "answer": "a"}\n', r"a.jsonl, line 1 is no JSON"),
+    (b"[1, 2]\n", r"a.jsonl, line 1 is a JSON list"),
+    (b"", "a.jsonl holds no rows"),
+    (b"\n\n", "a.jsonl holds no rows"),
+    (b'{"question": "\\ud800", "answer": "a"}\n', "record 1: text that is no valid Unicode"),
+    (b'{"questoin": "q", "answer": "a"}\n',
+     "no column 'question'; found questoin, answer. Did you mean 'questoin'.*format.prompt_key"),
+    (b'{"question": "q"}\n', "no column 'answer'; found question.*format.response_key"),
+])
+def test_bad_jsonl(tmp_path, content, message):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read(path)
+
+
+def test_bad_files_and_directories(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 but no more")
+    (tmp_path / "a.csv").write_text("question,answer\n")
+    (tmp_path / "empty").mkdir()
+    for name, message in (("a.parquet", "a.parquet is not a readable Parquet"),
+                          ("a.csv", "needed a .jsonl or .parquet"),
+                          ("empty", "holds no .jsonl or .parquet"), ("nowhere.jsonl", "nowhere.jsonl does not exist")):
+        with pytest.raises(DataError, match=message):
+            read(tmp_path / name)
+
+
+def test_generator_by_name():
+    rows = generate("countdown", 1, {"tasks": 3, "demonstrations": 2, "dirt": 0})
+    assert len(rows) == 5
+
+
+@pytest.mark.parametrize(("name", "arguments", "error", "message"), [
+    ("countdwon", {}, ConfigError, "Did you mean 'countdown'"),
+    ("countdown", {"tasks": 3}, ConfigError, "missing a required argument: 'demonstrations'"),
+    ("countdown", {"tasks": 3, "demonstrations": 0, "dirt": 0, "number": 3}, ConfigError, "unexpected .* 'number'"),
+    ("countdown", {"tasks": 0, "demonstrations": 0, "dirt": 0}, DataError, "made no rows"),
+])
+def test_generator_errors(name, arguments, error, message):
+    with pytest.raises(error, match=message):
+        generate(name, 1, arguments)
+
+
+def context_of(directory, **settings):
+    pipeline = SimpleNamespace(**{"generator": None, "generator_args": {}, "inputs": [], "split": "train", **settings})
+    config = SimpleNamespace(seed=1, data_processor=SimpleNamespace(task_pipeline=pipeline))
+    return Context("p/n", "tasks", "0", directory, config, {}, logging.getLogger("test"))
+
+
+def test_the_stage_writes_the_raw_table(tmp_path):
+    context = context_of(tmp_path, generator="countdown",
+                         generator_args={"tasks": 3, "demonstrations": 2, "dirt": 0.5})
+    work(context)
+    table = tables.read(tmp_path / "raw.parquet", RawTask)
+    assert table.num_rows == context.made["rows"] == 7
+    assert table["row"].to_pylist() == list(range(7))
+
+
+def test_neither_generator_nor_inputs(tmp_path):
+    with pytest.raises(ConfigError, match="neither generator nor inputs"):
+        work(context_of(tmp_path))
+    assert list(tmp_path.iterdir()) == []

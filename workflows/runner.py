@@ -1,0 +1,118 @@
+"""Runs many attempts at tasks against one engine, and rewards them. A failed attempt is a row with a reason.
+
+Attempts advance in rounds: all that want a continuation are answered in one engine call, so a batch of single-turn
+tasks costs exactly one call.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from workflows.engine import Engine, Reply, Request
+from workflows.single_turn import Attempt, Trajectory
+
+
+@dataclass(slots=True, frozen=True)
+class Sampling:
+    """How responses are drawn. temperature 0 = greedy."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    max_prompt_tokens: int
+    max_response_tokens: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of one attempt; see pipeline.records.Experience for the statuses."""
+
+    status: str
+    reason: str | None = None
+    trajectory: Trajectory | None = None
+    response: str = ""
+    components: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def reward(self) -> float | None:
+        return sum(self.components.values()) if self.status == "ok" else None
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.components.get("accuracy")
+
+
+def roll_out(
+    engine: Engine, workflow: Callable[[list[int]], Attempt], prompts: Sequence[list[int]], seeds: Sequence[int],
+    sampling: Sampling,
+) -> list[Outcome]:
+    """Attempts every prompt once, with its seed. Rewards are not computed here (see `reward`)."""
+    outcomes: list[Outcome | None] = [None] * len(prompts)
+    waiting: dict[int, tuple[Attempt, list[int]]] = {}
+    for index, prompt in enumerate(prompts):
+        if len(prompt) > sampling.max_prompt_tokens:
+            reason = f"{len(prompt)} prompt tokens, limit model.max_prompt_tokens={sampling.max_prompt_tokens}"
+            outcomes[index] = Outcome("prompt_too_long", reason)
+        else:
+            attempt = workflow(prompt)
+            _advance(index, attempt, None, waiting, outcomes)
+    while waiting:
+        indices = list(waiting)
+        replies = engine.generate([_request(waiting[i][1], seeds[i], sampling) for i in indices])
+        for index, reply in zip(indices, replies, strict=True):
+            attempt, _ = waiting.pop(index)
+            _advance(index, attempt, reply, waiting, outcomes)
+    assert all(outcomes)
+    return outcomes
+
+
+def _request(prompt: list[int], seed: int, sampling: Sampling) -> Request:
+    return Request(
+        prompt, sampling.max_response_tokens, sampling.temperature, sampling.top_p, sampling.top_k, seed
+    )
+
+
+def _advance(index: int, attempt: Attempt, reply: Reply | None, waiting: dict, outcomes: list) -> None:
+    """Hands a reply to an attempt; it then waits for the next, is finished, or has failed."""
+    try:
+        waiting[index] = (attempt, attempt.send(reply))
+    except StopIteration as done:
+        outcomes[index] = Outcome("ok", trajectory=done.value)
+    except Exception as error:  # the user's workflow: its failure is this row's, not the stage's
+        outcomes[index] = Outcome("workflow_failed", f"{type(error).__name__}: {error}")
+
+
+def decode(outcomes: Sequence[Outcome], tokenizer) -> None:
+    """Fills in the response text of every attempt that has one, special tokens left out."""
+    finished = [outcome for outcome in outcomes if outcome.trajectory]
+    texts = tokenizer.batch_decode([o.trajectory.response_tokens for o in finished], skip_special_tokens=True)
+    for outcome, text in zip(finished, texts, strict=True):
+        outcome.response = text
+
+
+def reward(
+    outcomes: Sequence[Outcome], answers: Sequence[str], function: Callable[..., dict[str, float]], arguments: dict,
+    retries: int,
+) -> None:
+    """Fills in the reward components of every attempt that has a response; one that cannot be rewarded is marked."""
+    for outcome, answer in zip(outcomes, answers, strict=True):
+        if outcome.status == "ok":
+            outcome.status, outcome.reason, outcome.components = _reward_one(
+                outcome.response, answer, function, arguments, retries
+            )
+
+
+def _reward_one(response: str, answer: str, function, arguments: dict, retries: int) -> tuple[str, str | None, dict]:
+    for left in range(retries, -1, -1):
+        try:
+            components = {name: float(value) for name, value in function(response, answer, **arguments).items()}
+        except Exception as error:  # the user's reward function: its failure is this row's, not the stage's
+            if left == 0:
+                return "reward_failed", f"{function.__name__} raised {type(error).__name__}: {error}", {}
+            continue
+        bad = [name for name, value in components.items() if not math.isfinite(value)]
+        if bad or not components:
+            found = f"{bad[0]}={components[bad[0]]}" if bad else "no components"
+            return "reward_failed", f"{function.__name__} returned {found}", {}
+        return "ok", None, components
+    raise AssertionError("unreachable: the last attempt returns")

@@ -1,0 +1,11 @@
+"""Seeds of single requests."""
+
+import hashlib
+
+
+def request_seed(seed: int, step: int, slot: int) -> int:
+    """48 bits of sha256 over (seed, step, slot): no two requests of a stage share their randomness.
+
+    With one shared seed identical prompts would get identical answers.
+    """
+    return int.from_bytes(hashlib.sha256(f"{seed}/{step}/{slot}".encode()).digest()[:6], "big")

