@@ -42,5 +42,8 @@ for stage in PLAN.stages:
         log:
             stage.log,
         threads: workflow.cores if stage.heavy else 1
+        params:
+            module=f"stages.{stage.kind}",
+            directory=stage.directory,
         shell:
-            stage.command
+            "{sys.executable} -m {params.module} {params.directory}"

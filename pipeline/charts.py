@@ -49,10 +49,12 @@ def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, percent: bool = F
     from matplotlib.path import Path
 
     x, y = thin(np.asarray(x, float), np.asarray(y, float))
-    line = smooth(y, max(len(y) / 20, 1))
+    line = smooth(y, max(len(y) / 15, 1))
     figure, axes = _axes(percent)
     points = np.repeat(np.column_stack([x, y]), 2, axis=0)  # strokes of no length with round ends: dots in one path
+    points[1::2, 0] += 1e-9 * (x[-1] - x[0] + 1)  # matplotlib drops strokes of exactly no length
     dots = Path(points, np.tile([Path.MOVETO, Path.LINETO], len(x)))
+    dots.should_simplify = False
     axes.add_patch(PathPatch(dots, fill=False, edgecolor=SERIES[0], alpha=0.3, linewidth=2.2, capstyle="round"))
     axes.plot(x, line, color=SERIES[0], linewidth=1.8, solid_capstyle="round")
     if len(x) == 1:
@@ -71,7 +73,7 @@ def stack(name: str, title: str, x: np.ndarray, parts: dict[str, np.ndarray]) ->
     figure, axes = _axes(False)
     colours = [SERIES[i % len(SERIES)] for i in range(len(parts))]
     axes.stackplot(filled[0][0], *(y for _, y in filled), colors=colours, linewidth=0)
-    means = ", ".join(f"{label} {np.nanmean(y):.3g}" for label, y in parts.items())
+    means = ", ".join(f"{label} {np.nan_to_num(y).mean():.3g}" for label, y in parts.items())
     return _svg(figure, name, f"{title}, mean seconds a step: {means}")
 
 
@@ -79,16 +81,17 @@ def _axes(percent: bool):
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    figure = Figure(figsize=INCHES, layout="constrained")
-    axes = figure.add_subplot()
+    figure = Figure(figsize=INCHES)
+    axes = figure.add_axes((0.125, 0.11, 0.865, 0.82))
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(GRID)
     axes.tick_params(length=0, labelsize=8, labelcolor=MUTED)
     axes.grid(axis="y", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.margins(x=0.02)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.offsetText.set(size=8, color=MUTED)
     if percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     return figure, axes
@@ -106,7 +109,7 @@ def _svg(figure, name: str, words: str) -> str:
     body = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", body, flags=re.DOTALL)
     used = set(re.findall(r"#([\w.]+)", body))
     body = re.sub(r' id="([\w.]+)"', lambda m: m.group(0) if m.group(1) in used else "", body)
-    body = re.sub(r"(\d\.\d\d)\d+", r"\1", body)
+    body = re.sub(r'"[^"]*"', lambda m: re.sub(r"(\d\.\d\d)\d+", r"\1", m.group()), body)  # attributes, not labels
     body = re.sub(r" (?:width|height)=\"[\d.]+pt\"| xmlns(?::xlink)?=\"[^\"]*\"| version=\"1.1\"", "", body)
     for colour, variable in VARIABLES.items():
         body = body.replace(colour, variable)

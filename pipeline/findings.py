@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipeline.progress import rate
 from pipeline.query import Answer, ask
 from pipeline.questions import QUESTIONS
 
@@ -25,8 +26,9 @@ def records(session, question: str, values: Sequence = ()) -> list[dict]:
 
 def step_columns(session, stage: str) -> dict[str, np.ndarray]:
     """The columns of a stage's steps, in order, as floats; null is NaN."""
-    found = session.execute("SELECT * EXCLUDE (run, stage) FROM steps WHERE stage = ? ORDER BY step", [stage])
-    return {name: np.ma.filled(np.ma.asarray(values, dtype=float), np.nan) for name, values in found.fetchnumpy().items()}
+    done = session.execute("SELECT * EXCLUDE (run, stage) FROM steps WHERE stage = ? ORDER BY step", [stage])
+    table = np.array(done.fetchall(), dtype=float).reshape(-1, len(done.description))
+    return {column[0]: table[:, i] for i, column in enumerate(done.description)}
 
 
 def times(columns: dict[str, np.ndarray]) -> dict:
@@ -35,14 +37,14 @@ def times(columns: dict[str, np.ndarray]) -> dict:
     trainer = {part: float(np.nansum(columns[c])) for part, c in TRAINER_PARTS.items()}
     rollout, train = np.nansum(columns["rollout_tokens"]), np.nansum(columns["trained_tokens"])
     return {
-        "explorer": explorer if sum(explorer.values()) else {},
-        "trainer": trainer,
+        "explorer": {part: seconds for part, seconds in explorer.items() if seconds},
+        "trainer": {part: seconds for part, seconds in trainer.items() if seconds},
         "steps": len(columns["step"]),
         "wall": float(np.nansum(columns["seconds"])),
         "rollout_tokens": int(rollout),
         "trained_tokens": int(train),
-        "rollout_rate": rollout / explorer["rollout"] if explorer["rollout"] else None,
-        "train_rate": train / trainer["training"] if trainer["training"] else None,
+        "rollout_rate": rate(rollout, explorer["rollout"]),
+        "train_rate": rate(train, trainer["training"]),
     }
 
 
@@ -83,8 +85,9 @@ def rollouts(session) -> list[dict]:
         SELECT experience_id AS id, prompt, response, reward, accuracy, status, reason, len(response_tokens) AS tokens,
                weights_version AS version
         FROM experience WHERE stage = ? AND step = ? ORDER BY hash(experience_id)"""
-    return [{"title": f"{_bare(s['stage'])}, step {step}", "rows": pick_three(records(session, question, (s["stage"], step)))}
-            for s in steps for step in dict.fromkeys([s["first"], s["middle"], s["last"]])]
+    chosen = [(s["stage"], step) for s in steps for step in dict.fromkeys([s["first"], s["middle"], s["last"]])]
+    return [{"title": f"{_bare(stage)}, step {step}", "rows": pick_three(records(session, question, (stage, step)))}
+            for stage, step in chosen]
 
 
 def samples(session) -> list[dict]:

