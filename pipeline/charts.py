@@ -16,6 +16,7 @@ SERIES = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04")
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)",
              **{colour: f"var(--s{i})" for i, colour in enumerate(SERIES, 1)}}
+PART_SERIES = {"rollout": 1, "training": 1, "sync": 2, "publishing": 2, "other": 3, "waiting": 4}  # the same everywhere
 MOST_POINTS = 300  # of a curve; more are averaged in equal bins
 INCHES = (4.0, 2.1)
 
@@ -29,18 +30,14 @@ def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> tuple[np.ndar
     return tuple(np.array([part.mean() for part in np.array_split(values, most)]) for values in (x, y))
 
 
-def smooth(y: np.ndarray, window: float) -> np.ndarray:
-    """Exponential moving average over about `window` points, without the bias of its start.
+def smooth(y: np.ndarray, width: float) -> np.ndarray:
+    """Mean of the neighbours with Gaussian weights of standard deviation `width` points; without lag.
 
-    s_t = sum_i (1-a)^(t-i) y_i / sum_i (1-a)^(t-i), a = 2 / (window + 1). A window of 1 changes nothing.
+    s_i = sum_j w_ij y_j / sum_j w_ij, w_ij = exp(-((i - j) / width)^2 / 2); at the ends there are fewer neighbours.
     """
-    keep = 1 - 2 / (window + 1)
-    total = weight = 0.0
-    smoothed = []
-    for value in y:
-        total, weight = keep * total + value, keep * weight + 1
-        smoothed.append(total / weight)
-    return np.array(smoothed)
+    index = np.arange(len(y))
+    weights = np.exp(-(((index[:, None] - index) / width) ** 2) / 2)
+    return weights @ y / weights.sum(axis=1)
 
 
 def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, percent: bool = False) -> str:
@@ -49,7 +46,7 @@ def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, percent: bool = F
     from matplotlib.path import Path
 
     x, y = thin(np.asarray(x, float), np.asarray(y, float))
-    line = smooth(y, max(len(y) / 15, 1))
+    line = smooth(y, max(len(y) / 40, 0.1))
     figure, axes = _axes(percent)
     points = np.repeat(np.column_stack([x, y]), 2, axis=0)  # strokes of no length with round ends: dots in one path
     points[1::2, 0] += 1e-9 * (x[-1] - x[0] + 1)  # matplotlib drops strokes of exactly no length
@@ -65,13 +62,13 @@ def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, percent: bool = F
 
 
 def stack(name: str, title: str, x: np.ndarray, parts: dict[str, np.ndarray]) -> str:
-    """Seconds per step, stacked by part in the order given; the legend is the page's."""
+    """Seconds per step, stacked by part (of PART_SERIES) in the order given; the legend is the page's."""
     x = np.asarray(x, float)
     if len(x) == 1:  # one step is as wide as a step
         x, parts = np.array([x[0] - 0.5, x[0] + 0.5]), {label: np.repeat(y, 2) for label, y in parts.items()}
     filled = [thin(x, np.nan_to_num(np.asarray(y, float)), 120) for y in parts.values()]
     figure, axes = _axes(False)
-    colours = [SERIES[i % len(SERIES)] for i in range(len(parts))]
+    colours = [SERIES[PART_SERIES[label] - 1] for label in parts]
     axes.stackplot(filled[0][0], *(y for _, y in filled), colors=colours, linewidth=0)
     means = ", ".join(f"{label} {np.nan_to_num(y).mean():.3g}" for label, y in parts.items())
     return _svg(figure, name, f"{title}, mean seconds a step: {means}")
@@ -91,6 +88,7 @@ def _axes(percent: bool):
     axes.margins(x=0.02)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.ticklabel_format(axis="y", scilimits=(-3, 4), useOffset=False)
     axes.yaxis.offsetText.set(size=8, color=MUTED)
     if percent:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -184,8 +182,8 @@ def _edge(source: tuple[float, float], target: tuple[float, float], bus: float |
     """From the right side to the left side; around the bottom when a box stands in the way."""
     (x0, y0), (x1, y1) = (source[0] + WIDE, source[1] + HIGH / 2), (target[0], target[1] + HIGH / 2)
     if bus is None:
-        bend = (x1 - x0) / 2
-        return f"M{x0} {y0}C{x0 + bend} {y0} {x1 - bend} {y1} {x1 - 1} {y1}"
+        bend, x2 = ACROSS / 2, x1 - ACROSS  # along its lane, then across in the last gap
+        return f"M{x0} {y0}H{x2}C{x2 + bend} {y0} {x2 + bend} {y1} {x1 - 1} {y1}"
     x0, y0, x1, y1 = source[0] + WIDE / 2, source[1] + HIGH, target[0] + WIDE / 2, target[1] + HIGH
     return f"M{x0} {y0}V{bus - 10}Q{x0} {bus} {x0 + 10} {bus}H{x1 - 10}Q{x1} {bus} {x1} {bus - 10}V{y1 + 1}"
 

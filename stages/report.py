@@ -95,6 +95,7 @@ def page(context: Context, specs: list[dict]) -> dict:
         "origins": findings.origins(session),
         "answers": findings.answers(session),
         "packages": _packages(),
+        "part_series": charts.PART_SERIES,
     }
 
 

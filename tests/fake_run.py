@@ -83,9 +83,9 @@ class FakeRun:
         for slot in range(8):
             accuracy = float(self.random.random() < solved)
             made.append(row(
-                records.Experience, experience_id=f"{directory.name}/{step}/{slot // 2}/{slot % 2}", step=step, slot=slot,
-                stage=directory.name, task_id=f"t{slot // 2}", group_id=f"{step}/{slot // 2}", prompt=PROMPTS[slot // 2],
-                response="<script>alert(1)</script>" if slot == 0 else "(8 * 3) * 1" if accuracy else "8 + 3",
+                records.Experience, experience_id=f"{directory.name}/{step}/{slot // 2}/{slot % 2}", step=step,
+                slot=slot, stage=directory.name, task_id=f"t{slot // 2}", group_id=f"{step}/{slot // 2}",
+                prompt=PROMPTS[slot // 2], response="<script>alert(1)</script>" if slot == 0 else "8 * 3 * 1",
                 response_tokens=[5] * 6, rollout_logprobs=[-0.5] * 6, action_mask=[1] * 6, reward=accuracy + 0.1,
                 accuracy=accuracy, status="ok", weights_version=step - 1, weights_hash=f"{step:016x}", temperature=1.0,
                 top_p=1.0, top_k=-1, engine="vllm 0.32.0", commit="0123456789ab", config_hash="89abcdef"))
