@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit code; a user's mistake is one message and exit code 2."""
     words = sys.argv[1:] if argv is None else list(argv)
     own, snakemake = split_at_dashes(words)
-    arguments = parser().parse_args(own)
+    arguments = parse(own)
     arguments.snakemake = snakemake
     try:
         return arguments.work(arguments)
@@ -134,19 +134,20 @@ def sql(arguments) -> int:
 
 
 def report(arguments) -> int:
-    """Where the report of a run is."""
+    """Where the report of a run (or of several) is."""
     import webbrowser
 
     from pipeline import view
     from pipeline.errors import StageError
 
-    shown = view.find_view(arguments.root, arguments.run)
-    if not shown.report.exists():
-        raise StageError(f"{shown.run} has no report yet ({shown.report} does not exist). `ouro status {shown.run}` "
-                         "shows how far it is; `ouro run` with the same overrides completes it.")
-    print(shown.report)
-    if arguments.open and not webbrowser.open(shown.report.resolve().as_uri()):
-        print("ouro: no browser was found here; open the file by hand.", file=sys.stderr)
+    for name in arguments.runs or [None]:
+        shown = view.find_view(arguments.root, name)
+        if not shown.report.exists():
+            raise StageError(f"{shown.run} has no report yet ({shown.report} does not exist). `ouro status "
+                             f"{shown.run}` shows how far it is; `ouro run` with the same overrides completes it.")
+        print(shown.report)
+        if arguments.open and not webbrowser.open(shown.report.resolve().as_uri()):
+            print("ouro: no browser was found here; open the file by hand.", file=sys.stderr)
     return 0
 
 
@@ -194,20 +195,20 @@ def parser() -> argparse.ArgumentParser:
 
     def command(name: str, work, group=commands, **more):
         made = group.add_parser(name, help=_first_line(work), description=work.__doc__, **more)
-        made.set_defaults(work=work)
+        made.set_defaults(work=work, several="overrides")
         return made
 
     _overrides(command("run", run, epilog="Words after -- go to snakemake: ouro run recipe=countdown -- -n"))
-    _root(it := command("status", status))
+    _root(it := command("status", status), several="words")
     it.add_argument("words", nargs="*", metavar="RUN | key=value",
                     help="project/name or name of a run (default: the latest), or the overrides of one")
-    _root(it := command("sql", sql))
+    _root(it := command("sql", sql), several="runs")
     it.add_argument("question", help="SQL over tasks, rejected, experience, trained, steps, rollouts, samples, scores")
     it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
     it.add_argument("--all", action="store_true", help="all runs; the column `run` tells them apart")
     it.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    _root(it := command("report", report))
-    it.add_argument("run", nargs="?", metavar="RUN", help="project/name or name; default: the latest")
+    _root(it := command("report", report), several="runs")
+    it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
     it.add_argument("--open", action="store_true", help="open it in a browser")
     inner = commands.add_parser("config", help="the configuration: show, explain").add_subparsers(
         required=True, metavar="show|explain")
@@ -220,6 +221,18 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def parse(words: list[str]) -> argparse.Namespace:
+    """Parsed arguments. Names and overrides may stand behind options too, which argparse alone does not allow."""
+    top = parser()
+    arguments, behind = top.parse_known_args(words)
+    unknown = [word for word in behind if word.startswith("-")]
+    if unknown:
+        hint = ". Arguments for snakemake come after --" if arguments.work is run else ""
+        top.error(f"unknown option {' '.join(unknown)}{hint}")
+    setattr(arguments, arguments.several, [*getattr(arguments, arguments.several), *behind])
+    return arguments
+
+
 def _first_line(work) -> str:
     line = work.__doc__.splitlines()[0].rstrip(".")
     return line[0].lower() + line[1:]
@@ -230,7 +243,8 @@ def _overrides(command) -> None:
                          help="Hydra overrides, e.g. seed=2 recipe=countdown")
 
 
-def _root(command) -> None:
+def _root(command, several: str) -> None:
+    command.set_defaults(several=several)
     command.add_argument("--root", type=Path, default=Path(), metavar="DIR",
                          help="directory that holds runs/ and store/ (checkpoint_root_dir); default: here")
 

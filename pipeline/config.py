@@ -178,7 +178,7 @@ class Synchronizer:
 class Monitor:
     monitor_type: str = setting("mlflow", "where metrics go", choices=("mlflow", "tensorboard", "wandb", "none"),
                                 how=True)
-    monitor_args: dict[str, Any] = setting({}, "mlflow: uri, username, password; wandb: base_url, api_key", how=True)
+    monitor_args: dict[str, Any] = setting({}, "mlflow: uri; wandb: base_url; secrets: the environment", how=True)
 
 
 @dataclass

@@ -56,7 +56,7 @@ def read_json(path: Path) -> dict:
     """Reads a JSON file; a file that is no JSON is a StageError that names it."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no JSON, or no text at all
         raise StageError(f"{path} is not valid JSON ({error}). Delete it and run the same command again.") from error
 
 

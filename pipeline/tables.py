@@ -12,10 +12,12 @@ from pipeline.errors import DataError
 
 
 def to_arrow(rows: Sequence, record: type) -> pa.Table:
-    """Rows of one record class as an Arrow table. A wrong type or a null where none is allowed is an assertion."""
+    """Rows of one record class as an Arrow table. A null where none is allowed is an assertion; so is, to Arrow, a
+    value of another type."""
     names = [f.name for f in dataclasses.fields(record)]
     table = pa.table({n: [getattr(row, n) for row in rows] for n in names}, schema=records.schema(record))
-    table.validate()
+    wrong = [f.name for f in table.schema if not f.nullable and table[f.name].null_count]
+    assert not wrong, f"{record.__name__}: null in {', '.join(wrong)}"
     return table
 
 
@@ -28,8 +30,8 @@ def write(path: Path, record: type, rows: Sequence | pa.Table) -> None:
 def read(path: Path, record: type) -> pa.Table:
     """Reads a Parquet file and checks it against the record.
 
-    Raises DataError, naming the file, the columns and the stage to run again, when the file is missing, no Parquet,
-    or of another schema.
+    Raises DataError, naming the file, the columns and the stage to run again, when the file is missing, damaged, no
+    Parquet, of another schema, or has a null where none is allowed.
     """
     path = Path(path)
     if not path.exists():
@@ -44,7 +46,10 @@ def read(path: Path, record: type) -> pa.Table:
             f"{path} is not a table of '{record.__name__}' (format {records.FORMAT}): {'; '.join(wrong)}. "
             + _remake(path)
         )
-    return pq.read_table(path, partitioning=None).cast(records.schema(record))
+    try:
+        return pq.read_table(path, partitioning=None).cast(records.schema(record))
+    except (pa.ArrowException, OSError, ValueError) as error:  # damaged data, or a null where none is allowed
+        raise DataError(f"{path} cannot be read as '{record.__name__}' ({error}). {_remake(path)}") from error
 
 
 def _remake(path: Path) -> str:

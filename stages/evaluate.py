@@ -38,7 +38,8 @@ def sample(context: Context, engine: Engine, tokenizer, taskset, decoding: str) 
     asked = [index for index in range(len(tasks)) for _ in range(runs)]
     seeds = [request_seed(config.seed, 0, slot) for slot in range(len(asked))]
     workflow = load_workflow(taskset.default_workflow_type or source.default_workflow_type)
-    outcomes = runner.roll_out(engine, workflow, [tokens[i] for i in asked], seeds, _sampling(config, taskset, decoding))
+    sampling = _sampling(config, taskset, decoding)
+    outcomes = runner.roll_out(engine, workflow, [tokens[i] for i in asked], seeds, sampling)
     runner.decode(outcomes, tokenizer)
     function = load_reward(taskset.default_reward_fn_type or source.default_reward_fn_type)
     answers = [tasks[i].answer for i in asked]

@@ -130,8 +130,19 @@ class Explorer:
             config.model.max_prompt_tokens, config.model.max_response_tokens,
         )
         self.colocated = config.mode == "colocate"
+        if self.colocated:  # one after the other: the engine measures the free memory when it starts
+            self._wait_for_trainer()
         self.engine = open_engine(model, config, self.tokenizer.eos_token_id, sleeps=self.colocated)
         self.weights = Weights(context, self.engine)
+
+    def _wait_for_trainer(self) -> None:
+        """Until the trainer has taken its memory and published the weights that come next."""
+        context = self.context
+        version = self.schedule.weights_version(first_missing_step(context))
+        wait_for(
+            checkpoints.version_directory(context.directory, version) / files.MANIFEST,
+            context.config.synchronizer.sync_timeout, "the trainer to start", context.directory / "trainer.log",
+        )
 
     def step(self, step: int) -> records.Rollout:
         """One explorer step, files included."""
@@ -203,14 +214,16 @@ def _check_failures(rows: list[records.Experience], allowed: float) -> None:
         )
 
 
+def first_missing_step(context: Context) -> int:
+    """The explorer step to go on with: steps are complete in order."""
+    return max(tables.steps_present(context.directory, "rollouts"), default=0) + 1
+
+
 def explore(context: Context) -> None:
+    first = first_missing_step(context)
     explorer = Explorer(context)
-    missing = [
-        step for step in range(1, explorer.schedule.explorer_steps + 1)
-        if not tables.step_file(context.directory, "rollouts", step).exists()
-    ]
-    context.log.info("engine %s ready; %d explorer steps to make", explorer.engine.version, len(missing))
-    for step in missing:
+    context.log.info("engine %s ready; goes on with explorer step %d", explorer.engine.version, first)
+    for step in range(first, explorer.schedule.explorer_steps + 1):
         rollout = explorer.step(step)
         context.log.info(
             "step %d: weights %d, %d rows (%d failed), %d tokens in %.2f s, sync %.3f s, waited %.2f s",

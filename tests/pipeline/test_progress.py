@@ -1,0 +1,77 @@
+"""Step lines, durations, and where progress goes."""
+
+import io
+import sys
+
+import pytest
+
+from pipeline.process import open_log
+from pipeline.progress import Progress, duration, step_line, thousands
+from pipeline.records import Step
+from tests.factories import row
+
+RFT = row(Step, step=12, loss=0.01234, grad_norm=0.5, reward=0.6, solve_rate=0.481, kl=3e-4, rollout_tokens=1700,
+          rollout_seconds=0.2, trained_tokens=9000, train_seconds=0.3, seconds=0.61)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("seconds", "text"), [
+    (0.61, "0.6 s"), (42.4, "42 s"), (59.9, "60 s"), (125, "2:05"), (3725, "1:02:05")])
+def test_durations_read_as_a_person_says_them(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(950, "950"), (8500, "8.5k"), (21000, "21k"), (1.2e6, "1.2M")])
+def test_large_numbers_keep_two_digits(value, text):
+    assert thousands(value) == text
+
+
+def test_a_step_line_holds_every_number_with_its_unit():
+    assert step_line(RFT, 250, 145) == (
+        "step 12/250  reward 0.600  solved 48.1%  loss 0.0123  KL 3.0e-04 nats  grad norm 0.500  "
+        "rollout 8.5k tokens/s  training 30k tokens/s  0.61 s  2:25 left")
+
+
+def test_parts_that_took_no_part_are_left_out():
+    sft = row(Step, step=3, loss=1.5, grad_norm=2.0, trained_tokens=500, train_seconds=1.0, seconds=1.25)
+    assert step_line(sft, 200) == "step 3/200  loss 1.5000  grad norm 2.000  training 500 tokens/s  1.25 s"
+
+
+def test_every_step_is_in_the_log_file_but_few_are_on_a_pipe(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
+    log = open_log(tmp_path / "stage.log", "rft", "INFO")
+    with Progress(log, total=50, unit="steps", label="rft") as progress:
+        for step in range(1, 51):
+            progress.step(row(Step, step=step))
+    assert (tmp_path / "stage.log").read_text().count("INFO step ") == 50
+    shown = pipe.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in shown] == ["rft: step 1/50", "rft: step 50/50"]
+
+
+def test_a_terminal_gets_a_bar_and_no_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    log = open_log(tmp_path / "stage.log", "rft", "INFO")
+    with Progress(log, total=2, unit="steps", label="rft") as progress:
+        progress.step(row(Step, step=1))
+        progress.step(row(Step, step=2))
+    assert "2/2 steps" in terminal.getvalue()
+    assert "\n" not in terminal.getvalue().rstrip("\n")
+
+
+def test_other_work_is_counted_in_its_own_unit(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
+    with Progress(open_log(tmp_path / "stage.log", "evaluate", "INFO"), 300, "rows", "evaluate") as progress:
+        progress.advance(100, "greedy")
+    assert pipe.getvalue().startswith("evaluate: 100/300 rows  greedy")
+
+
+def test_time_left_is_judged_by_this_life_of_the_stage(tmp_path, monkeypatch):
+    clock = iter([0.0, 2.0, 2.0, 2.0])
+    monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: next(clock))
+    progress = Progress(open_log(tmp_path / "stage.log", "rft", "INFO"), 110, "steps", "rft", done=100)
+    progress._move_to(102)  # two steps in two seconds: eight are left
+    assert progress.left_seconds() == pytest.approx(8.0)

@@ -1,0 +1,155 @@
+"""Metrics: their names, that they never hold a step up, and what the monitors are told."""
+
+import logging
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline import tracking
+from pipeline.errors import ConfigError
+from pipeline.process import namespace
+from pipeline.records import Score, Step
+from tests.factories import row
+from tests.fake_run import FakeRun
+
+
+def context(root, kind: str, stage: str = "rft", **monitor_args):
+    """What a stage hands to open_tracker."""
+    directory = FakeRun(root).stage(stage, "rft", complete=False)
+    config = {"monitor": {"monitor_type": kind, "monitor_args": monitor_args}, "checkpoint_root_dir": str(root)}
+    return SimpleNamespace(config=namespace(config), run="toy/first", name=stage, id=directory.name,
+                           directory=directory, log=logging.getLogger("test"))
+
+
+class Memory:
+    """A sink that keeps what it is given; it may be slow, or fail for a while."""
+
+    def __init__(self, failures: int = 0, seconds: float = 0.0):
+        self.failures, self.seconds, self.rows, self.closed = failures, seconds, [], None
+
+    def open(self):
+        time.sleep(self.seconds)
+
+    def write(self, rows):
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("no route to host")
+        self.rows.append(rows)
+
+    def close(self, failed):
+        self.closed = failed
+
+
+def test_steps_have_the_names_of_the_guide_and_nulls_are_left_out():
+    step = row(Step, step=3, loss=0.5, grad_norm=2.0, lr=1e-3, solve_rate=0.25, trained_tokens=600, train_seconds=2.0,
+               seconds=3.0, rollout_tokens=90, rollout_seconds=0.5)
+    metrics = tracking.step_metrics(step)
+    assert metrics["actor/loss"] == 0.5
+    assert metrics["rollout/accuracy/mean"] == 0.25
+    assert metrics["perf/train_tokens_per_second"] == 300
+    assert metrics["perf/throughput"] == 200
+    assert metrics["perf/rollout_tokens_per_second"] == 180
+    assert "actor/ppo_kl" not in metrics
+
+
+def test_every_number_of_a_step_is_tracked():
+    """Whoever adds a column to Step decides here that it has a metric."""
+    from dataclasses import fields
+
+    from pipeline.metrics import STEP_METRICS
+
+    named = {f.name for f in fields(Step)} - {"stage", "step"}
+    assert named - set(STEP_METRICS.values()) == {"rollout_tokens"}  # shown as tokens per second
+
+
+def test_scores_are_named_by_set_and_metric():
+    score = row(Score, taskset="test", metric="pass@4", value=0.5, low=0.4, high=0.6)
+    assert tracking.score_metrics(score) == {
+        "eval/test/pass@4": 0.5, "eval/test/pass@4/low": 0.4, "eval/test/pass@4/high": 0.6}
+
+
+def test_logging_returns_at_once_and_everything_arrives_in_batches():
+    sink = Memory(seconds=0.3)
+    tracker = tracking.Tracker(sink, logging.getLogger("test"))
+    begin = time.perf_counter()
+    for step in range(100):
+        tracker.log({"actor/loss": 1.0, "bad": float("nan")}, step)
+    assert time.perf_counter() - begin < 0.1
+    tracker.close(failed=False)
+    assert [r[:3] for batch in sink.rows for r in batch] == [("actor/loss", 1.0, step) for step in range(100)]
+    assert len(sink.rows) < 5
+    assert sink.closed is False
+
+
+def test_a_failing_monitor_is_told_once_and_offered_everything_again(monkeypatch, caplog):
+    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.01)
+    sink = Memory(failures=3)
+    tracker = tracking.Tracker(sink, logging.getLogger("test"))
+    tracker.log({"actor/loss": 1.0}, 1)
+    time.sleep(0.2)
+    tracker.close(failed=True)
+    assert [r[:3] for batch in sink.rows for r in batch] == [("actor/loss", 1.0, 1)]
+    assert caplog.text.count("no route to host") == 1
+    assert sink.closed is True
+
+
+def test_a_monitor_that_never_works_stops_nothing(monkeypatch, caplog):
+    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.01)
+    tracker = tracking.Tracker(Memory(failures=10**6), logging.getLogger("test"))
+    tracker.log({"a": 1.0, "b": 2.0}, 1)
+    tracker.close(failed=False)
+    assert "2 metrics never reached the monitor" in caplog.text
+
+
+def test_none_takes_everything_and_starts_nothing(tmp_path):
+    with tracking.open_tracker(context(tmp_path, "none")) as tracker:
+        tracker.log_step(row(Step, step=1))
+        tracker.log_scores([row(Score)], 1)
+
+
+@pytest.mark.parametrize(("kind", "arguments", "words"), [
+    ("mlflow", {"password": "x"}, "MLFLOW_TRACKING_PASSWORD"),
+    ("mlflow", {"username": "x"}, "MLFLOW_TRACKING_USERNAME"),
+    ("wandb", {"api_key": "x"}, "WANDB_API_KEY"),
+    ("mlflow", {"uri": "https://me:secret@host"}, "the address holds a password"),
+    ("mlflow", {"url": "x"}, "Did you mean 'uri'"),
+    ("none", {"uri": "x"}, "Known: none"),
+    ("mlfow", {}, "Did you mean 'mlflow'"),
+])
+def test_wrong_settings_are_refused_with_what_to_do(kind, arguments, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        tracking.check_monitor(kind, arguments)
+    assert "secret@" not in str(caught.value)
+
+
+def test_a_monitor_that_is_not_installed_names_the_extra(monkeypatch):
+    monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"ouroboros-rft\[wandb\]"):
+        tracking.check_monitor("wandb", {})
+
+
+def test_tensorboard_writes_event_files(tmp_path):
+    pytest.importorskip("tensorboard")
+    made = context(tmp_path, "tensorboard")
+    with tracking.open_tracker(made) as tracker:
+        tracker.log({"actor/loss": 1.0}, 1)
+    assert list((made.directory / "tensorboard").glob("events.out.tfevents.*"))
+
+
+@pytest.mark.slow
+def test_mlflow_has_one_run_a_pipeline_and_one_a_stage_however_often_it_resumes(tmp_path):
+    for stage, first in (("sft", 1), ("rft", 1), ("rft", 3)):
+        with tracking.open_tracker(context(tmp_path, "mlflow", stage)) as tracker:
+            tracker.log({"actor/loss": 1.0 / first, "eval/test/pass@4": 0.5}, first)
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    runs = {run.info.run_name: run for run in client.search_runs([client.get_experiment_by_name("toy").experiment_id])}
+    assert set(runs) == {"first", "sft", "rft"}
+    assert runs["rft"].data.tags["mlflow.parentRunId"] == runs["first"].info.run_id
+    assert runs["rft"].data.params["buffer.total_steps"] == "4"
+    history = client.get_metric_history(runs["rft"].info.run_id, "actor/loss")
+    assert [(m.step, round(m.value, 3)) for m in history] == [(1, 1.0), (3, 0.333)]
+    assert runs["rft"].data.metrics["eval/test/pass_at_4"] == 0.5
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}

@@ -1,0 +1,171 @@
+"""The report page, over a small run made by hand."""
+
+import logging
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline import charts, findings
+from pipeline.files import read_json
+from pipeline.process import Context, namespace
+from stages import report
+from tests.fake_run import FakeRun
+
+
+def make(run: FakeRun) -> str:
+    """Makes the report of a fake run; the text of the page."""
+    directory = run.report()
+    run.view()
+    spec = read_json(directory / "stage.json")
+    inputs = {role: Path(d) for role, d in spec["inputs"].items()}
+    log = logging.getLogger("test")
+    report.work(Context(run.run, "report", spec["identity"], directory, namespace(spec["config"]), inputs, log))
+    return (run.path / "report.html").read_text(encoding="utf-8")
+
+
+def text(html: str) -> str:
+    """What a reader sees, on one line."""
+    return re.sub(r"\s+", " ", re.sub(r"<style>.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    run = FakeRun(tmp_path_factory.mktemp("run"), steps=6)
+    run.data()
+    run.sft()
+    run.evaluate("sft", 0.38)
+    run.rft()
+    run.evaluate("rft", 0.81)
+    return make(run)
+
+
+def test_the_headline_is_the_solve_rate_before_and_after_with_intervals(page):
+    assert "38% → 81%" in text(page)
+    assert "38.0% [35.0, 41.0] after sft , 81.0% [78.0, 84.0] after rft" in text(page)
+
+
+def test_every_section_is_there(page):
+    for heading in ("Stages", "Learning", "Evaluation", "Time", "Data", "Rollouts", "Agreement", "Provenance", "SQL"):
+        assert re.search(rf"<h2[^>]*>[^<]*{heading}", page), heading
+    words = text(page)
+    assert "6 rows read = 4 kept (3 train, 1 test) + 2 dropped." in words
+    assert "text_length_filter 1 0 characters, needed 5" in words
+    assert "rft, step 1 " in words
+    assert "rft, step 6 " in words
+    assert "48 rollouts by vllm 0.32.0" in words
+
+
+def test_rollout_text_is_escaped(page):
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "make &lt;b&gt;7&lt;/b&gt; from" in page
+
+
+def test_nothing_is_fetched_from_anywhere(page):
+    assert not re.search(r"""(?:src|href|url|@import)\s*[=(]?\s*["'(]?\s*(?:https?:)?//""", page)
+    assert "http" not in page
+    assert "<link" not in page
+    assert "<img" not in page
+
+
+def test_pictures_and_tables_can_be_heard(page):
+    pictures = re.findall(r"<svg[^>]*>", page)
+    assert len(pictures) == 14  # the DAG; 3 curves of sft and 7 of rft; 1 + 2 stacks
+    assert all('role="img"' in p and "aria-label=" in p for p in pictures)
+    for table in re.findall(r"<table>.*?</table>", page, re.DOTALL):
+        assert '<th scope="col"' in table
+
+
+def test_the_page_is_well_formed(page):
+    open_tags, void = [], {"meta", "br"}
+
+    class Balance(HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            if tag not in void:
+                open_tags.append(tag)
+
+        def handle_startendtag(self, tag, attributes):
+            pass
+
+        def handle_endtag(self, tag):
+            assert open_tags.pop() == tag
+
+    Balance().feed(page)
+    assert open_tags == []
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_a_run_of_sft_alone_without_evaluation(tmp_path):
+    run = FakeRun(tmp_path, steps=2)
+    run.data()
+    run.sft()
+    page = make(run)
+    assert "1.98 → 1.96" in text(page)  # 2 x 0.99, 2 x 0.99^2
+    assert "Evaluation</h2>" not in page
+    assert "Rollouts</h2>" not in page
+
+
+def test_without_rollouts_the_evaluated_answers_are_shown(tmp_path):
+    run = FakeRun(tmp_path, steps=1)
+    run.data()
+    run.sft()
+    run.evaluate("sft", 0.38)
+    assert "evaluation of sft" in make(run)
+
+
+def test_one_evaluation_and_rft_gives_the_solve_rate_of_training(tmp_path):
+    run = FakeRun(tmp_path, steps=3)
+    run.data()
+    run.rft("model")
+    assert "Solve rate in training (rft)" in text(make(run))
+
+
+def test_stages_come_after_their_inputs_and_evaluations_after_their_model(tmp_path):
+    specs = {name: {"kind": kind, "directory": f"store/{name}-0", "inputs": {str(i): f"store/{i}-0" for i in inputs}}
+             for name, kind, inputs in (("rft", "rft", ["sft"]), ("evaluate_sft", "evaluate", ["sft"]),
+                                        ("sft", "train", ["curate"]), ("curate", "curate", []))}
+    specs = {name: {**spec, "name": name} for name, spec in specs.items()}
+    assert [s["name"] for s in report.in_order(specs)] == ["curate", "sft", "evaluate_sft", "rft"]
+
+
+# ----------------------------------------------------------------------------------------------- pictures, findings
+
+
+def test_smoothing_keeps_a_constant_and_weighs_neighbours():
+    assert charts.smooth(np.full(9, 3.0), 2.0) == pytest.approx(np.full(9, 3.0))
+    near = np.exp(-0.5)  # weight of the next point at width 1
+    assert charts.smooth(np.array([0.0, 1.0]), 1.0) == pytest.approx([near / (1 + near), 1 / (1 + near)])
+
+
+def test_long_curves_are_averaged_in_bins_and_gaps_left_out():
+    x, y = charts.thin(np.arange(6.0), np.array([0, 2, np.nan, 4, 6, 8]), most=2)
+    assert list(x) == [4 / 3, 4.5]  # steps 0, 1, 3 and 4, 5
+    assert list(y) == [2.0, 7.0]
+
+
+def test_labels_of_small_numbers_are_not_cut():
+    svg = charts.curve("c", "kl", np.arange(1, 5), np.array([1.0e-4, 1.5e-4, 1.2e-4, 1.8e-4]))
+    assert "1e−4" in svg
+    assert re.search(r"kl by step: [\d.e-]+ at step 1, [\d.e-]+ at step 4", svg)
+
+
+def test_edges_that_a_longer_way_implies_are_left_out():
+    box = [charts.Box("a", "", [], False), charts.Box("b", "", ["a"], False), charts.Box("c", "", ["a", "b"], False)]
+    assert charts._edges(box) == [("a", "b"), ("b", "c")]
+
+
+def test_two_boxes_never_share_a_place():
+    boxes = [charts.Box(n, "", [], False) for n in "abc"]
+    column, lane = charts._places(boxes)
+    assert len({(column[n], lane[n]) for n in "abc"}) == 3
+
+
+def test_best_worst_and_random_are_three_different_rollouts():
+    rows = [{"id": i, "reward": r} for i, r in enumerate([0.5, None, 1.0, 0.0])]
+    assert [(r["which"], r["id"]) for r in findings.pick_three(rows)] == [("best", 2), ("worst", 3), ("random", 0)]
+    assert [r["which"] for r in findings.pick_three(rows[:1])] == ["only"]
+    assert [r["which"] for r in findings.pick_three([{"id": 0, "reward": None}])] == ["random"]
