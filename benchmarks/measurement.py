@@ -43,7 +43,7 @@ def open_run(arguments: argparse.Namespace) -> View:
 
 
 def machine() -> dict:
-    """What was measured on. load: processes that ran or waited to run in the minute before; near 0 on a quiet machine."""
+    """What was measured on. load: processes that wanted to run in the minute before; near 0 on a quiet machine."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -72,9 +72,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence]) -> str:
     cells = [list(header), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     cells.insert(1, ["-" * width for width in widths])
+    sides = [str.ljust, *[str.rjust] * (len(header) - 1)]
     return "\n".join(
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-        .rstrip() for row in cells
+        "  ".join(side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)).rstrip()
+        for row in cells
     )
 
 

@@ -9,9 +9,9 @@ wall seconds from the end of one step to the end of the next. Started by benchma
 
 import argparse
 import json
-import os
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from operators.reward import load_reward
@@ -56,7 +56,7 @@ def grpo_settings(config, steps: int, directory: str):
         weight_decay=optimizer.weight_decay, adam_beta1=optimizer.betas[0], adam_beta2=optimizer.betas[1],
         max_grad_norm=config.trainer.grad_clip, beta=0.0, epsilon=clip.get("clip_range_low", 0.2),
         epsilon_high=clip.get("clip_range_high", 0.2), gradient_checkpointing=False, save_strategy="no",
-        report_to="none", logging_steps=10, disable_tqdm=True, log_completions=False,
+        report_to="none", logging_steps=1, disable_tqdm=True, log_completions=False,
     )
 
 
@@ -87,8 +87,8 @@ def train(stage: Path, steps: int) -> dict:
             callbacks=[clock],
         )
         trainer.train()
-    seconds = [b - a for a, b in zip(clock.ends, clock.ends[1:], strict=False)]
-    return {"seconds": seconds, "threads": int(os.environ.get("OMP_NUM_THREADS", "0")), "log": trainer.state.log_history}
+    seconds = [b - a for a, b in pairwise(clock.ends)]
+    return {"seconds": seconds, "log": trainer.state.log_history}
 
 
 def main() -> None:

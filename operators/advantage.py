@@ -5,6 +5,10 @@ status ok). The query yields one row per row of `batch`: (experience_id, advanta
 to each of its action tokens.
 """
 
+import math
+
+from pipeline.errors import ConfigError
+
 
 def grpo(epsilon: float = 1e-6) -> str:
     """Group-relative advantage (Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, eq. 3 with outcome rewards).
@@ -12,9 +16,12 @@ def grpo(epsilon: float = 1e-6) -> str:
     A = (r - mean_group) / (std_group + epsilon), std the unbiased (n - 1) form. A group is the rows of one task in one
     explorer step. Sums to zero over a group. Degenerate: equal rewards, or a group of one, give 0.
     """
+    if not isinstance(epsilon, (int, float)) or not 0 < epsilon < math.inf:
+        raise ConfigError(f"algorithm.advantage_fn_args.epsilon={epsilon!r}: needed a number greater than 0, or equal "
+                          "rewards would divide by 0.")
     return f"""
         SELECT experience_id,
-               (reward - avg(reward) OVER by_group) / (coalesce(stddev_samp(reward) OVER by_group, 0) + {epsilon!r})
+               (reward - avg(reward) OVER by_group) / (coalesce(stddev_samp(reward) OVER by_group, 0) + {float(epsilon)!r})
                AS advantage
         FROM batch
         WINDOW by_group AS (PARTITION BY group_id)"""

@@ -24,9 +24,9 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """
     count = len(values)
     mean = math.fsum(values) / count
-    variance = math.fsum((v - mean) ** 2 for v in values) / (count - 1) if count > 1 else 0.0
-    if variance == 0.0:
-        return mean, *wilson(mean * count, count)
+    if min(values) == max(values):  # not variance == 0: rounding leaves 1e-33 of equal thirds
+        return values[0], *wilson(values[0] * count, count)
+    variance = math.fsum((v - mean) ** 2 for v in values) / (count - 1)
     half = Z * math.sqrt(variance / count)
     return mean, max(mean - half, 0.0), min(mean + half, 1.0)
 

@@ -13,6 +13,7 @@ from pipeline import files, records, tables
 from pipeline.errors import ModelError
 
 WEIGHTS = "model.safetensors"
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf")  # of any framework
 
 
 def model_directory(directory: Path) -> Path:
@@ -69,10 +70,10 @@ def keep_newest(stage: Path, count: int) -> None:
 def copy_model_files(source: Path, target: Path) -> None:
     """Everything of a Hugging Face directory but the weights: configuration, tokenizer, chat template."""
     target.mkdir(parents=True, exist_ok=True)
-    ours = {files.MANIFEST, "stage.json"}
     for path in source.iterdir():
-        weights = path.suffix in (".safetensors", ".bin", ".log") or path.name.endswith(".index.json")
-        if path.is_file() and not weights and path.name not in ours and not path.name.startswith("."):
+        weights = path.suffix in WEIGHT_SUFFIXES or path.name.endswith(".index.json")
+        ours = path.name in (files.MANIFEST, "stage.json") or path.suffix == ".log"
+        if path.is_file() and not weights and not ours and not path.name.startswith("."):
             shutil.copyfile(path, target / path.name)
 
 
@@ -108,6 +109,7 @@ def rewind(stage: Path) -> int:
             record.unlink(missing_ok=True)
             tables.step_file(stage, "experience", explored).unlink()
     for directory in (stage / "weights").glob("version=*"):
-        if int(directory.name.removeprefix("version=")) > step:
+        # without a checkpoint the trainer publishes version 0 again: the explorer must not load it while it is replaced
+        if int(directory.name.removeprefix("version=")) > step or not complete:
             shutil.rmtree(directory)
     return step

@@ -12,9 +12,10 @@ from typing import Any
 
 from pipeline import config as settings
 from pipeline.errors import ConfigError, nearest
+from pipeline.schedule import Schedule
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-SECRETS = re.compile(r"(api_key|password|token|secret)$")
+SECRETS = re.compile(r"(api_key|password|token|secret)$", re.IGNORECASE)
 
 
 def compose(overrides: list[str]) -> dict[str, Any]:
@@ -25,7 +26,8 @@ def compose(overrides: list[str]) -> dict[str, Any]:
         _override_stage(config, override)
     problems = check(config)
     for stage in config["stages"]:
-        problems += [f"stage '{stage.get('stage_name')}': {p}" for p in check(effective(config, stage))]
+        own = check(effective(config, stage)) + _stage_name_problems(stage["stage_name"])
+        problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]
     if problems:
         raise ConfigError("the configuration has problems:\n  " + "\n  ".join(dict.fromkeys(problems)))
     return config
@@ -47,8 +49,9 @@ def effective(config: dict, stage: dict) -> dict:
 
 
 def groups() -> dict[str, list[str]]:
-    """Config groups of conf/ and their choices."""
-    return {d.name: sorted(f.stem for f in d.glob("*.yaml")) for d in sorted(CONF.iterdir()) if d.is_dir()}
+    """Config groups of conf/ and their choices. What Data-Juicer reads is in its own format, and none."""
+    found = (d for d in sorted(CONF.iterdir()) if d.is_dir() and d.name != "data_juicer")
+    return {d.name: sorted(f.stem for f in d.glob("*.yaml")) for d in found}
 
 
 def known_keys() -> list[str]:
@@ -61,13 +64,19 @@ def _known(overrides: list[str]) -> list[str]:
     sections = {key.rsplit(".", n)[0] for key in leaves for n in range(1, key.count(".") + 1)}
     problems = []
     for override in overrides:
-        if "=" not in override and not override.startswith("~"):
-            problems.append(f"'{override}' is no override; write key=value.")
+        if "=" not in override or override.startswith("~"):
+            problems.append(f"'{override}' is no override; write key=value. (A setting cannot be deleted: give it "
+                            "another value, such as null.)")
             continue
-        key = override.lstrip("+~").split("=", 1)[0].split("@")[0]
+        key, value = override.lstrip("+").split("=", 1)
+        if key in groups():
+            value = value.strip("'\"")
+            problems += [] if value in groups()[key] else [
+                f"unknown {key} '{value}'.{nearest(value, groups()[key])} Known: {', '.join(groups()[key])}."]
+            continue
         free = any(key.startswith(k + ".") for k, f in leaves.items() if f.default is dataclasses.MISSING)
         plain = re.sub(r"\.\d+(?=\.|$)", ".*", key)
-        if not (key in leaves or plain in leaves or key in sections or key in groups() or free):
+        if not (key in leaves or plain in leaves or key in sections or free):
             problems.append(f"unknown key '{key}'.{nearest(key, [*leaves, *groups()])}")
     if problems:
         raise ConfigError("\n  ".join(problems) + "\n`ouro config show` prints every key.")
@@ -81,10 +90,11 @@ def _allow_new_arguments(overrides: list[str]) -> list[str]:
 
 
 def _hydra(overrides: list[str]) -> dict[str, Any]:
+    import yaml
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
-    from hydra.errors import HydraException
+    from hydra.errors import HydraException, OverrideParseException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -98,7 +108,10 @@ def _hydra(overrides: list[str]) -> dict[str, Any]:
         cause = error.__cause__
         if isinstance(cause, OmegaConfBaseException):
             raise _explain(cause, "the configuration") from error
-        raise ConfigError(str(error)) from error
+        which = f"'{error.override}': " if isinstance(error, OverrideParseException) else ""
+        raise ConfigError(which + re.sub(r"\n.*--multirun.*", "", str(error))) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"a file of conf/ is no YAML: {error}") from error
 
 
 def _explain(error, where: str) -> ConfigError:
@@ -114,9 +127,16 @@ def _explain(error, where: str) -> ConfigError:
 def _override_stage(config: dict, override: str) -> None:
     """Applies `stages.<name>.key=value` to the stage of that name."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
-    parsed = OverridesParser.create().parse_override(override)
+    try:
+        parsed = OverridesParser.create().parse_override(override)
+    except HydraException as error:
+        raise ConfigError(f"'{override}' is no override ({error}); write stages.<stage_name>.key=value.") from error
+    if parsed.is_delete() or parsed.is_sweep_override():
+        raise ConfigError(f"'{override}': needed one value, stages.<stage_name>.key=value. A list is [1,2], a text "
+                          "with commas goes in quotes; a stage is left out by another list `stages`.")
     _, name, *path = parsed.key_or_group.split(".")
     names = [s.get("stage_name") for s in config["stages"]]
     if name not in names or not path:
@@ -126,6 +146,12 @@ def _override_stage(config: dict, override: str) -> None:
     stage = OmegaConf.create(copy.deepcopy(config["stages"][index]))
     OmegaConf.update(stage, ".".join(path), parsed.value(), force_add=True)
     config["stages"][index] = OmegaConf.to_container(stage)
+
+
+def _stage_name_problems(name: Any) -> list[str]:
+    if isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+        return []
+    return [f"stage_name={name!r}: needed a letter, then letters, digits and '_'; it names a rule and a directory."]
 
 
 def check(config: dict) -> list[str]:
@@ -176,11 +202,39 @@ def _rules(c: dict) -> list[str]:
     needed = model["max_prompt_tokens"] + model["max_response_tokens"]
     if model["max_model_len"] is not None and model["max_model_len"] < needed:
         problems.append(f"model.max_model_len={model['max_model_len']}: prompt + response need {needed} tokens.")
-    if c["algorithm"]["algorithm_type"] == "grpo" and c["algorithm"]["repeat_times"] < 2:
-        problems.append("algorithm.repeat_times=1: grpo compares the rollouts of a group, needed at least 2.")
+    budget = c["trainer"]["max_token_len_per_gpu"]
+    if budget < needed:
+        problems.append(f"trainer.max_token_len_per_gpu={budget}: a sequence is not cut, and the longest, prompt + "
+                        f"response, has {needed} tokens.")
+    betas = c["algorithm"]["optimizer"]["betas"]
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        problems.append(f"algorithm.optimizer.betas={betas}: needed two numbers, at least 0 and less than 1.")
+    if c["algorithm"]["algorithm_type"] == "grpo":
+        problems += _rollout_rules(c)
     pipeline = c["data_processor"]["task_pipeline"]
     if pipeline["generator"] and pipeline["inputs"]:
         problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")
+    return problems
+
+
+def _rollout_rules(c: dict) -> list[str]:
+    """Rules for training on rollouts."""
+    algorithm, buffer, taskset = c["algorithm"], c["buffer"], c["buffer"]["explorer_input"]["taskset"]
+    problems = []
+    if algorithm["advantage_fn"] == "grpo" and algorithm["repeat_times"] < 2:
+        problems.append("algorithm.repeat_times=1: grpo compares the rollouts of a group, needed at least 2.")
+    if taskset["repeat_times"] not in (None, algorithm["repeat_times"]):
+        problems.append(f"buffer.explorer_input.taskset.repeat_times={taskset['repeat_times']}: rollouts to train on "
+                        f"follow algorithm.repeat_times={algorithm['repeat_times']}: set that.")
+    for name, value in taskset["rollout_args"].items():
+        if value not in (None, c["model"][name]):
+            problems.append(f"buffer.explorer_input.taskset.rollout_args.{name}={value}: rollouts to train on follow "
+                            f"model.{name}={c['model'][name]}, by which the trainer scores them: set that.")
+    explored = buffer["batch_size"] * algorithm["repeat_times"]
+    try:
+        Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)
+    except ConfigError as error:
+        problems.append(str(error))
     return problems
 
 

@@ -89,6 +89,8 @@ class Format:
 
 @dataclass
 class RolloutArgs:
+    """How an eval set is sampled; rollouts to train on follow the section model, by which the trainer scores them."""
+
     temperature: float | None = setting(None, "null: model.temperature", ge=0)
     top_p: float | None = setting(None, "null: model.top_p", gt=0, le=1)
     top_k: int | None = setting(None, "null: model.top_k", ge=-1)
@@ -98,7 +100,7 @@ class RolloutArgs:
 class Taskset:
     name: str = setting("taskset", "name in tables and metrics")
     split: str = setting("train", "split of the curated tasks", choices=("train", "test"))
-    repeat_times: int | None = setting(None, "responses per task; null: algorithm.repeat_times (train), 1 (eval)", ge=1)
+    repeat_times: int | None = setting(None, "sampled responses per task, eval sets only; null: 1", ge=1)
     limit: int | None = setting(None, "use only the first so many tasks", ge=1)
     rollout_args: RolloutArgs = section(RolloutArgs)
     default_workflow_type: str | None = setting(None, "null: explorer_input.default_workflow_type")

@@ -60,6 +60,11 @@ def read_json(path: Path) -> dict:
         raise StageError(f"{path} is not valid JSON ({error}). Delete it and run the same command again.") from error
 
 
+def in_store(directory: str | Path, root: str | Path) -> bool:
+    """Whether a directory is that of a stage below `root`; a user's own model directory is not."""
+    return Path(directory).parent == Path(root) / "store"
+
+
 def is_complete(directory: Path) -> bool:
     """Whether a directory has its manifest."""
     return (Path(directory) / MANIFEST).exists()

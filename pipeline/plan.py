@@ -9,7 +9,6 @@ A stage is handed only the settings in its identity and those marked `how`: it c
 import dataclasses
 import importlib.util
 import os
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +48,7 @@ EXTERNAL = {
     "curate": ("data_processor.task_pipeline.config_path",),
 }
 
-DOTTED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:function
+CODE = ("default_workflow_type", "default_reward_fn_type")  # keys whose value may be package.module:function
 
 HEAVY = ("train", "rft", "evaluate")
 
@@ -82,7 +81,7 @@ class Stage:
     @property
     def upstream(self) -> list[str]:
         """Manifests of the stages it waits for."""
-        return [os.path.join(d, files.MANIFEST) for d in self.inputs.values() if _in_store(d)]
+        return [os.path.join(d, files.MANIFEST) for d in self.inputs.values() if files.in_store(d, self.root)]
 
     @property
     def command(self) -> str:
@@ -170,16 +169,12 @@ def _stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: s
     )
     how = _select(settings, lambda key, item: item.metadata["how"] or key in paths)
     external = {key: _digests(_get(settings, key), root) for key in paths}
-    external |= {name: _digest_code(name) for name in _strings(used) if DOTTED.fullmatch(name)}
-    upstream = {role: (os.path.basename(d) if _in_store(d) else digest_tree(Path(d), root))
+    external |= {name: _digest_code(name) for name in _code(used)}
+    upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))
                 for role, d in inputs.items()}
     content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
     run = f"{settings['project']}/{settings['name']}"
     return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _merge(used, how))
-
-
-def _in_store(directory: str) -> bool:
-    return Path(directory).parent.name == "store"
 
 
 def _model_directory(config: dict) -> str:
@@ -233,22 +228,26 @@ def resolve(path: str) -> Path:
     return Path(path) if Path(path).exists() else CONF.parent / path
 
 
-def _strings(value: Any):
-    """Every string in a nest of dicts and lists."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (dict, list)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _strings(part)
+def _code(value: Any):
+    """Every `package.module:function` below the keys in CODE, in a nest of dicts and lists."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if key in CODE and isinstance(part, str) and ":" in part:
+                yield part
+            else:
+                yield from _code(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _code(part)
 
 
 def _digest_code(dotted: str) -> str:
     """Hash of the user's module behind `package.module:function`, so that an edited reward function is a new stage."""
     try:
         found = importlib.util.find_spec(dotted.partition(":")[0])
-    except ModuleNotFoundError:
+    except (ImportError, ValueError):  # a parent package that does not import, a name that cannot be one
         found = None
-    if found is None or not found.origin:
+    if found is None or not found.has_location:
         raise ConfigError(f"'{dotted}': no such module. Needed package.module:function, with the package installed or "
                           "its parent directory on PYTHONPATH.")
     return files.hash_file(Path(found.origin))

@@ -79,7 +79,9 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
 
 
 def again(directory: Path) -> str:
-    """The command that repeats one stage by hand."""
+    """The command that repeats one stage by hand; one whose specification is gone has to be planned again."""
+    if not (directory / "stage.json").exists():
+        return "ouro run"
     kind = files.read_json(directory / "stage.json")["kind"]
     return f"python -m stages.{kind} {directory}"
 
@@ -93,8 +95,9 @@ def open_stage(directory: Path, log_name: str = "stage.log") -> Context:
     spec = files.read_json(spec_file)
     inputs = {role: Path(d) for role, d in spec["inputs"].items()}
     for role, path in inputs.items():
-        if path.parent.name == "store" and not files.is_complete(path):
-            raise StageError(f"input '{role}' is not complete: {path} has no {files.MANIFEST}. Make it first: {again(path)}")
+        if files.in_store(path, spec["root"]) and not files.is_complete(path):
+            raise StageError(f"input '{role}' is not complete: {path} has no {files.MANIFEST}. Make it first: "
+                             f"{again(path)}")
     config = namespace(spec["config"])
     log = open_log(directory / log_name, spec["name"], config.log.level)
     return Context(spec["run"], spec["name"], spec["identity"], directory, config, inputs, log)

@@ -77,8 +77,15 @@ class Schedule:
 
     def last_with_same_weights(self, explorer_step: int) -> int:
         """The last explorer step that uses the same weights as step s: after it the explorer has to wait."""
-        version, last = self.weights_version(explorer_step), explorer_step
-        while last < self.explorer_steps and self.weights_version(last + 1) == version:
+        return self._last_up_to(self.weights_version(explorer_step), explorer_step)
+
+    def last_before_training(self, trainer_step: int) -> int:
+        """The last explorer step that weights 0 .. t-1 make: colocated, the explorer has the device until then."""
+        return self._last_up_to(trainer_step - 1, self.last_explorer_step(trainer_step))
+
+    def _last_up_to(self, version: int, explorer_step: int) -> int:
+        last = explorer_step
+        while last < self.explorer_steps and self.weights_version(last + 1) <= version:
             last += 1
         return last
 

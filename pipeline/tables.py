@@ -1,6 +1,7 @@
 """Parquet tables, one schema each (pipeline/records.py), and the DuckDB session that asks them questions."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def read(path: Path, record: type) -> pa.Table:
             + _remake(path)
         )
     try:
-        return pq.read_table(path, partitioning=None).cast(records.schema(record))
+        table = pq.read_table(path, columns=records.schema(record).names, partitioning=None)
+        return table.cast(records.schema(record))
     except (pa.ArrowException, OSError, ValueError) as error:  # damaged data, or a null where none is allowed
         raise DataError(f"{path} cannot be read as '{record.__name__}' ({error}). {_remake(path)}") from error
 
@@ -119,11 +121,21 @@ def connect(stages: Iterable[tuple[str, Path]] = ()):
         parts = [f"SELECT NULL::VARCHAR AS run, * FROM _empty_{name}"]
         for run, stage in pairs:
             if any(Path(stage).glob(LOCATIONS[name])):
-                glob = _quote(str(Path(stage) / LOCATIONS[name]))
-                parts.append(f"SELECT {_quote(run)} AS run, * FROM read_parquet({glob}, hive_partitioning=false)")
+                files_of = _quote(f"{_literal(stage)}/{LOCATIONS[name]}")
+                parts.append(f"SELECT {_quote(run)} AS run, * FROM read_parquet({files_of}, hive_partitioning=false)")
         session.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
     return session
 
 
+def source(paths: Iterable[Path]) -> str:
+    """The files as a table in SQL."""
+    return f"read_parquet([{', '.join(_quote(_literal(path)) for path in paths)}], hive_partitioning=false)"
+
+
 def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def _literal(path: Path) -> str:
+    """A path in which DuckDB sees no pattern."""
+    return re.sub(r"([*?[])", r"[\1]", str(path))

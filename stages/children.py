@@ -63,7 +63,12 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
 
 def _start(context: Context, child: Child) -> subprocess.Popen:
     (context.directory / f"{child.name}.error").unlink(missing_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(len(child.cores)), **child.environment}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(len(child.cores)),
+        "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads slow a busy machine down twentyfold
+        **child.environment,
+    }
     if child.ranks == 1:
         # one process needs no rendezvous, but torch.distributed wants to be told so
         environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
@@ -128,6 +133,8 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
 
 def _leave_error(context: Context, name: str, short: str, full: str) -> None:
     context.log.error("%s", full)
+    if (context.directory / f"{name}.error").exists():  # of another rank, which failed first
+        return
     free = shutil.disk_usage(context.directory).free
     note = f" (only {free / 2**20:.0f} MiB are free on that disk)" if free < 2**26 else ""
     files.write_atomic(context.directory / f"{name}.error", lambda path: path.write_text(short + note + "\n"))

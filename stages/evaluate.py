@@ -36,7 +36,8 @@ def sample(context: Context, engine: Engine, tokenizer, taskset, decoding: str) 
     texts = [prompt_text(tokenizer, task.question, source.system_prompt) for task in tasks]
     tokens = prompt_tokens(tokenizer, texts)
     asked = [index for index in range(len(tasks)) for _ in range(runs)]
-    seeds = [request_seed(config.seed, 0, slot) for slot in range(len(asked))]
+    base = config.seed if config.explorer.rollout_model.seed is None else config.explorer.rollout_model.seed
+    seeds = [request_seed(base, 0, slot) for slot in range(len(asked))]
     workflow = load_workflow(taskset.default_workflow_type or source.default_workflow_type)
     sampling = _sampling(config, taskset, decoding)
     outcomes = runner.roll_out(engine, workflow, [tokens[i] for i in asked], seeds, sampling)

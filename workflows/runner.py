@@ -7,6 +7,8 @@ tasks costs exactly one call.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from workflows.engine import Engine, Reply, Request
 from workflows.single_turn import Attempt, Trajectory
@@ -54,14 +56,13 @@ def roll_out(
             reason = f"{len(prompt)} prompt tokens, limit model.max_prompt_tokens={sampling.max_prompt_tokens}"
             outcomes[index] = Outcome("prompt_too_long", reason)
         else:
-            attempt = workflow(prompt)
-            _advance(index, attempt, None, waiting, outcomes)
+            _advance(index, partial(_begin, workflow, prompt), waiting, outcomes)
     while waiting:
         indices = list(waiting)
         replies = engine.generate([_request(waiting[i][1], seeds[i], sampling) for i in indices])
         for index, reply in zip(indices, replies, strict=True):
             attempt, _ = waiting.pop(index)
-            _advance(index, attempt, reply, waiting, outcomes)
+            _advance(index, partial(_go_on, attempt, reply), waiting, outcomes)
     assert all(outcomes)
     return outcomes
 
@@ -72,14 +73,35 @@ def _request(prompt: list[int], seed: int, sampling: Sampling) -> Request:
     )
 
 
-def _advance(index: int, attempt: Attempt, reply: Reply | None, waiting: dict, outcomes: list) -> None:
-    """Hands a reply to an attempt; it then waits for the next, is finished, or has failed."""
+def _begin(workflow: Callable[[list[int]], Attempt], prompt: list[int]) -> tuple[Attempt, list[int]]:
+    attempt = workflow(prompt)
+    return attempt, next(attempt)
+
+
+def _go_on(attempt: Attempt, reply: Reply) -> tuple[Attempt, list[int]]:
+    return attempt, attempt.send(reply)
+
+
+def _advance(index: int, move: Callable[[], tuple[Attempt, list[int]]], waiting: dict, outcomes: list) -> None:
+    """Lets an attempt make its next move; it then waits for a reply, is finished, or has failed."""
     try:
-        waiting[index] = (attempt, attempt.send(reply))
+        waiting[index] = move()
     except StopIteration as done:
-        outcomes[index] = Outcome("ok", trajectory=done.value)
+        problem = _problem(done.value)
+        outcomes[index] = Outcome("workflow_failed", problem) if problem else Outcome("ok", trajectory=done.value)
     except Exception as error:  # the user's workflow: its failure is this row's, not the stage's
         outcomes[index] = Outcome("workflow_failed", f"{type(error).__name__}: {error}")
+
+
+def _problem(returned: Any) -> str | None:
+    """Why what a workflow returned cannot be rewarded and trained on, or None."""
+    if not isinstance(returned, Trajectory):
+        return f"the workflow returned {type(returned).__name__}, needed a Trajectory"
+    lengths = len(returned.response_tokens), len(returned.logprobs), len(returned.action_mask)
+    if len(set(lengths)) != 1 or 0 in lengths:
+        found = "{} response tokens, {} log-probs and an action mask of {}".format(*lengths)
+        return f"the workflow returned {found}; needed one length, at least 1"
+    return None
 
 
 def decode(outcomes: Sequence[Outcome], tokenizer) -> None:
@@ -103,16 +125,17 @@ def reward(
 
 
 def _reward_one(response: str, answer: str, function, arguments: dict, retries: int) -> tuple[str, str | None, dict]:
+    called = getattr(function, "__name__", type(function).__name__)
     for left in range(retries, -1, -1):
         try:
             components = {name: float(value) for name, value in function(response, answer, **arguments).items()}
         except Exception as error:  # the user's reward function: its failure is this row's, not the stage's
             if left == 0:
-                return "reward_failed", f"{function.__name__} raised {type(error).__name__}: {error}", {}
+                return "reward_failed", f"{called} raised {type(error).__name__}: {error}", {}
             continue
         bad = [name for name, value in components.items() if not math.isfinite(value)]
         if bad or not components:
             found = f"{bad[0]}={components[bad[0]]}" if bad else "no components"
-            return "reward_failed", f"{function.__name__} returned {found}", {}
+            return "reward_failed", f"{called} returned {found}", {}
         return "ok", None, components
     raise AssertionError("unreachable: the last attempt returns")

@@ -118,7 +118,7 @@ class Rollouts:
         Raises StageError when none of its rows can be trained on.
         """
         last = self.schedule.last_explorer_step(step)
-        waited = self._wait(last)
+        waited = self._wait(step, last)
         begin, end = self.schedule.slots(step)
         per_step = self.schedule.rows_per_explorer_step
         explored = range(begin // per_step + 1, last + 1)
@@ -129,11 +129,11 @@ class Rollouts:
                              "from experience group by all\".")
         return self._to_batch(step, last, found, waited)
 
-    def _wait(self, explorer_step: int) -> float:
-        """Colocated, the device is free only after the last explorer step with the same weights."""
+    def _wait(self, step: int, explorer_step: int) -> float:
+        """Colocated, the device is free only when the explorer can do nothing more with the weights it was given."""
         config = self.context.config
         if config.mode == "colocate":
-            explorer_step = self.schedule.last_with_same_weights(explorer_step)
+            explorer_step = self.schedule.last_before_training(step)
         return wait_for(
             tables.step_file(self.context.directory, "rollouts", explorer_step), config.synchronizer.sync_timeout,
             f"explorer step {explorer_step}", self.context.directory / "explorer.log",
@@ -141,11 +141,11 @@ class Rollouts:
 
     def _select(self, explored: list[int], begin: int, end: int) -> dict:
         """Rows begin .. end of the stage (half-open), usable ones only, with advantages; a dict of columns."""
-        paths = [str(tables.step_file(self.context.directory, "experience", s)) for s in explored]
+        source = tables.source(tables.step_file(self.context.directory, "experience", s) for s in explored)
         per_step = self.schedule.rows_per_explorer_step
         self.session.execute(
             f"CREATE OR REPLACE TEMP TABLE rows_read AS SELECT *, (step - 1) * {per_step} + slot AS position "
-            f"FROM read_parquet({paths!r}, hive_partitioning=false)"
+            f"FROM {source}"
         )
         self.session.execute("CREATE OR REPLACE TEMP VIEW batch AS SELECT * FROM rows_read WHERE status = 'ok'")
         return self.session.execute(

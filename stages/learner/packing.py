@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError
 class Row:
     """One sequence to train on.
 
-    tokens: [L] prompt and response token ids; prompt_length: P < L.
+    tokens: [L] prompt and response token ids; prompt_length: 0 < P < L (the first response token needs a predecessor).
     mask: [R] 1 on action tokens, R = L - P. old_logprobs: [R] under the sampling policy, None for demonstrations.
     advantage: of every action token. id: experience id, or task id for demonstrations.
     """
@@ -78,6 +78,7 @@ def pack(rows: list[Row], budget: int, rank: int, ranks: int) -> list[MicroBatch
     """The micro-batches of one rank. Token weights are 1 / (action tokens of the whole batch, all ranks)."""
     tokens = sum(sum(row.mask) for row in rows)
     assert tokens > 0, "a train batch without a single action token"
+    assert all(row.prompt_length > 0 for row in rows), "a row without a prompt"
     chosen = bins([len(row.tokens) for row in rows], budget, ranks)
     return [_pack_one(rows, indices, 1.0 / tokens) for indices in chosen[rank::ranks]]
 

@@ -24,7 +24,7 @@ class Result:
     """What one optimizer step saw, over the whole batch and all ranks.
 
     loss: weighted sum. statistics: token means. tokens: through forward and backward, prompts included.
-    logprobs, entropy: row index -> [N] of the rows of this rank.
+    logprobs: row index -> [N] of the rows of this rank.
     """
 
     loss: float

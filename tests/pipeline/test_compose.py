@@ -1,0 +1,193 @@
+"""Configuration: what is accepted, and what a mistake is answered with."""
+
+import pytest
+
+from pipeline.compose import check, compose, effective, groups, mask_secrets
+from pipeline.config import walk
+from pipeline.errors import ConfigError
+from tests.configs import changed, composed
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        compose(list(overrides))
+    return str(caught.value)
+
+
+# -------------------------------------------------------------------------------------------------------- accepted
+
+
+def test_every_shipped_recipe_composes():
+    for name in groups()["recipe"]:
+        config = compose([f"recipe={name}"])
+        assert config["stages"]
+        assert all(effective(config, stage) for stage in config["stages"])
+
+
+def test_an_override_wins_over_the_recipe_and_the_recipe_over_the_default():
+    assert composed()["algorithm"]["optimizer"]["lr"] == 4e-4
+    assert compose(["algorithm.optimizer.lr=5e-4"])["algorithm"]["optimizer"]["lr"] == 5e-4
+    assert composed()["algorithm"]["optimizer"]["eps"] == 1e-8
+
+
+def test_a_stage_has_the_settings_of_all_with_its_own_merged_in_key_by_key():
+    config = compose(["trainer.grad_clip=0.5"])
+    sft, rft = (effective(config, stage) for stage in config["stages"])
+    assert sft["algorithm"]["algorithm_type"] == "sft"
+    assert sft["algorithm"]["optimizer"]["lr"] == 1e-3
+    assert sft["algorithm"]["optimizer"]["weight_decay"] == 0.0  # of the recipe, beside the stage's lr
+    assert rft["algorithm"]["optimizer"]["lr"] == 4e-4
+    assert sft["trainer"]["grad_clip"] == rft["trainer"]["grad_clip"] == 0.5
+
+
+def test_one_stage_can_be_changed():
+    config = compose(["stages.sft.algorithm.optimizer.lr=2e-3", "stages.rft.seed=7", "stages.rft.name=other"])
+    sft, rft = (effective(config, stage) for stage in config["stages"])
+    assert (sft["algorithm"]["optimizer"]["lr"], sft["algorithm"]["optimizer"]["lr_warmup_steps"]) == (2e-3, 10)
+    assert (sft["seed"], rft["seed"]) == (1, 7)
+    assert rft["name"] == "other"
+
+
+def test_arguments_of_functions_are_free():
+    config = compose(["algorithm.policy_loss_fn_args.mine=1", "buffer.explorer_input.taskset.reward_fn_args.x=[1,2]"])
+    assert config["algorithm"]["policy_loss_fn_args"]["mine"] == 1
+    assert config["algorithm"]["policy_loss_fn_args"]["clip_range_high"] == 0.28  # the recipe's stays
+    assert config["buffer"]["explorer_input"]["taskset"]["reward_fn_args"] == {"x": [1, 2]}
+
+
+def test_an_element_of_a_list_can_be_changed():
+    config = compose(["buffer.explorer_input.eval_tasksets.0.limit=5"])
+    assert config["buffer"]["explorer_input"]["eval_tasksets"][0]["limit"] == 5
+
+
+def test_a_variable_of_the_environment_is_filled_in(monkeypatch):
+    monkeypatch.setenv("OURO_TEST_NAME", "from_outside")
+    assert compose(["name=${oc.env:OURO_TEST_NAME}"])["name"] == "from_outside"
+
+
+def test_every_setting_says_what_it_means():
+    for key, item in walk():
+        assert item.metadata["doc"], key
+
+
+# ------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(("override", "meant"), [
+    ("algorithm.optimizer.lrr=1", "algorithm.optimizer.lr"), ("algoritm.optimizer.lr=1", "algorithm.optimizer.lr"),
+    ("algorithm.optimiser.lr=1", "algorithm.optimizer.lr"), ("+buffer.batchsize=1", "buffer.batch_size"),
+    ("recipes=countdown", "recipe"), ("buffer.explorer_input.eval_tasksets.0.limt=5", "limit")])
+def test_an_unknown_key_is_answered_with_the_nearest(override, meant):
+    message = refused(override)
+    assert "unknown key" in message
+    assert f"{meant}'?" in message
+    assert "append" not in message  # Hydra's own advice would hide the typing error
+
+
+def test_an_unknown_key_of_a_stage_is_answered_with_the_nearest():
+    message = refused("stages.rft.algorithm.repeat_tims=4")
+    assert "stage 'rft': unknown key 'algorithm.repeat_tims'" in message
+    assert "algorithm.repeat_times'?" in message
+
+
+def test_an_unknown_stage_lists_those_there_are():
+    assert "no stage 'rtf' in this recipe. Did you mean 'rft'? Stages: sft, rft." in refused("stages.rtf.seed=1")
+
+
+def test_an_unknown_recipe_lists_those_there_are():
+    message = refused("recipe=contdown")
+    assert "unknown recipe 'contdown'. Did you mean 'countdown'?" in message
+    assert all(name in message for name in groups()["recipe"])
+
+
+def test_all_problems_come_at_once_and_each_once():
+    message = refused("algorithm.optimizer.lr=-1", "trainer.zero_stage=7", "model.top_p=0", "trainer.grad_clip=nan")
+    assert message.count("algorithm.optimizer.lr=-1.0: needed at least 0.") == 1
+    assert message.count("trainer.zero_stage=7: needed one of 1, 2, 3.") == 1
+    assert message.count("model.top_p=0.0: needed greater than 0.") == 1
+    assert message.count("trainer.grad_clip=nan: needed at least 0.") == 1
+
+
+def test_several_unknown_keys_come_at_once():
+    message = refused("seeed=1", "nmae=x")
+    assert "'seeed'" in message
+    assert "'nmae'" in message
+
+
+@pytest.mark.parametrize(("key", "value", "bound"), [
+    ("model.top_p", 1.5, "model.top_p=1.5: needed at most 1"), ("cluster.node_num", 2, "needed at most 1"),
+    ("algorithm.repeat_times", 0, "algorithm.repeat_times=0: needed at least 1"),
+    ("algorithm.algorithm_type", "grop", "needed one of sft, grpo. Did you mean 'grpo'?"),
+    ("buffer.explorer_input.eval_tasksets.0.limit", 0, "eval_tasksets.0.limit=0: needed at least 1")])
+def test_a_value_outside_its_bounds(key, value, bound):
+    assert bound in "\n".join(check(changed({key: value})))
+
+
+def test_a_value_of_a_stage_outside_its_bounds():
+    message = refused("stages.sft.buffer.batch_size=0", "stages.rft.buffer.train_batch_size=100")
+    assert "stage 'sft': buffer.batch_size=0: needed at least 1" in message
+    assert "stage 'rft': buffer.train_batch_size=100 neither divides" in message
+
+
+@pytest.mark.parametrize(("override", "key"), [
+    ("seed=abc", "seed"), ("seed=1.5", "seed"), ("seed=null", "seed"), ("model.model_path=[1]", "model.model_path"),
+    ("algorithm.optimizer=3", "algorithm.optimizer"), ("algorithm=grpo", "algorithm"), ("stages=3", "stages"),
+    ("stages.rft.seed=abc", "seed"), ("stages.rft.algorithm.repeat_times.x=4", "algorithm.repeat_times")])
+def test_a_value_of_the_wrong_type_names_the_key(override, key):
+    assert f"key '{key}'" in refused(override)
+
+
+def test_a_missing_variable_of_the_environment_is_named(monkeypatch):
+    monkeypatch.delenv("OURO_TEST_NAME", raising=False)
+    for override in ("name=${oc.env:OURO_TEST_NAME}", "stages.rft.name=${oc.env:OURO_TEST_NAME}"):
+        message = refused(override)
+        assert "OURO_TEST_NAME" in message
+        assert "'name'" in message
+
+
+@pytest.mark.parametrize("override", ["seed", "=3", "~seed", "seed=1,2", "stages.rft", "stages.rft.seed=1,2",
+                                      "stages.rft.seed=[", "~stages.rft", "stages.rft=3", "seed=[", "hydra.run.dir=x"])
+def test_what_is_no_override_is_refused(override):
+    message = refused(override)
+    assert override.lstrip("~").split("=")[0].split(".")[0] in message
+    assert "--multirun" not in message
+
+
+@pytest.mark.parametrize(("key", "value", "words"), [
+    ("model.model_path", "/x", "model.model_path and model.init.enable exclude each other"),
+    ("model.init.hidden_size", 48, "needed a multiple of 32 x num_attention_heads"),
+    ("model.init.num_key_value_heads", 3, "must divide"),
+    ("model.max_model_len", 20, "model.max_model_len=20: prompt + response need 36"),
+    ("trainer.max_token_len_per_gpu", 35, "the longest, prompt + response, has 36 tokens"),
+    ("algorithm.optimizer.betas", [0.9], "betas=[0.9]: needed two numbers"),
+    ("algorithm.optimizer.betas", [0.9, 1.0], "less than 1"),
+    ("algorithm.repeat_times", 1, "grpo compares the rollouts of a group"),
+    ("buffer.train_batch_size", 100, "buffer.train_batch_size=100 neither divides"),
+    ("buffer.explorer_input.taskset.repeat_times", 4, "follow algorithm.repeat_times=8: set that"),
+    ("buffer.explorer_input.taskset.rollout_args.temperature", 0.5, "follow model.temperature=1.0"),
+    ("data_processor.task_pipeline.inputs", ["a.jsonl"], "generator and inputs exclude each other"),
+    ("name", "a b", "name='a b'"), ("project", "..", "project='..'"),
+])
+def test_rules_between_settings(key, value, words):
+    (problem,) = check(changed({key: value}))
+    assert words in problem
+
+
+@pytest.mark.parametrize("stage", ["{a: 1}", "{stage_name: a/b}", "{stage_name: 7}", "{stage_name: ''}"])
+def test_a_stage_needs_a_name_that_can_name_a_rule_and_a_directory(stage):
+    assert "stage_name" in refused(f"stages=[{stage}]")
+
+
+def test_rollouts_without_a_group_are_fine_where_none_is_compared():
+    assert check(changed({"algorithm.repeat_times": 1, "algorithm.advantage_fn": "reinforce"})) == []
+
+
+def test_a_composed_configuration_has_no_problem():
+    assert check(composed()) == []
+
+
+def test_secrets_are_masked_and_what_only_sounds_like_one_is_not():
+    given = {"a": [{"api_key": "x", "max_prompt_tokens": 5}], "MY_TOKEN": "y", "password": None, "secrets": "z"}
+    assert mask_secrets(given) == {
+        "a": [{"api_key": "***", "max_prompt_tokens": 5}], "MY_TOKEN": "***", "password": None, "secrets": "z"}
+    assert given["a"][0]["api_key"] == "x"

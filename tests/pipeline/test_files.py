@@ -1,0 +1,165 @@
+"""Files appear complete or not at all; locks end with their holder."""
+
+import errno
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pipeline import files
+from pipeline.errors import StageError
+
+
+def names(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def write_half(temporary):
+        temporary.write_text("ne")
+        raise RuntimeError("cut off")
+
+    with pytest.raises(RuntimeError, match="cut off"):
+        files.write_atomic(path, write_half)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_temporary_name_is_hidden_and_has_another_suffix(tmp_path):
+    """Globs such as *.parquet must never see a file that is being written."""
+    seen = []
+    files.write_atomic(tmp_path / "a.parquet", lambda temporary: (seen.append(temporary), temporary.touch()))
+    assert seen[0].parent == tmp_path
+    assert seen[0].name.startswith(".")
+    assert seen[0].suffix == ".tmp"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_named_with_what_is_free(tmp_path, monkeypatch, code):
+    def full(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(files.os, "replace", full)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 3 * 2**20}))
+    with pytest.raises(StageError, match=r"no space left for .*a\.json: 3 MiB are free"):
+        files.write_json(tmp_path / "a.json", {})
+    assert names(tmp_path) == []
+
+
+def test_other_errors_of_the_disk_stay_what_they_are(tmp_path, monkeypatch):
+    def denied(*_):
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(files.os, "replace", denied)
+    with pytest.raises(PermissionError):
+        files.write_json(tmp_path / "a.json", {})
+    assert names(tmp_path) == []
+
+
+def test_equal_values_are_equal_files_and_hashes(tmp_path):
+    files.write_json(tmp_path / "a.json", {"b": 1, "a": "ü"})
+    files.write_json(tmp_path / "b.json", {"a": "ü", "b": 1})
+    assert files.hash_file(tmp_path / "a.json") == files.hash_file(tmp_path / "b.json")
+    assert files.read_json(tmp_path / "a.json") == {"a": "ü", "b": 1}
+    assert files.hash_json({"b": 1, "a": 2}) == files.hash_json({"a": 2, "b": 1}) != files.hash_json({"a": 2, "b": 2})
+
+
+def test_hash_is_the_head_of_sha256(tmp_path):
+    """sha256("abc") = ba7816bf 8f01cfea 414140de ... (FIPS 180-2, appendix B.1)."""
+    (tmp_path / "abc").write_bytes(b"abc")
+    assert files.hash_text("abc") == files.hash_file(tmp_path / "abc") == "ba7816bf8f01cfea"
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b"\xff\xfe\x00"])
+def test_what_is_no_json_is_named(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with pytest.raises(StageError, match=r"a\.json is not valid JSON"):
+        files.read_json(tmp_path / "a.json")
+
+
+def test_a_directory_appears_with_all_its_files(tmp_path):
+    with files.new_directory(tmp_path / "version=1") as directory:
+        (directory / "data").write_text("x")
+        files.write_json(directory / files.MANIFEST, {})
+        assert not (tmp_path / "version=1").exists()
+    assert names(tmp_path) == ["version=1"]
+    assert names(tmp_path / "version=1") == ["data", files.MANIFEST]
+    assert files.is_complete(tmp_path / "version=1")
+
+
+def test_a_directory_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), files.new_directory(tmp_path / "version=1") as directory:
+        (directory / "data").write_text("x")
+        raise RuntimeError
+    assert names(tmp_path) == []
+
+
+def test_a_half_written_directory_is_not_complete_and_is_replaced(tmp_path):
+    half = tmp_path / "version=1"
+    half.mkdir()
+    (half / "rubbish").write_text("x")
+    assert not files.is_complete(half)
+    with files.new_directory(half) as directory:
+        files.write_json(directory / files.MANIFEST, {})
+    assert names(half) == [files.MANIFEST]
+
+
+def test_leftovers_of_a_killed_process_go_and_nothing_else(tmp_path):
+    (tmp_path / "deep" / ".version=1.77.tmp" / "inner").mkdir(parents=True)
+    (tmp_path / "deep" / ".a.json.77.tmp").touch()
+    (tmp_path / ".lock").touch()
+    (tmp_path / "a.tmp").touch()
+    files.remove_leftovers(tmp_path)
+    assert names(tmp_path) == [".lock", "a.tmp", "deep"]
+    assert names(tmp_path / "deep") == []
+
+
+@pytest.mark.parametrize(("directory", "root", "inside"), [
+    ("store/sft-1", ".", True), ("/data/store/sft-1", "/data", True), ("/models/store/qwen", "/data", False),
+    ("/data/store/sft-1/model", "/data", False), ("models/qwen", ".", False)])
+def test_a_model_that_lies_in_some_other_store_is_no_stage(directory, root, inside):
+    assert files.in_store(directory, root) is inside
+
+
+# ------------------------------------------------------------------------------------------------------------ locks
+
+HOLD = """
+import sys, time
+from pipeline import files
+with files.locked(sys.argv[1], print):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_lock_waits_tells_who_holds_it_and_is_free_when_the_holder_is_killed(tmp_path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "lock")], stdout=subprocess.PIPE, text=True)
+    told = []
+
+    def kill_it(who):
+        told.append(who)
+        holder.kill()
+
+    try:
+        assert holder.stdout.readline() == "held\n"
+        begin = time.monotonic()
+        with files.locked(tmp_path / "lock", kill_it):
+            assert time.monotonic() - begin < 5
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+    assert told == [f"process {holder.pid}"]
+    assert (tmp_path / "lock").read_text() == f"process {os.getpid()}"
+
+
+def test_a_lock_is_given_back_by_an_error(tmp_path):
+    with pytest.raises(RuntimeError), files.locked(tmp_path / "lock", print):
+        raise RuntimeError
+    with files.locked(tmp_path / "lock", lambda who: pytest.fail(f"still held by {who}")):
+        pass

@@ -1,0 +1,271 @@
+"""What changes a stage's identity, what does not, and what a plan leaves on the disk."""
+
+import importlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline import files
+from pipeline.errors import ConfigError, DataError, ModelError
+from pipeline.plan import digest_tree, make_plan
+from tests.configs import changed
+
+
+def planned(root: Path, values: dict | None = None):
+    return make_plan(changed({"checkpoint_root_dir": str(root), **(values or {})}))
+
+
+def identities(root: Path, values: dict | None = None) -> dict[str, str]:
+    return {stage.name: stage.identity for stage in planned(root, values).stages}
+
+
+def re_run(root: Path, values: dict) -> set[str]:
+    """Names of the stages whose identity changes with `values`."""
+    before, after = identities(root), identities(root, values)
+    assert before.keys() == after.keys()
+    return {name for name in before if before[name] != after[name]}
+
+
+AFTER_SFT = {"evaluate_sft", "rft", "evaluate_rft", "report"}
+EVALS = "buffer.explorer_input.eval_tasksets"
+ALL = {"tasks", "curate", "model", "sft"} | AFTER_SFT
+
+
+# -------------------------------------------------------------------------------------------------------- the stages
+
+
+def test_stages_in_order_and_what_they_read(tmp_path):
+    plan = planned(tmp_path)
+    inputs = {s.name: {role: Path(d).name.split("-")[0] for role, d in s.inputs.items()} for s in plan.stages}
+    assert list(inputs) == ["tasks", "curate", "model", "sft", "evaluate_sft", "rft", "evaluate_rft", "report"]
+    assert inputs["curate"] == {"tasks": "tasks"}
+    assert inputs["sft"] == {"tasks": "curate", "model": "model"}
+    assert inputs["evaluate_sft"] == inputs["rft"] == {"tasks": "curate", "model": "sft"}
+    assert inputs["evaluate_rft"] == {"tasks": "curate", "model": "rft"}
+    assert set(inputs["report"]) == ALL - {"report"}
+    assert [s.name for s in plan.stages if s.heavy] == ["sft", "evaluate_sft", "rft", "evaluate_rft"]
+
+
+def test_a_stage_waits_for_the_manifests_of_its_inputs(tmp_path):
+    rft = next(s for s in planned(tmp_path).stages if s.name == "rft")
+    assert sorted(rft.upstream) == sorted(os.path.join(d, "manifest.json") for d in rft.inputs.values())
+    assert rft.manifest == os.path.join(tmp_path, "store", f"rft-{rft.identity}", "manifest.json")
+
+
+def test_without_evaluation_sets_there_is_no_evaluation(tmp_path):
+    assert [s.name for s in planned(tmp_path, {EVALS: []}).stages] == [
+        "tasks", "curate", "model", "sft", "rft", "report"]
+
+
+def test_a_stage_is_handed_only_what_is_in_its_identity_or_says_how(tmp_path):
+    by_name = {s.name: s.config for s in planned(tmp_path).stages}
+    assert "algorithm" not in by_name["tasks"]
+    assert "batch_size" not in by_name["evaluate_rft"].get("buffer", {})
+    assert by_name["sft"]["algorithm"]["optimizer"]["lr"] == 1e-3
+    assert by_name["curate"]["log"]["level"] == "INFO"  # how
+
+
+@pytest.mark.parametrize("name", ["tasks", "report", "evaluate_first"])
+def test_a_stage_name_twice_is_refused(tmp_path, name):
+    stages = {"stages": [{"stage_name": "first"}, {"stage_name": name}]}
+    with pytest.raises(ConfigError, match=f"two stages are called '{name}'"):
+        planned(tmp_path, stages)
+
+
+# -------------------------------------------------------------------------------------------------------- identities
+
+
+def test_the_same_configuration_has_the_same_identities(tmp_path):
+    assert identities(tmp_path / "a") == identities(tmp_path / "b")
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), [
+    ("stages.rft.algorithm.optimizer.lr", 5e-4, {"rft", "evaluate_rft", "report"}),
+    ("algorithm.optimizer.lr", 5e-4, {"rft", "evaluate_rft", "report"}),  # sft sets its own
+    ("stages.sft.algorithm.optimizer.lr", 5e-4, {"sft"} | AFTER_SFT),
+    ("synchronizer.sync_interval", 2, {"rft", "evaluate_rft", "report"}),
+    ("algorithm.repeat_times", 4, {"rft", "evaluate_rft", "report"}),
+    (f"{EVALS}.0.limit", 5, {"evaluate_sft", "evaluate_rft", "report"}),
+    ("model.temperature", 0.9, AFTER_SFT),
+    ("model.init.num_hidden_layers", 2, {"model", "sft"} | AFTER_SFT),
+    ("data_processor.task_pipeline.generator_args.tasks", 2600, ALL - {"model"}),
+    ("seed", 2, ALL),
+    ("name", "other", {"report"}),
+])
+def test_what_re_runs_what(tmp_path, key, value, expected):
+    assert re_run(tmp_path, {key: value}) == expected
+
+
+def test_what_only_says_how_re_runs_nothing(tmp_path):
+    assert re_run(tmp_path, {
+        "monitor.monitor_type": "none", "monitor.monitor_args.uri": "sqlite:///x.db", "cluster.gpu_per_node": 2,
+        "trainer.ranks": 2, "trainer.zero_stage": 3, "trainer.max_token_len_per_gpu": 999, "trainer.save_interval": 7,
+        "trainer.attention": "padded", "trainer.enable_gradient_checkpointing": True, "mode": "colocate",
+        "explorer.rollout_model.gpu_memory_utilization": 0.5, "synchronizer.sync_timeout": 9.0, "log.level": "DEBUG",
+    }) == set()
+
+
+def test_where_the_store_lies_changes_nothing(tmp_path):
+    assert identities(tmp_path / "a") == identities(tmp_path / "somewhere" / "else")
+
+
+# ----------------------------------------------------------------------------------------------------- external files
+
+
+def inputs(*paths: Path) -> dict:
+    return {"data_processor.task_pipeline.generator": None,
+            "data_processor.task_pipeline.inputs": [str(path) for path in paths]}
+
+
+def test_the_content_of_an_input_counts_and_its_path_does_not(tmp_path):
+    def of(path: Path, content: str):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        return identities(tmp_path, inputs(path))
+
+    first = of(tmp_path / "a.jsonl", '{"question": "q", "answer": "1"}')
+    moved = of(tmp_path / "elsewhere" / "b.jsonl", '{"question": "q", "answer": "1"}')
+    edited = of(tmp_path / "a.jsonl", '{"question": "q", "answer": "2"}')
+    assert moved == first
+    assert {name for name in first if edited[name] != first[name]} == ALL - {"model"}
+
+
+def test_the_content_of_the_curation_recipe_counts(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("process: []\n")
+    key = {"data_processor.task_pipeline.config_path": str(recipe)}
+    first = identities(tmp_path, key)
+    recipe.write_text("process: [{text_length_filter: {min_len: 1}}]\n")
+    second = identities(tmp_path, key)
+    assert {name for name in first if first[name] != second[name]} == ALL - {"model", "tasks"}
+
+
+def test_a_directory_is_hashed_by_names_and_contents(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a").write_text("1")
+    first = digest_tree(data, str(tmp_path))
+    (data / "a").rename(data / "b")
+    renamed = digest_tree(data, str(tmp_path))
+    (data / "b").write_text("22")
+    edited = digest_tree(data, str(tmp_path))
+    data.rename(tmp_path / "moved")
+    assert len({first, renamed, edited}) == 3
+    assert digest_tree(tmp_path / "moved", str(tmp_path)) == edited
+
+
+def test_a_missing_or_empty_input_is_named(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name, words in (("nothing.jsonl", "does not exist"), ("empty", "is an empty directory")):
+        with pytest.raises(DataError, match=rf"{name} {words}"):
+            planned(tmp_path, inputs(tmp_path / name))
+
+
+# ------------------------------------------------------------------------------------------------------- user's code
+
+
+@pytest.fixture
+def user_module(tmp_path, monkeypatch):
+    """(path of a module in the user's project, its dotted name)"""
+    monkeypatch.syspath_prepend(str(tmp_path / "project"))
+    path = tmp_path / "project" / "ouro_test_rewards.py"
+    path.parent.mkdir()
+    path.write_text("def mine(response, answer):\n    return {'accuracy': 1.0}\n")
+    importlib.invalidate_caches()
+    return path, "ouro_test_rewards:mine"
+
+
+def test_an_edited_reward_function_is_another_stage(tmp_path, user_module):
+    path, name = user_module
+    key = {"buffer.explorer_input.default_reward_fn_type": name}
+    first = identities(tmp_path, key)
+    path.write_text(path.read_text().replace("1.0", "0.5"))
+    second = identities(tmp_path, key)
+    assert {n for n in first if first[n] != second[n]} == AFTER_SFT
+
+
+def test_a_reward_function_of_one_evaluation_set_counts_there(tmp_path, user_module):
+    path, name = user_module
+    key = {f"{EVALS}.0.default_reward_fn_type": name}
+    first = identities(tmp_path, key)
+    path.write_text(path.read_text().replace("1.0", "0.5"))
+    second = identities(tmp_path, key)
+    assert {n for n in first if first[n] != second[n]} == {"evaluate_sft", "evaluate_rft", "report"}
+
+
+@pytest.mark.parametrize("name", ["nowhere_at_all:f", "nowhere.at.all:f", "sys:exit", "pipeline..x:f"])
+def test_code_that_is_not_there_is_named(tmp_path, name):
+    with pytest.raises(ConfigError, match=rf"'{name}': no such module.*PYTHONPATH"):
+        planned(tmp_path, {"buffer.explorer_input.default_reward_fn_type": name})
+
+
+def test_a_text_with_a_colon_is_no_code(tmp_path):
+    planned(tmp_path, {"buffer.explorer_input.system_prompt": "Answer:briefly"})
+
+
+# ------------------------------------------------------------------------------------------------------ user's model
+
+
+def model(path: Path, *names: str) -> Path:
+    path.mkdir(parents=True)
+    for name in names:
+        (path / name).write_text("{}")
+    return path
+
+
+def test_a_model_of_the_user_counts_by_content(tmp_path):
+    ours = model(tmp_path / "store" / "qwen", "config.json", "tokenizer.json", "model.safetensors")
+    root = tmp_path / "root"
+    keys = {"model.init.enable": False, "model.model_path": str(ours)}
+    plan = planned(root, keys)
+    assert "model" not in [s.name for s in plan.stages]
+    sft = next(s for s in plan.stages if s.name == "sft")
+    assert len(sft.upstream) == 1  # curate alone: that its directory is called store makes the model no stage
+    (ours / "model.safetensors").write_text("other")
+    assert next(s for s in planned(root, keys).stages if s.name == "sft").identity != sft.identity
+
+
+def test_a_model_that_lacks_something_is_named(tmp_path):
+    for path, words in ((tmp_path / "none", "no config.json there"),
+                        (model(tmp_path / "bare", "config.json"), "the model has no tokenizer")):
+        with pytest.raises(ModelError, match=words):
+            planned(tmp_path, {"model.init.enable": False, "model.model_path": str(path)})
+    with pytest.raises(ConfigError, match="no model: set"):
+        planned(tmp_path, {"model.init.enable": False})
+
+
+# ------------------------------------------------------------------------------------------------------- on the disk
+
+
+def test_planning_alone_writes_no_run(tmp_path):
+    planned(tmp_path)
+    assert not (tmp_path / "runs").exists()
+    assert not list((tmp_path / "store").glob("*-*"))
+
+
+def test_freezing_writes_what_stages_read_and_a_view_of_links(tmp_path):
+    plan = planned(tmp_path)
+    plan.freeze()
+    for stage in plan.stages:
+        link = tmp_path / "runs" / "ouroboros" / "countdown" / "stages" / stage.name
+        assert json.loads((link / "stage.json").read_text())["identity"] == stage.identity
+        assert link.resolve() == Path(stage.directory).resolve()
+        assert not os.path.isabs(os.readlink(link))
+        assert not files.is_complete(link)
+
+
+def test_freezing_another_configuration_shows_the_stages_of_that_one(tmp_path):
+    planned(tmp_path).freeze()
+    other = planned(tmp_path, {EVALS: []})
+    other.freeze()
+    assert sorted(p.name for p in (other.view / "stages").iterdir()) == sorted(s.name for s in other.stages)
+
+
+def test_secrets_are_not_frozen(tmp_path):
+    plan = planned(tmp_path, {"monitor.monitor_args.api_key": "hush"})
+    plan.freeze()
+    written = [p.read_text() for p in tmp_path.rglob("*") if p.is_file()]
+    assert written
+    assert not any("hush" in text for text in written)

@@ -1,0 +1,203 @@
+"""Which weights make which rollouts: tables worked out by hand, and rules that hold for every setting."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.schedule import Schedule, rft_schedule, task_order, tasks_of_step
+
+EVERY = [
+    Schedule(rows, batch, interval, offset, total)
+    for rows, batch in ((8, 8), (8, 4), (8, 2), (8, 1), (2, 4), (2, 8), (1, 3))
+    for interval, offset, total in itertools.product((1, 2, 3, 4, 7), (0, 1, 2, 5), (1, 2, 5, 12, 13))
+]
+
+
+def versions(schedule: Schedule) -> list[int]:
+    return [schedule.weights_version(s) for s in range(1, schedule.explorer_steps + 1)]
+
+
+def published(schedule: Schedule) -> list[int]:
+    return [t for t in range(1, schedule.total_steps + 1) if schedule.publishes(t)]
+
+
+# ---------------------------------------------------------------------------------------------------- tables by hand
+
+
+def test_on_policy():
+    """One train batch per explorer step: step s is made by what trainer step s - 1 left."""
+    schedule = Schedule(8, 8, sync_interval=1, sync_offset=0, total_steps=5)
+    assert schedule.explorer_steps == 5
+    assert versions(schedule) == [0, 1, 2, 3, 4]
+    assert published(schedule) == [1, 2, 3, 4]  # nobody asks for 5
+    assert [schedule.slots(t) for t in (1, 2, 5)] == [(0, 8), (8, 16), (32, 40)]
+    assert [schedule.last_explorer_step(t) for t in (1, 2, 5)] == [1, 2, 5]
+
+
+def test_one_step_off():
+    schedule = Schedule(8, 8, sync_interval=1, sync_offset=1, total_steps=5)
+    assert versions(schedule) == [0, 0, 1, 2, 3]
+    assert published(schedule) == [1, 2, 3]
+
+
+def test_four_mini_batches_a_rollout_as_in_verl():
+    """R = 4 B and sync_interval 4: all four updates of a rollout batch, then the handover; on-policy at its first."""
+    schedule = Schedule(32, 8, sync_interval=4, sync_offset=0, total_steps=12)
+    assert schedule.explorer_steps == 3
+    assert versions(schedule) == [0, 4, 8]
+    assert published(schedule) == [4, 8]
+    assert [schedule.last_explorer_step(t) for t in range(1, 13)] == [1] * 4 + [2] * 4 + [3] * 4
+    assert schedule.slots(6) == (40, 48)
+
+
+def test_sync_interval_four_with_equal_batches():
+    """Weights stay for four explorer steps: 0 for 1..4, 4 for 5..8, 8 for 9 and 10."""
+    schedule = Schedule(8, 8, sync_interval=4, sync_offset=0, total_steps=10)
+    assert versions(schedule) == [0] * 4 + [4] * 4 + [8] * 2
+    assert published(schedule) == [4, 8]
+    assert [schedule.last_with_same_weights(s) for s in (1, 4, 5, 9, 10)] == [4, 4, 8, 10, 10]
+
+
+def test_a_train_batch_over_three_explorer_steps():
+    """B = 3 R: trainer step t needs explorer steps 3t-2 .. 3t, and the step after them is made by version t."""
+    schedule = Schedule(2, 6, sync_interval=1, sync_offset=0, total_steps=3)
+    assert schedule.explorer_steps == 9
+    assert versions(schedule) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert published(schedule) == [1, 2]
+    assert schedule.slots(2) == (6, 12)
+
+
+def test_an_interval_that_does_not_divide_the_updates_of_a_rollout():
+    """R = 4 B, interval 3: after 4, 8, 12 updates the last multiples of 3 are 3, 6, 12."""
+    schedule = Schedule(4, 1, sync_interval=3, sync_offset=0, total_steps=16)
+    assert versions(schedule) == [0, 3, 6, 12]
+    assert published(schedule) == [3, 6, 12]  # 9 is never asked for: when step 4 may begin, 12 is there
+
+
+def test_the_last_explorer_step_may_serve_a_rest():
+    """10 updates of 2 rows from steps of 8: 20 rows, so 3 explorer steps, the third half used."""
+    schedule = Schedule(8, 2, sync_interval=1, sync_offset=0, total_steps=10)
+    assert schedule.explorer_steps == 3
+
+
+def test_colocated_with_an_offset_the_trainer_waits_until_the_explorer_sleeps():
+    """versions 0 0 1 2 3: with version 0 steps 1 and 2 are made, with 1 step 3: so trainer step 2 waits for step 3."""
+    schedule = Schedule(8, 8, sync_interval=1, sync_offset=1, total_steps=5)
+    assert [schedule.last_before_training(t) for t in range(1, 6)] == [2, 3, 4, 5, 5]
+
+
+# ------------------------------------------------------------------------------------------------ rules for all
+
+
+def test_rules():
+    for schedule in EVERY:
+        check_rules(schedule)
+
+
+def check_rules(schedule):
+    asked = versions(schedule)
+    # exactly what is asked for is published
+    assert published(schedule) == sorted(set(asked) - {0}), schedule
+    assert asked == sorted(asked)
+    assert all(version % schedule.sync_interval == 0 for version in asked)
+    for s, version in enumerate(asked, start=1):
+        # no deadlock: these weights need no rows of step s or later, and leave the explorer its offset
+        assert schedule.last_explorer_step(version) <= max(s - 1 - schedule.sync_offset, 0)
+        same = [x for x, other in enumerate(asked, start=1) if other == version]
+        assert schedule.last_with_same_weights(s) == same[-1]
+    # every row is trained on once, and a batch is whole when its last explorer step is
+    rows = [p for t in range(1, schedule.total_steps + 1) for p in range(*schedule.slots(t))]
+    assert rows == list(range(schedule.total_steps * schedule.rows_per_trainer_step))
+    for t in range(1, schedule.total_steps + 1):
+        last_row = schedule.slots(t)[1] - 1
+        assert schedule.last_explorer_step(t) == last_row // schedule.rows_per_explorer_step + 1
+
+
+@pytest.mark.parametrize("colocated", [False, True])
+def test_both_sides_reach_their_end_and_colocated_never_work_at_once(colocated):
+    for schedule in EVERY:
+        play(schedule, colocated)
+
+
+def play(schedule, colocated):
+    explored, trained = 0, 0
+    while trained < schedule.total_steps:
+        weights = explored < schedule.explorer_steps and schedule.weights_version(explored + 1)
+        explorer_can = explored < schedule.explorer_steps and (
+            weights == 0 or (weights <= trained and schedule.publishes(weights)))
+        needed = (schedule.last_before_training if colocated else schedule.last_explorer_step)(trained + 1)
+        trainer_can = explored >= needed
+        assert explorer_can or trainer_can, f"{schedule}: deadlock after {explored} explorer steps and {trained} trainer steps"
+        if colocated:
+            assert not (explorer_can and trainer_can), schedule
+        explored, trained = explored + bool(explorer_can), trained + bool(trainer_can)
+    assert explored == schedule.explorer_steps
+
+
+# ------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(("numbers", "key"), [
+    ((0, 8, 1, 0, 1), "buffer.batch_size"), ((8, 0, 1, 0, 1), "buffer.train_batch_size"),
+    ((8, 8, 0, 0, 1), "synchronizer.sync_interval"), ((8, 8, 1, -1, 1), "synchronizer.sync_offset"),
+    ((8, 8, 1, 0, 0), "buffer.total_steps")])
+def test_numbers_below_their_bounds_are_named(numbers, key):
+    with pytest.raises(ConfigError, match=rf"{key}.* is -?\d, needed at least \d"):
+        Schedule(*numbers)
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(8, 3), (8, 12), (6, 4)])
+def test_batches_that_do_not_fit_into_each_other_are_refused(rows, batch):
+    with pytest.raises(ConfigError, match=rf"train_batch_size={batch} neither divides nor is a multiple .* = {rows};"):
+        Schedule(rows, batch, 1, 0, 1)
+
+
+# --------------------------------------------------------------------------------------------------------- settings
+
+
+def config(**buffer):
+    given = {"batch_size": 4, "train_batch_size": None, "total_epochs": 3, "total_steps": None} | buffer
+    return SimpleNamespace(buffer=SimpleNamespace(**given), algorithm=SimpleNamespace(repeat_times=2),
+                           synchronizer=SimpleNamespace(sync_interval=1, sync_offset=0))
+
+
+def test_steps_follow_from_epochs():
+    """10 tasks x 3 epochs x 2 = 60 rows: 7 whole batches of 8; 15 of 4."""
+    assert rft_schedule(config(), 10).total_steps == 7
+    assert rft_schedule(config(train_batch_size=4), 10).total_steps == 15
+    assert rft_schedule(config(), 1).total_steps == 1  # 6 rows are less than a batch: one step all the same
+    assert rft_schedule(config(total_steps=99), 10).total_steps == 99
+    assert rft_schedule(config(), 10).rows_per_trainer_step == 8
+
+
+# ------------------------------------------------------------------------------------------------------- task order
+
+
+def test_every_task_comes_once_an_epoch_even_when_a_batch_spans_two():
+    """7 tasks in batches of 3: seven steps are three epochs; steps 3 and 5 span two of them."""
+    laid = [task for step in range(1, 8) for task in tasks_of_step(7, 3, step, seed=5)]
+    assert [sorted(laid[i : i + 7]) for i in (0, 7, 14)] == [list(range(7))] * 3
+    assert laid == [task for epoch in range(3) for task in task_order(7, epoch, 5)]
+
+
+def test_a_batch_larger_than_all_tasks_takes_several_epochs():
+    chosen = tasks_of_step(3, 8, 1, seed=1)
+    assert sorted(chosen[:3]) == sorted(chosen[3:6]) == [0, 1, 2]
+    assert len(chosen) == 8
+
+
+def test_the_choice_needs_no_state():
+    whole = [tasks_of_step(50, 16, step, seed=2) for step in range(1, 9)]
+    assert tasks_of_step(50, 16, 6, seed=2) == whole[5]
+
+
+def test_the_order_depends_on_seed_and_epoch():
+    orders = {tuple(task_order(20, epoch, seed)) for epoch in range(3) for seed in range(3)}
+    assert len(orders) == 9
+
+
+def test_no_task_at_all_is_named():
+    with pytest.raises(ConfigError, match="train split is empty"):
+        tasks_of_step(0, 4, 1, seed=1)

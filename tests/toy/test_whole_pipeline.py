@@ -1,0 +1,140 @@
+"""One whole pipeline with every real part, looked at as its user would."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+
+from pipeline import records, tables
+from tests.toy.conftest import REPOSITORY, snakemake, stage_of
+
+pytestmark = pytest.mark.slow
+
+
+def read(plan, stage: str, table: str):
+    """All rows of one table of one stage, as Arrow, checked against the record."""
+    import pyarrow as pa
+
+    directory = Path(stage_of(plan, stage).directory)
+    paths = sorted(directory.glob(tables.LOCATIONS[table]))
+    return pa.concat_tables([tables.read(path, records.TABLES[table]) for path in paths])
+
+
+def test_every_stage_is_complete_and_the_last_lines_say_what_was_learnt(finished):
+    root, plan, done = finished
+    assert all(Path(manifest).exists() for manifest in plan.targets)
+    assert re.search(r"learnt: .*\d+% \[\d+, \d+\].* -> .*\d+% \[\d+, \d+\]", done.stdout + done.stderr)
+    assert (root / "runs/ouroboros/toy/report.html").exists()
+
+
+def test_every_row_read_is_kept_or_rejected(finished):
+    _, plan, _ = finished
+    raw, kept, rejected = (read(plan, s, t) for s, t in (("tasks", "raw"), ("curate", "tasks"), ("curate", "rejected")))
+    assert kept.num_rows + rejected.num_rows == raw.num_rows
+    assert set(kept["row"].to_pylist()).isdisjoint(rejected["row"].to_pylist())
+    assert min(len(reason) for reason in rejected["reason"].to_pylist()) > 0
+
+
+def test_experience_has_as_many_rows_as_the_schedule_says_and_their_provenance(finished):
+    _, plan, _ = finished
+    rows = read(plan, "rft", "experience")
+    assert rows.num_rows == 6 * 8 * 4
+    assert len(set(rows["experience_id"].to_pylist())) == rows.num_rows
+    assert len(set(zip(rows["step"].to_pylist(), rows["seed"].to_pylist(), strict=True))) == rows.num_rows
+    # sync_offset 1: steps 1 and 2 with the first model, then one version later each step
+    versions = {(s, v) for s, v in zip(rows["step"].to_pylist(), rows["weights_version"].to_pylist(), strict=True)}
+    assert versions == {(1, 0), (2, 0), (3, 1), (4, 2), (5, 3), (6, 4)}
+    assert len(set(rows["weights_hash"].to_pylist())) == 5
+    assert all("vllm" in engine for engine in set(rows["engine"].to_pylist()))
+
+
+def test_every_row_is_trained_on_once_and_log_probs_agree(finished):
+    _, plan, _ = finished
+    experience, trained = read(plan, "rft", "experience"), read(plan, "rft", "trained")
+    assert sorted(trained["experience_id"].to_pylist()) == sorted(experience["experience_id"].to_pylist())
+    steps = read(plan, "rft", "steps").to_pydict()
+    assert steps["step"] == [1, 2, 3, 4, 5, 6]
+    assert max(m for m in steps["mismatch_max"] if m is not None) < 1e-4  # float32: vLLM and the trainer agree
+    probes = [d for d in read(plan, "rft", "rollouts")["probe_max_difference"].to_pylist() if d is not None]
+    assert len(probes) == 5
+    assert max(probes) < 1e-4
+
+
+def test_group_advantages_sum_to_zero(finished):
+    _, plan, _ = finished
+    experience, trained = read(plan, "rft", "experience"), read(plan, "rft", "trained")
+    joined = trained.select(["experience_id", "advantage"]).join(
+        experience.select(["experience_id", "group_id"]), "experience_id")
+    sums = joined.group_by("group_id").aggregate([("advantage", "sum")])["advantage_sum"]
+    assert pc.max(pc.abs(sums)).as_py() < 1e-9
+
+
+def test_metrics_are_in_mlflow_nested_under_one_run(finished):
+    root, _, _ = finished
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{root}/mlflow.db")
+    experiment = client.get_experiment_by_name("ouroboros")
+    runs = client.search_runs([experiment.experiment_id])
+    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert len(parents) == 1
+    rft = next(run for run in runs if run.data.tags.get("ouro.stage", "").startswith("rft-"))
+    assert rft.data.tags["mlflow.parentRunId"] == parents[0].info.run_id
+    assert [m.step for m in client.get_metric_history(rft.info.run_id, "actor/loss")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_second_run_makes_nothing(finished):
+    root, _, _ = finished
+    done = snakemake(root)
+    assert done.returncode == 0
+    assert "Nothing to be done" in done.stdout + done.stderr
+
+
+def planned(output: str) -> set[str]:
+    """Stages that a dry run says it would make."""
+    return set(re.findall(r"^(?:local)?rule (\w+):", output, re.M)) - {"all"}
+
+
+def test_a_learning_rate_remakes_rft_and_what_follows_only(finished):
+    root, _, _ = finished
+    done = snakemake(root, "-n", overrides=("algorithm.optimizer.lr=5e-4",))
+    assert planned(done.stdout + done.stderr) == {"rft", "evaluate_rft", "report"}
+
+
+def test_monitor_and_devices_remake_nothing(finished):
+    root, _, _ = finished
+    settings = ("monitor.monitor_type=none", "trainer.ranks=2", "trainer.zero_stage=2", "cluster.gpu_per_node=8")
+    done = snakemake(root, "-n", overrides=settings)
+    assert planned(done.stdout + done.stderr) == set()
+
+
+def test_a_dry_run_leaves_the_frozen_configuration_alone(finished):
+    root, _, _ = finished
+    frozen = root / "runs/ouroboros/toy/config.yaml"
+    before = frozen.read_text()
+    snakemake(root, "-n", overrides=("algorithm.optimizer.lr=5e-4",))
+    assert frozen.read_text() == before
+
+
+def test_lint_and_dag_work():
+    import subprocess
+    import sys
+
+    for word in ("--lint", "--dag"):
+        done = subprocess.run([sys.executable, "-m", "snakemake", word], cwd=REPOSITORY, capture_output=True, text=True,
+                              check=False)
+        assert done.returncode == 0, (word, done.stdout[-2000:], done.stderr[-2000:])
+
+
+def test_the_model_can_be_used_by_transformers(finished):
+    _, plan, _ = finished
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    directory = Path(stage_of(plan, "rft").directory) / "model"
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
+    asked = tokenizer("1 2 3 = 6:", return_tensors="pt")
+    assert model.generate(**asked, max_new_tokens=4).shape[1] > asked["input_ids"].shape[1]
+    manifest = json.loads((directory.parent / "manifest.json").read_text())
+    assert manifest["steps"] == 6
