@@ -43,7 +43,10 @@ for stage in PLAN.stages:
             stage.log,
         threads: workflow.cores if stage.heavy else 1
         params:
-            module=f"stages.{stage.kind}",
-            directory=stage.directory,
+            kind=stage.kind,
+            directory=subpath(output[0], parent=True),
+        # used only with --software-deployment-method conda: an environment of that name, made from requirements.lock
+        conda:
+            "ouroboros"
         shell:
-            "{sys.executable} -m {params.module} {params.directory}"
+            "python -m stages.{params.kind} {params.directory}"

@@ -7,6 +7,7 @@ Overrides are Hydra's (`key=value`, `group=choice`); `stages.<stage_name>.key=va
 import copy
 import dataclasses
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,19 @@ def effective(config: dict, stage: dict) -> dict:
 
     if not stage.get("stage_name"):
         raise ConfigError(f"a stage of `stages` has no stage_name: {stage}")
-    base = OmegaConf.merge(OmegaConf.structured(settings.Config), {**config, "stages": []})
+    own = {k: v for k, v in stage.items() if k != "stage_name"}
     try:
-        merged = OmegaConf.merge(base, {k: v for k, v in stage.items() if k != "stage_name"})
+        merged = OmegaConf.merge(_schema(), {**config, "stages": []}, own)
         return OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
         raise _explain(error, f"stage '{stage['stage_name']}'") from error
+
+
+@cache
+def _schema():
+    from omegaconf import OmegaConf
+
+    return OmegaConf.structured(settings.Config)
 
 
 def groups() -> dict[str, list[str]]:

@@ -1,5 +1,6 @@
 """Loads the plan of a run inside the Snakefile, so that a user's mistake is a message there and not a traceback."""
 
+import os
 import shlex
 import sys
 from typing import Any
@@ -32,7 +33,12 @@ def split_overrides(given: Any) -> list[str]:
 
 
 def load_plan(overrides: Any) -> Plan:
-    """The plan; on a user's mistake prints it and ends the process with exit code 2."""
+    """The plan; on a user's mistake prints it and ends the process with exit code 2.
+
+    From here on `python` is the interpreter that runs Snakemake, whether or not its environment is activated: the
+    rules call it.
+    """
+    os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     try:
         return make_checked_plan(split_overrides(overrides))
     except OuroError as error:

@@ -3,6 +3,8 @@
 import importlib
 import json
 import os
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,15 @@ def identities(root: Path, values: dict | None = None) -> dict[str, str]:
     return {stage.name: stage.identity for stage in planned(root, values).stages}
 
 
+@cache
+def identities_of_default() -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as root:
+        return identities(Path(root))
+
+
 def re_run(root: Path, values: dict) -> set[str]:
     """Names of the stages whose identity changes with `values`."""
-    before, after = identities(root), identities(root, values)
+    before, after = identities_of_default(), identities(root, values)
     assert before.keys() == after.keys()
     return {name for name in before if before[name] != after[name]}
 

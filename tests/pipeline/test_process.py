@@ -1,0 +1,162 @@
+"""What surrounds the work of a stage: specification, lock, manifest, and how mistakes end it."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pipeline import files
+from pipeline.errors import DataError, StageError
+from pipeline.launch import load_plan
+from pipeline.process import again, commit, namespace, open_stage, run_stage
+from pipeline.waiting import wait_for
+
+
+@pytest.fixture
+def stage(tmp_path):
+    """A stage directory as the launcher leaves it."""
+    directory = tmp_path / "store" / "tasks-0123abcd"
+    spec = {"run": "toy/one", "name": "tasks", "kind": "tasks", "identity": "0123abcd", "root": str(tmp_path),
+            "inputs": {}, "config": {"seed": 1, "log": {"level": "INFO"}}}
+    files.write_json(directory / "stage.json", spec)
+    return directory
+
+
+def start(directory, work, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["tasks", str(directory)])
+    run_stage(work, "doc")
+
+
+def log(directory) -> str:
+    return (directory / "stage.log").read_text()
+
+
+def test_a_stage_that_is_done_has_a_manifest_and_is_not_done_twice(stage, monkeypatch):
+    calls = []
+
+    def work(context):
+        calls.append(context.config.seed)
+        context.made["rows"] = 7
+
+    start(stage, work, monkeypatch)
+    start(stage, work, monkeypatch)
+    manifest = files.read_json(stage / files.MANIFEST)
+    assert calls == [1]
+    assert (manifest["name"], manifest["identity"], manifest["rows"]) == ("tasks", "0123abcd", 7)
+    assert "already complete" in log(stage)
+
+
+def test_leftovers_are_removed_before_the_work(stage, monkeypatch):
+    (stage / ".raw.parquet.77.tmp").touch()
+    start(stage, lambda context: None, monkeypatch)
+    assert not list(stage.glob(".*.tmp"))
+
+
+def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(stage, monkeypatch, capsys):
+    def work(context):
+        raise DataError("the file is empty.")
+
+    with pytest.raises(SystemExit) as ended:
+        start(stage, work, monkeypatch)
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert "tasks: the file is empty." in shown
+    assert f"python -m stages.tasks {stage}" in shown
+    assert "Traceback" not in shown
+    assert not files.is_complete(stage)
+
+
+def test_a_mistake_of_ours_is_a_traceback_and_exit_code_1(stage, monkeypatch):
+    with pytest.raises(SystemExit) as ended:
+        start(stage, lambda context: 1 / 0, monkeypatch)
+    assert ended.value.code == 1
+    assert "ZeroDivisionError" in log(stage)
+
+
+def test_a_directory_without_a_specification_is_refused(tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as ended:
+        start(tmp_path, lambda context: None, monkeypatch)
+    assert ended.value.code == 2
+    assert "ouro stages --write" in capsys.readouterr().err
+
+
+def with_input(stage, path):
+    spec = json.loads((stage / "stage.json").read_text()) | {"inputs": {"tasks": str(path)}}
+    files.write_json(stage / "stage.json", spec)
+
+
+def test_an_input_that_is_not_complete_names_the_command_that_makes_it(stage):
+    other = stage.parent / "curate-1"
+    with_input(stage, other)
+    with pytest.raises(StageError, match=r"input 'tasks' is not complete.*Make it first: ouro run"):
+        open_stage(stage)  # the directory was deleted
+    files.write_json(other / "stage.json", {"kind": "curate"})
+    with pytest.raises(StageError, match=r"Make it first: python -m stages.curate .*curate-1"):
+        open_stage(stage)
+    files.write_json(other / files.MANIFEST, {})
+    assert open_stage(stage).inputs == {"tasks": other}
+
+
+def test_a_model_of_the_user_needs_no_manifest(stage, tmp_path):
+    with_input(stage, tmp_path / "elsewhere" / "store" / "qwen")
+    open_stage(stage)
+
+
+def test_two_processes_that_want_the_same_stage_wait_for_each_other(stage):
+    """The second finds the stage made and does nothing."""
+    program = ("import time\nfrom pipeline.process import run_stage\n"
+               "def work(context):\n    time.sleep(0.5)\n    with open(context.directory / 'made', 'a') as f: f.write('x')\n"
+               "run_stage(work, 'doc')")
+    both = [subprocess.Popen([sys.executable, "-c", program, str(stage)], stderr=subprocess.PIPE, text=True)
+            for _ in range(2)]
+    said = [process.communicate(timeout=30)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert (stage / "made").read_text() == "x"
+    assert sum("already complete" in text for text in said) == 1
+
+
+def test_settings_become_attributes_and_arguments_stay_dicts():
+    made = namespace({"a": {"reward_fn_args": {"x": {"y": 1}}, "sets": [{"limit": 2}]}})
+    assert made.a.reward_fn_args == {"x": {"y": 1}}
+    assert made.a.sets[0].limit == 2
+
+
+def test_again_is_a_command_one_can_type(stage):
+    assert again(stage) == f"python -m stages.tasks {stage}"
+
+
+def test_the_commit_is_one():
+    assert commit() == "unknown" or len(commit().removesuffix("+dirty")) == 12
+
+
+# ---------------------------------------------------------------------------------------------------------- waiting
+
+
+def test_waiting_returns_the_seconds(tmp_path):
+    (tmp_path / "there").touch()
+    assert wait_for(tmp_path / "there", 0.0, "it", tmp_path / "log") < 0.1
+
+
+def test_waiting_ends_and_says_for_what(tmp_path):
+    begin = time.perf_counter()
+    with pytest.raises(StageError, match=r"waited 0 s \(synchronizer\.sync_timeout\) for explorer step 3: .*here did not "
+                                         r"come\. Look at .*explorer\.log"):
+        wait_for(tmp_path / "here", 0.05, "explorer step 3", tmp_path / "explorer.log")
+    assert 0.05 <= time.perf_counter() - begin < 2
+
+
+# ------------------------------------------------------------------------------------------------------ the Snakefile
+
+
+@pytest.mark.parametrize(("overrides", "words"), [
+    ("seeed=1", "unknown key 'seeed'"), ("seed=1 x", "'x' is no override"),
+    (["monitor.monitor_args.urii=x"], "monitor_args.urii: unknown"), (["model.init.enable=false"], "no model: set")])
+def test_a_mistake_in_the_snakefile_is_a_message_and_exit_code_2(overrides, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        load_plan(overrides)
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("ouro: ")
+    assert words in shown

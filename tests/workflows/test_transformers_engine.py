@@ -1,0 +1,144 @@
+"""The engine for machines without vLLM, on a tiny random model: seeds, log-probs, top-p and top-k."""
+
+import math
+
+import pytest
+import torch
+
+from pipeline.errors import ModelError
+from stages.learner import policy
+from workflows.engine import Request, open_engine
+from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens, response_tokens
+from workflows.transformers_engine import TransformersEngine, _restrict
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model):
+    return load_tokenizer(tiny_model)
+
+
+@pytest.fixture
+def engine(tiny_model, tiny_settings, tokenizer):
+    return open_engine(tiny_model, tiny_settings(), tokenizer.eos_token_id)
+
+
+def ask(prompt, seed, temperature=1.0, top_p=1.0, top_k=-1, tokens=8):
+    return Request(prompt, tokens, temperature, top_p, top_k, seed)
+
+
+PROMPTS = [[10, 20, 30], [40], [11, 12, 13, 14, 15, 16, 17, 18], [50, 60]]
+
+
+def test_an_answer_depends_on_its_own_seed_and_not_on_the_batch(engine):
+    requests = [ask(prompt, seed) for seed, prompt in enumerate(PROMPTS)]
+    together = engine.generate(requests)
+    alone = [engine.generate([request])[0] for request in requests]
+    backwards = engine.generate(requests[::-1])[::-1]
+    assert [r.tokens for r in together] == [r.tokens for r in alone] == [r.tokens for r in backwards]
+    for a, b in zip(together, alone, strict=True):
+        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
+    assert engine.generate([ask(PROMPTS[0], 77)])[0].tokens != together[0].tokens
+    assert engine.generate([]) == []
+
+
+def test_log_probs_are_those_of_scoring_the_same_tokens(engine):
+    for prompt, reply in zip(PROMPTS, engine.generate([ask(p, 3) for p in PROMPTS]), strict=True):
+        scored = engine.score([prompt + reply.tokens])[0][len(prompt) - 1 :]
+        assert reply.logprobs == pytest.approx(scored, abs=1e-5)
+
+
+def test_temperature_is_in_the_log_probs(engine, tiny_model):
+    """At temperature 0.5 the distribution is softmax(2 logits)."""
+    (reply,) = engine.generate([ask(PROMPTS[0], 1, temperature=0.5, tokens=1)])
+    with torch.inference_mode():
+        logits = engine.model(torch.tensor([PROMPTS[0]])).logits[0, -1]
+    assert reply.logprobs[0] == pytest.approx((2 * logits).log_softmax(-1)[reply.tokens[0]].item(), abs=1e-5)
+
+
+def test_greedy_is_the_likeliest_token(engine):
+    (reply,) = engine.generate([ask(PROMPTS[2], 5, temperature=0.0, tokens=4)])
+    with torch.inference_mode():
+        logits = engine.model(torch.tensor([PROMPTS[2] + reply.tokens])).logits[0, len(PROMPTS[2]) - 1 : -1]
+    assert reply.tokens == logits.argmax(-1).tolist()[: len(reply.tokens)]
+
+
+def test_an_answer_ends_at_the_end_token_or_at_the_limit(engine, tokenizer):
+    replies = engine.generate([ask([10], seed, tokens=20) for seed in range(64)])  # eos: chance 1/99 a token
+    assert {r.finish_reason for r in replies} == {"stop", "length"}
+    for reply in replies:
+        assert (tokenizer.eos_token_id in reply.tokens) == (reply.finish_reason == "stop")
+        assert tokenizer.eos_token_id not in reply.tokens[:-1]
+        assert reply.finish_reason == "stop" or len(reply.tokens) == 20
+
+
+def restricted(top_p=1.0, top_k=-1):
+    """Probabilities 1/2 1/4 1/8 1/8, in another order, after the bound."""
+    logprobs = torch.tensor([0.125, 0.5, 0.125, 0.25]).log()
+    return _restrict(torch, logprobs, ask([1], 0, top_p=top_p, top_k=top_k)).exp().tolist()
+
+
+@pytest.mark.parametrize(("bounds", "expected"), [
+    ({}, [1 / 8, 1 / 2, 1 / 8, 1 / 4]), ({"top_k": 0}, [1 / 8, 1 / 2, 1 / 8, 1 / 4]),
+    ({"top_k": 1}, [0, 1, 0, 0]), ({"top_k": 2}, [0, 2 / 3, 0, 1 / 3]), ({"top_k": 9}, [1 / 8, 1 / 2, 1 / 8, 1 / 4]),
+    ({"top_p": 0.3}, [0, 1, 0, 0]), ({"top_p": 0.6}, [0, 2 / 3, 0, 1 / 3]), ({"top_p": 0.75}, [0, 2 / 3, 0, 1 / 3]),
+    ({"top_k": 2, "top_p": 0.6}, [0, 1, 0, 0]),  # of 2/3 and 1/3 the first is over 0.6 already
+])
+def test_bounds_keep_the_likeliest_and_renormalise(bounds, expected):
+    assert restricted(**bounds) == pytest.approx(expected)
+
+
+def test_log_probs_under_a_bound_are_of_the_renormalised_distribution(engine):
+    replies = engine.generate([ask(PROMPTS[0], seed, top_k=2, tokens=1) for seed in range(40)])
+    found = {r.tokens[0]: r.logprobs[0] for r in replies}
+    assert len(found) == 2
+    assert sum(map(math.exp, found.values())) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_new_weights_change_the_answers_and_the_old_ones_bring_them_back(engine, tiny_model, tmp_path):
+    before = engine.score([PROMPTS[2]])[0]
+    state = {name: value * 0.5 for name, value in engine.model.named_parameters()}
+    policy.export(state, engine.model, tmp_path)
+    engine.load_weights(tmp_path)
+    assert engine.score([PROMPTS[2]])[0] != pytest.approx(before, abs=1e-3)
+    engine.sleep()
+    engine.wake()
+    policy.export({name: value * 2 for name, value in engine.model.named_parameters()}, engine.model, tmp_path)
+    engine.load_weights(tmp_path)
+    assert engine.score([PROMPTS[2]])[0] == pytest.approx(before, abs=1e-5)
+    assert isinstance(engine, TransformersEngine)
+    assert engine.version.startswith("transformers ")
+
+
+# ---------------------------------------------------------------------------------------------------- the tokenizer
+
+
+def test_the_chat_template_ends_the_prompt(tokenizer):
+    assert prompt_text(tokenizer, "3 5 = 8", None) == "3 5 = 8:"
+    assert prompt_text(tokenizer, "3 5 = 8", "Add. ") == "Add. 3 5 = 8:"
+    (tokens,) = prompt_tokens(tokenizer, ["3 5:"])
+    assert len(tokens) == 4  # one a character, nothing around
+    assert tokenizer.decode(tokens) == "3 5:"
+
+
+def test_a_response_ends_with_the_end_token_and_decodes_to_its_text(tokenizer):
+    (tokens,) = response_tokens(tokenizer, ["5-3\n~"])
+    assert tokens[-1] == tokenizer.eos_token_id
+    assert tokenizer.batch_decode([tokens], skip_special_tokens=True) == ["5-3\n~"]
+    assert tokenizer.unk_token_id in response_tokens(tokenizer, ["ü"])[0]
+
+
+@pytest.mark.parametrize("content", [None, "{", "{}", '{"version": "1.0", "model": 3}'])
+def test_a_directory_without_a_readable_tokenizer_is_named(tmp_path, content):
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+        (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    with pytest.raises(ModelError, match=str(tmp_path)):
+        load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_without_an_end_token_is_refused(tmp_path, tokenizer):
+    tokenizer.save_pretrained(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(config.read_text().replace('"eos_token"', '"other"'))
+    with pytest.raises(ModelError, match=r"has no eos_token; .*tokenizer_config\.json"):
+        load_tokenizer(tmp_path)
