@@ -45,8 +45,5 @@ for stage in PLAN.stages:
         params:
             kind=stage.kind,
             directory=subpath(output[0], parent=True),
-        # used only with --software-deployment-method conda: an environment of that name, made from requirements.lock
-        conda:
-            "ouroboros"
         shell:
             "python -m stages.{params.kind} {params.directory}"

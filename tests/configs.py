@@ -4,18 +4,24 @@ import copy
 from functools import cache
 from typing import Any
 
+import yaml
+
 from pipeline.compose import compose
+
+# 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters.
+TINY = ("model.init.num_hidden_layers=2", "model.init.num_key_value_heads=1", "model.max_prompt_tokens=40",
+        "model.max_response_tokens=24", "explorer.rollout_model.engine_type=transformers", "model.dtype=float32")
 
 
 @cache
-def composed(*overrides: str) -> dict[str, Any]:
-    """The configuration with these overrides (0.2 s); not to be changed."""
-    return compose(list(overrides))
+def composed() -> dict[str, Any]:
+    """The default configuration; not to be changed."""
+    return compose([])
 
 
-def changed(values: dict[str, Any], base: dict[str, Any] | None = None) -> dict[str, Any]:
+def changed(values: dict[str, Any]) -> dict[str, Any]:
     """A copy of the configuration with dotted keys set, unchecked; `stages.sft.key` sets one of a stage."""
-    config = copy.deepcopy(composed() if base is None else base)
+    config = copy.deepcopy(composed())
     for key, value in values.items():
         parts, target = key.split("."), config
         if parts[0] == "stages" and len(parts) > 1:
@@ -25,3 +31,8 @@ def changed(values: dict[str, Any], base: dict[str, Any] | None = None) -> dict[
             target = target[int(part)] if part.isdigit() else target.setdefault(part, {})
         target[parts[-1]] = value
     return config
+
+
+def overridden(*overrides: str) -> dict[str, Any]:
+    """The same, from `key=value` words: without Hydra, so that each test may have its own settings in no time."""
+    return changed({key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in overrides)})

@@ -6,17 +6,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.process import Context, namespace
-from tests.configs import composed
-
-# 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters.
-TINY = ("model.init.num_hidden_layers=2", "model.init.num_key_value_heads=1", "model.max_prompt_tokens=40",
-        "model.max_response_tokens=24", "explorer.rollout_model.engine_type=transformers", "model.dtype=float32")
+from tests.configs import TINY, overridden
 
 
 @pytest.fixture
 def settings():
     """settings("key=value", ...): the default recipe with overrides, by attribute."""
-    return lambda *overrides: namespace(composed(*overrides))
+    return lambda *overrides: namespace(overridden(*overrides))
 
 
 @pytest.fixture
@@ -34,11 +30,14 @@ def context_of(settings):
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
     """A random Qwen2 model with its character tokenizer, made by the stage `model`."""
+    import torch
+
     from stages.model import work
 
+    torch.set_num_threads(1)  # two threads that wait for each other are slower when the machine is busy
     directory = tmp_path_factory.mktemp("store") / "model-tiny"
     directory.mkdir()
-    work(Context("toy/one", "model", "tiny", directory, namespace(composed(*TINY)), {}, logging.getLogger("tests")))
+    work(Context("toy/one", "model", "tiny", directory, namespace(overridden(*TINY)), {}, logging.getLogger("tests")))
     return directory
 
 

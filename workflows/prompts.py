@@ -11,7 +11,7 @@ def load_tokenizer(model: Path):
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a damaged tokenizer.json ends in whatever its reader stumbles over
         raise ModelError(f"{model} has no readable tokenizer: {error}") from error
     if tokenizer.eos_token_id is None:
         raise ModelError(f"the tokenizer of {model} has no eos_token; responses could not end. Set it in "

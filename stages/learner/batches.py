@@ -148,7 +148,7 @@ class Rollouts:
             f"FROM {source}"
         )
         self.session.execute("CREATE OR REPLACE TEMP VIEW batch AS SELECT * FROM rows_read WHERE status = 'ok'")
-        return self.session.execute(
+        return self.session.sql(
             f"""
             SELECT experience_id, prompt_tokens, response_tokens, rollout_logprobs, action_mask, weights_version,
                    reward, accuracy, group_id, advantage,

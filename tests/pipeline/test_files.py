@@ -93,9 +93,13 @@ def test_a_directory_appears_with_all_its_files(tmp_path):
 
 
 def test_a_directory_that_fails_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError), files.new_directory(tmp_path / "version=1") as directory:
-        (directory / "data").write_text("x")
-        raise RuntimeError
+    def make_half():
+        with files.new_directory(tmp_path / "version=1") as directory:
+            (directory / "data").write_text("x")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        make_half()
     assert names(tmp_path) == []
 
 

@@ -107,7 +107,7 @@ def test_a_model_of_the_user_needs_no_manifest(stage, tmp_path):
 def test_two_processes_that_want_the_same_stage_wait_for_each_other(stage):
     """The second finds the stage made and does nothing."""
     program = ("import time\nfrom pipeline.process import run_stage\n"
-               "def work(context):\n    time.sleep(0.5)\n    with open(context.directory / 'made', 'a') as f: f.write('x')\n"
+               "def work(context):\n    time.sleep(0.5)\n    open(context.directory / 'made', 'a').write('x')\n"
                "run_stage(work, 'doc')")
     both = [subprocess.Popen([sys.executable, "-c", program, str(stage)], stderr=subprocess.PIPE, text=True)
             for _ in range(2)]
@@ -141,8 +141,8 @@ def test_waiting_returns_the_seconds(tmp_path):
 
 def test_waiting_ends_and_says_for_what(tmp_path):
     begin = time.perf_counter()
-    with pytest.raises(StageError, match=r"waited 0 s \(synchronizer\.sync_timeout\) for explorer step 3: .*here did not "
-                                         r"come\. Look at .*explorer\.log"):
+    with pytest.raises(StageError, match=r"waited 0 s \(synchronizer\.sync_timeout\) for explorer step 3: .*here did "
+                                         r"not come\. Look at .*explorer\.log"):
         wait_for(tmp_path / "here", 0.05, "explorer step 3", tmp_path / "explorer.log")
     assert 0.05 <= time.perf_counter() - begin < 2
 

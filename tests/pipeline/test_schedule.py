@@ -129,7 +129,7 @@ def play(schedule, colocated):
             weights == 0 or (weights <= trained and schedule.publishes(weights)))
         needed = (schedule.last_before_training if colocated else schedule.last_explorer_step)(trained + 1)
         trainer_can = explored >= needed
-        assert explorer_can or trainer_can, f"{schedule}: deadlock after {explored} explorer steps and {trained} trainer steps"
+        assert explorer_can or trainer_can, f"{schedule}: deadlock after {explored} and {trained} steps"
         if colocated:
             assert not (explorer_can and trainer_can), schedule
         explored, trained = explored + bool(explorer_can), trained + bool(trainer_can)

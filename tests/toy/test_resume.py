@@ -37,7 +37,9 @@ def descendants(pid: int) -> list[int]:
 
 
 def alive(pids: list[int]) -> list[int]:
-    return [p for p in pids if Path(f"/proc/{p}").exists() and "Z" not in Path(f"/proc/{p}/stat").read_text().split()[2]]
+    """Those that run; a zombie that nobody has waited for does not."""
+    states = {p: Path(f"/proc/{p}/stat") for p in pids}
+    return [p for p, stat in states.items() if stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"]
 
 
 def experience(directory: str) -> list[dict]:

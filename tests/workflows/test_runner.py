@@ -177,7 +177,7 @@ def failing(value):
     (failing(1.0), "judge raised AttributeError"), (failing({"accuracy": "much"}), "judge raised ValueError"),
     (lambda response, answer: 1 / 0, "raised ZeroDivisionError: division by zero"),
     (Judge(), "Judge raised ValueError: offline"),
-    (functools.partial(failing, 3), "partial raised TypeError"), (lambda: {}, "raised TypeError")])
+    (functools.partial(failing, 3), "partial raised TypeError"), (dict, "raised TypeError")])
 def test_a_reward_that_fails_is_a_row_with_its_reason(function, reason):
     (outcome,) = rewarded(function, "x")
     assert outcome.status == "reward_failed"
@@ -186,8 +186,8 @@ def test_a_reward_that_fails_is_a_row_with_its_reason(function, reason):
     assert outcome.trajectory is not None  # the row keeps its tokens
 
 
-@pytest.mark.parametrize(("retries", "status", "calls"), [(0, "reward_failed", 1), (1, "reward_failed", 2), (2, "ok", 3),
-                                                          (9, "ok", 3)])
+@pytest.mark.parametrize(("retries", "status", "calls"), [
+    (0, "reward_failed", 1), (1, "reward_failed", 2), (2, "ok", 3), (9, "ok", 3)])
 def test_a_reward_that_raises_is_tried_again(retries, status, calls):
     seen = []
 

@@ -1,0 +1,98 @@
+"""Packing: budgets, ranks and weights, with a micro-batch written out by hand."""
+
+import random
+
+import numpy as np
+import pytest
+
+from pipeline.errors import ConfigError
+from stages.learner.packing import Row, bins, pack
+
+A = Row("a", [1, 2, 3, 4], 2, [1, 1], advantage=0.5, old_logprobs=[-0.1, -0.2])
+B = Row("b", [5, 6, 7], 1, [0, 1], advantage=-1.0, old_logprobs=[-0.3, -0.4])
+
+
+def random_rows(count, longest, seed):
+    source = random.Random(seed)
+    rows = []
+    for i in range(count):
+        prompt, response = source.randint(1, longest // 2), source.randint(1, longest // 2)
+        mask = [source.randint(0, 1) for _ in range(response - 1)] + [1]
+        rows.append(Row(f"r{i}", list(range(prompt + response)), prompt, mask, advantage=i))
+    return rows
+
+
+def test_two_rows_end_to_end():
+    """A is predicted at its 2nd and 3rd token, B at its 2nd, the flat positions 1, 2 and 4 + 1."""
+    (micro,) = pack([A, B], budget=7, rank=0, ranks=1)
+    assert micro.input_ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert micro.positions.tolist() == [0, 1, 2, 3, 0, 1, 2]
+    assert micro.cu_seqlens.tolist() == [0, 4, 7]
+    assert micro.longest == 4
+    assert micro.source.tolist() == [1, 2, 5]
+    assert micro.targets.tolist() == [3, 4, 7]
+    assert micro.weights.tolist() == pytest.approx([1 / 3] * 3)
+    assert micro.advantages.tolist() == [0.5, 0.5, -1.0]
+    assert micro.old_logprobs.tolist() == pytest.approx([-0.1, -0.2, -0.4])
+    assert micro.row_of.tolist() == [0, 0, 1]
+    assert micro.rows == [0, 1]
+    types = [getattr(micro, n).dtype for n in ("input_ids", "positions", "cu_seqlens", "source", "weights")]
+    assert types == [np.int64, np.int64, np.int32, np.int64, np.float32]
+
+
+def test_demonstrations_have_no_log_probs_of_a_sampling_policy():
+    (micro,) = pack([Row("a", [1, 2], 1, [1])], budget=7, rank=0, ranks=1)
+    assert micro.old_logprobs.tolist() == [0.0]
+
+
+def test_bins_longest_first_into_the_emptiest():
+    """5 4 3 2 into two of 7: 5 | 4, then 3 to the 4 and 2 to the 5."""
+    assert bins([5, 4, 3, 2], budget=7, count_multiple=2) == [[0, 3], [1, 2]]
+    assert bins([5, 4, 3, 2], budget=14, count_multiple=1) == [[0, 1, 2, 3]]
+    assert bins([3, 3, 3], budget=5, count_multiple=1) == [[0], [1], [2]]  # 9 tokens need 2 bins, but no two rows fit
+    assert bins([3], budget=3, count_multiple=2) == [[0], []]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("budget", [24, 25, 60, 10_000])
+def test_whatever_the_budget_and_the_ranks(budget, ranks):
+    rows = random_rows(23, 24, seed=budget + ranks)
+    packed = [pack(rows, budget, rank, ranks) for rank in range(ranks)]
+    assert len({len(micros) for micros in packed}) == 1  # every rank as many: ZeRO communicates in each
+    micros = [micro for of_rank in packed for micro in of_rank]
+    assert all(len(micro.input_ids) <= budget for micro in micros)
+    assert sorted(i for micro in micros for i in micro.rows) == list(range(23))
+    assert sum(float(micro.weights.sum()) for micro in micros) == pytest.approx(1.0, abs=1e-5)
+    assert len({w for micro in micros for w in micro.weights.tolist()} - {0.0}) == 1
+    for micro in micros:
+        for row in micro.rows:
+            response = rows[row].tokens[rows[row].prompt_length :]
+            acts = [token for token, act in zip(response, rows[row].mask, strict=True) if act]
+            assert micro.targets[micro.row_of == row].tolist() == acts
+            assert set(micro.advantages[micro.row_of == row].tolist()) == {float(row)}
+
+
+def test_a_rank_without_rows_runs_one_without_weight():
+    busy, idle = (pack([A], 100, rank, 2)[0] for rank in (0, 1))
+    assert busy.rows == [0]
+    assert idle.rows == []
+    assert len(idle.weights) > 0
+    assert not idle.weights.any()
+
+
+def test_micro_batches_are_nearly_equal():
+    lengths = [len(row.tokens) for row in random_rows(200, 24, seed=1)]
+    loads = [sum(lengths[i] for i in chosen) for chosen in bins(lengths, 256, 2)]
+    assert max(loads) - min(loads) <= max(lengths)
+
+
+def test_a_row_over_the_budget_is_refused():
+    with pytest.raises(ConfigError, match=r"a sequence has 4 tokens, over trainer\.max_token_len_per_gpu=3; raise"):
+        pack([A, B], budget=3, rank=0, ranks=1)
+
+
+def test_what_nothing_could_be_learnt_from_is_our_mistake():
+    with pytest.raises(AssertionError, match="without a single action token"):
+        pack([Row("a", [1, 2], 1, [0])], 9, 0, 1)
+    with pytest.raises(AssertionError, match="without a prompt"):
+        pack([Row("a", [1, 2], 0, [1, 1])], 9, 0, 1)

@@ -1,0 +1,144 @@
+"""The packed policy against plain transformers, row by row, and against itself in chunks."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from pipeline.errors import ConfigError, ModelError
+from stages.learner import attention, policy
+from stages.learner.packing import Row, pack
+
+NAMES = ("input_ids", "positions", "cu_seqlens", "source", "targets")
+
+
+def trainer(chunk=4096, checkpointing=False):
+    return SimpleNamespace(attention="padded", enable_gradient_checkpointing=checkpointing, logprob_chunk_tokens=chunk)
+
+
+def rows():
+    """Lengths 23, 2, 40, 7 and 40, random tokens, some not the policy's own."""
+    made, source = [], torch.Generator().manual_seed(3)
+    for index, (prompt, response) in enumerate(((11, 12), (1, 1), (30, 10), (2, 5), (8, 32))):
+        tokens = torch.randint(3, 99, (prompt + response,), generator=source).tolist()
+        mask = [int(i % 3 != 1) for i in range(response)]
+        made.append(Row(f"r{index}", tokens, prompt, mask))
+    return made
+
+
+def score(learner, micro):
+    arguments = {name: torch.from_numpy(getattr(micro, name)) for name in NAMES}
+    return learner(longest=micro.longest, **arguments)
+
+
+def plain(path, row, temperature):
+    """Log-probs and entropy of a row's action tokens by a forward of transformers alone."""
+    model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager", local_files_only=True).eval()
+    with torch.inference_mode():
+        logprobs = (model(torch.tensor([row.tokens])).logits[0] / temperature).log_softmax(-1)
+    acts = [i + row.prompt_length for i, act in enumerate(row.mask) if act]
+    before, targets = logprobs[[i - 1 for i in acts]], torch.tensor([row.tokens[i] for i in acts])
+    return before.gather(-1, targets[:, None])[:, 0], -(before.exp() * before).sum(-1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_packed_log_probs_are_those_of_each_row_alone(tiny_model, temperature):
+    """Two query heads share one key/value head in this model."""
+    learner = policy.load(tiny_model, "cpu", torch.float32, trainer(), temperature)
+    (micro,) = pack(rows(), 1000, 0, 1)
+    with torch.no_grad():
+        logprobs, entropy = score(learner, micro)
+    for index, row in enumerate(rows()):
+        expected, uncertain = plain(tiny_model, row, temperature)
+        torch.testing.assert_close(logprobs[micro.row_of == index], expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(entropy[micro.row_of == index], uncertain, atol=1e-4, rtol=0)
+
+
+def test_neighbours_in_a_micro_batch_do_not_see_each_other(tiny_model):
+    learner = policy.load(tiny_model, "cpu", torch.float32, trainer(), 1.0)
+    before, after = rows(), rows()
+    after[1].tokens = [77, 78]
+    found = [score(learner, pack(some, 1000, 0, 1)[0])[0] for some in (before, after)]
+    others = pack(before, 1000, 0, 1)[0].row_of != 1
+    assert torch.equal(found[0][others], found[1][others])
+    assert not torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("chunk", [1, 7, 16])
+def test_chunks_of_the_head_change_neither_log_probs_nor_gradients(tiny_model, chunk, checkpointing):
+    (micro,) = pack(rows(), 1000, 0, 1)
+    assert len(micro.targets) > 16
+    found = []
+    for settings in (trainer(), trainer(chunk, checkpointing)):
+        learner = policy.load(tiny_model, "cpu", torch.float32, settings, 0.7)
+        logprobs, entropy = score(learner, micro)
+        (logprobs * torch.linspace(-1, 1, len(logprobs))).sum().backward()
+        found.append((logprobs, entropy, {name: p.grad for name, p in learner.named_parameters()}))
+    (logprobs, entropy, gradients), (in_chunks, entropy_in_chunks, gradients_in_chunks) = found
+    torch.testing.assert_close(in_chunks, logprobs, atol=1e-6, rtol=0)
+    torch.testing.assert_close(entropy_in_chunks, entropy, atol=1e-5, rtol=0)
+    assert not entropy.requires_grad
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradients_in_chunks[name], gradient, atol=2e-5, rtol=1e-4)
+
+
+def test_exported_weights_spell_out_the_tied_head_and_load_again(tiny_model, tmp_path):
+    learner = policy.load(tiny_model, "cpu", torch.float32, trainer(), 1.0)
+    policy.export(dict(learner.model.named_parameters()), learner.model, tmp_path)
+    exported, original = load_file(tmp_path / "model.safetensors"), load_file(tiny_model / "model.safetensors")
+    assert torch.equal(exported["lm_head.weight"], original["model.embed_tokens.weight"])
+    assert exported.keys() - {"lm_head.weight"} == original.keys()
+    assert all(torch.equal(exported[name], value) for name, value in original.items())
+
+
+def test_a_directory_that_is_no_model_is_named(tmp_path):
+    for content in ("{}", '{"model_type": "unheard_of"}'):
+        (tmp_path / "config.json").write_text(content)
+        with pytest.raises(ModelError, match=f"{tmp_path} cannot be read as a causal language model"):
+            policy.load(tmp_path, "cpu", torch.float32, trainer(), 1.0)
+
+
+def test_types():
+    assert policy.resolve_dtype("auto", "cpu") == torch.float32
+    assert policy.resolve_dtype("auto", "cuda") == torch.bfloat16
+    assert policy.resolve_dtype("bfloat16", "cpu") == torch.bfloat16
+
+
+# -------------------------------------------------------------------------------------------------------- attention
+
+
+@pytest.mark.parametrize(("heads", "key_value_heads"), [(4, 4), (4, 2), (4, 1)])
+def test_padded_attention_is_causal_attention_within_each_row(heads, key_value_heads):
+    """Against softmax(q k' / sqrt(d)) v written out, one row and one head at a time."""
+    torch.manual_seed(0)
+    lengths, width = [3, 1, 5], 8
+    query = torch.randn(1, heads, 9, width)
+    key, value = (torch.randn(1, key_value_heads, 9, width) for _ in range(2))
+    places = attention.layout(torch.tensor([0, 3, 4, 9], dtype=torch.int32), max(lengths), "padded")
+    found, _ = attention.padded(None, query, key, value, None, scaling=width**-0.5, **places)
+    assert found.shape == (1, 9, heads, width)
+    begin = 0
+    for length in lengths:
+        here = slice(begin, begin + length)
+        for head in range(heads):
+            group = head // (heads // key_value_heads)  # heads 0 and 1 read key/value head 0, and so on
+            scores = query[0, head, here] @ key[0, group, here].T / width**0.5
+            scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
+            torch.testing.assert_close(found[0, here, head], scores.softmax(-1) @ value[0, group, here])
+        begin += length
+
+
+def test_what_cannot_run_here_is_refused(monkeypatch):
+    monkeypatch.setattr(attention.importlib.util, "find_spec", lambda name: None)
+    assert attention.choose("auto", "cpu") == "padded"
+    assert attention.choose("auto", "cuda") == "varlen"
+    assert attention.choose("padded", "cuda") == "padded"
+    with pytest.raises(ConfigError, match=r"trainer\.attention=flash_attn: the package is not installed; pip install"):
+        attention.choose("flash_attn", "cuda")
+    with pytest.raises(ConfigError, match=r"trainer\.attention=varlen needs a GPU; use auto or padded"):
+        attention.choose("varlen", "cpu")
+    monkeypatch.setattr(attention.importlib.util, "find_spec", lambda name: "there")
+    assert attention.choose("auto", "cuda") == "flash_attn"

@@ -1,0 +1,123 @@
+"""Processes that live and die together."""
+
+import os
+import sys
+import time
+
+import pytest
+
+from pipeline import files
+from pipeline.errors import StageError
+from stages import children
+from stages.children import Child, cores, supervise
+
+CALM = "import time\ntime.sleep(60)\n"
+DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('deaf', 'w').close()\ntime.sleep(60)\n"
+STAGE_CHILD = """
+import sys
+from pipeline.errors import DataError
+from stages.children import run_child
+def work(context):
+    {body}
+if __name__ == "__main__":
+    run_child(work, "trainer", "doc of the trainer")
+"""
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch, context_of):
+    """start(explorer=program, trainer=program, follow=function): supervises them as a stage would."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    context = context_of(tmp_path / "store" / "rft-1")
+    spec = {"run": "toy/one", "name": "rft", "kind": "rft", "identity": "1", "root": str(tmp_path), "inputs": {},
+            "config": {"log": {"level": "INFO"}}}
+    files.write_json(context.directory / "stage.json", spec)
+
+    def supervise_programs(follow=lambda: None, **programs: str) -> None:
+        for name, program in programs.items():
+            (tmp_path / f"child_{name}.py").write_text(program)
+        supervise(context, [Child(name, f"child_{name}", cores()) for name in programs], follow)
+
+    supervise_programs.directory = context.directory
+    return supervise_programs
+
+
+def dies(start, **programs) -> tuple[str, float]:
+    begin = time.monotonic()
+    with pytest.raises(StageError) as caught:
+        start(**programs)
+    return str(caught.value), time.monotonic() - begin
+
+
+def test_children_that_end_well_end_the_stage_and_are_followed_to_the_last(start):
+    calls = []
+    start(lambda: calls.append(None), explorer="", trainer="")
+    assert len(calls) >= 2  # at least once while they ran and once behind
+
+
+def test_a_dead_child_ends_the_other_and_the_error_names_stage_log_and_reason(start):
+    message, seconds = dies(start, explorer=CALM, trainer="import sys\nprint('my last words')\nsys.exit(3)\n")
+    assert message.startswith("the trainer of stage rft-1 died: ended with exit code 3")
+    assert str(start.directory / "trainer.log") in message
+    assert (start.directory / "trainer.log").read_text() == "my last words\n"
+    assert seconds < 4
+
+
+def test_a_killed_child_is_named_with_its_signal(start):
+    message, _ = dies(start, explorer="import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", trainer=CALM)
+    assert "the explorer of stage rft-1 died: ended by signal SIGKILL (the kernel does this when memory" in message
+
+
+def test_a_child_that_does_not_listen_is_made_to_end(start, monkeypatch, tmp_path):
+    monkeypatch.setattr(children, "GRACE_SECONDS", 0.3)
+    wait = "import os, sys, time\nwhile not os.path.exists('deaf'): time.sleep(0.01)\nsys.exit(1)\n"
+    _, seconds = dies(start, explorer=DEAF, trainer=wait)
+    assert 0.3 < seconds < 5
+
+
+def test_a_mistake_of_the_user_is_told_in_its_own_words(start):
+    message, _ = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body="raise DataError('no such row.')"))
+    assert "the trainer of stage rft-1 died: no such row.\n" in message
+    assert "Traceback" not in (start.directory / "trainer.log").read_text()
+
+
+def test_a_mistake_of_ours_is_told_in_one_line_and_traced_in_the_log(start):
+    message, _ = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body="assert False, 'two\\nlines'"))
+    assert "died: AssertionError: two\n" in message
+    assert "Traceback" in (start.directory / "trainer.log").read_text()
+
+
+def test_an_error_of_an_earlier_life_is_not_shown_again(start):
+    (start.directory / "trainer.error").write_text("of yesterday")
+    message, _ = dies(start, trainer="import sys\nsys.exit(3)\n")
+    assert "yesterday" not in message
+
+
+def test_of_several_ranks_the_first_error_is_kept(start, context_of):
+    """The others fail because their connection breaks, which explains nothing."""
+    context = context_of(start.directory)
+    children._leave_error(context, "trainer", "out of memory", "")
+    children._leave_error(context, "trainer", "connection reset by peer", "")
+    assert (start.directory / "trainer.error").read_text().startswith("out of memory")
+
+
+def test_when_the_parent_cannot_go_on_no_child_survives(start, tmp_path):
+    def follow():
+        if (tmp_path / "pid").exists():
+            raise KeyboardInterrupt
+
+    program = "import os\nopen('pid.tmp', 'w').write(str(os.getpid()))\nos.rename('pid.tmp', 'pid')\n" + CALM
+    with pytest.raises(KeyboardInterrupt):
+        start(follow, explorer=program)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_the_command_of_one_and_of_several_ranks(tmp_path):
+    one = Child("trainer", "stages.learn", [0]).command(tmp_path)
+    two = Child("trainer", "stages.learn", [0], ranks=2).command(tmp_path)
+    assert one == [sys.executable, "-m", "stages.learn", str(tmp_path)]
+    assert two[1:3] == ["-m", "torch.distributed.run"]
+    assert "--nproc_per_node=2" in two
+    assert two[-2:] == ["stages.learn", str(tmp_path)]

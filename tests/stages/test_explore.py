@@ -1,0 +1,208 @@
+"""The explorer: proving weights, the rows it writes, and what makes it stop."""
+
+import math
+
+import pytest
+
+from pipeline import checkpoints, files, records, tables
+from pipeline.errors import StageError, SyncError
+from pipeline.plan import make_plan
+from pipeline.process import namespace
+from stages.explore import Explorer, Weights, _check_failures, explore, prove
+from stages.learner import policy
+from tests.configs import TINY, overridden
+from tests.factories import row
+from workflows.scripted_engine import ScriptedEngine
+
+MANIFEST = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, -2.0]}}
+
+
+class Scores:
+    """An engine that gives these log-probs for any sequence."""
+
+    def __init__(self, *logprobs):
+        self.logprobs = list(logprobs)
+
+    def score(self, sequences):
+        return [self.logprobs for _ in sequences]
+
+
+# ---------------------------------------------------------------------------------------------------------- proving
+
+
+def test_proving_returns_the_largest_difference():
+    assert prove(Scores(-1.0, -2.0), MANIFEST, 1e-3) == 0.0
+    assert prove(Scores(-1.25, -2.5), MANIFEST, 0.5) == 0.5  # exactly what is allowed
+
+
+@pytest.mark.parametrize("logprobs", [(-1.0, -2.6), (-1.0, math.nan), (math.nan, math.nan), (-math.inf, -2.0)])
+def test_weights_that_do_not_answer_like_the_trainer_stop_the_run(logprobs):
+    with pytest.raises(SyncError, match=r"weights version 3 were loaded, .*allowed 0\.5 \(synchronizer\."):
+        prove(Scores(*logprobs), MANIFEST, 0.5)
+
+
+def test_a_trainer_whose_probe_is_no_number_stops_the_run():
+    broken = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, math.nan]}}
+    with pytest.raises(SyncError):
+        prove(Scores(-1.0, -2.0), broken, 0.5)
+
+
+def publish(stage, version, logprobs=(-1.0, -1.0)):
+    def export(directory):
+        (directory / checkpoints.WEIGHTS).write_text(f"weights {version}")
+
+    checkpoints.publish(stage, version, export, {"tokens": [1, 2, 3], "logprobs": list(logprobs)})
+
+
+def test_weights_are_brought_once_and_again_after_sleep(tmp_path, context_of):
+    loaded = []
+    engine = ScriptedEngine(None, context_of(tmp_path).config, 1, False)
+    engine.load_weights = loaded.append
+    weights = Weights(context_of(tmp_path), engine)
+    publish(tmp_path, 0)
+    publish(tmp_path, 1)
+    for version in (0, 0, 1):
+        weights.bring_to(version)
+    assert [d.name for d in loaded] == ["version=000000", "version=000001"]
+    assert weights.hash == files.hash_text("weights 1")
+    weights.bring_to(1)
+    assert (weights.wait_seconds, weights.sync_seconds, weights.difference) == (0.0, 0.0, None)
+    weights.sleep()
+    weights.bring_to(1)
+    assert len(loaded) == 3
+    assert weights.difference == 0.0
+
+
+def test_weights_that_never_come_end_in_an_error_that_says_so(tmp_path, context_of):
+    context = context_of(tmp_path, "synchronizer.sync_timeout=0.01")
+    with pytest.raises(StageError, match=r"for weights version 2 of the trainer: .*version=000002.*trainer\.log"):
+        Weights(context, ScriptedEngine(None, context.config, 1, False)).bring_to(2)
+
+
+# --------------------------------------------------------------------------------------------------- too many failed
+
+
+def rows(*statuses):
+    return [row(records.Experience, experience_id=f"e{i}", status=s, reason=f"why {i}") for i, s in enumerate(statuses)]
+
+
+def test_more_failures_than_allowed_stop_the_stage_and_show_the_first():
+    bad = ["reward_failed", "workflow_failed"]
+    _check_failures(rows(*bad, *["ok"] * 18), 0.1)  # 2 of 20
+    with pytest.raises(StageError, match=r"3 of 20 rollouts failed, allowed 10% .*The first: e0: why 0"):
+        _check_failures(rows(*bad, "reward_failed", *["ok"] * 17), 0.1)
+    with pytest.raises(StageError, match="1 of 2 "):
+        _check_failures(rows("ok", "reward_failed"), 0.0)
+
+
+def test_prompts_over_the_limit_are_no_failures():
+    _check_failures(rows(*["prompt_too_long"] * 5), 0.0)
+
+
+# ------------------------------------------------------------------------------------------------------ whole steps
+
+LONG = "9" * 60  # over 40 prompt tokens
+TASKS = [row(records.Task, task_id=f"t{i}", row=i, split=split, question=question, answer=answer)
+         for i, (split, question, answer) in enumerate([
+             ("train", "1 2 = 3", '{"numbers": [1, 2], "target": 3}'), ("test", "held out", "{}"),
+             ("train", LONG, "{}"), ("train", "4 5 = 9", "no JSON at all")])]
+
+SMALL = ("buffer.batch_size=3", "algorithm.repeat_times=2", "buffer.total_steps=4", "explorer.max_failed_ratio=0.5",
+         "synchronizer.sync_offset=0")
+
+
+@pytest.fixture
+def stage(tmp_path, tiny_model, context_of):
+    """A context with three train tasks: one good, one too long, one whose truth is broken; version 0 published."""
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, TASKS)
+
+    def make(*overrides):
+        context = context_of(tmp_path / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate", model=tiny_model)
+        (tmp_path / "rft").mkdir(exist_ok=True)
+        return context
+
+    return make
+
+
+def publish_model(context, version):
+    """The tiny model's weights, proved by its own log-probs."""
+    explorer = Explorer(context)
+    probe = {"tokens": [5, 6, 7], "logprobs": explorer.engine.score([[5, 6, 7]])[0]}
+
+    model = explorer.engine.model
+    checkpoints.publish(
+        context.directory, version, lambda path: policy.export(dict(model.named_parameters()), model, path), probe)
+    return explorer
+
+
+def test_a_step_writes_every_row_with_its_provenance(stage):
+    context = stage()
+    rollout = publish_model(context, 0).step(1)
+    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    assert [r["slot"] for r in found] == list(range(6))
+    assert [r["run_index"] for r in found] == [0, 1] * 3
+    assert [r["group_id"] for r in found] == ["1/0", "1/0", "1/1", "1/1", "1/2", "1/2"]
+    assert len({r["experience_id"] for r in found}) == len({r["seed"] for r in found}) == 6
+    statuses = {r["task_id"]: r["status"] for r in found}
+    assert statuses == {"t0": "ok", "t2": "prompt_too_long", "t3": "reward_failed"}
+    for r in found:
+        weights = checkpoints.version_directory(context.directory, 0) / checkpoints.WEIGHTS
+        assert (r["weights_version"], r["weights_hash"]) == (0, files.hash_file(weights))
+        assert (r["config_hash"], r["temperature"], r["top_k"]) == (context.identity, 1.0, -1)
+        assert len(r["response_tokens"]) == len(r["rollout_logprobs"]) == len(r["action_mask"])
+        assert (r["reason"] is None, r["reward"] is not None) == ((r["status"] == "ok"),) * 2
+        assert (r["response_tokens"] == []) == (r["status"] == "prompt_too_long")
+    written = tables.read(tables.step_file(context.directory, "rollouts", 1), records.Rollout).to_pylist()
+    assert written == [row_of(rollout)]
+    assert (rollout.rows, rollout.failed_rows) == (6, 4)
+    assert rollout.tokens == sum(len(r["response_tokens"]) for r in found)
+    assert rollout.probe_max_difference < 1e-5
+
+
+def row_of(record):
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def test_a_repeated_step_gives_the_same_rows(stage):
+    context = stage()
+    explorer = publish_model(context, 0)
+
+    def made():
+        explorer.step(1)
+        table = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience)
+        return table.drop(["unix_seconds"]).to_pylist()
+
+    first = made()
+    explorer = Explorer(context)
+    assert made() == first
+
+
+def test_too_many_failures_keep_the_rows_and_stop_before_the_step_counts(stage):
+    context = stage("explorer.max_failed_ratio=0.1")
+    with pytest.raises(StageError, match=r"2 of 6 rollouts failed.*t3|2 of 6 rollouts failed.*countdown_reward raised"):
+        publish_model(context, 0).step(1)
+    assert tables.steps_present(context.directory, "experience") == [1]
+    assert tables.steps_present(context.directory, "rollouts") == []
+
+
+def test_exploring_goes_on_where_it_stopped_and_forgets_weights_that_are_no_longer_needed(stage):
+    """Four trainer steps of six rows, on-policy: explorer step s needs version s - 1. Steps 1 and 2 are there."""
+    context = stage()
+    for version in (0, 1, 2, 3):
+        publish_model(context, version)
+    for step in (1, 2):
+        tables.write(tables.step_file(context.directory, "experience", step), records.Experience, [])
+        tables.write(tables.step_file(context.directory, "rollouts", step), records.Rollout, [])
+    explore(context)
+    assert tables.steps_present(context.directory, "rollouts") == [1, 2, 3, 4]
+    made = tables.read(tables.step_file(context.directory, "experience", 4), records.Experience)
+    assert set(made["weights_version"].to_pylist()) == {3}
+    assert [d.name for d in (context.directory / "weights").iterdir()] == ["version=000003"]
+
+
+def test_the_settings_that_the_explorer_reads_are_those_that_its_stage_is_handed(tmp_path, stage):
+    """The plan leaves out of stage.json what is not in the identity: nothing the explorer asks for may be missing."""
+    plan = make_plan(overridden(f"checkpoint_root_dir={tmp_path}", *TINY, *SMALL))
+    context = stage()
+    context.config = namespace(next(s for s in plan.stages if s.name == "rft").config)
+    publish_model(context, 0).step(1)

@@ -1,0 +1,80 @@
+"""The parent's view of a training stage: every step is reported once, and the last checkpoint is handed on."""
+
+import pytest
+
+from pipeline import checkpoints, files, records, tables
+from stages import follow
+from stages.follow import TOTAL, Follower, finish_training
+from tests.factories import row
+
+
+class Tracker:
+    def __init__(self):
+        self.steps = []
+
+    def log_step(self, step):
+        self.steps.append(step.step)
+
+
+@pytest.fixture
+def tracker(monkeypatch):
+    from contextlib import nullcontext
+
+    made = Tracker()
+    monkeypatch.setattr(follow, "open_tracker", lambda context: nullcontext(made))
+    return made
+
+
+def write_step(stage, step):
+    made = row(records.Step, step=step, loss=1.0, train_seconds=1.0, seconds=1.0)
+    tables.write(tables.step_file(stage, "steps", step), records.Step, [made])
+
+
+def checkpoint(stage, step, content="weights"):
+    directory = checkpoints.checkpoint_directory(stage, step)
+    (directory / "model").mkdir(parents=True)
+    (directory / "model" / checkpoints.WEIGHTS).write_text(content)
+    files.write_json(directory / files.MANIFEST, {"step": step, "weights_hash": f"hash of {step}"})
+
+
+def test_steps_are_reported_once_and_in_order(tmp_path, context_of, tracker):
+    with Follower(context_of(tmp_path)) as follower:
+        follower.poll()
+        write_step(tmp_path, 1)
+        write_step(tmp_path, 2)
+        follower.poll()
+        assert tracker.steps == []  # how many there will be is not known yet
+        files.write_json(tmp_path / TOTAL, {"total_steps": 4})
+        follower.poll()
+        follower.poll()
+        write_step(tmp_path, 4)
+        follower.poll()
+        assert tracker.steps == [1, 2]  # 3 comes first
+        write_step(tmp_path, 3)
+        follower.poll()
+    assert tracker.steps == [1, 2, 3, 4]
+
+
+def test_a_resumed_stage_goes_on_behind_its_checkpoint(tmp_path, context_of, tracker):
+    for step in (1, 2, 3):
+        write_step(tmp_path, step)
+    checkpoint(tmp_path, 2)
+    files.write_json(tmp_path / TOTAL, {"total_steps": 99})  # of the life before
+    with Follower(context_of(tmp_path)) as follower:
+        assert not (tmp_path / TOTAL).exists()
+        assert tables.steps_present(tmp_path, "steps") == [1, 2]
+        files.write_json(tmp_path / TOTAL, {"total_steps": 3})
+        write_step(tmp_path, 3)
+        follower.poll()
+    assert tracker.steps == [3]
+
+
+def test_a_finished_stage_hands_on_its_last_model_and_keeps_no_published_weights(tmp_path, context_of):
+    context = context_of(tmp_path)
+    checkpoint(tmp_path, 5, "old")
+    checkpoint(tmp_path, 10, "new")
+    (tmp_path / "weights" / "version=000009").mkdir(parents=True)
+    finish_training(context)
+    assert (tmp_path / "model" / checkpoints.WEIGHTS).read_text() == "new"
+    assert list((tmp_path / "weights").iterdir()) == []
+    assert context.made == {"steps": 10, "weights_hash": "hash of 10"}

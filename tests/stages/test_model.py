@@ -1,0 +1,48 @@
+"""The small random model and its tokenizer, as a Hugging Face directory that others read as we do."""
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from stages.model import CHARACTERS, SPECIAL, work
+from tests.configs import TINY
+
+
+def test_a_tokenizer_that_anyone_loads_has_one_token_per_character(tiny_model):
+    """The whole alphabet, spaces and line ends included, comes back; ids follow the order of the list."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model, local_files_only=True)
+    tokens = [tokenizer(c)["input_ids"] for c in CHARACTERS]
+    assert tokens == [[3 + index] for index in range(len(CHARACTERS))]
+    for text in ("12 5 = 17", " it's  so\n\n\nsaid: {[(<#>)]}  ", "ABCxyz 123456 +-*/"):
+        (tokens,) = tokenizer([text])["input_ids"]
+        assert len(tokens) == len(text)
+        assert tokenizer.decode(tokens) == text
+    assert tokenizer("1\u00d72")["input_ids"] == tokenizer("12")["input_ids"]  # other characters are left out
+    assert [tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id] == [0, 1, 2]
+    assert len(tokenizer) == len(SPECIAL) + len(CHARACTERS) == 99
+
+
+def test_the_model_has_the_shape_that_was_asked_for(tiny_model):
+    """Embedding 99 x 64; a layer: q and o 64 x 64, k and v 64 x 32, biases 64 + 32 + 32, MLP 3 x 64 x 256, norms
+    2 x 64; a last norm of 64."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True)
+    layer = 2 * 64 * 64 + 2 * 64 * 32 + 64 + 32 + 32 + 3 * 64 * 256 + 2 * 64
+    assert sum(p.numel() for p in model.parameters()) == 99 * 64 + 2 * layer + 64
+    assert model.config.max_position_embeddings == 64
+    assert (model.config.num_key_value_heads, model.config.eos_token_id) == (1, 1)
+    assert model.dtype == torch.float32
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+def test_the_seed_decides_the_weights(tiny_model, tmp_path, context_of):
+    """The same seed, the same bytes; another seed, other weights."""
+    found = {}
+    for name, seed in (("a", 1), ("b", 2)):
+        context = context_of(tmp_path / name, *TINY)
+        context.config.seed = seed
+        work(context)
+        found[name] = load_file(tmp_path / name / "model.safetensors")
+        assert context.made["vocabulary"] == 99
+    first = load_file(tiny_model / "model.safetensors")
+    assert all(torch.equal(first[key], value) for key, value in found["a"].items())
+    assert not torch.equal(first["model.embed_tokens.weight"], found["b"]["model.embed_tokens.weight"])
