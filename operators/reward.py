@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Callable
 from fractions import Fraction
+from functools import lru_cache
 
 from pipeline.errors import ConfigError, DataError, load_dotted, pick
 
@@ -57,7 +58,7 @@ class _Parser:
         self.position += 1
         return token
 
-    def sum(self, depth: int) -> Fraction | None:
+    def sum(self, depth: int) -> int | Fraction | None:
         value = self.product(depth)
         while self.next in ("+", "-"):
             sign = 1 if self.take() == "+" else -1
@@ -65,7 +66,7 @@ class _Parser:
             value = None if value is None or right is None else value + sign * right
         return value
 
-    def product(self, depth: int) -> Fraction | None:
+    def product(self, depth: int) -> int | Fraction | None:
         value = self.atom(depth)
         while self.next in ("*", "/"):
             divides = self.take() == "/"
@@ -73,10 +74,10 @@ class _Parser:
             if value is None or right is None or (divides and right == 0):
                 value = None
             else:
-                value = value / right if divides else value * right
+                value = Fraction(value) / right if divides else value * right
         return value
 
-    def atom(self, depth: int) -> Fraction | None:
+    def atom(self, depth: int) -> int | Fraction | None:
         if depth > DEEPEST_NESTING:
             raise NotAnExpression(f"nests deeper than {DEEPEST_NESTING}")
         token = self.take()
@@ -91,13 +92,14 @@ class _Parser:
         if token is None or not token.isdigit():
             raise NotAnExpression(f"a number is missing before '{token or 'the end'}'")
         self.literals.append(int(token))
-        return Fraction(int(token))
+        return self.literals[-1]
 
 
 # -------------------------------------------------------------------------------------------------------- countdown
 
 
-def parse_countdown(answer: str) -> tuple[list[int], int | float]:
+@lru_cache(4096)  # the repeats of a task share their truth
+def parse_countdown(answer: str) -> tuple[tuple[int, ...], int | float]:
     """Numbers and target of a countdown truth such as `{"numbers": [3, 5, 7], "target": 9}`.
 
     Raises DataError, saying what is wrong, when it is anything else.
@@ -117,7 +119,7 @@ def parse_countdown(answer: str) -> tuple[list[int], int | float]:
         raise DataError(f"truth {answer[:80]!r}: numbers is not a list of whole numbers; {needed}")
     if type(target) is not int and (type(target) is not float or not math.isfinite(target)):
         raise DataError(f"truth {answer[:80]!r}: target is not a finite number; {needed}")
-    return given, target
+    return tuple(given), target
 
 
 def countdown_reward(response: str, answer: str, format_score: float = 0.1) -> dict[str, float]:

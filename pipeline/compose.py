@@ -106,7 +106,8 @@ def _hydra(overrides: list[str]) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    ConfigStore.instance().store(name="schema", node=settings.Config)
+    if "schema.yaml" not in ConfigStore.instance().repo:
+        ConfigStore.instance().store(name="schema", node=_schema())
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             return OmegaConf.to_container(hydra_compose("config", overrides), resolve=True)

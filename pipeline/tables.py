@@ -11,6 +11,9 @@ import pyarrow.parquet as pq
 from pipeline import files, records
 from pipeline.errors import DataError
 
+# Dictionary pages make the small files of single steps larger and slower to write.
+FORMAT = {"compression": "zstd", "use_dictionary": False}
+
 
 def to_arrow(rows: Sequence, record: type) -> pa.Table:
     """Rows of one record class as an Arrow table. A null where none is allowed is an assertion; so is, to Arrow, a
@@ -25,7 +28,7 @@ def to_arrow(rows: Sequence, record: type) -> pa.Table:
 def write(path: Path, record: type, rows: Sequence | pa.Table) -> None:
     """Writes rows (or an Arrow table with the record's columns) to one Parquet file, atomically."""
     table = rows.cast(records.schema(record)) if isinstance(rows, pa.Table) else to_arrow(rows, record)
-    files.write_atomic(Path(path), lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+    files.write_atomic(Path(path), lambda temporary: pq.write_table(table, temporary, **FORMAT))
 
 
 def read(path: Path, record: type) -> pa.Table:

@@ -1,6 +1,7 @@
 """Waiting for a file of another process: bounded, and with an error that says who was waited for."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.errors import StageError
@@ -8,13 +9,17 @@ from pipeline.errors import StageError
 POLL_SECONDS = 0.002
 
 
-def wait_for(path: Path, timeout: float, what: str, log_file: Path) -> float:
+def wait_for(
+    path: Path, timeout: float, what: str, log_file: Path, check: Callable[[], None] = lambda: None
+) -> float:
     """Returns the seconds waited until `path` exists. Raises StageError after `timeout` seconds.
 
-    The death of the other process needs no check here: the supervisor of the stage ends both.
+    The death of the other process needs no check here: the supervisor of the stage ends both. `check` is called while
+    waiting and may raise, for work of this process that the other one may be waiting for.
     """
     begin = time.perf_counter()
     while not path.exists():
+        check()
         if time.perf_counter() - begin > timeout:
             raise StageError(f"waited {timeout:.0f} s (synchronizer.sync_timeout) for {what}: {path} did not come. "
                              f"Look at {log_file}.")

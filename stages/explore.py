@@ -4,9 +4,12 @@ Started by stages/rft.py, resident for the whole stage. For each explorer step: 
 them, generate, reward, write `experience/step=…` and then `rollouts/step=…`. A step whose files exist is not repeated.
 """
 
+import gc
 import hashlib
 import math
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,8 +48,8 @@ class Weights:
         self.difference: float | None = None
         self.asleep = False
 
-    def bring_to(self, version: int) -> None:
-        """Waits for `version`, loads it and proves it. Does nothing when the engine holds it and is awake."""
+    def bring_to(self, version: int, check: Callable[[], None]) -> None:
+        """Waits (see `wait_for` about `check`) for `version`, loads it and proves it. Does nothing when the engine holds it and is awake."""
         self.wait_seconds = self.sync_seconds = 0.0
         self.difference = None
         if version == self.version and not self.asleep:
@@ -55,7 +58,7 @@ class Weights:
         config = self.context.config.synchronizer
         self.wait_seconds = wait_for(
             directory / files.MANIFEST, config.sync_timeout, f"weights version {version} of the trainer",
-            self.context.directory / "trainer.log",
+            self.context.directory / "trainer.log", check,
         )
         begin = time.perf_counter()
         if self.asleep:
@@ -134,6 +137,8 @@ class Explorer:
             self._wait_for_trainer()
         self.engine = open_engine(model, config, self.tokenizer.eos_token_id, sleeps=self.colocated)
         self.weights = Weights(context, self.engine)
+        self.writer = ThreadPoolExecutor(1)  # compressing and flushing one step's files while the next is generated
+        self.writing: Future | None = None
 
     def _wait_for_trainer(self) -> None:
         """Until the trainer has taken its memory and published the weights that come next."""
@@ -147,7 +152,7 @@ class Explorer:
     def step(self, step: int) -> records.Rollout:
         """One explorer step, files included."""
         context, config = self.context, self.context.config
-        self.weights.bring_to(self.schedule.weights_version(step))
+        self.weights.bring_to(self.schedule.weights_version(step), self.check_writing)
         begin = time.perf_counter()
         repeats = config.algorithm.repeat_times
         chosen = tasks_of_step(len(self.prompts.tasks), config.buffer.batch_size, step, config.seed)
@@ -166,8 +171,6 @@ class Explorer:
             self._row(step, slot, repeats, task, seeds[slot], outcome)
             for slot, (task, outcome) in enumerate(zip(asked, outcomes, strict=True))
         ]
-        tables.write(tables.step_file(context.directory, "experience", step), records.Experience, rows)
-        _check_failures(rows, config.explorer.max_failed_ratio)
         failed = sum(row.status != "ok" for row in rows)
         rollout = records.Rollout(
             stage=context.id, step=step, weights_version=self.weights.version, rows=len(rows), failed_rows=failed,
@@ -175,8 +178,26 @@ class Explorer:
             sync_seconds=self.weights.sync_seconds, probe_max_difference=self.weights.difference,
             other_seconds=time.perf_counter() - begin - (generated - generate), wait_seconds=self.weights.wait_seconds,
         )
-        tables.write(tables.step_file(context.directory, "rollouts", step), records.Rollout, [rollout])
+        self.finish_writing()
+        self.writing = self.writer.submit(self._write, step, rows, rollout)
         return rollout
+
+    def _write(self, step: int, rows: list[records.Experience], rollout: records.Rollout) -> None:
+        """The files of a step, in the order that readers rely on: `rollouts` says that `experience` is whole."""
+        directory = self.context.directory
+        tables.write(tables.step_file(directory, "experience", step), records.Experience, rows)
+        _check_failures(rows, self.context.config.explorer.max_failed_ratio)
+        tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [rollout])
+
+    def check_writing(self) -> None:
+        """Raises what writing the files of the last step raised, if it is over."""
+        if self.writing is not None and self.writing.done():
+            self.writing.result()
+
+    def finish_writing(self) -> None:
+        """Waits for the files of the last step; raises what writing them raised."""
+        if self.writing is not None:
+            self.writing.result()
 
     def _reward(self, asked: list[int], outcomes: list[runner.Outcome]) -> None:
         runner.decode(outcomes, self.tokenizer)
@@ -222,6 +243,8 @@ def first_missing_step(context: Context) -> int:
 def explore(context: Context) -> None:
     first = first_missing_step(context)
     explorer = Explorer(context)
+    gc.collect()
+    gc.freeze()  # vLLM's hundred thousands of objects live as long as the process: spare the collector the walk
     context.log.info("engine %s ready; goes on with explorer step %d", explorer.engine.version, first)
     for step in range(first, explorer.schedule.explorer_steps + 1):
         rollout = explorer.step(step)
@@ -233,6 +256,7 @@ def explore(context: Context) -> None:
         if step < explorer.schedule.explorer_steps:
             needed = explorer.schedule.weights_version(step + 1)
             checkpoints.forget_versions_before(context.directory, needed)
+    explorer.finish_writing()
     explorer.engine.close()
 
 

@@ -74,6 +74,7 @@ class VllmEngine:
             detokenize=False,
             stop_token_ids=self._stop,
             output_kind=self._final_only,
+            skip_clone=True,  # made here for one request: vLLM need not copy it
         )
 
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:

@@ -15,6 +15,10 @@ from pipeline.waiting import wait_for
 from stages.learner.packing import Row
 from stages.learner.zero import Result
 
+# what an advantage may ask of experience, and what a train batch takes from it
+COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "prompt_tokens", "response_tokens",
+           "rollout_logprobs", "action_mask", "reward", "reward_components", "accuracy", "status", "weights_version")
+
 
 @dataclass
 class Batch:
@@ -144,8 +148,8 @@ class Rollouts:
         source = tables.source(tables.step_file(self.context.directory, "experience", s) for s in explored)
         per_step = self.schedule.rows_per_explorer_step
         self.session.execute(
-            f"CREATE OR REPLACE TEMP TABLE rows_read AS SELECT *, (step - 1) * {per_step} + slot AS position "
-            f"FROM {source}"
+            f"CREATE OR REPLACE TEMP TABLE rows_read AS SELECT {', '.join(COLUMNS)}, "
+            f"(step - 1) * {per_step} + slot AS position FROM {source}"
         )
         self.session.execute("CREATE OR REPLACE TEMP VIEW batch AS SELECT * FROM rows_read WHERE status = 'ok'")
         return self.session.sql(

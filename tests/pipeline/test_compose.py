@@ -25,8 +25,8 @@ def test_every_shipped_recipe_composes():
 
 
 def test_an_override_wins_over_the_recipe_and_the_recipe_over_the_default():
-    assert composed()["algorithm"]["optimizer"]["lr"] == 4e-4
-    assert compose(["algorithm.optimizer.lr=5e-4"])["algorithm"]["optimizer"]["lr"] == 5e-4
+    assert composed()["algorithm"]["optimizer"]["lr"] == 5e-4
+    assert compose(["algorithm.optimizer.lr=4e-4"])["algorithm"]["optimizer"]["lr"] == 4e-4
     assert composed()["algorithm"]["optimizer"]["eps"] == 1e-8
 
 
@@ -36,7 +36,7 @@ def test_a_stage_has_the_settings_of_all_with_its_own_merged_in_key_by_key():
     assert sft["algorithm"]["algorithm_type"] == "sft"
     assert sft["algorithm"]["optimizer"]["lr"] == 1e-3
     assert sft["algorithm"]["optimizer"]["weight_decay"] == 0.0  # of the recipe, beside the stage's lr
-    assert rft["algorithm"]["optimizer"]["lr"] == 4e-4
+    assert rft["algorithm"]["optimizer"]["lr"] == 5e-4
     assert sft["trainer"]["grad_clip"] == rft["trainer"]["grad_clip"] == 0.5
 
 

@@ -90,8 +90,8 @@ def test_the_same_configuration_has_the_same_identities(tmp_path):
 
 
 @pytest.mark.parametrize(("key", "value", "expected"), [
-    ("stages.rft.algorithm.optimizer.lr", 5e-4, {"rft", "evaluate_rft", "report"}),
-    ("algorithm.optimizer.lr", 5e-4, {"rft", "evaluate_rft", "report"}),  # sft sets its own
+    ("stages.rft.algorithm.optimizer.lr", 4e-4, {"rft", "evaluate_rft", "report"}),
+    ("algorithm.optimizer.lr", 4e-4, {"rft", "evaluate_rft", "report"}),  # sft sets its own
     ("stages.sft.algorithm.optimizer.lr", 5e-4, {"sft"} | AFTER_SFT),
     ("synchronizer.sync_interval", 2, {"rft", "evaluate_rft", "report"}),
     ("algorithm.repeat_times", 4, {"rft", "evaluate_rft", "report"}),

@@ -101,7 +101,7 @@ def planned(output: str) -> set[str]:
 
 def test_a_learning_rate_remakes_rft_and_what_follows_only(finished):
     root, _, _ = finished
-    done = snakemake(root, "-n", overrides=("algorithm.optimizer.lr=5e-4",))
+    done = snakemake(root, "-n", overrides=("algorithm.optimizer.lr=4e-4",))
     assert planned(done.stdout + done.stderr) == {"rft", "evaluate_rft", "report"}
 
 
@@ -116,7 +116,7 @@ def test_a_dry_run_leaves_the_frozen_configuration_alone(finished):
     root, _, _ = finished
     frozen = root / "runs/ouroboros/toy/config.yaml"
     before = frozen.read_text()
-    snakemake(root, "-n", overrides=("algorithm.optimizer.lr=5e-4",))
+    snakemake(root, "-n", overrides=("algorithm.optimizer.lr=4e-4",))
     assert frozen.read_text() == before
 
 
