@@ -105,7 +105,7 @@ def countdown_problem(answer: str) -> str | None:
         return str(error)
     if len(given) > MOST_NUMBERS:
         return f"{len(given)} numbers, more than the {MOST_NUMBERS} for which every choice of signs is tried"
-    return None if is_solvable(given, target) else f"{given} cannot make {target} with + and -"
+    return None if is_solvable(given, target) else f"{list(given)} cannot make {target} with + and -"
 
 
 def hash_share(key: str) -> float:

@@ -65,7 +65,7 @@ def _start(context: Context, child: Child) -> subprocess.Popen:
     (context.directory / f"{child.name}.error").unlink(missing_ok=True)
     environment = {
         **os.environ,
-        "OMP_NUM_THREADS": str(len(child.cores)),
+        "OMP_NUM_THREADS": str(max(len(child.cores) // child.ranks, 1)),
         "OMP_WAIT_POLICY": "PASSIVE",  # spinning threads slow a busy machine down twentyfold
         **child.environment,
     }

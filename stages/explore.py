@@ -6,7 +6,6 @@ them, generate, reward, write `experience/step=…` and then `rollouts/step=…`
 
 import gc
 import hashlib
-import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -48,8 +47,8 @@ class Weights:
         self.difference: float | None = None
         self.asleep = False
 
-    def bring_to(self, version: int, check: Callable[[], None]) -> None:
-        """Waits (see `wait_for` about `check`) for `version`, loads it and proves it. Does nothing when the engine holds it and is awake."""
+    def bring_to(self, version: int, check: Callable[[], None] = lambda: None) -> None:
+        """Waits for `version`, loads and proves it, unless the engine holds it and is awake. check: see wait_for."""
         self.wait_seconds = self.sync_seconds = 0.0
         self.difference = None
         if version == self.version and not self.asleep:
@@ -188,6 +187,8 @@ class Explorer:
         tables.write(tables.step_file(directory, "experience", step), records.Experience, rows)
         _check_failures(rows, self.context.config.explorer.max_failed_ratio)
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [rollout])
+        if step < self.schedule.explorer_steps:  # not before: a step that was cut off needs its weights again
+            checkpoints.forget_versions_before(directory, self.schedule.weights_version(step + 1))
 
     def check_writing(self) -> None:
         """Raises what writing the files of the last step raised, if it is over."""
@@ -227,7 +228,7 @@ class Explorer:
 def _check_failures(rows: list[records.Experience], allowed: float) -> None:
     """Raises StageError when more than `allowed` of the rows failed; over-long prompts do not count as failures."""
     failed = [row for row in rows if row.status in ("reward_failed", "workflow_failed")]
-    if len(failed) > math.floor(allowed * len(rows)):
+    if len(failed) > allowed * len(rows):
         raise StageError(
             f"{len(failed)} of {len(rows)} rollouts failed, allowed {allowed:.0%} (explorer.max_failed_ratio). "
             f"The first: {failed[0].experience_id}: {failed[0].reason}. The rows are kept; see them with "
@@ -253,9 +254,6 @@ def explore(context: Context) -> None:
             step, rollout.weights_version, rollout.rows, rollout.failed_rows, rollout.tokens, rollout.rollout_seconds,
             rollout.sync_seconds, rollout.wait_seconds,
         )
-        if step < explorer.schedule.explorer_steps:
-            needed = explorer.schedule.weights_version(step + 1)
-            checkpoints.forget_versions_before(context.directory, needed)
     explorer.finish_writing()
     explorer.engine.close()
 

@@ -1,5 +1,6 @@
 """The explorer: proving weights, the rows it writes, and what makes it stop."""
 
+import gc
 import math
 
 import pytest
@@ -47,6 +48,10 @@ def test_a_trainer_whose_probe_is_no_number_stops_the_run():
         prove(Scores(-1.0, -2.0), broken, 0.5)
 
 
+def nothing() -> None:
+    """There is no work in the background that could fail."""
+
+
 def publish(stage, version, logprobs=(-1.0, -1.0)):
     def export(directory):
         (directory / checkpoints.WEIGHTS).write_text(f"weights {version}")
@@ -62,13 +67,13 @@ def test_weights_are_brought_once_and_again_after_sleep(tmp_path, context_of):
     publish(tmp_path, 0)
     publish(tmp_path, 1)
     for version in (0, 0, 1):
-        weights.bring_to(version)
+        weights.bring_to(version, nothing)
     assert [d.name for d in loaded] == ["version=000000", "version=000001"]
     assert weights.hash == files.hash_text("weights 1")
-    weights.bring_to(1)
+    weights.bring_to(1, nothing)
     assert (weights.wait_seconds, weights.sync_seconds, weights.difference) == (0.0, 0.0, None)
     weights.sleep()
-    weights.bring_to(1)
+    weights.bring_to(1, nothing)
     assert len(loaded) == 3
     assert weights.difference == 0.0
 
@@ -76,7 +81,7 @@ def test_weights_are_brought_once_and_again_after_sleep(tmp_path, context_of):
 def test_weights_that_never_come_end_in_an_error_that_says_so(tmp_path, context_of):
     context = context_of(tmp_path, "synchronizer.sync_timeout=0.01")
     with pytest.raises(StageError, match=r"for weights version 2 of the trainer: .*version=000002.*trainer\.log"):
-        Weights(context, ScriptedEngine(None, context.config, 1, False)).bring_to(2)
+        Weights(context, ScriptedEngine(None, context.config, 1, False)).bring_to(2, nothing)
 
 
 # --------------------------------------------------------------------------------------------------- too many failed
@@ -135,9 +140,16 @@ def publish_model(context, version):
     return explorer
 
 
+def step(explorer, number=1):
+    """One step, files included."""
+    rollout = explorer.step(number)
+    explorer.finish_writing()
+    return rollout
+
+
 def test_a_step_writes_every_row_with_its_provenance(stage):
     context = stage()
-    rollout = publish_model(context, 0).step(1)
+    rollout = step(publish_model(context, 0))
     found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
     assert [r["slot"] for r in found] == list(range(6))
     assert [r["run_index"] for r in found] == [0, 1] * 3
@@ -168,7 +180,7 @@ def test_a_repeated_step_gives_the_same_rows(stage):
     explorer = publish_model(context, 0)
 
     def made():
-        explorer.step(1)
+        step(explorer)
         table = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience)
         return table.drop(["unix_seconds"]).to_pylist()
 
@@ -180,7 +192,7 @@ def test_a_repeated_step_gives_the_same_rows(stage):
 def test_too_many_failures_keep_the_rows_and_stop_before_the_step_counts(stage):
     context = stage("explorer.max_failed_ratio=0.1")
     with pytest.raises(StageError, match=r"2 of 6 rollouts failed.*t3|2 of 6 rollouts failed.*countdown_reward raised"):
-        publish_model(context, 0).step(1)
+        step(publish_model(context, 0))
     assert tables.steps_present(context.directory, "experience") == [1]
     assert tables.steps_present(context.directory, "rollouts") == []
 
@@ -190,14 +202,41 @@ def test_exploring_goes_on_where_it_stopped_and_forgets_weights_that_are_no_long
     context = stage()
     for version in (0, 1, 2, 3):
         publish_model(context, version)
-    for step in (1, 2):
-        tables.write(tables.step_file(context.directory, "experience", step), records.Experience, [])
-        tables.write(tables.step_file(context.directory, "rollouts", step), records.Rollout, [])
+    for done in (1, 2):
+        tables.write(tables.step_file(context.directory, "experience", done), records.Experience, [])
+        tables.write(tables.step_file(context.directory, "rollouts", done), records.Rollout, [])
     explore(context)
+    gc.unfreeze()
     assert tables.steps_present(context.directory, "rollouts") == [1, 2, 3, 4]
     made = tables.read(tables.step_file(context.directory, "experience", 4), records.Experience)
     assert set(made["weights_version"].to_pylist()) == {3}
     assert [d.name for d in (context.directory / "weights").iterdir()] == ["version=000003"]
+
+
+def test_weights_are_kept_until_the_files_of_the_step_they_made_are_there(stage, monkeypatch):
+    """Killed between the two, the step would be made again, and its weights are those of a finished trainer step."""
+    context, seen = stage(), []
+    publish_model(context, 0)
+    explorer = publish_model(context, 1)
+    write = tables.write
+
+    def look(path, *arguments):
+        seen.append(checkpoints.version_directory(context.directory, 0).exists())
+        write(path, *arguments)
+
+    monkeypatch.setattr(tables, "write", look)
+    step(explorer)
+    assert seen == [True, True]
+    assert not checkpoints.version_directory(context.directory, 0).exists()
+
+
+def test_an_error_in_writing_a_step_is_raised_while_the_next_weights_are_waited_for(stage):
+    """Else the explorer would wait for a trainer that waits for the step."""
+    context = stage("explorer.max_failed_ratio=0", "synchronizer.sync_timeout=20")
+    explorer = publish_model(context, 0)
+    explorer.step(1)
+    with pytest.raises(StageError, match="rollouts failed"):
+        explorer.step(2)
 
 
 def test_the_settings_that_the_explorer_reads_are_those_that_its_stage_is_handed(tmp_path, stage):
@@ -205,4 +244,4 @@ def test_the_settings_that_the_explorer_reads_are_those_that_its_stage_is_handed
     plan = make_plan(overridden(f"checkpoint_root_dir={tmp_path}", *TINY, *SMALL))
     context = stage()
     context.config = namespace(next(s for s in plan.stages if s.name == "rft").config)
-    publish_model(context, 0).step(1)
+    step(publish_model(context, 0))
