@@ -46,4 +46,4 @@ for stage in PLAN.stages:
             kind=stage.kind,
             directory=subpath(output[0], parent=True),
         shell:
-            "python -m stages.{params.kind} {params.directory}"
+            "python -m stages.{params.kind} {params.directory:q}"

@@ -220,6 +220,9 @@ def _rules(c: dict) -> list[str]:
         problems.append(f"algorithm.optimizer.betas={betas}: needed two numbers, at least 0 and less than 1.")
     if c["algorithm"]["algorithm_type"] == "grpo":
         problems += _rollout_rules(c)
+    if c["algorithm"]["algorithm_type"] != "sft" and (model["top_p"] != 1 or model["top_k"] != -1):
+        problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
+                        "ratios would be biased. Leave them at 1 and -1; evaluation sets have their own rollout_args.")
     pipeline = c["data_processor"]["task_pipeline"]
     if pipeline["generator"] and pipeline["inputs"]:
         problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")

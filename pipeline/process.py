@@ -86,8 +86,11 @@ def again(directory: Path) -> str:
     return f"python -m stages.{kind} {directory}"
 
 
-def open_stage(directory: Path, log_name: str = "stage.log") -> Context:
-    """Reads a stage directory's specification. Raises StageError when there is none."""
+def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = True) -> Context:
+    """Reads a stage directory's specification. Raises StageError when there is none.
+
+    terminal: whether the log is shown on standard error too; a child's standard error is its log file already.
+    """
     spec_file = directory / "stage.json"
     if not spec_file.exists():
         raise StageError(f"{spec_file} does not exist. Stage directories are made by `ouro run`, or without running "
@@ -99,7 +102,7 @@ def open_stage(directory: Path, log_name: str = "stage.log") -> Context:
             raise StageError(f"input '{role}' is not complete: {path} has no {files.MANIFEST}. Make it first: "
                              f"{again(path)}")
     config = namespace(spec["config"])
-    log = open_log(directory / log_name, spec["name"], config.log.level)
+    log = open_log(directory / log_name, spec["name"], config.log.level, terminal)
     return Context(spec["run"], spec["name"], spec["identity"], directory, config, inputs, log)
 
 
@@ -126,8 +129,8 @@ def namespace(value: Any, key: str = "") -> Any:
     return [namespace(v) for v in value] if isinstance(value, list) else value
 
 
-def open_log(path: Path, name: str, level: str) -> logging.Logger:
-    """A logger that writes to a file in full, and to the terminal without time stamps.
+def open_log(path: Path, name: str, level: str, terminal: bool = True) -> logging.Logger:
+    """A logger that writes to a file in full, and, if wanted, to the terminal without time stamps.
 
     A record with `extra={"file_only": True}` stays off the terminal: pipeline/progress.py shows it there itself.
     """
@@ -139,7 +142,8 @@ def open_log(path: Path, name: str, level: str) -> logging.Logger:
     to_terminal.setFormatter(logging.Formatter(f"{name}: %(message)s"))
     to_terminal.addFilter(lambda record: not getattr(record, "file_only", False))
     log.addHandler(to_file)
-    log.addHandler(to_terminal)
+    if terminal:
+        log.addHandler(to_terminal)
     return log
 
 

@@ -102,7 +102,7 @@ class Trained:
     train_step: int = column(pa.int32(), "optimizer step, from 1")
     advantage: float = column(pa.float64(), "advantage given to every token of the row")
     staleness: int = column(pa.int32(), "trainer steps between the weights that made the row and those trained")
-    train_logprobs: list[float] = column(FLOATS, "log-prob of each response token in the training forward pass [R]")
+    train_logprobs: list[float] = column(FLOATS, "log-prob of each action token in the training pass [sum of mask]")
 
 
 @dataclass(slots=True)

@@ -116,6 +116,7 @@ def work(context: Context) -> None:
             for decoding in ("greedy", "sampled"):
                 mine += sample(context, engine, tokenizer, taskset, decoding)
                 progress.advance(1, f"{taskset.name} {decoding}")
+            runner.check_failures(mine, config.explorer.max_failed_ratio)
             samples += mine
             scores += score(mine)
         engine.close()

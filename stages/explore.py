@@ -15,7 +15,7 @@ import numpy as np
 
 from operators.reward import load_reward
 from pipeline import checkpoints, files, records, tables
-from pipeline.errors import StageError, SyncError
+from pipeline.errors import SyncError
 from pipeline.process import Context, commit
 from pipeline.schedule import Schedule, rft_schedule, tasks_of_step
 from pipeline.waiting import wait_for
@@ -185,7 +185,7 @@ class Explorer:
         """The files of a step, in the order that readers rely on: `rollouts` says that `experience` is whole."""
         directory = self.context.directory
         tables.write(tables.step_file(directory, "experience", step), records.Experience, rows)
-        _check_failures(rows, self.context.config.explorer.max_failed_ratio)
+        runner.check_failures(rows, self.context.config.explorer.max_failed_ratio)
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [rollout])
         if step < self.schedule.explorer_steps:  # not before: a step that was cut off needs its weights again
             checkpoints.forget_versions_before(directory, self.schedule.weights_version(step + 1))
@@ -222,17 +222,6 @@ class Explorer:
             prompt_hash=self.prompts.hashes[task], commit=commit(), engine=self.engine.version,
             temperature=self.sampling.temperature, top_p=self.sampling.top_p, top_k=self.sampling.top_k, seed=seed,
             unix_seconds=time.time(),
-        )
-
-
-def _check_failures(rows: list[records.Experience], allowed: float) -> None:
-    """Raises StageError when more than `allowed` of the rows failed; over-long prompts do not count as failures."""
-    failed = [row for row in rows if row.status in ("reward_failed", "workflow_failed")]
-    if len(failed) > allowed * len(rows):
-        raise StageError(
-            f"{len(failed)} of {len(rows)} rollouts failed, allowed {allowed:.0%} (explorer.max_failed_ratio). "
-            f"The first: {failed[0].experience_id}: {failed[0].reason}. The rows are kept; see them with "
-            "ouro sql \"select reason, count(*) from experience where status <> 'ok' group by 1\"."
         )
 
 

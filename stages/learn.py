@@ -7,6 +7,7 @@ a batch comes from, and which loss it meets, differs (stages/learner/batches.py)
 import shutil
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -66,7 +67,8 @@ class Trainer:
             self._publish(step, batch.longest_row(PROBE_TOKENS))
         published = time.perf_counter()
         self.source.finish(step, batch, self._gather(result, len(batch.rows)), self.learner.rank)
-        if step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0:
+        saves = step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0
+        if saves:
             self._save(step)
         if self.learner.rank == 0:
             end = time.perf_counter()
@@ -79,6 +81,8 @@ class Trainer:
                 "peak_memory_gib": self.learner.peak_memory_gib(),
             }
             tables.write(tables.step_file(self.context.directory, "steps", step), records.Step, [records.Step(**row)])
+        if saves:  # last: a resumed stage goes on behind it, so the step must have left all its files
+            self._keep(step)
 
     def _gather(self, result: Result, count: int) -> list[np.ndarray]:
         """Log-probs of every row of the batch, on every rank."""
@@ -104,10 +108,8 @@ class Trainer:
             checkpoints.publish(self.context.directory, version, export, probe)
 
     def _save(self, step: int) -> None:
-        """Writes a checkpoint; what follows the rename of its directory may be lost, what precedes it never is."""
-        stage = self.context.directory
-        final = checkpoints.checkpoint_directory(stage, step)
-        temporary = final.with_name(f".{final.name}.tmp")
+        """Writes a checkpoint under a hidden name."""
+        temporary = self._hidden(step)
         if self.learner.rank == 0:
             shutil.rmtree(temporary, ignore_errors=True)
             checkpoints.copy_model_files(self.model, temporary / "model")
@@ -118,9 +120,17 @@ class Trainer:
         if self.learner.rank == 0:
             weights = files.hash_file(temporary / "model" / checkpoints.WEIGHTS)
             files.write_json(temporary / files.MANIFEST, {"step": step, "weights_hash": weights})
+
+    def _hidden(self, step: int) -> Path:
+        return self.context.directory / "checkpoints" / f".step={step:06d}.tmp"
+
+    def _keep(self, step: int) -> None:
+        """Makes the checkpoint visible in one rename, and deletes old ones."""
+        if self.learner.rank == 0:
+            final = checkpoints.checkpoint_directory(self.context.directory, step)
             shutil.rmtree(final, ignore_errors=True)
-            temporary.rename(final)
-            checkpoints.keep_newest(stage, self.context.config.trainer.max_checkpoints_to_keep)
+            self._hidden(step).rename(final)
+            checkpoints.keep_newest(self.context.directory, self.context.config.trainer.max_checkpoints_to_keep)
         self.learner.barrier()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pipeline.errors import StageError
 from workflows.engine import Engine, Reply, Request
 from workflows.single_turn import Attempt, Trajectory
 
@@ -139,3 +140,17 @@ def _reward_one(response: str, answer: str, function, arguments: dict, retries: 
             return "reward_failed", f"{called} returned {found}", {}
         return "ok", None, components
     raise AssertionError("unreachable: the last attempt returns")
+
+
+def check_failures(rows: Sequence, allowed: float) -> None:
+    """Raises StageError when more than the share `allowed` of the rows failed; over-long prompts are no failures.
+
+    rows: of pipeline.records.Experience or Sample.
+    """
+    failed = [row for row in rows if row.status in ("reward_failed", "workflow_failed")]
+    if len(failed) > allowed * len(rows):
+        raise StageError(
+            f"{len(failed)} of {len(rows)} rollouts failed, allowed {allowed:.0%} (explorer.max_failed_ratio). "
+            f"The first, task {failed[0].task_id}: {failed[0].reason}. Mend the reward function or the workflow, or "
+            "allow more."
+        )

@@ -130,9 +130,8 @@ def test_a_value_of_a_stage_outside_its_bounds():
 
 
 @pytest.mark.parametrize(("override", "key"), [
-    ("seed=abc", "seed"), ("seed=1.5", "seed"), ("seed=null", "seed"), ("model.model_path=[1]", "model.model_path"),
-    ("algorithm.optimizer=3", "algorithm.optimizer"), ("algorithm=grpo", "algorithm"), ("stages=3", "stages"),
-    ("stages.rft.seed=abc", "seed"), ("stages.rft.algorithm.repeat_times.x=4", "algorithm.repeat_times")])
+    ("seed=abc", "seed"), ("seed=null", "seed"), ("algorithm=grpo", "algorithm"), ("stages.rft.seed=abc", "seed"),
+    ("stages.rft.algorithm.repeat_times.x=4", "algorithm.repeat_times")])
 def test_a_value_of_the_wrong_type_names_the_key(override, key):
     assert f"key '{key}'" in refused(override)
 

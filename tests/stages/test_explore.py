@@ -9,10 +9,11 @@ from pipeline import checkpoints, files, records, tables
 from pipeline.errors import StageError, SyncError
 from pipeline.plan import make_plan
 from pipeline.process import namespace
-from stages.explore import Explorer, Weights, _check_failures, explore, prove
+from stages.explore import Explorer, Weights, explore, prove
 from stages.learner import policy
 from tests.configs import TINY, overridden
 from tests.factories import row
+from workflows.runner import check_failures
 from workflows.scripted_engine import ScriptedEngine
 
 MANIFEST = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, -2.0]}}
@@ -88,20 +89,20 @@ def test_weights_that_never_come_end_in_an_error_that_says_so(tmp_path, context_
 
 
 def rows(*statuses):
-    return [row(records.Experience, experience_id=f"e{i}", status=s, reason=f"why {i}") for i, s in enumerate(statuses)]
+    return [row(records.Experience, task_id=f"t{i}", status=s, reason=f"why {i}") for i, s in enumerate(statuses)]
 
 
 def test_more_failures_than_allowed_stop_the_stage_and_show_the_first():
     bad = ["reward_failed", "workflow_failed"]
-    _check_failures(rows(*bad, *["ok"] * 18), 0.1)  # 2 of 20
-    with pytest.raises(StageError, match=r"3 of 20 rollouts failed, allowed 10% .*The first: e0: why 0"):
-        _check_failures(rows(*bad, "reward_failed", *["ok"] * 17), 0.1)
+    check_failures(rows(*bad, *["ok"] * 18), 0.1)  # 2 of 20
+    with pytest.raises(StageError, match=r"3 of 20 rollouts failed, allowed 10% .*The first, task t0: why 0"):
+        check_failures(rows(*bad, "reward_failed", *["ok"] * 17), 0.1)
     with pytest.raises(StageError, match="1 of 2 "):
-        _check_failures(rows("ok", "reward_failed"), 0.0)
+        check_failures(rows("ok", "reward_failed"), 0.0)
 
 
 def test_prompts_over_the_limit_are_no_failures():
-    _check_failures(rows(*["prompt_too_long"] * 5), 0.0)
+    check_failures(rows(*["prompt_too_long"] * 5), 0.0)
 
 
 # ------------------------------------------------------------------------------------------------------ whole steps
@@ -113,7 +114,7 @@ TASKS = [row(records.Task, task_id=f"t{i}", row=i, split=split, question=questio
              ("train", LONG, "{}"), ("train", "4 5 = 9", "no JSON at all")])]
 
 SMALL = ("buffer.batch_size=3", "algorithm.repeat_times=2", "buffer.total_steps=4", "explorer.max_failed_ratio=0.5",
-         "synchronizer.sync_offset=0")
+         "synchronizer.sync_offset=0", "synchronizer.sync_timeout=10")
 
 
 @pytest.fixture
@@ -149,7 +150,9 @@ def step(explorer, number=1):
 
 def test_a_step_writes_every_row_with_its_provenance(stage):
     context = stage()
-    rollout = step(publish_model(context, 0))
+    explorer = publish_model(context, 0)
+    weights = files.hash_file(checkpoints.version_directory(context.directory, 0) / checkpoints.WEIGHTS)
+    rollout = step(explorer)
     found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
     assert [r["slot"] for r in found] == list(range(6))
     assert [r["run_index"] for r in found] == [0, 1] * 3
@@ -158,8 +161,7 @@ def test_a_step_writes_every_row_with_its_provenance(stage):
     statuses = {r["task_id"]: r["status"] for r in found}
     assert statuses == {"t0": "ok", "t2": "prompt_too_long", "t3": "reward_failed"}
     for r in found:
-        weights = checkpoints.version_directory(context.directory, 0) / checkpoints.WEIGHTS
-        assert (r["weights_version"], r["weights_hash"]) == (0, files.hash_file(weights))
+        assert (r["weights_version"], r["weights_hash"]) == (0, weights)
         assert (r["config_hash"], r["temperature"], r["top_k"]) == (context.identity, 1.0, -1)
         assert len(r["response_tokens"]) == len(r["rollout_logprobs"]) == len(r["action_mask"])
         assert (r["reason"] is None, r["reward"] is not None) == ((r["status"] == "ok"),) * 2
@@ -177,16 +179,13 @@ def row_of(record):
 
 def test_a_repeated_step_gives_the_same_rows(stage):
     context = stage()
-    explorer = publish_model(context, 0)
 
     def made():
-        step(explorer)
+        step(publish_model(context, 0))
         table = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience)
         return table.drop(["unix_seconds"]).to_pylist()
 
-    first = made()
-    explorer = Explorer(context)
-    assert made() == first
+    assert made() == made()
 
 
 def test_too_many_failures_keep_the_rows_and_stop_before_the_step_counts(stage):
@@ -232,7 +231,7 @@ def test_weights_are_kept_until_the_files_of_the_step_they_made_are_there(stage,
 
 def test_an_error_in_writing_a_step_is_raised_while_the_next_weights_are_waited_for(stage):
     """Else the explorer would wait for a trainer that waits for the step."""
-    context = stage("explorer.max_failed_ratio=0", "synchronizer.sync_timeout=20")
+    context = stage("explorer.max_failed_ratio=0")
     explorer = publish_model(context, 0)
     explorer.step(1)
     with pytest.raises(StageError, match="rollouts failed"):

@@ -1,0 +1,106 @@
+"""The training loop around a learner that learns nothing: what it leaves behind, and in which order."""
+
+import numpy as np
+import pytest
+
+from pipeline import checkpoints, files, records, tables
+from stages import learn
+from stages.learner.zero import Result
+from tests.configs import TINY
+from tests.factories import row
+
+
+class StandIn:
+    """A learner on one rank whose weights are the number of steps it has made."""
+
+    rank, ranks, zero_stage = 0, 1, 1
+
+    def __init__(self, model, config, temperature):
+        self.steps, self.rates = 0, []
+
+    def step(self, rows, loss, lr):
+        self.steps += 1
+        self.rates.append(lr)
+        scores = {i: np.zeros(sum(r.mask), np.float32) for i, r in enumerate(rows)}
+        return Result(1.0, 2.0, {"entropy": 0.5, "kl": 0.0, "clip_fraction": 0.0}, 7, scores)
+
+    def score(self, tokens):
+        return [-1.0] * (len(tokens) - 1)
+
+    def export(self, directory):
+        (directory / checkpoints.WEIGHTS).write_text(str(self.steps))
+
+    def save(self, directory):
+        (directory / "state").write_text(str(self.steps))
+
+    def load(self, directory):
+        self.steps = int((directory / "state").read_text())
+
+    def barrier(self):
+        """Alone."""
+
+    release_cache = close = barrier
+
+    def peak_memory_gib(self):
+        return None
+
+
+@pytest.fixture
+def stage(tmp_path, tiny_model, context_of, monkeypatch):
+    """An sft stage of five steps, with a checkpoint after 2, 4 and the last."""
+    monkeypatch.setattr(learn, "ZeroLearner", StandIn)
+    rows = [row(records.Task, task_id=f"t{i}", split="sft", question=f"{i}", solution="1") for i in range(4)]
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, rows)
+    settings = ("algorithm.algorithm_type=sft", "algorithm.optimizer.lr_scheduler_type=linear", "buffer.batch_size=2",
+                "algorithm.optimizer.lr=1.0", "algorithm.optimizer.lr_warmup_steps=0", "buffer.total_steps=5",
+                "algorithm.optimizer.min_lr_ratio=0.0", "trainer.save_interval=2", "trainer.max_checkpoints_to_keep=2")
+    return context_of(tmp_path / "sft", *TINY, *settings, tasks=tmp_path / "curate", model=tiny_model)
+
+
+def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
+    trainer = learn.Trainer(stage)
+    trainer.run()
+    assert files.read_json(stage.directory / "total.json") == {"total_steps": 5}
+    assert tables.steps_present(stage.directory, "steps") == [1, 2, 3, 4, 5]
+    assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]  # 2 was deleted
+    assert trainer.learner.rates == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0])
+    last = checkpoints.checkpoint_directory(stage.directory, 5)
+    assert files.read_json(last / files.MANIFEST) == {"step": 5, "weights_hash": files.hash_text("5")}
+    assert (last / "model" / "config.json").exists()
+    assert [p.name for p in (stage.directory / "checkpoints").glob(".*")] == []
+    step = tables.read(tables.step_file(stage.directory, "steps", 2), records.Step).to_pylist()[0]
+    assert (step["lr"], step["trained_rows"], step["trained_tokens"], step["grad_norm"]) == (0.6, 2, 7, 2.0)
+    parts = step["train_seconds"] + step["train_other_seconds"] + step["train_wait_seconds"]
+    assert parts == pytest.approx(step["seconds"], abs=1e-3)  # nothing was published
+
+
+@pytest.mark.parametrize("broken", [4, 5])
+def test_cut_off_anywhere_and_resumed_it_leaves_what_an_unbroken_run_leaves(stage, monkeypatch, broken):
+    """The row of a step must be there before its checkpoint is: a resumed stage never writes it again."""
+    write = tables.write
+
+    def cut_off(path, *arguments):
+        if path == tables.step_file(stage.directory, "steps", broken):
+            raise KeyboardInterrupt
+        write(path, *arguments)
+
+    monkeypatch.setattr(tables, "write", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        learn.Trainer(stage).run()
+    monkeypatch.setattr(tables, "write", write)
+    went_on = {4: 2, 5: 4}[broken]
+    assert checkpoints.rewind(stage.directory) == went_on
+    files.remove_leftovers(stage.directory)
+    trainer = learn.Trainer(stage)
+    assert trainer.step_done == trainer.learner.steps == went_on
+    trainer.run()
+    assert tables.steps_present(stage.directory, "steps") == [1, 2, 3, 4, 5]
+    assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]
+    assert trainer.learner.rates == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0][went_on:])
+
+
+def test_a_finished_stage_has_nothing_left_to_do(stage):
+    learn.Trainer(stage).run()
+    trainer = learn.Trainer(stage)
+    trainer.run()
+    assert trainer.learner.rates == []
