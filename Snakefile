@@ -41,7 +41,7 @@ for stage in PLAN.stages:
             stage.manifest,
         log:
             stage.log,
-        threads: workflow.cores if stage.heavy else 1
+        threads: stage.threads
         params:
             kind=stage.kind,
             directory=subpath(output[0], parent=True),

@@ -92,9 +92,9 @@ class Stage:
         return os.path.join(self.directory, "stage.log")
 
     @property
-    def heavy(self) -> bool:
-        """Whether it takes the whole machine (engines, training)."""
-        return self.kind in HEAVY
+    def threads(self) -> int:
+        """CPU threads: engines and training take the whole machine, so that no two of them meet on it."""
+        return os.cpu_count() or 1 if self.kind in HEAVY else 1
 
 
 @dataclass(frozen=True)
