@@ -53,7 +53,13 @@ def test_stages_in_order_and_what_they_read(tmp_path):
     assert inputs["evaluate_sft"] == inputs["rft"] == {"tasks": "curate", "model": "sft"}
     assert inputs["evaluate_rft"] == {"tasks": "curate", "model": "rft"}
     assert set(inputs["report"]) == ALL - {"report"}
-    assert [s.name for s in plan.stages if s.heavy] == ["sft", "evaluate_sft", "rft", "evaluate_rft"]
+
+
+def test_engines_and_training_take_the_whole_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    threads = {s.name: s.threads for s in planned(tmp_path).stages}
+    assert {name for name, count in threads.items() if count == 8} == {"sft", "evaluate_sft", "rft", "evaluate_rft"}
+    assert set(threads.values()) == {1, 8}
 
 
 def test_a_stage_waits_for_the_manifests_of_its_inputs(tmp_path):
