@@ -3,7 +3,7 @@
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(shell command -v python$(v) 2>/dev/null)) python3)
 BIN := .venv/bin
 
-.PHONY: run test unit lint setup clean
+.PHONY: run test unit lint setup bench clean
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -31,6 +31,11 @@ setup: .venv/.ready
 	@$(BIN)/python -c 'import torch' 2>/dev/null || { echo "torch does not import: its CUDA build was installed." \
 	  "Point pip at PyTorch's CPU wheel index (README, Installation) and run make again."; exit 1; }
 	@touch $@
+
+# figures of a finished run (RUN=name; default: the latest); needs TRL beside the lock, for one of the four
+bench: .venv/.ready
+	$(BIN)/python -m pip install --quiet --no-deps --requirement benchmarks/requirements-trl.txt
+	@for name in rollout step overhead stages; do $(BIN)/python -m benchmarks.$$name $(RUN) || exit 1; done
 
 clean:
 	rm -rf store runs .snakemake mlflow.db
