@@ -26,8 +26,8 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path("."), help="directory with store/ and runs/")
     parser.add_argument("--out", type=Path, required=True, help="PNG to write")
     given = parser.parse_args()
-    found = [view.find_view(name, given.root) for name in given.runs]
-    pairs = [(one.name, Path(stage.directory)) for one in found for stage in one.stages]
+    found = [view.find_view(given.root, name) for name in given.runs]
+    pairs = [(one.run, stage.directory) for one in found for stage in one.stages]
     session = tables.connect(pairs)
     draw(session.sql(QUESTION).fetchall(), session.sql(SCORES).fetchall(), given.out)
 

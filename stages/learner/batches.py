@@ -112,6 +112,7 @@ class Rollouts:
         bound = arguments(function, algorithm.advantage_fn_args, "algorithm.advantage_fn_args")
         self.advantage_query = function(**bound)
         self.session = tables.connect()
+        self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
 
     def publishes(self, step: int) -> bool:
         return self.schedule.publishes(step)
