@@ -225,6 +225,11 @@ class Config:
         [], "training stages in order: stage_name and whatever differs from the settings above, merged key by key")
 
 
+def resolve_dtype(name: str, gpu: bool) -> str:
+    """`model.dtype` as the name of a torch dtype: what trainer and every engine must agree on."""
+    return ("bfloat16" if gpu else "float32") if name == "auto" else name
+
+
 def walk(kind: type = Config, prefix: str = ""):
     """Yields (dotted key, field) for every setting below `kind`, in order; elements of lists under `key.*`."""
     for item in dataclasses.fields(kind):

@@ -89,6 +89,12 @@ LOCATIONS = {
 }
 
 
+def read_tasks(curated: Path, split: str, limit: int | None = None) -> list[records.Task]:
+    """The tasks of one split of a curate stage's directory, in the order of the file, the first `limit` of them."""
+    rows = read(Path(curated) / LOCATIONS["tasks"], records.Task).to_pylist()
+    return [records.Task(**row) for row in rows if row["split"] == split][:limit]
+
+
 def step_file(stage: Path, table: str, step: int) -> Path:
     """The file of one step of a table that grows by steps."""
     if table == "experience":

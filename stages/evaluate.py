@@ -14,18 +14,18 @@ from pipeline.tracking import open_tracker
 from workflows import runner
 from workflows.engine import Engine, open_engine
 from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens
-from workflows.seeds import request_seed
+from workflows.seeds import base_seed, request_seed
 from workflows.single_turn import load_workflow
 
 
 def read_tasks(context: Context, taskset) -> list[records.Task]:
     """The tasks of an evaluation set. Raises DataError when there is none."""
-    path = context.inputs["tasks"] / "tasks.parquet"
-    rows = [records.Task(**row) for row in tables.read(path, records.Task).to_pylist() if row["split"] == taskset.split]
+    rows = tables.read_tasks(context.inputs["tasks"], taskset.split, taskset.limit)
     if not rows:
+        path = context.inputs["tasks"] / "tasks.parquet"
         raise DataError(f"evaluation set '{taskset.name}': {path} has no task of split '{taskset.split}'. Let the "
                         "Data-Juicer recipe make one (split_by_hash_mapper), or remove the set.")
-    return rows[: taskset.limit]
+    return rows
 
 
 def sample(context: Context, engine: Engine, tokenizer, taskset, decoding: str) -> list[records.Sample]:
@@ -36,8 +36,7 @@ def sample(context: Context, engine: Engine, tokenizer, taskset, decoding: str) 
     texts = [prompt_text(tokenizer, task.question, source.system_prompt) for task in tasks]
     tokens = prompt_tokens(tokenizer, texts)
     asked = [index for index in range(len(tasks)) for _ in range(runs)]
-    base = config.seed if config.explorer.rollout_model.seed is None else config.explorer.rollout_model.seed
-    seeds = [request_seed(base, 0, slot) for slot in range(len(asked))]
+    seeds = [request_seed(base_seed(config), 0, slot) for slot in range(len(asked))]
     workflow = load_workflow(taskset.default_workflow_type or source.default_workflow_type)
     sampling = _sampling(config, taskset, decoding)
     outcomes = runner.roll_out(engine, workflow, [tokens[i] for i in asked], seeds, sampling)

@@ -15,6 +15,7 @@ import numpy as np
 
 from operators.reward import load_reward
 from pipeline import checkpoints, files, records, tables
+from pipeline.config import resolve_dtype
 from pipeline.errors import SyncError
 from pipeline.process import Context, commit
 from pipeline.schedule import Schedule, rft_schedule, tasks_of_step
@@ -23,7 +24,7 @@ from stages.children import run_child
 from workflows import runner
 from workflows.engine import Engine, open_engine
 from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens
-from workflows.seeds import request_seed
+from workflows.seeds import base_seed, request_seed
 from workflows.single_turn import load_workflow
 
 
@@ -95,19 +96,14 @@ def prove(engine: Engine, manifest: dict, tolerance: float) -> float:
 def _tolerance(context: Context) -> float:
     import torch
 
-    given = context.config.synchronizer.probe_tolerance
-    bfloat16 = context.config.model.dtype == "bfloat16" or (
-        context.config.model.dtype == "auto" and torch.cuda.is_available()
-    )
-    return given or (0.5 if bfloat16 else 1e-3)
+    dtype = resolve_dtype(context.config.model.dtype, torch.cuda.is_available())
+    return context.config.synchronizer.probe_tolerance or {"float32": 1e-3, "bfloat16": 0.5}[dtype]
 
 
 def read_prompts(context: Context, tokenizer) -> Prompts:
     """The tasks of `taskset.split`, through the chat template."""
     settings = context.config.buffer.explorer_input
-    table = tables.read(context.inputs["tasks"] / "tasks.parquet", records.Task)
-    rows = [records.Task(**row) for row in table.to_pylist() if row["split"] == settings.taskset.split]
-    rows = rows[: settings.taskset.limit]
+    rows = tables.read_tasks(context.inputs["tasks"], settings.taskset.split, settings.taskset.limit)
     texts = [prompt_text(tokenizer, row.question, settings.system_prompt) for row in rows]
     tokens = prompt_tokens(tokenizer, texts)
     hashes = [hashlib.sha256(np.array(t, np.int32).tobytes()).hexdigest()[:16] for t in tokens]
@@ -156,8 +152,7 @@ class Explorer:
         repeats = config.algorithm.repeat_times
         chosen = tasks_of_step(len(self.prompts.tasks), config.buffer.batch_size, step, config.seed)
         asked = [task for task in chosen for _ in range(repeats)]
-        base = config.seed if config.explorer.rollout_model.seed is None else config.explorer.rollout_model.seed
-        seeds = [request_seed(base, step, slot) for slot in range(len(asked))]
+        seeds = [request_seed(base_seed(config), step, slot) for slot in range(len(asked))]
         generate = time.perf_counter()
         outcomes = runner.roll_out(
             self.engine, self.workflow, [self.prompts.tokens[t] for t in asked], seeds, self.sampling

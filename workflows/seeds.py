@@ -3,6 +3,12 @@
 import hashlib
 
 
+def base_seed(config) -> int:
+    """`explorer.rollout_model.seed`, or the run's own seed where that is null."""
+    own = config.explorer.rollout_model.seed
+    return config.seed if own is None else own
+
+
 def request_seed(seed: int, step: int, slot: int) -> int:
     """48 bits of sha256 over (seed, step, slot): no two requests of a stage share their randomness.
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.checkpoints import WEIGHTS
+from pipeline.config import resolve_dtype
 from workflows.engine import Reply, Request
 
 BATCH = 64  # requests decoded at once
@@ -23,9 +24,7 @@ class TransformersEngine:
         self.version = f"transformers {transformers.__version__}"
         self.torch, self.eos = torch, eos_token_id
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
-        name = config.model.dtype
-        default = torch.bfloat16 if self.device == "cuda" else torch.float32
-        dtype = default if name == "auto" else getattr(torch, name)
+        dtype = getattr(torch, resolve_dtype(config.model.dtype, self.device == "cuda"))
         self.model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, local_files_only=True)
         self.model.to(self.device).eval()
 

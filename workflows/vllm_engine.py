@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
 
+from pipeline.config import resolve_dtype
 from pipeline.errors import ConfigError, SyncError
 from workflows.engine import Reply, Request
 
@@ -108,13 +109,12 @@ class VllmEngine:
 def _arguments(model: Path, config, gpu: bool, sleeps: bool) -> dict:
     """Arguments of vllm.LLM."""
     settings, limits = config.explorer.rollout_model, config.model
-    dtype = limits.dtype if limits.dtype != "auto" else ("bfloat16" if gpu else "float32")
     memory = {"gpu_memory_utilization": settings.gpu_memory_utilization}
     if not gpu:
         memory = {"kv_cache_memory_bytes": settings.kv_cache_mib << 20}
     return {
         "model": str(model),
-        "dtype": dtype,
+        "dtype": resolve_dtype(limits.dtype, gpu),
         "max_model_len": limits.max_model_len or limits.max_prompt_tokens + limits.max_response_tokens,
         "max_num_seqs": settings.max_num_seqs,
         "tensor_parallel_size": settings.tensor_parallel_size,

@@ -35,10 +35,6 @@ class Batch:
         return tokens[: min(limit, len(tokens) - 1)]
 
 
-def _read_tasks(context: Context) -> list[dict]:
-    return tables.read(context.inputs["tasks"] / "tasks.parquet", records.Task).to_pylist()
-
-
 class Demonstrations:
     """Demonstrated responses (`split` sft), batch_size to a step, every one once an epoch."""
 
@@ -46,18 +42,18 @@ class Demonstrations:
         from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens, response_tokens
 
         self.context, config = context, context.config
-        rows = [row for row in _read_tasks(context) if row["split"] == "sft"]
+        rows = tables.read_tasks(context.inputs["tasks"], "sft")
         if not rows:
             raise DataError(f"{context.inputs['tasks']}/tasks.parquet has no demonstrations (split sft): rows with a "
                             "solution. Give the task files a column data_processor.task_pipeline.format.solution_key, "
                             "or leave the sft stage out of the recipe.")
         tokenizer = load_tokenizer(model)
         system = config.buffer.explorer_input.system_prompt
-        prompts = prompt_tokens(tokenizer, [prompt_text(tokenizer, row["question"], system) for row in rows])
-        responses = response_tokens(tokenizer, [row["solution"] for row in rows])
+        prompts = prompt_tokens(tokenizer, [prompt_text(tokenizer, row.question, system) for row in rows])
+        responses = response_tokens(tokenizer, [row.solution for row in rows])
         limits = config.model
         self.rows = [
-            Row(row["task_id"], prompt + response, len(prompt), [1] * len(response))
+            Row(row.task_id, prompt + response, len(prompt), [1] * len(response))
             for row, prompt, response in zip(rows, prompts, responses, strict=True)
             if len(prompt) <= limits.max_prompt_tokens and len(response) <= limits.max_response_tokens
         ]
@@ -102,10 +98,9 @@ class Rollouts:
 
     def __init__(self, context: Context):
         self.context, config = context, context.config
-        split = config.buffer.explorer_input.taskset.split
-        limit = config.buffer.explorer_input.taskset.limit
-        count = sum(row["split"] == split for row in _read_tasks(context))
-        self.schedule = rft_schedule(config, min(count, limit or count))
+        taskset = config.buffer.explorer_input.taskset
+        tasks = tables.read_tasks(context.inputs["tasks"], taskset.split, taskset.limit)
+        self.schedule = rft_schedule(config, len(tasks))
         self.total_steps = self.schedule.total_steps
         algorithm = config.algorithm
         function = pick(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")

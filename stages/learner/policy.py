@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pipeline import config
 from pipeline.errors import ModelError
 from stages.learner import attention
 
@@ -82,9 +83,7 @@ def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: flo
 
 def resolve_dtype(name: str, device: str) -> torch.dtype:
     """`model.dtype`: auto is bfloat16 on GPU and float32 on CPU."""
-    if name == "auto":
-        return torch.float32 if device == "cpu" else torch.bfloat16
-    return getattr(torch, name)
+    return getattr(torch, config.resolve_dtype(name, device != "cpu"))
 
 
 def export(state: dict[str, Tensor], model: nn.Module, path: Path) -> None:

@@ -216,7 +216,8 @@ def test_code_that_is_not_there_is_named(tmp_path, name):
 
 
 def test_a_text_with_a_colon_is_no_code(tmp_path):
-    planned(tmp_path, {"buffer.explorer_input.system_prompt": "Answer:briefly"})
+    plan = planned(tmp_path, {"buffer.explorer_input.system_prompt": "Answer:briefly"})
+    assert plan.config["buffer"]["explorer_input"]["system_prompt"] == "Answer:briefly"
 
 
 # ------------------------------------------------------------------------------------------------------ user's model

@@ -100,8 +100,9 @@ def test_an_input_that_is_not_complete_names_the_command_that_makes_it(stage):
 
 
 def test_a_model_of_the_user_needs_no_manifest(stage, tmp_path):
-    with_input(stage, tmp_path / "elsewhere" / "store" / "qwen")
-    open_stage(stage)
+    model = tmp_path / "elsewhere" / "store" / "qwen"
+    with_input(stage, model)
+    assert list(open_stage(stage).inputs.values()) == [model]
 
 
 def test_two_processes_that_want_the_same_stage_wait_for_each_other(stage):

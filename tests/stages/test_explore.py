@@ -244,3 +244,4 @@ def test_the_settings_that_the_explorer_reads_are_those_that_its_stage_is_handed
     context = stage()
     context.config = namespace(next(s for s in plan.stages if s.name == "rft").config)
     step(publish_model(context, 0))
+    assert tables.steps_present(context.directory, "rollouts") == [1]
