@@ -72,8 +72,8 @@ def is_solvable(given: list[int], target: float) -> bool:
 
 
 def countdown_key(given: list[int], target: float) -> str:
-    """Text that is the same for every order of the same task: `3 5 7=9`, numbers ascending."""
-    return f"{' '.join(map(str, sorted(given)))}={target}"
+    """Text that is the same for every order of the same task: `9=3 5 7`, numbers ascending."""
+    return _question(sorted(given), target)
 
 
 def _check(tasks: int, demonstrations: int, dirt: float, numbers: int, low: int, high: int, largest: int) -> None:
@@ -101,7 +101,12 @@ def _draw(source: random.Random, numbers: int, low: int, high: int, largest: int
 
 def _row(given: list[int], target: int, solution: str | None = None) -> RawTask:
     answer = json.dumps({"numbers": given, "target": target})
-    return RawTask(0, f"{' '.join(map(str, given))}={target}", answer, solution)
+    return RawTask(0, _question(given, target), answer, solution)
+
+
+def _question(given: list[int], target: int | float) -> str:
+    """Target first: however long it is, the numbers stand where they always stand, counted from the answer."""
+    return f"{target}={' '.join(map(str, given))}"
 
 
 def _distinct(draw, count: int, what: str) -> list[RawTask]:

@@ -58,6 +58,7 @@ class Init:
     num_key_value_heads: int = setting(2, "key/value heads; must divide num_attention_heads", ge=1)
     intermediate_size: int = setting(256, "width of the gated MLP", ge=8)
     tie_word_embeddings: bool = setting(True, "share the input embedding with the output head")
+    rope_theta: float = setting(1e4, "base of the rotary positions; a small one keeps near positions apart", gt=1)
 
 
 @dataclass

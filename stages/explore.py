@@ -8,13 +8,13 @@ import gc
 import hashlib
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from operators.reward import load_reward
 from pipeline import checkpoints, files, records, tables
+from pipeline.background import Background
 from pipeline.config import resolve_dtype
 from pipeline.errors import SyncError
 from pipeline.process import Context, commit
@@ -132,8 +132,7 @@ class Explorer:
             self._wait_for_trainer()
         self.engine = open_engine(model, config, self.tokenizer.eos_token_id, sleeps=self.colocated)
         self.weights = Weights(context, self.engine)
-        self.writer = ThreadPoolExecutor(1)  # compressing and flushing one step's files while the next is generated
-        self.writing: Future | None = None
+        self.writer = Background()  # compresses and flushes one step's files while the next is generated
 
     def _wait_for_trainer(self) -> None:
         """Until the trainer has taken its memory and published the weights that come next."""
@@ -146,18 +145,17 @@ class Explorer:
 
     def step(self, step: int) -> records.Rollout:
         """One explorer step, files included."""
-        context, config = self.context, self.context.config
-        self.weights.bring_to(self.schedule.weights_version(step), self.check_writing)
+        self.weights.bring_to(self.schedule.weights_version(step), self.writer.check)
         begin = time.perf_counter()
+        config = self.context.config
         repeats = config.algorithm.repeat_times
         chosen = tasks_of_step(len(self.prompts.tasks), config.buffer.batch_size, step, config.seed)
         asked = [task for task in chosen for _ in range(repeats)]
         seeds = [request_seed(base_seed(config), step, slot) for slot in range(len(asked))]
+        prompts = [self.prompts.tokens[task] for task in asked]
         generate = time.perf_counter()
-        outcomes = runner.roll_out(
-            self.engine, self.workflow, [self.prompts.tokens[t] for t in asked], seeds, self.sampling
-        )
-        generated = time.perf_counter()
+        outcomes = runner.roll_out(self.engine, self.workflow, prompts, seeds, self.sampling)
+        rollout_seconds = time.perf_counter() - generate
         if self.colocated and self.schedule.last_with_same_weights(step) == step:
             self.weights.sleep()  # before the files appear: they tell the trainer that the device is free
         self._reward(asked, outcomes)
@@ -165,16 +163,18 @@ class Explorer:
             self._row(step, slot, repeats, task, seeds[slot], outcome)
             for slot, (task, outcome) in enumerate(zip(asked, outcomes, strict=True))
         ]
-        failed = sum(row.status != "ok" for row in rows)
-        rollout = records.Rollout(
-            stage=context.id, step=step, weights_version=self.weights.version, rows=len(rows), failed_rows=failed,
-            tokens=sum(len(row.response_tokens) for row in rows), rollout_seconds=generated - generate,
-            sync_seconds=self.weights.sync_seconds, probe_max_difference=self.weights.difference,
-            other_seconds=time.perf_counter() - begin - (generated - generate), wait_seconds=self.weights.wait_seconds,
-        )
-        self.finish_writing()
-        self.writing = self.writer.submit(self._write, step, rows, rollout)
+        rollout = self._record(step, rows, rollout_seconds, time.perf_counter() - begin - rollout_seconds)
+        self.writer.start(self._write, step, rows, rollout)
         return rollout
+
+    def _record(self, step: int, rows: list, rollout_seconds: float, other_seconds: float) -> records.Rollout:
+        weights = self.weights
+        return records.Rollout(
+            stage=self.context.id, step=step, weights_version=weights.version, rows=len(rows),
+            failed_rows=sum(row.status != "ok" for row in rows), tokens=sum(len(row.response_tokens) for row in rows),
+            rollout_seconds=rollout_seconds, sync_seconds=weights.sync_seconds,
+            probe_max_difference=weights.difference, other_seconds=other_seconds, wait_seconds=weights.wait_seconds,
+        )
 
     def _write(self, step: int, rows: list[records.Experience], rollout: records.Rollout) -> None:
         """The files of a step, in the order that readers rely on: `rollouts` says that `experience` is whole."""
@@ -184,16 +184,6 @@ class Explorer:
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [rollout])
         if step < self.schedule.explorer_steps:  # not before: a step that was cut off needs its weights again
             checkpoints.forget_versions_before(directory, self.schedule.weights_version(step + 1))
-
-    def check_writing(self) -> None:
-        """Raises what writing the files of the last step raised, if it is over."""
-        if self.writing is not None and self.writing.done():
-            self.writing.result()
-
-    def finish_writing(self) -> None:
-        """Waits for the files of the last step; raises what writing them raised."""
-        if self.writing is not None:
-            self.writing.result()
 
     def _reward(self, asked: list[int], outcomes: list[runner.Outcome]) -> None:
         runner.decode(outcomes, self.tokenizer)
@@ -238,7 +228,7 @@ def explore(context: Context) -> None:
             step, rollout.weights_version, rollout.rows, rollout.failed_rows, rollout.tokens, rollout.rollout_seconds,
             rollout.sync_seconds, rollout.wait_seconds,
         )
-    explorer.finish_writing()
+    explorer.writer.finish()
     explorer.engine.close()
 
 

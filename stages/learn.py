@@ -14,6 +14,7 @@ import numpy as np
 from operators.arguments import arguments
 from operators.loss import POLICY_LOSSES
 from pipeline import checkpoints, files, records, tables
+from pipeline.background import Background
 from pipeline.errors import pick
 from pipeline.process import Context
 from stages.children import run_child
@@ -31,7 +32,8 @@ class Trainer:
         self.context, config = context, context.config
         self.model = checkpoints.model_directory(context.inputs["model"])
         demonstrations = config.algorithm.algorithm_type == "sft"
-        self.source = Demonstrations(context, self.model) if demonstrations else Rollouts(context)
+        self.writer = Background()  # writes the tables of one step while the next is computed
+        self.source = Demonstrations(context, self.model) if demonstrations else Rollouts(context, self.writer.check)
         self.loss = self.source.loss if demonstrations else _policy_loss(config.algorithm)
         temperature = 1.0 if demonstrations else config.model.temperature
         self.learner = ZeroLearner(self.model, config, temperature)
@@ -66,7 +68,7 @@ class Trainer:
         if self.source.publishes(step):
             self._publish(step, batch.longest_row(PROBE_TOKENS))
         published = time.perf_counter()
-        self.source.finish(step, batch, self._gather(result, len(batch.rows)), self.learner.rank)
+        rows = self.source.finish(step, batch, self._gather(result, len(batch.rows)))
         saves = step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0
         if saves:
             self._save(step)
@@ -80,9 +82,17 @@ class Trainer:
                 "train_other_seconds": end - begin - (published - train) - batch.wait_seconds,
                 "peak_memory_gib": self.learner.peak_memory_gib(),
             }
-            tables.write(tables.step_file(self.context.directory, "steps", step), records.Step, [records.Step(**row)])
+            self.writer.start(self._write, rows, records.Step(**row))
         if saves:  # last: a resumed stage goes on behind it, so the step must have left all its files
+            self.writer.finish()
             self._keep(step)
+
+    def _write(self, rows: list[records.Trained], step: records.Step) -> None:
+        """The tables of a step, `steps` last: the parent reports a step when it is there."""
+        directory = self.context.directory
+        if rows:
+            tables.write(tables.step_file(directory, "trained", step.step), records.Trained, rows)
+        tables.write(tables.step_file(directory, "steps", step.step), records.Step, [step])
 
     def _gather(self, result: Result, count: int) -> list[np.ndarray]:
         """Log-probs of every row of the batch, on every rank."""

@@ -58,6 +58,7 @@ def work(context: Context) -> None:
             num_key_value_heads=init.num_key_value_heads,
             intermediate_size=init.intermediate_size,
             tie_word_embeddings=init.tie_word_embeddings,
+            rope_parameters={"rope_type": "default", "rope_theta": init.rope_theta},
             max_position_embeddings=longest,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,

@@ -1,5 +1,6 @@
 """Where train batches come from: demonstrations (sft) or the experience table (rft)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,8 +78,9 @@ class Demonstrations:
     def publishes(self, step: int) -> bool:
         return False
 
-    def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray], rank: int) -> None:
+    def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
         """Demonstrations leave no table behind."""
+        return []
 
     def step_row(self, step: int, batch: Batch, result: Result) -> dict:
         return _common(self.context, step, batch, result)
@@ -96,8 +98,10 @@ def _common(context: Context, step: int, batch: Batch, result: Result) -> dict:
 class Rollouts:
     """Experience, cut into batches by the schedule, with advantages by SQL."""
 
-    def __init__(self, context: Context):
+    def __init__(self, context: Context, check: Callable[[], None] = lambda: None):
+        """check: called while waiting for rollouts; may raise (pipeline/waiting.py)."""
         self.context, config = context, context.config
+        self.check = check
         taskset = config.buffer.explorer_input.taskset
         tasks = tables.read_tasks(context.inputs["tasks"], taskset.split, taskset.limit)
         self.schedule = rft_schedule(config, len(tasks))
@@ -136,20 +140,18 @@ class Rollouts:
             explorer_step = self.schedule.last_before_training(step)
         return wait_for(
             tables.step_file(self.context.directory, "rollouts", explorer_step), config.synchronizer.sync_timeout,
-            f"explorer step {explorer_step}", self.context.directory / "explorer.log",
+            f"explorer step {explorer_step}", self.context.directory / "explorer.log", self.check,
         )
 
     def _select(self, explored: list[int], begin: int, end: int) -> dict:
         """Rows begin .. end of the stage (half-open), usable ones only, with advantages; a dict of columns."""
         source = tables.source(tables.step_file(self.context.directory, "experience", s) for s in explored)
-        per_step = self.schedule.rows_per_explorer_step
-        self.session.execute(
-            f"CREATE OR REPLACE TEMP TABLE rows_read AS SELECT {', '.join(COLUMNS)}, "
-            f"(step - 1) * {per_step} + slot AS position FROM {source}"
-        )
-        self.session.execute("CREATE OR REPLACE TEMP VIEW batch AS SELECT * FROM rows_read WHERE status = 'ok'")
         return self.session.sql(
             f"""
+            WITH rows_read AS MATERIALIZED (
+                SELECT {", ".join(COLUMNS)}, (step - 1) * {self.schedule.rows_per_explorer_step} + slot AS position
+                FROM {source}),
+            batch AS (SELECT * FROM rows_read WHERE status = 'ok')
             SELECT experience_id, prompt_tokens, response_tokens, rollout_logprobs, action_mask, weights_version,
                    reward, accuracy, group_id, advantage,
                    (SELECT count(*) FROM rows_read WHERE status <> 'ok') AS failed_rows
@@ -183,8 +185,8 @@ class Rollouts:
         }
         return Batch(rows, waited, staleness, facts)
 
-    def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray], rank: int) -> None:
-        """Writes what the step made of each row, and measures how far rollout and training log-probs are apart."""
+    def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
+        """What the step made of each row; measures on the way how far rollout and training log-probs are apart."""
         fresh = [
             np.abs(np.asarray(row.old_logprobs, np.float32)[np.asarray(row.mask, bool)] - scored)
             for row, age, scored in zip(batch.rows, batch.staleness, logprobs, strict=True) if age == 0
@@ -192,12 +194,10 @@ class Rollouts:
         gaps = np.concatenate(fresh) if fresh else np.zeros(0)
         batch.facts |= {"mismatch_mean": float(gaps.mean()) if gaps.size else None,
                         "mismatch_max": float(gaps.max()) if gaps.size else None}
-        if rank == 0:
-            rows = [
-                records.Trained(row.id, step, row.advantage, age, scored)
-                for row, age, scored in zip(batch.rows, batch.staleness, logprobs, strict=True)
-            ]
-            tables.write(tables.step_file(self.context.directory, "trained", step), records.Trained, rows)
+        return [
+            records.Trained(row.id, step, row.advantage, age, scored)
+            for row, age, scored in zip(batch.rows, batch.staleness, logprobs, strict=True)
+        ]
 
     def step_row(self, step: int, batch: Batch, result: Result) -> dict:
         statistics = {"kl": result.statistics["kl"], "clip_fraction": result.statistics["clip_fraction"]}

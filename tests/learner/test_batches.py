@@ -108,7 +108,7 @@ def test_colocated_the_trainer_waits_until_the_explorer_can_do_no_more(stage):
         Rollouts(context).batch(2)
 
 
-def test_what_a_step_made_of_its_rows_is_written_and_the_gap_is_measured_on_fresh_rows(stage):
+def test_what_a_step_made_of_its_rows_is_said_and_the_gap_is_measured_on_fresh_rows(stage):
     """Rollout log-probs -0.5. Row 0 (fresh) was scored -0.75, row 1 (one step old) is not compared."""
     context = stage()
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
@@ -116,15 +116,12 @@ def test_what_a_step_made_of_its_rows_is_written_and_the_gap_is_measured_on_fres
     batch = source.batch(1)
     batch.staleness = [0, 1, 1, 0]
     scored = [np.full(i + 1, s, np.float32) for i, s in enumerate((-0.75, -9.0, -9.0, -0.5))]
-    source.finish(1, batch, scored, rank=1)
-    assert tables.steps_present(context.directory, "trained") == []  # rank 0 writes
-    source.finish(1, batch, scored, rank=0)
+    made = source.finish(1, batch, scored)
     assert batch.facts["mismatch_max"] == pytest.approx(0.25)
     assert batch.facts["mismatch_mean"] == pytest.approx(0.25 / 5)  # 1 token of row 0, 4 of row 3
-    written = tables.read(tables.step_file(context.directory, "trained", 1), records.Trained).to_pylist()
-    assert [(r["experience_id"], r["train_step"], r["staleness"]) for r in written] == [
+    assert [(r.experience_id, r.train_step, r.staleness) for r in made] == [
         ("1/0", 1, 0), ("1/1", 1, 1), ("1/2", 1, 1), ("1/3", 1, 0)]
-    assert written[1]["train_logprobs"] == [-9.0, -9.0]
+    assert tables.to_arrow(made, records.Trained)["train_logprobs"].to_pylist()[1] == [-9.0, -9.0]
     result = Result(1.0, 2.0, {"entropy": 0.5, "kl": 0.1, "clip_fraction": 0.2}, 18, {})
     step = records.Step(**source.step_row(1, batch, result) | {
         "lr": 0.1, "train_seconds": 1.0, "train_other_seconds": 0.0, "train_wait_seconds": 0.0, "seconds": 1.0})
@@ -138,7 +135,7 @@ def test_without_fresh_rows_there_is_no_gap(stage):
     source = Rollouts(context)
     batch = source.batch(1)
     batch.staleness = [1] * 4
-    source.finish(1, batch, [np.zeros(i + 1, np.float32) for i in range(4)], rank=1)
+    source.finish(1, batch, [np.zeros(i + 1, np.float32) for i in range(4)])
     assert batch.facts["mismatch_mean"] is None
 
 
@@ -218,7 +215,7 @@ def test_no_demonstrations_at_all_are_named(demonstrations):
 def test_a_step_of_demonstrations_leaves_what_has_no_meaning_null(demonstrations):
     source = demonstrations([("1", "1"), ("2", "2")])
     batch = source.batch(1)
-    source.finish(1, batch, [], 0)
+    assert source.finish(1, batch, []) == []
     made = source.step_row(1, batch, Result(1.0, 2.0, {"entropy": 0.5}, 8, {}))
     assert (made["loss"], made["trained_rows"], made["entropy"]) == (1.0, 2, 0.5)
     assert (made["reward"], made["kl"], made["rollout_seconds"]) == (None, None, None)

@@ -31,7 +31,7 @@ def test_is_solvable(given, target, expected):
 
 
 def test_key_is_the_same_for_every_order():
-    assert countdown_key([7, 3, 5], 9) == countdown_key([3, 5, 7], 9) == "3 5 7=9"
+    assert countdown_key([7, 3, 5], 9) == countdown_key([3, 5, 7], 9) == "9=3 5 7"
 
 
 def test_clean_rows_are_distinct_solvable_and_in_the_exact_form():
@@ -41,7 +41,7 @@ def test_clean_rows_are_distinct_solvable_and_in_the_exact_form():
     assert len({(row.question, row.solution) for row in rows}) == 100
     for row in rows:
         truth = json.loads(row.answer)
-        assert row.question == f"{' '.join(map(str, truth['numbers']))}={truth['target']}"
+        assert row.question == f"{truth['target']}={' '.join(map(str, truth['numbers']))}"
         assert row.question.isascii()
         assert len(row.question) <= 20
         assert 0 <= truth["target"] <= 99

@@ -12,7 +12,7 @@ def rows_of(*questions, answer="1", solution=None):
 
 
 def countdown_row(row, question, solution=None):
-    numbers, target = question.split("=")
+    target, numbers = question.split("=")
     answer = f'{{"numbers": [{", ".join(numbers.split())}], "target": {target}}}'
     return {"row": row, "question": question, "answer": answer, "solution": solution}
 
@@ -78,8 +78,8 @@ def test_duplicates_name_the_row_that_was_kept():
 
 
 def test_different_demonstrations_of_one_question_are_different_rows():
-    rows = [countdown_row(0, "3 5 7=9", "7+5-3"), countdown_row(1, "3 5 7=9", "5+7-3"),
-            countdown_row(2, "3 5 7=9", "7+5-3"), countdown_row(3, "3 5 7=9")]
+    rows = [countdown_row(0, "9=3 5 7", "7+5-3"), countdown_row(1, "9=3 5 7", "5+7-3"),
+            countdown_row(2, "9=3 5 7", "7+5-3"), countdown_row(3, "9=3 5 7")]
     kept, dropped = run(rows, {"join_columns_mapper": {"columns": ["question", "solution"]}},
                         {"document_deduplicator": {"text_key": "text"}})
     assert [row["row"] for row in kept] == [0, 1, 3]
@@ -118,7 +118,7 @@ def test_countdown_problem(answer, problem):
 
 
 def test_unsolvable_tasks_are_dropped_with_the_reason():
-    kept, dropped = run([countdown_row(0, "3 5 7=9"), countdown_row(1, "3 5 7=50")], "countdown_solvable_filter")
+    kept, dropped = run([countdown_row(0, "9=3 5 7"), countdown_row(1, "50=3 5 7")], "countdown_solvable_filter")
     assert [row["row"] for row in kept] == [0]
     assert dropped == [Dropped(1, "countdown_solvable_filter", "countdown=[3, 5, 7] cannot make 50 with + and -")]
 
@@ -133,9 +133,9 @@ def test_split_keeps_orders_together_and_holds_demonstrations_out():
     triples = [(a, b, c) for a in range(1, 10) for b in range(a, 10) for c in range(b, 10)]
     rows = []
     for a, b, c in triples:
-        rows.append(countdown_row(len(rows), f"{a} {b} {c}={a + b + c}"))
-        rows.append(countdown_row(len(rows), f"{c} {a} {b}={a + b + c}"))
-        rows.append(countdown_row(len(rows), f"{b} {c} {a}={a + b + c}", f"{a}+{b}+{c}"))
+        rows.append(countdown_row(len(rows), f"{a + b + c}={a} {b} {c}"))
+        rows.append(countdown_row(len(rows), f"{a + b + c}={c} {a} {b}"))
+        rows.append(countdown_row(len(rows), f"{a + b + c}={b} {c} {a}", f"{a}+{b}+{c}"))
     kept, dropped = run(rows, {"split_by_hash_mapper": {"key": "countdown", "test_ratio": 0.2}})
     split = {row["row"]: row["split"] for row in kept}
     for first in range(0, len(rows), 3):

@@ -144,7 +144,7 @@ def publish_model(context, version):
 def step(explorer, number=1):
     """One step, files included."""
     rollout = explorer.step(number)
-    explorer.finish_writing()
+    explorer.writer.finish()
     return rollout
 
 

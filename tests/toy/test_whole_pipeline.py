@@ -142,7 +142,7 @@ def test_the_model_can_be_used_by_transformers(finished):
 
     directory = Path(stage_of(plan, "rft").directory) / "model"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(directory), AutoTokenizer.from_pretrained(directory)
-    asked = tokenizer("1 2 3=6:", return_tensors="pt")
+    asked = tokenizer("6=1 2 3:", return_tensors="pt")
     assert model.generate(**asked, max_new_tokens=4).shape[1] > asked["input_ids"].shape[1]
     manifest = json.loads((directory.parent / "manifest.json").read_text())
     assert manifest["steps"] == 6
