@@ -128,13 +128,19 @@ def countdown_reward(response: str, answer: str, format_score: float = 0.1) -> d
     The expression is the text within the last <answer>…</answer>, or the whole response. Division by zero is a wrong
     value. format_score: what an expression that is wrong earns; 0 gives a plain right/wrong reward.
     """
+    solved = _solves(_tagged(response), answer)
+    return {"accuracy": float(solved or 0), "format_score": format_score if solved is False else 0.0}
+
+
+@lru_cache(4096)  # the responses of a group repeat one another
+def _solves(text: str, answer: str) -> bool | None:
+    """Whether an expression solves a countdown task; None for a text that is no expression."""
     given, target = parse_countdown(answer)
     try:
-        value, literals = parse_arithmetic(_tagged(response))
+        value, literals = parse_arithmetic(text)
     except NotAnExpression:
-        return {"accuracy": 0.0, "format_score": 0.0}
-    solved = sorted(literals) == sorted(given) and value is not None and abs(value - Fraction(target)) <= TOLERANCE
-    return {"accuracy": float(solved), "format_score": 0.0 if solved else format_score}
+        return None
+    return sorted(literals) == sorted(given) and value is not None and abs(value - Fraction(target)) <= TOLERANCE
 
 
 def _tagged(response: str) -> str:

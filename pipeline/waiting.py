@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.errors import StageError
 
-POLL_SECONDS = 0.002
+SOONEST, LATEST = 0.001, 0.05  # seconds between two looks: a fiftieth of what was waited so far, within these
 
 
 def wait_for(
@@ -20,8 +20,9 @@ def wait_for(
     begin = time.perf_counter()
     while not path.exists():
         check()
-        if time.perf_counter() - begin > timeout:
+        waited = time.perf_counter() - begin
+        if waited > timeout:
             raise StageError(f"waited {timeout:.0f} s (synchronizer.sync_timeout) for {what}: {path} did not come. "
                              f"Look at {log_file}.")
-        time.sleep(POLL_SECONDS)
+        time.sleep(min(max(waited / 50, SOONEST), LATEST))
     return time.perf_counter() - begin

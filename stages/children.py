@@ -122,6 +122,9 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
     context = open_stage(directory, f"{name}.log", terminal=False)
     try:
         work(context)
+    except SystemExit as error:  # of the user's code: with code 0 the other side would wait for work that never comes
+        _leave_error(context, name, f"something called sys.exit({error.code})", traceback.format_exc())
+        sys.exit(1)
     except OuroError as error:
         _leave_error(context, name, str(error), str(error))
         sys.exit(2)

@@ -4,6 +4,7 @@ Started by stages/train.py (demonstrations) and stages/rft.py (experience). The 
 a batch comes from, and which loss it meets, differs (stages/learner/batches.py).
 """
 
+import gc
 import shutil
 import time
 from functools import partial
@@ -15,11 +16,11 @@ from operators.arguments import arguments
 from operators.loss import POLICY_LOSSES
 from pipeline import checkpoints, files, records, tables
 from pipeline.background import Background
-from pipeline.errors import pick
+from pipeline.errors import StageError, pick
 from pipeline.process import Context
 from stages.children import run_child
 from stages.follow import TOTAL
-from stages.learner.batches import Demonstrations, Rollouts
+from stages.learner.batches import Batch, Demonstrations, Rollouts
 from stages.learner.zero import Result, ZeroLearner, learning_rate
 
 PROBE_TOKENS = 256
@@ -33,7 +34,9 @@ class Trainer:
         self.model = checkpoints.model_directory(context.inputs["model"])
         demonstrations = config.algorithm.algorithm_type == "sft"
         self.writer = Background()  # writes the tables of one step while the next is computed
-        self.source = Demonstrations(context, self.model) if demonstrations else Rollouts(context, self.writer.check)
+        self.reader = Background()  # cuts the batch of the next step meanwhile, if its rollouts are there
+        self.ended = False
+        self.source = Demonstrations(context, self.model) if demonstrations else Rollouts(context, self._check)
         self.loss = self.source.loss if demonstrations else _policy_loss(config.algorithm)
         temperature = 1.0 if demonstrations else config.model.temperature
         self.learner = ZeroLearner(self.model, config, temperature)
@@ -53,14 +56,24 @@ class Trainer:
     def run(self) -> None:
         if self.learner.rank == 0:
             files.write_json(self.context.directory / TOTAL, {"total_steps": self.source.total_steps})
-        for step in range(self.step_done + 1, self.source.total_steps + 1):
-            self._step(step)
+        try:
+            for step in range(self.step_done + 1, self.source.total_steps + 1):
+                self._step(step)
+        finally:
+            self.ended = True
         self.learner.close()
+
+    def _check(self) -> None:
+        """Called by the reader while it waits for rollouts."""
+        self.writer.check()
+        if self.ended:
+            raise StageError("the trainer ended while its next batch was waited for")
 
     def _step(self, step: int) -> None:
         begin = time.perf_counter()
         lr = learning_rate(step, self.source.total_steps, self.context.config.algorithm.optimizer)
-        batch = self.source.batch(step)
+        batch = self._batch(step)
+        waited = max(batch.available - begin, 0.0)
         train = time.perf_counter()
         result = self.learner.step(batch.rows, self.loss, lr)
         trained = time.perf_counter()
@@ -78,14 +91,23 @@ class Trainer:
             row |= {
                 "lr": lr, "train_seconds": trained - train,
                 "publish_seconds": published - trained if self.source.publishes(step) else None,
-                "train_wait_seconds": batch.wait_seconds, "seconds": end - begin,
-                "train_other_seconds": end - begin - (published - train) - batch.wait_seconds,
+                "train_wait_seconds": waited, "seconds": end - begin,
+                "train_other_seconds": end - begin - (published - train) - waited,
                 "peak_memory_gib": self.learner.peak_memory_gib(),
             }
             self.writer.start(self._write, rows, records.Step(**row))
         if saves:  # last: a resumed stage goes on behind it, so the step must have left all its files
             self.writer.finish()
             self._keep(step)
+
+    def _batch(self, step: int) -> Batch:
+        """The batch of a step; begins with the next one."""
+        if step == self.step_done + 1:
+            self.reader.start(self.source.batch, step)
+        batch = self.reader.finish()
+        if step < self.source.total_steps:
+            self.reader.start(self.source.batch, step + 1)
+        return batch
 
     def _write(self, rows: list[records.Trained], step: records.Step) -> None:
         """The tables of a step, `steps` last: the parent reports a step when it is there."""
@@ -159,7 +181,10 @@ def _arbitrary_tokens(learner: ZeroLearner, config) -> list[int]:
 
 
 def learn(context: Context) -> None:
-    Trainer(context).run()
+    trainer = Trainer(context)
+    gc.collect()
+    gc.freeze()  # the libraries' objects live as long as the process: spare the collector the walk
+    trainer.run()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Where train batches come from: demonstrations (sft) or the experience table (rft)."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,10 +24,13 @@ COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", 
 
 @dataclass
 class Batch:
-    """The rows of one optimizer step, the same on every rank. facts: fields of the step record that SQL gave."""
+    """The rows of one optimizer step, the same on every rank. facts: fields of the step record that SQL gave.
+
+    available: time.perf_counter() at which all that it is cut from was there.
+    """
 
     rows: list[Row]
-    wait_seconds: float = 0.0
+    available: float = 0.0
     staleness: list[int] = field(default_factory=list)
     facts: dict = field(default_factory=dict)
 
@@ -122,7 +126,8 @@ class Rollouts:
         Raises StageError when none of its rows can be trained on.
         """
         last = self.schedule.last_explorer_step(step)
-        waited = self._wait(step, last)
+        self._wait(step, last)
+        available = time.perf_counter()
         begin, end = self.schedule.slots(step)
         per_step = self.schedule.rows_per_explorer_step
         explored = range(begin // per_step + 1, last + 1)
@@ -131,14 +136,14 @@ class Rollouts:
             raise StageError(f"trainer step {step} has no usable row: all {end - begin} of explorer steps "
                              f"{explored.start} to {last} failed. See ouro sql \"select status, reason, count(*) "
                              "from experience group by all\".")
-        return self._to_batch(step, last, found, waited)
+        return self._to_batch(step, last, found, available)
 
-    def _wait(self, step: int, explorer_step: int) -> float:
+    def _wait(self, step: int, explorer_step: int) -> None:
         """Colocated, the device is free only when the explorer can do nothing more with the weights it was given."""
         config = self.context.config
         if config.mode == "colocate":
             explorer_step = self.schedule.last_before_training(step)
-        return wait_for(
+        wait_for(
             tables.step_file(self.context.directory, "rollouts", explorer_step), config.synchronizer.sync_timeout,
             f"explorer step {explorer_step}", self.context.directory / "explorer.log", self.check,
         )
@@ -160,7 +165,7 @@ class Rollouts:
             ORDER BY position"""
         ).to_arrow_table().to_pydict()
 
-    def _to_batch(self, step: int, last_explorer_step: int, found: dict, waited: float) -> Batch:
+    def _to_batch(self, step: int, last_explorer_step: int, found: dict, available: float) -> Batch:
         rows = [
             Row(id_, prompt + response, len(prompt), mask, advantage, old)
             for id_, prompt, response, mask, advantage, old in zip(
@@ -183,7 +188,7 @@ class Rollouts:
             "rollout_tokens": rollout.tokens, "sync_seconds": rollout.sync_seconds,
             "explore_other_seconds": rollout.other_seconds, "explore_wait_seconds": rollout.wait_seconds,
         }
-        return Batch(rows, waited, staleness, facts)
+        return Batch(rows, available, staleness, facts)
 
     def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
         """What the step made of each row; measures on the way how far rollout and training log-probs are apart."""
