@@ -29,7 +29,7 @@ setup: .venv/.ready
 	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -c 'import torch' 2>/dev/null || { echo "torch does not import: its CUDA build was installed." \
-	  "Point pip at PyTorch's CPU wheel index (README, Installation) and run make again."; exit 1; }
+	  "Point pip at PyTorch's CPU wheel index (README, 'Two commands') and run make again."; exit 1; }
 	@touch $@
 
 # figures of a finished run (RUN=name; default: the latest); needs TRL beside the lock, for one of the four

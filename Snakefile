@@ -12,7 +12,7 @@ sys.path.insert(0, str(workflow.basedir))
 from pipeline import view
 from pipeline.launch import load_plan
 
-PLAN = load_plan(config.get("overrides", ""))
+PLAN = load_plan(config)
 
 
 onstart:
@@ -38,9 +38,9 @@ for stage in PLAN.stages:
         input:
             [ancient(manifest) for manifest in stage.upstream],
         output:
-            stage.manifest,
+            update(stage.manifest),  # not deleted first: another run may have made it since, or be about to
         log:
-            stage.log,
+            stage.error,
         threads: stage.threads
         params:
             kind=stage.kind,

@@ -1,6 +1,6 @@
 """The GPU path once: sft and a few rft steps of a random model in Qwen2.5-0.5B's shape, engine and trainer in turns.
 
-    python benchmarks/gpu_path.py --root /tmp/gpu --steps 5
+    python -m benchmarks.gpu_path --root /tmp/gpu --steps 5
 
 64 tasks x 8 rollouts, 128 prompt + 512 response tokens, colocated on one GPU with engine sleep. Needs a GPU, vllm and
 deepspeed; neither Snakemake nor Data-Juicer (the tasks are written here, the stages are started by hand). Random
@@ -73,7 +73,7 @@ def plan_run(root: Path, steps: int, overrides: list[str]) -> Plan:
         f"model.max_prompt_tokens={PROMPT_TOKENS}", f"model.max_response_tokens={RESPONSE_TOKENS}",
         "buffer.explorer_input.default_reward_fn_type=benchmarks.gpu_path:hash_reward",
         "buffer.explorer_input.eval_tasksets=[]", f"buffer.total_steps={steps}", "buffer.batch_size=64",
-        "synchronizer.sync_offset=0", "explorer.rollout_model.enable_sleep_mode=true",
+        "synchronizer.sync_offset=0", "synchronizer.sync_interval=1",
         "explorer.rollout_model.gpu_memory_utilization=0.4", "explorer.rollout_model.max_num_seqs=512",
         "trainer.max_token_len_per_gpu=32768", "trainer.enable_gradient_checkpointing=true",
         f"stages.sft.buffer.total_steps={steps}", "stages.sft.buffer.batch_size=64",
@@ -110,7 +110,7 @@ def main() -> None:
     for name in ("sft", "rft"):
         made = run_stage(plan, name)
         with tables.connect([("gpu", Path(made["directory"]))]) as session:
-            found = session.execute(QUESTION).to_arrow_table().to_pylist()
+            found = session.sql(QUESTION).to_arrow_table().to_pylist()
         figures[name] = {"wall_seconds": made["seconds"], "steps": found}
         print(f"{name}: {made['seconds']:.1f} s with start-up")
         for row in found:

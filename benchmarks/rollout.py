@@ -51,9 +51,7 @@ def bare(engine: VllmEngine, prompts: list[list[int]], seeds: list[int], config)
 
 def ours(engine: VllmEngine, prompts: list[list[int]], seeds: list[int], config) -> tuple[float, list[list[int]]]:
     """Seconds and tokens of one `roll_out`."""
-    model = config.model
-    sampling = runner.Sampling(
-        model.temperature, model.top_p, model.top_k, model.max_prompt_tokens, model.max_response_tokens)
+    sampling = runner.Sampling.of(config.model)
     begin = time.perf_counter()
     outcomes = runner.roll_out(engine, simple_workflow, prompts, seeds, sampling)
     return time.perf_counter() - begin, [outcome.trajectory.response_tokens for outcome in outcomes]

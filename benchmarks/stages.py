@@ -45,7 +45,7 @@ def commands(repetitions: int) -> dict[str, dict[str, float]]:
     wanted = {
         "python": [*python, "pass"],
         "ouro --help": [str(Path(sys.executable).parent / "ouro"), "--help"],
-        "compose and plan": [*python, "from pipeline.launch import load_plan; load_plan('')"],
+        "compose and plan": [*python, "from pipeline.launch import load_plan; load_plan({})"],
         "snakemake -n": [*SNAKEMAKE, "-n"],
         **{f"import {name}": [*python, f"import {name}"] for name in IMPORTS},
     }

@@ -41,24 +41,37 @@ def smooth(y: np.ndarray, width: float) -> np.ndarray:
 
 
 def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, percent: bool = False) -> str:
-    """One metric by step: faint raw points and the smoothed line. name: unique in the page."""
-    from matplotlib.patches import PathPatch
-    from matplotlib.path import Path
-
+    """One metric by step: faint raw points and the smoothed line of what is finite. name: unique in the page."""
     x, y = thin(np.asarray(x, float), np.asarray(y, float))
-    line = smooth(y, max(len(y) / 40, 0.1))
     figure, axes = _axes(percent)
-    points = np.repeat(np.column_stack([x, y]), 2, axis=0)  # strokes of no length with round ends: dots in one path
-    points[1::2, 0] += 1e-9 * (x[-1] - x[0] + 1)  # matplotlib drops strokes of exactly no length
-    dots = Path(points, np.tile([Path.MOVETO, Path.LINETO], len(x)))
-    dots.should_simplify = False
-    axes.add_patch(PathPatch(dots, fill=False, edgecolor=SERIES[0], alpha=0.3, linewidth=2.2, capstyle="round"))
+    if not len(x):
+        return _empty(figure, axes, name, f"{title} by step: no finite value")
+    line = smooth(y, max(len(y) / 40, 0.1))
+    _dots(axes, x, y)
     axes.plot(x, line, color=SERIES[0], linewidth=1.8, solid_capstyle="round")
     if len(x) == 1:
         axes.set_xlim(x[0] - 1, x[0] + 1)
     form = (lambda v: f"{v:.1%}") if percent else (lambda v: f"{v:.3g}")
     words = f"{title} by step: {form(line[0])} at step {x[0]:.0f}, {form(line[-1])} at step {x[-1]:.0f} (smoothed)"
     return _svg(figure, name, words)
+
+
+def _empty(figure, axes, name: str, words: str) -> str:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, "no finite value", transform=axes.transAxes, ha="center", va="center", size=9, color=MUTED)
+    return _svg(figure, name, words)
+
+
+def _dots(axes, x: np.ndarray, y: np.ndarray) -> None:
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    points = np.repeat(np.column_stack([x, y]), 2, axis=0)  # strokes of no length with round ends: dots in one path
+    points[1::2, 0] += 1e-9 * (x[-1] - x[0] + 1)  # matplotlib drops strokes of exactly no length
+    dots = Path(points, np.tile([Path.MOVETO, Path.LINETO], len(x)))
+    dots.should_simplify = False
+    axes.add_patch(PathPatch(dots, fill=False, edgecolor=SERIES[0], alpha=0.3, linewidth=2.2, capstyle="round"))
 
 
 def stack(name: str, title: str, x: np.ndarray, parts: dict[str, np.ndarray]) -> str:

@@ -8,6 +8,8 @@
 import argparse
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from pathlib import Path
 from pipeline.errors import OuroError
 
 HOME = Path(__file__).resolve().parent.parent  # where Snakefile and conf/ are
+INTERRUPTED = 130  # 128 + SIGINT
 SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` prints the summary
 
 
@@ -25,13 +28,18 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parse(own)
     arguments.snakemake = snakemake
     try:
+        _refuse_dashes(arguments)
         return arguments.work(arguments)
-    except OuroError as error:
-        print(f"ouro: {error}", file=sys.stderr)
-        return 2
     except BrokenPipeError:  # the reader of our output left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except (OuroError, OSError) as error:
+        from pipeline.launch import message
+
+        print(message(error), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def split_at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
@@ -40,6 +48,17 @@ def split_at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
         return words, []
     at = words.index("--")
     return words[:at], words[at + 1 :]
+
+
+def _refuse_dashes(arguments) -> None:
+    """Raises for words after `--` that nobody would read, or that would replace the overrides."""
+    words = arguments.snakemake
+    if words and arguments.work is not run:
+        raise OuroError(f"words after -- go to snakemake, which only `ouro run` starts: {shlex.join(words)}. Write "
+                        "them before --, or leave them out.")
+    if any(w in ("-C", "--config") or w.startswith("--config=") for w in words):
+        raise OuroError("snakemake's --config is how `ouro run` hands the overrides over. Write them before --: "
+                        "ouro run seed=2 -- -n")
 
 
 # ------------------------------------------------------------------------------------------------------- commands
@@ -58,22 +77,35 @@ def run(arguments) -> int:
         return 0
     before = _made(plan)
     environment = os.environ | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
-    done = subprocess.run(snakemake_command(arguments.overrides, arguments.snakemake), env=environment, check=False)
-    if done.returncode == 0 and _made(plan) != before:  # a dry run makes nothing
+    code = _wait_for(snakemake_command(arguments.overrides, arguments.snakemake), environment)
+    if code == 0 and _made(plan) != before:  # a dry run makes nothing
         print(view.summary(shown))
-    return done.returncode
+    return code
+
+
+def _wait_for(command: list[str], environment: dict[str, str]) -> int:
+    """The exit code of a command, or INTERRUPTED. Ctrl-C reaches it from the terminal too: it ends its own jobs."""
+    interrupts: list[int] = []
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.SIG_IGN:  # a handler, not SIG_IGN, which the command would inherit
+        signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
+    try:
+        code = subprocess.Popen(command, env=environment).wait()
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    return INTERRUPTED if interrupts else code
 
 
 def snakemake_command(overrides: list[str], extra: list[str]) -> list[str]:
     """The snakemake command line. Overrides travel as a JSON list, which snakemake reads as YAML: any character passes.
 
-    (Of a plain text snakemake would strip the quotes at its ends and read the rest as YAML.)
+    (Of a plain text snakemake would strip the quotes at its ends and read the rest as YAML.) An option stands behind
+    --config, which takes every word up to the next one; of two --cores the last counts.
     """
     elsewhere = [] if Path.cwd() == HOME else ["--snakefile", str(HOME / "Snakefile"), "--directory", str(Path.cwd())]
     text = json.dumps(overrides, ensure_ascii=False)
     config = ["--config", f"overrides={text}"] if overrides else []
-    cores = [] if any(w in ("-c", "--cores") or w.startswith("--cores=") for w in extra) else ["--cores", "all"]
-    return [sys.executable, "-m", "snakemake", *cores, *elsewhere, *config, *extra]
+    return [sys.executable, "-m", "snakemake", *elsewhere, *config, "--cores", "all", *extra]
 
 
 def _made(plan) -> dict[str, int]:
@@ -101,6 +133,8 @@ def status(arguments) -> int:
     names = [w for w in arguments.words if "=" not in w]
     if (overrides and names) or len(names) > 1:
         raise OuroError("`ouro status` takes the name of one run, or overrides (key=value), not both.")
+    if overrides and arguments.root != Path():
+        raise OuroError("`ouro status` with overrides looks where they say: write checkpoint_root_dir=DIR for --root.")
     shown = view.of_plan(_plan(overrides)) if overrides else view.find_view(arguments.root, *names)
     states = [view.state(s) for s in shown.stages]
     rows = [(s.name, s.state, "" if s.seconds is None else f"{s.seconds:.1f}", _near(s.directory))
@@ -108,8 +142,8 @@ def status(arguments) -> int:
     print(shown.run)
     print(as_table(Answer(["stage", "state", "seconds", "directory"], rows)).rsplit("\n", 1)[0])
     for s in states:
-        if s.latest:
-            print(f"{s.name}: {s.latest}")
+        for line in filter(None, (s.latest, s.problem)):
+            print(f"{s.name}: {line}")
     return 0
 
 
@@ -178,7 +212,7 @@ def stages(arguments) -> int:
         print(f"{stage.name}  ({stage.kind})\n  directory  {stage.directory}")
         for role, directory in stage.inputs.items():
             print(f"  input      {role} = {directory}")
-        print(f"  command    {stage.command}")
+        print(f"  command    {shlex.join([sys.executable, '-m', f'stages.{stage.kind}', stage.directory])}")
     if not arguments.write:
         print("\n`ouro stages --write` makes the directories, so that the commands can be typed.")
     return 0

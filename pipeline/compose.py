@@ -6,6 +6,7 @@ Overrides are Hydra's (`key=value`, `group=choice`); `stages.<stage_name>.key=va
 
 import copy
 import dataclasses
+import math
 import re
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from pipeline.errors import ConfigError, nearest
 from pipeline.schedule import Schedule
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-SECRETS = re.compile(r"(api_key|password|token|secret)$", re.IGNORECASE)
+SECRETS = re.compile(r"((^|_)(api_?key|password|passwd|secret)|(access|auth|api|bearer|hf)_?token|^token)$", re.I)
 
 
 def compose(overrides: list[str]) -> dict[str, Any]:
@@ -158,6 +159,8 @@ def _override_stage(config: dict, override: str) -> None:
 
 
 def _stage_name_problems(name: Any) -> list[str]:
+    if name == "all":
+        return ["stage_name='all': that rule is Snakemake's own; needed another name."]
     if isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
         return []
     return [f"stage_name={name!r}: needed a letter, then letters, digits and '_'; it names a rule and a directory."]
@@ -169,7 +172,19 @@ def check(config: dict) -> list[str]:
     for key, item in settings.walk():
         for name, value in _values(config, key):
             problems += _check_one(name, value, item.metadata)
-    return problems + _rules(config)
+    return problems + _rules(config) + _secrets(config)
+
+
+def _secrets(value: Any, key: str = "") -> list[str]:
+    """Settings that look like a secret: every one is frozen into files that are copied and shown."""
+    if isinstance(value, dict):
+        return [p for k, v in value.items() for p in _secrets(v, f"{key}.{k}" if key else str(k))]
+    if isinstance(value, list):
+        return [p for i, v in enumerate(value) for p in _secrets(v, f"{key}.{i}")]
+    if isinstance(value, str) and value and SECRETS.search(key.rsplit(".", 1)[-1]):
+        return [f"{key}: a secret does not go into a configuration, which is written to files. Put it into the "
+                "environment, where the code that needs it reads it."]
+    return []
 
 
 def _values(config: Any, key: str, prefix: str = ""):
@@ -187,6 +202,11 @@ def _values(config: Any, key: str, prefix: str = ""):
 def _check_one(key: str, value: Any, bounds: dict) -> list[str]:
     if value is None:
         return []
+    if isinstance(value, float) and not math.isfinite(value):
+        return [f"{key}={value}: needed a finite number."]
+    if bounds["names"] and ":" not in value and value not in bounds["names"]:
+        return [f"{key}={value}: needed one of {', '.join(bounds['names'])}, or package.module:function of your own."
+                + nearest(value, bounds["names"])]
     if bounds["choices"] and value not in bounds["choices"]:
         return [f"{key}={value}: needed one of {', '.join(map(str, bounds['choices']))}."
                 + nearest(str(value), map(str, bounds["choices"]))]
@@ -212,9 +232,10 @@ def _rules(c: dict) -> list[str]:
     if model["max_model_len"] is not None and model["max_model_len"] < needed:
         problems.append(f"model.max_model_len={model['max_model_len']}: prompt + response need {needed} tokens.")
     budget = c["trainer"]["max_token_len_per_gpu"]
-    if budget < needed:
-        problems.append(f"trainer.max_token_len_per_gpu={budget}: a sequence is not cut, and the longest, prompt + "
-                        f"response, has {needed} tokens.")
+    longest = model["max_model_len"] or needed
+    if budget < longest:
+        problems.append(f"trainer.max_token_len_per_gpu={budget}: a sequence is not cut, and the longest "
+                        f"(model.max_model_len, or prompt + response) has {longest} tokens.")
     betas = c["algorithm"]["optimizer"]["betas"]
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
         problems.append(f"algorithm.optimizer.betas={betas}: needed two numbers, at least 0 and less than 1.")
@@ -223,6 +244,13 @@ def _rules(c: dict) -> list[str]:
     if c["algorithm"]["algorithm_type"] != "sft" and (model["top_p"] != 1 or model["top_k"] != -1):
         problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
                         "ratios would be biased. Leave them at 1 and -1; evaluation sets have their own rollout_args.")
+    names = [taskset["name"] for taskset in c["buffer"]["explorer_input"]["eval_tasksets"]]
+    if len(set(names)) < len(names):
+        problems.append(f"buffer.explorer_input.eval_tasksets are named {', '.join(names)}: scores are told apart by "
+                        "name, so needed names that differ.")
+    if re.search(r"[{}]", c["checkpoint_root_dir"]):
+        problems.append(f"checkpoint_root_dir={c['checkpoint_root_dir']}: braces have a meaning to Snakemake; needed a "
+                        "path without.")
     pipeline = c["data_processor"]["task_pipeline"]
     if pipeline["generator"] and pipeline["inputs"]:
         problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")

@@ -10,12 +10,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, how: bool = False):
-    """A setting: default, meaning (unit included), inclusive/exclusive lower and inclusive upper bound, choices."""
-    metadata = {"doc": doc, "ge": ge, "gt": gt, "le": le, "choices": choices, "how": how}
+def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, names=None, how: bool = False):
+    """A setting: default, meaning (unit included), inclusive/exclusive lower and inclusive upper bound, choices.
+
+    names: choices beside which `package.module:function` of the user's own is one.
+    """
+    metadata = {"doc": doc, "ge": ge, "gt": gt, "le": le, "choices": choices, "names": names, "how": how}
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+# the tables' own names (a test compares them): they are checked before anything heavy is imported
+WORKFLOWS = ("simple_workflow",)
+REWARDS = ("countdown_reward", "accuracy_reward", "format_reward")
 
 
 def section(kind: type):
@@ -40,9 +48,9 @@ class Algorithm:
     algorithm_type: str = setting("grpo", "what is trained: sft on demonstrations, grpo on rollouts",
                                   choices=("sft", "grpo"))
     repeat_times: int = setting(8, "rollouts per task; grpo compares them within the group", ge=1)
-    advantage_fn: str = setting("grpo", "name in operators/advantage.py")
+    advantage_fn: str = setting("grpo", "name in operators/advantage.py", choices=("grpo", "reinforce"))
     advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
-    policy_loss_fn: str = setting("ppo", "name in operators/loss.py")
+    policy_loss_fn: str = setting("ppo", "name in operators/loss.py", choices=("ppo",))
     policy_loss_fn_args: dict[str, Any] = setting({}, "arguments of policy_loss_fn, merged over its own defaults")
     optimizer: Optimizer = section(Optimizer)
 
@@ -78,7 +86,7 @@ class Model:
 @dataclass
 class Cluster:
     node_num: int = setting(1, "machines", ge=1, le=1, how=True)
-    gpu_per_node: int | None = setting(None, "GPUs per machine; null: what torch sees", ge=0, how=True)
+    gpu_per_node: int | None = setting(None, "use at most so many of the visible GPUs; null: all", ge=0, how=True)
 
 
 @dataclass
@@ -104,16 +112,17 @@ class Taskset:
     repeat_times: int | None = setting(None, "sampled responses per task, eval sets only; null: 1", ge=1)
     limit: int | None = setting(None, "use only the first so many tasks", ge=1)
     rollout_args: RolloutArgs = section(RolloutArgs)
-    default_workflow_type: str | None = setting(None, "null: explorer_input.default_workflow_type")
-    default_reward_fn_type: str | None = setting(None, "null: explorer_input.default_reward_fn_type")
+    default_workflow_type: str | None = setting(None, "null: explorer_input.default_workflow_type", names=WORKFLOWS)
+    default_reward_fn_type: str | None = setting(None, "null: explorer_input.default_reward_fn_type", names=REWARDS)
     reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward function")
 
 
 @dataclass
 class ExplorerInput:
-    default_workflow_type: str = setting("simple_workflow", "name in workflows/, or a dotted path module:function")
+    default_workflow_type: str = setting("simple_workflow", "name in workflows/, or module:function", names=WORKFLOWS)
     system_prompt: str | None = setting(None, "system message put before every prompt")
-    default_reward_fn_type: str = setting("countdown_reward", "name in operators/reward.py, or module:function")
+    default_reward_fn_type: str = setting("countdown_reward", "name in operators/reward.py, or module:function",
+                                          names=REWARDS)
     taskset: Taskset = section(Taskset)
     eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")
 
@@ -137,15 +146,15 @@ class RolloutModel:
     kv_cache_mib: int = setting(64, "key/value cache on CPU, MiB", ge=1, how=True)
     max_num_seqs: int = setting(256, "sequences decoded at once", ge=1, how=True)
     enforce_eager: bool = setting(False, "no CUDA graphs: starts sooner, decodes slower", how=True)
-    enable_sleep_mode: bool = setting(False, "free GPU memory while the trainer works (mode=colocate)", how=True)
     seed: int | None = setting(None, "base of all request seeds; null: the run's seed")
-    extra_engine_args: dict[str, Any] = setting({}, "passed to vllm.LLM as they are", how=True)
+    extra_engine_args: dict[str, Any] = setting({}, "passed to vllm.LLM as they are")
 
 
 @dataclass
 class Explorer:
     rollout_model: RolloutModel = section(RolloutModel)
-    max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1)
+    max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
+                                      how=True)
     max_retry_times: int = setting(0, "further attempts at a task whose reward function raised", ge=0)
 
 
@@ -186,7 +195,8 @@ class Monitor:
 
 @dataclass
 class TaskPipeline:
-    generator: str | None = setting(None, "makes raw tasks instead of reading inputs; name in operators/generate.py")
+    generator: str | None = setting(None, "makes raw tasks instead of reading inputs; name in operators/generate.py",
+                                     choices=("countdown",))
     generator_args: dict[str, Any] = setting({}, "arguments of the generator")
     inputs: list[str] = setting([], "jsonl, parquet or Hugging Face dataset directories")
     split: str = setting("train", "split of a dataset directory")

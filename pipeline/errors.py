@@ -55,5 +55,6 @@ def load_dotted(path: str):
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever the user's module raises while it is imported
-        raise ConfigError(f"'{path}' cannot be imported: {type(error).__name__}: {error}. Needed package.module:function, with the package "
-                          "installed or its parent directory on PYTHONPATH.") from error
+        raise ConfigError(f"'{path}' cannot be imported: {type(error).__name__}: {error}. Needed "
+                          "package.module:function, with the package installed or its parent directory on "
+                          "PYTHONPATH.") from error

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.compose import effective, groups, mask_secrets
 from pipeline.config import walk
 from pipeline.errors import ConfigError, nearest
-from pipeline.plan import USES
+from pipeline.plan import EXTERNAL, USES
 from pipeline.schedule import Schedule
 
 
@@ -57,6 +57,9 @@ def explain(config: dict, key: str) -> str:
     general = ".".join("*" if part.isdigit() else part for part in key.split("."))
     if general in leaves:
         return _setting(config, key, general, leaves[general])
+    enclosing = next((k for k, f in leaves.items() if f.type == dict[str, Any] and general.startswith(k + ".")), None)
+    if enclosing:  # a name that only the function knows
+        return _setting(config, key, enclosing, leaves[enclosing])
     below = {k: f for k, f in leaves.items() if k.startswith(general + ".")}
     if below:
         width = max(map(len, below))
@@ -70,11 +73,10 @@ def explain(config: dict, key: str) -> str:
 
 
 def _setting(config: dict, key: str, general: str, item) -> str:
-    stages = [kind for kind, used in USES.items() if any(general == u or general.startswith(u + ".") for u in used)]
-    effect = ("how a stage runs; changing it re-runs nothing" if item.metadata["how"]
-              else f"what a stage makes; changing it makes these kinds of stage anew: {', '.join(stages) or 'none'}")
     rows = [("type", type_name(item.type)), ("meaning", item.metadata["doc"]), ("bounds", bounds(item.metadata)),
-            ("default", shown(_default(item))), ("decides", effect)]
+            ("default", shown(_default(item))), ("decides", _effect(general, item))]
+    if key.count(".") > general.count("."):  # its own type and default are the function's
+        rows = [("entry of", general), *(r for r in rows if r[0] not in ("type", "default"))]
     if "*" not in key:
         rows.append(("value now", shown(_value(config, key))))
         rows += [(f"in stage {s['stage_name']}", shown(_value(effective(config, s), key))) for s in config["stages"]
@@ -83,6 +85,18 @@ def _setting(config: dict, key: str, general: str, item) -> str:
     masked = mask_secrets({key.rsplit(".", 1)[-1]: "x"}) != {key.rsplit(".", 1)[-1]: "x"}
     rows = [(n, "***" if masked and (n == "value now" or n.startswith("in stage")) else v) for n, v in rows]
     return "\n".join([key, *(f"  {name:<{width}}  {value}" for name, value in rows if value)])
+
+
+def _effect(key: str, item) -> str:
+    if key in EFFECTS:
+        return EFFECTS[key]
+    if item.metadata["how"]:
+        return "how a stage runs; changing it re-runs nothing"
+    kinds = ", ".join(k for k, used in USES.items() if any(key == u or key.startswith(u + ".") for u in used))
+    if any(key in paths for paths in EXTERNAL.values()):
+        return ("what a stage makes, by content and not by path; other content makes these kinds of stage anew, and "
+                f"those that read them: {kinds}")
+    return f"what a stage makes; changing it makes these kinds of stage anew, and those that read them: {kinds}"
 
 
 def type_name(kind: Any) -> str:
@@ -108,12 +122,26 @@ def _default(item) -> Any:
 
 def _value(config: Any, key: str) -> Any:
     for part in key.split("."):
-        if isinstance(config, list) and int(part) >= len(config):
-            raise ConfigError(f"'{key}': the list has {len(config)} element(s); they count from 0.")
-        config = config[int(part)] if isinstance(config, list) else config[part]
+        if isinstance(config, list) and part.isdigit():
+            if int(part) >= len(config):
+                raise ConfigError(f"'{key}': the list has {len(config)} element(s); they count from 0.")
+            config = config[int(part)]
+        elif isinstance(config, dict) and part in config:
+            config = config[part]
+        else:
+            return "not given"  # an entry of free arguments
     return mask_secrets(config)
 
 
 def shown(value: Any) -> str:
     """A value as one would write it in an override."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+# settings that act otherwise than through USES
+EFFECTS = {
+    "model.model_path": "what a stage makes, by content and not by path; another model makes the first training stage "
+                        "anew, and all that read it",
+    "checkpoint_root_dir": "where stages and runs lie; below another directory nothing is made yet, so all of it runs",
+    "stages": "which training stages there are; one whose own settings change is made anew, and all that read it",
+}

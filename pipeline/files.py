@@ -81,6 +81,7 @@ def new_directory(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         assert is_complete(temporary), f"no manifest written in {temporary}"
+        flush_tree(temporary)
         shutil.rmtree(path, ignore_errors=True)  # a half-written leftover without a manifest, or an older life
         os.replace(temporary, path)
     except OSError as error:
@@ -88,6 +89,14 @@ def new_directory(path: Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def flush_tree(directory: Path) -> None:
+    """Brings every file below a directory to the disk: a power cut after the rename must not leave them empty."""
+    for path in Path(directory).rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -116,10 +116,12 @@ def agreement(session) -> list[dict]:
         cut AS (SELECT s.*, (s.step - low) * least({BUCKETS}, n) // n AS bucket FROM steps s JOIN bounds USING (stage)
                 WHERE staleness_max IS NOT NULL)
         SELECT regexp_replace(cut.stage, '-[0-9a-f]+$', '') AS stage, min(cut.step) AS low, max(cut.step) AS high,
-               avg(mismatch_mean) AS mean, max(mismatch_max) AS worst, max(probe_max_difference) AS probe,
+               avg(mismatch_mean) AS mean, max(mismatch_max) AS worst, max(probe) AS probe,
                max(staleness_max) AS staleness, avg(clip_fraction) AS clipped, avg(zero_variance_groups) AS flat,
                sum(cut.failed_rows)::BIGINT AS failed
-        FROM cut LEFT JOIN rollouts ON rollouts.stage = cut.stage AND rollouts.step = cut.step
+        FROM cut LEFT JOIN (
+            SELECT stage, weights_version, max(probe_max_difference) AS probe FROM rollouts GROUP BY ALL
+        ) AS proofs ON proofs.stage = cut.stage AND proofs.weights_version = cut.step
         GROUP BY cut.stage, bucket ORDER BY cut.stage, low""")
 
 

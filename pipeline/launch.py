@@ -32,15 +32,32 @@ def split_overrides(given: Any) -> list[str]:
                       "in shell quotes, or a list like '[\"seed=2\",\"name=x\"]'; or use `ouro run`.")
 
 
-def load_plan(overrides: Any) -> Plan:
-    """The plan; on a user's mistake prints it and ends the process with exit code 2.
+def load_plan(given: dict[str, Any]) -> Plan:
+    """The plan for snakemake's `config`; on a user's mistake prints it and ends the process with exit code 2.
 
     From here on `python` is the interpreter that runs Snakemake, whether or not its environment is activated: the
     rules call it.
     """
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     try:
-        return make_checked_plan(split_overrides(overrides))
-    except OuroError as error:
-        print(f"ouro: {error}", file=sys.stderr)
+        _refuse_bare(given)
+        return make_checked_plan(split_overrides(given.get("overrides", "")))
+    except (OuroError, OSError) as error:
+        print(message(error), file=sys.stderr)
         sys.exit(2)
+
+
+def _refuse_bare(given: dict[str, Any]) -> None:
+    """Raises ConfigError for `--config seed=2`, which Snakemake takes and nothing would read."""
+    bare = [f"{key}={value}" for key, value in given.items() if key != "overrides"]
+    if bare:
+        meant = shlex.join([*split_overrides(given.get("overrides")), *bare])
+        raise ConfigError(f"--config {shlex.join(bare)}: the only key that is read is `overrides`. Write --config "
+                          f'overrides="{meant}", or use `ouro run {meant}`.')
+
+
+def message(error: OuroError | OSError) -> str:
+    """The one line of a user's mistake, or of what the operating system refuses: its words and the path."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"ouro: {error.strerror}" + (f": {error.filename}" if error.filename else "")
+    return f"ouro: {error}"

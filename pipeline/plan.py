@@ -1,7 +1,8 @@
 """From a configuration to the stages of a run: their order, their identity, their directories.
 
 A stage's identity is the hash of the settings *it uses*, the identities of its inputs and the digests of the external
-files it reads. It lives in `store/<name>-<hash>/`; a run is a view, `runs/<project>/<name>/`, of links into the store.
+files it reads and of the code that a setting names: an edited reward function, ours or the user's, is a new stage.
+It lives in `store/<name>-<hash>/`; a run is a view, `runs/<project>/<name>/`, of links into the store.
 So two runs that agree on a stage share it, nothing is ever overwritten, and a deleted directory is made again.
 A stage is handed only the settings in its identity and those marked `how`: it cannot read what it does not depend on.
 """
@@ -9,20 +10,19 @@ A stage is handed only the settings in its identity and those marked `how`: it c
 import dataclasses
 import importlib.util
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline import files
-from pipeline.compose import CONF, effective, mask_secrets
+from pipeline.compose import CONF, effective
 from pipeline.config import walk
 from pipeline.errors import ConfigError, DataError, ModelError
 from pipeline.records import FORMAT
 
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
-            "explorer.rollout_model.seed", "explorer.max_failed_ratio", "explorer.max_retry_times",
+            "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
             "buffer.explorer_input.system_prompt", "buffer.explorer_input.default_workflow_type",
             "buffer.explorer_input.default_reward_fn_type")
 
@@ -48,7 +48,17 @@ EXTERNAL = {
     "curate": ("data_processor.task_pipeline.config_path",),
 }
 
-CODE = ("default_workflow_type", "default_reward_fn_type")  # keys whose value may be package.module:function
+# kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
+CODE = {
+    "tasks": ("operators/generate.py",),
+    "curate": ("operators/curation.py", "operators/juicer.py", "operators/reward.py"),
+    "model": ("stages/model.py",),
+    "train": ("operators/loss.py",),
+    "rft": ("operators/advantage.py", "operators/loss.py", "operators/reward.py", "workflows/single_turn.py"),
+    "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
+}
+USERS_CODE = ("default_workflow_type", "default_reward_fn_type")  # keys whose value may be package.module:function
+RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages")  # say what a run is, not what a stage does
 
 HEAVY = ("train", "rft", "evaluate")
 
@@ -84,12 +94,9 @@ class Stage:
         return [os.path.join(d, files.MANIFEST) for d in self.inputs.values() if files.in_store(d, self.root)]
 
     @property
-    def command(self) -> str:
-        return f"{sys.executable} -m stages.{self.kind} {self.directory}"
-
-    @property
-    def log(self) -> str:
-        return os.path.join(self.directory, "stage.log")
+    def error(self) -> str:
+        """Where its last failure is explained. (Snakemake deletes a rule's log first: stage.log must outlive that.)"""
+        return os.path.join(self.directory, "stage.error")
 
     @property
     def threads(self) -> int:
@@ -120,8 +127,8 @@ class Plan:
         from omegaconf import OmegaConf
 
         for stage in self.stages:
-            files.write_json(Path(stage.directory) / "stage.json", mask_secrets(dataclasses.asdict(stage)))
-        frozen = OmegaConf.to_yaml(OmegaConf.create(mask_secrets(self.config)))
+            files.write_json(Path(stage.directory) / "stage.json", dataclasses.asdict(stage))
+        frozen = OmegaConf.to_yaml(OmegaConf.create(self.config))
         files.write_atomic(self.view / "config.yaml", lambda temporary: temporary.write_text(frozen))
         rows = [{"name": s.name, "kind": s.kind, "directory": s.directory, "inputs": s.inputs} for s in self.stages]
         files.write_json(self.view / "plan.json", {"project": self.project, "name": self.name, "stages": rows})
@@ -155,11 +162,31 @@ def make_plan(config: dict[str, Any]) -> Plan:
     for overlay in config["stages"]:
         settings, name = effective(config, overlay), overlay["stage_name"]
         kind = "train" if settings["algorithm"]["algorithm_type"] == "sft" else "rft"
+        _refuse_unread(overlay, kind)
         model = add(name, kind, settings, {"tasks": curated, "model": model})
         if settings["buffer"]["explorer_input"]["eval_tasksets"]:
             add(f"evaluate_{name}", "evaluate", settings, {"tasks": curated, "model": model})
     add("report", "report", config, {s.name: s.directory for s in stages})
     return Plan(config["project"], config["name"], root, config, stages)
+
+
+def _refuse_unread(overlay: dict, kind: str) -> None:
+    """Raises ConfigError for a setting of one stage that neither it nor its evaluation would ever read."""
+    read = (*USES[kind], *USES["evaluate"])
+    how = {key for key, item in walk() if item.metadata["how"]} - set(RUN_WIDE)
+    for key in dict(walk()):
+        if "*" in key or key in how or _is_below(key, read) or not _has(overlay, key):
+            continue
+        raise ConfigError(f"stages.{overlay['stage_name']}.{key}: a stage of this kind does not read it, so it would "
+                          f"change nothing. Set {key} for the whole run.")
+
+
+def _has(nest: Any, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(nest, dict) or part not in nest:
+            return False
+        nest = nest[part]
+    return True
 
 
 def _stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str) -> Stage:
@@ -169,6 +196,7 @@ def _stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: s
     )
     how = _select(settings, lambda key, item: item.metadata["how"] or key in paths)
     external = {key: _digests(_get(settings, key), root) for key in paths}
+    external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
     external |= {name: _digest_code(name) for name in _code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))
                 for role, d in inputs.items()}
@@ -229,10 +257,10 @@ def resolve(path: str) -> Path:
 
 
 def _code(value: Any):
-    """Every `package.module:function` below the keys in CODE, in a nest of dicts and lists."""
+    """Every `package.module:function` below the keys in USERS_CODE, in a nest of dicts and lists."""
     if isinstance(value, dict):
         for key, part in value.items():
-            if key in CODE and isinstance(part, str) and ":" in part:
+            if key in USERS_CODE and isinstance(part, str) and ":" in part:
                 yield part
             else:
                 yield from _code(part)
@@ -245,7 +273,7 @@ def _digest_code(dotted: str) -> str:
     """Hash of the user's module behind `package.module:function`, so that an edited reward function is a new stage."""
     try:
         found = importlib.util.find_spec(dotted.partition(":")[0])
-    except (ImportError, ValueError):  # a parent package that does not import, a name that cannot be one
+    except Exception:  # a parent package that does not import, for whatever reason; a name that cannot be one
         found = None
     if found is None or not found.has_location:
         raise ConfigError(f"'{dotted}': no such module. Needed package.module:function, with the package installed or "
@@ -261,7 +289,7 @@ def _digests(value: str | list[str] | None, root: str) -> list[str]:
 def digest_tree(path: Path, root: str) -> str:
     """Content hash of a file, or of the names and contents of all files below a directory.
 
-    Hashes of files that have not changed (path, size, mtime) are remembered in store/.digests.json.
+    Hashes of files that have not changed (path, inode, size, times) are remembered in store/.digests.json.
     """
     if not path.exists():
         raise DataError(f"{path} does not exist (looked from {Path.cwd()}). Check the path in the configuration.")
@@ -274,7 +302,8 @@ def digest_tree(path: Path, root: str) -> str:
     names = []
     for file in found:
         stat = file.stat()
-        key = f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
+        # the change time too: a copy that keeps the modification time (cp -p, rsync, tar) cannot keep that one
+        key = f"{file.resolve()}|{stat.st_ino}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}"
         fresh[key] = cache.get(key) or files.hash_file(file)
         names.append([str(file.relative_to(path)), fresh[key]])
     if fresh != cache:

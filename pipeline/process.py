@@ -8,9 +8,11 @@ one either takes up (steps, checkpoints) or removes (temporary ones).
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -20,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from pipeline import files
 from pipeline.config import walk
@@ -34,7 +36,8 @@ class Context:
     """A stage at work.
 
     config: the settings the stage may read, by attribute (`config.algorithm.optimizer.lr`).
-    inputs: role -> directory. made: what the stage adds to its manifest.
+    inputs: role -> directory. made: what the stage adds to its manifest. earlier_seconds: those of the steps that
+    earlier, cut-off lives of the stage left.
     """
 
     run: str
@@ -45,6 +48,7 @@ class Context:
     inputs: dict[str, Path]
     log: logging.Logger
     made: dict[str, Any] = field(default_factory=dict)
+    earlier_seconds: float = 0.0
 
     @property
     def id(self) -> str:
@@ -68,14 +72,23 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
                 context.log.info("already complete")
                 return
             _make(work, context)
+    except KeyboardInterrupt:
+        _fail(context, "interrupted", 130)
     except OuroError as error:
-        context.log.error("%s", error)
-        context.log.error("log: %s; to go on: the same command again, or %s", directory / "stage.log", again(directory))
-        sys.exit(2)
+        _fail(context, str(error), 2)
     except Exception:
-        context.log.error("unexpected failure\n%s", traceback.format_exc())
-        context.log.error("log: %s; to go on: the same command again, or %s", directory / "stage.log", again(directory))
-        sys.exit(1)
+        _fail(context, f"unexpected failure\n{traceback.format_exc()}", 1)
+
+
+def _fail(context: Context, problem: str, code: int) -> NoReturn:
+    """Says what happened on the terminal, in stage.log and in stage.error, and ends the process."""
+    place = context.directory
+    hint = f"log: {place / 'stage.log'}; to go on: the same command again, or {again(place)}"
+    context.log.error("%s", problem)
+    context.log.error("%s", hint)
+    with contextlib.suppress(OSError):  # a full disk may be what it is about
+        (place / "stage.error").write_text(f"{problem}\n{hint}\n", encoding="utf-8")
+    sys.exit(code)
 
 
 def again(directory: Path) -> str:
@@ -83,7 +96,7 @@ def again(directory: Path) -> str:
     if not (directory / "stage.json").exists():
         return "ouro run"
     kind = files.read_json(directory / "stage.json")["kind"]
-    return f"python -m stages.{kind} {directory}"
+    return f"{sys.executable} -m stages.{kind} {shlex.quote(str(directory))}"
 
 
 def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = True) -> Context:
@@ -109,13 +122,14 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
 def _make(work: Callable[[Context], None], context: Context) -> None:
     begin = time.time()
     files.remove_leftovers(context.directory)
+    (context.directory / "stage.error").unlink(missing_ok=True)
     work(context)
     manifest = {
         "name": context.name,
         "identity": context.identity,
         "commit": commit(),
         "started": begin,
-        "seconds": round(time.time() - begin, 3),
+        "seconds": round(time.time() - begin + context.earlier_seconds, 3),
         **context.made,
     }
     files.write_json(context.directory / files.MANIFEST, manifest)

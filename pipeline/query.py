@@ -32,13 +32,17 @@ def session(runs: Sequence[View]):
 
 
 def ask(connection, question: str) -> Answer:
-    """Runs one question. Raises QueryError with DuckDB's message, the views and their columns."""
+    """Runs one question. Raises QueryError with DuckDB's message, the views and their columns; DataError when a file
+    cannot be read."""
     import duckdb
 
     try:
         done = connection.execute(question)
+        if done is None:  # no statement in it
+            raise QueryError("an empty question; needed SQL, such as: SELECT model, metric, value FROM scores")
         return Answer([column[0] for column in done.description or []], done.fetchall())
     except duckdb.Error as error:
+        tables.refuse_damaged(error)
         raise QueryError(f"{error}\n\nThe views and their columns:\n{columns_of_views(connection)}") from error
 
 

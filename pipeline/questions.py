@@ -13,11 +13,13 @@ ORDER BY rollouts DESC, prompt LIMIT 5""",
 SELECT operator, count(*) AS rows, min(reason) AS for_instance
 FROM rejected GROUP BY operator ORDER BY rows DESC, operator""",
     "Do rollout engine and trainer agree on the probability of a token?": """\
+WITH pairs AS (
+    SELECT staleness, list_where(rollout_logprobs, action_mask::BOOL[]) AS rolled, train_logprobs AS trained
+    FROM experience JOIN trained USING (run, experience_id))
 SELECT staleness, count(*) AS rows,
-       avg(list_avg(list_transform(list_zip(rollout_logprobs, train_logprobs), lambda p: abs(p[1] - p[2]))))
-           AS mean_difference
-FROM experience JOIN trained USING (run, experience_id)
-WHERE len(train_logprobs) > 0 GROUP BY staleness ORDER BY staleness""",
+       avg(list_avg(list_transform(list_zip(rolled, trained), lambda p: abs(p[1] - p[2])))) AS mean_difference
+FROM pairs
+WHERE len(trained) > 0 GROUP BY staleness ORDER BY staleness""",
     "Where did the time go?": """\
 SELECT regexp_replace(stage, '-[0-9a-f]+$', '') AS stage, count(*) AS steps, round(sum(seconds), 1) AS seconds,
        round(sum(rollout_seconds), 1) AS rollout, round(sum(train_seconds), 1) AS training,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-FORMAT = 1
+FORMAT = 2
 
 TOKENS = pa.list_(pa.int32())
 FLOATS = pa.list_(pa.float32())
@@ -107,7 +107,10 @@ class Trained:
 
 @dataclass(slots=True)
 class Step:
-    """One optimizer step of a training stage, with the explorer step that fed it. Null where a part took no part."""
+    """One optimizer step of a training stage, with the cost of the explorer steps that it is the first to use.
+
+    Null where a part took no part.
+    """
 
     stage: str = column(pa.string(), "stage directory name, with its hash")
     step: int = column(pa.int32(), "optimizer step, from 1")
@@ -128,21 +131,21 @@ class Step:
     )
     mismatch_max: float | None = column(pa.float64(), "the largest of the same", null=True)
     zero_variance_groups: int | None = column(pa.int32(), "groups whose rewards were all equal", null=True)
-    failed_rows: int | None = column(pa.int32(), "rows of the explorer step that are not ok", null=True)
+    failed_rows: int | None = column(pa.int32(), "rows that would have been in the batch, but are not ok", null=True)
     response_tokens_mean: float | None = column(pa.float64(), "mean response length, tokens", null=True)
     staleness_max: int | None = column(pa.int32(), "largest staleness in the batch", null=True)
     rollout_seconds: float | None = column(pa.float64(), "generation", null=True)
     rollout_tokens: int | None = column(pa.int64(), "generated tokens", null=True)
     sync_seconds: float | None = column(pa.float64(), "load the published weights and prove them", null=True)
     explore_other_seconds: float | None = column(
-        pa.float64(), "explorer: task choice, rewards, tokenising, writing; waits excluded", null=True
+        pa.float64(), "explorer: task choice, rewards, rows; waits excluded", null=True
     )
     explore_wait_seconds: float | None = column(pa.float64(), "explorer: waiting for weights", null=True)
     train_seconds: float = column(pa.float64(), "forward, backward, optimizer")
     publish_seconds: float | None = column(pa.float64(), "write the weights for the explorer", null=True)
-    train_other_seconds: float = column(pa.float64(), "trainer: reading, SQL, packing, writing; waits excluded")
+    train_other_seconds: float = column(pa.float64(), "trainer: reading, SQL, checkpoints; waits excluded")
     train_wait_seconds: float = column(pa.float64(), "trainer: waiting for experience")
-    seconds: float = column(pa.float64(), "wall time of the trainer step, waits included")
+    seconds: float = column(pa.float64(), "wall time from step to step, waits included")
     peak_memory_gib: float | None = column(pa.float64(), "peak accelerator memory; null on CPU", null=True)
 
 
@@ -161,7 +164,7 @@ class Rollout:
     probe_max_difference: float | None = column(
         pa.float64(), "largest |engine - trainer| log-prob on the probe; null when no sync was due", null=True
     )
-    other_seconds: float = column(pa.float64(), "task choice, rewards, tokenising, writing")
+    other_seconds: float = column(pa.float64(), "task choice, rewards, rows; files are written beside the next step")
     wait_seconds: float = column(pa.float64(), "waiting for weights")
 
 

@@ -118,7 +118,7 @@ def connect(stages: Iterable[tuple[str, Path]] = ()):
     """An in-memory DuckDB session with one view per table over the given (run name, stage directory) pairs.
 
     Every view has a column `run` in front. A table that no stage has made is an empty view with the right columns,
-    so a question never fails for want of a file.
+    so a question never fails for want of a file. Raises DataError when the first file of a view is damaged.
     """
     import duckdb
 
@@ -132,8 +132,22 @@ def connect(stages: Iterable[tuple[str, Path]] = ()):
             if any(Path(stage).glob(LOCATIONS[name])):
                 files_of = _quote(f"{_literal(stage)}/{LOCATIONS[name]}")
                 parts.append(f"SELECT {_quote(run)} AS run, * FROM read_parquet({files_of}, hive_partitioning=false)")
-        session.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
+        try:
+            session.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
+        except duckdb.Error as error:
+            refuse_damaged(error)
+            where = ", ".join(str(stage) for _, stage in pairs if any(Path(stage).glob(LOCATIONS[name])))
+            raise DataError(f"no view '{name}' over {where}: {error}\nDelete the stage whose files are not of this "
+                            "project, and run the same command again.") from error
     return session
+
+
+def refuse_damaged(error: Exception) -> None:
+    """Raises DataError when DuckDB's error is about a Parquet file that is there and cannot be read."""
+    words = str(error).partition("\n")[0]
+    named = re.search(r"""['"](.+\.parquet)['"]""", words)
+    if named and (path := Path(named[1])).exists():
+        raise DataError(f"{path} is not a readable Parquet file ({words}). {_remake(path)}") from error
 
 
 def source(paths: Iterable[Path]) -> str:

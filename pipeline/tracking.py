@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pipeline import files
 from pipeline.compose import mask_secrets
@@ -140,12 +140,20 @@ def check_monitor(kind: str, arguments: dict[str, Any]) -> None:
         if name not in known:
             raise ConfigError(f"monitor.monitor_args.{name}: unknown for monitor_type={kind}.{nearest(name, known)} "
                               f"Known: {', '.join(known) or 'none'}.")
-        if urlsplit(str(value)).password:
-            raise ConfigError(f"monitor.monitor_args.{name}: the address holds a password. Take it out and set "
-                              f"{', '.join(secrets.values())} in the environment.")
+        address = _address(name, value)
+        if address.username or address.password:  # a token is often the user's name
+            raise ConfigError(f"monitor.monitor_args.{name}: the address holds a user name or a password. Take it out "
+                              f"and set {', '.join(secrets.values())} in the environment.")
     if module and importlib.util.find_spec(module) is None:
         raise ConfigError(f"monitor.monitor_type={kind}: the package '{module}' is not installed. {install}, or choose "
                           f"another monitor (monitor.monitor_type=none).")
+
+
+def _address(name: str, value: Any) -> SplitResult:
+    try:
+        return urlsplit(str(value))
+    except ValueError:  # neither the value nor the error is shown: they may hold a secret
+        raise ConfigError(f"monitor.monitor_args.{name}: needed an address, such as https://host:5000.") from None
 
 
 # monitor_type -> package, how to install it, arguments, arguments that are secrets -> environment variable

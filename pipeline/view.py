@@ -82,17 +82,22 @@ def find_view(root: Path, name: str | None = None) -> View:
 
 @dataclass(frozen=True)
 class State:
-    """How far a stage is. seconds: of its work, once complete. latest: its last optimizer step, in one line."""
+    """How far a stage is.
+
+    seconds: of its work, once complete. latest: its last optimizer step, in one line. problem: why it failed, likewise.
+    """
 
     name: str
     state: str
     seconds: float | None
     directory: Path
     latest: str | None
+    problem: str | None = None
 
 
 def state(stage: Node) -> State:
-    """Complete, running (its lock is held), partial, or missing."""
+    """Complete, running (its lock is held), failed (it left the reason), partial (cut off), or missing."""
+    locked = is_locked(stage.directory / ".lock")  # asked first: a stage may complete meanwhile
     steps = tables.steps_present(stage.directory, "steps")
     total = _total_steps(stage.directory)
     latest = step_line(_read_step(stage.directory, steps[-1]), total) if steps else None
@@ -100,13 +105,22 @@ def state(stage: Node) -> State:
         seconds = files.read_json(stage.directory / files.MANIFEST).get("seconds")
         return State(stage.name, "complete", seconds, stage.directory, latest)
     reached = f"step {steps[-1]} of {total or '?'}" if steps else ""
-    if is_locked(stage.directory / ".lock"):
-        words = f"running, {reached}" if reached else "running"
-    elif reached or (stage.directory / "stage.log").exists():
-        words = f"partial, {reached}" if reached else "partial"
+    problem = None if locked else _problem(stage.directory)
+    if locked:
+        word = "running"
+    elif problem:
+        word = "failed"
     else:
-        words = "missing"
-    return State(stage.name, words, None, stage.directory, latest)
+        word = "partial" if reached or (stage.directory / "stage.log").exists() else "missing"
+    return State(stage.name, ", ".join(filter(None, (word, reached))), None, stage.directory, latest, problem)
+
+
+def _problem(directory: Path) -> str | None:
+    """The first line of stage.error; None when stage.log is newer, for then a later life was cut off."""
+    error, log = directory / "stage.error", directory / "stage.log"
+    if not error.exists() or (log.exists() and log.stat().st_mtime_ns > error.stat().st_mtime_ns):
+        return None
+    return error.read_text(encoding="utf-8").partition("\n")[0]
 
 
 def _total_steps(directory: Path) -> int | None:

@@ -4,6 +4,7 @@ The parent (stages/train.py, stages/rft.py) imports no torch. It starts the chil
 write, and when one dies ends the others within seconds; when the parent dies, the kernel ends the children.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -96,7 +97,9 @@ def _obituary(directory: Path, name: str, code: int) -> str:
             " (the kernel does this when memory runs out)" if code == -signal.SIGKILL else "")
     else:
         reason = f"ended with exit code {code}"
-    return f"the {name} of stage {directory.name} died: {reason}\n  its log: {directory / f'{name}.log'}"
+    free = shutil.disk_usage(directory).free
+    note = f" (only {free / 2**20:.0f} MiB are free on that disk)" if free < 2**26 else ""
+    return f"the {name} of stage {directory.name} died: {reason}{note}\n  its log: {directory / f'{name}.log'}"
 
 
 def _end(processes: list[subprocess.Popen]) -> None:
@@ -129,7 +132,9 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         _leave_error(context, name, str(error), str(error))
         sys.exit(2)
     except Exception as error:
-        short = f"{type(error).__name__}: {error}".splitlines()[0]
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = "" if str(error) else f" ({Path(last.filename).name}, line {last.lineno}: {last.line})"
+        short = f"{type(error).__name__}: {error}".splitlines()[0] + where
         _leave_error(context, name, short, traceback.format_exc())
         sys.exit(1)
 
@@ -138,9 +143,8 @@ def _leave_error(context: Context, name: str, short: str, full: str) -> None:
     context.log.error("%s", full)
     if (context.directory / f"{name}.error").exists():  # of another rank, which failed first
         return
-    free = shutil.disk_usage(context.directory).free
-    note = f" (only {free / 2**20:.0f} MiB are free on that disk)" if free < 2**26 else ""
-    files.write_atomic(context.directory / f"{name}.error", lambda path: path.write_text(short + note + "\n"))
+    with contextlib.suppress(OSError, StageError):  # on a full disk; the parent then says how little is free
+        files.write_atomic(context.directory / f"{name}.error", lambda path: path.write_text(short + "\n"))
 
 
 def cores() -> list[int]:

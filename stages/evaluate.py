@@ -36,7 +36,7 @@ def sample(context: Context, engine: Engine, tokenizer, taskset, decoding: str) 
     texts = [prompt_text(tokenizer, task.question, source.system_prompt) for task in tasks]
     tokens = prompt_tokens(tokenizer, texts)
     asked = [index for index in range(len(tasks)) for _ in range(runs)]
-    seeds = [request_seed(base_seed(config), 0, slot) for slot in range(len(asked))]
+    seeds = [request_seed(f"{base_seed(config)}/{taskset.name}", 0, slot) for slot in range(len(asked))]
     workflow = load_workflow(taskset.default_workflow_type or source.default_workflow_type)
     sampling = _sampling(config, taskset, decoding)
     outcomes = runner.roll_out(engine, workflow, [tokens[i] for i in asked], seeds, sampling)
@@ -58,18 +58,21 @@ def sample(context: Context, engine: Engine, tokenizer, taskset, decoding: str) 
 def _sampling(config, taskset, decoding: str) -> runner.Sampling:
     own, model = taskset.rollout_args, config.model
     if decoding == "greedy":
-        return runner.Sampling(0.0, 1.0, -1, model.max_prompt_tokens, model.max_response_tokens)
-    return runner.Sampling(
-        model.temperature if own.temperature is None else own.temperature,
-        model.top_p if own.top_p is None else own.top_p,
-        model.top_k if own.top_k is None else own.top_k,
-        model.max_prompt_tokens, model.max_response_tokens,
-    )
+        return runner.Sampling.of(model, 0.0, 1.0, -1)
+    return runner.Sampling.of(model, own.temperature, own.top_p, own.top_k)
 
 
 def score(samples: list[records.Sample]) -> list[records.Score]:
-    """The scores of one evaluation set from its responses, greedy and sampled."""
+    """The scores of one evaluation set from its responses, greedy and sampled.
+
+    Raises DataError when a reward function does not say what is solved: 0% would be a wrong answer.
+    """
     scores = []
+    blind = next((s for s in samples if s.status == "ok" and s.accuracy is None), None)
+    if blind:
+        raise DataError(f"evaluation set '{blind.taskset}': its reward function returns no component `accuracy` (task "
+                        f"{blind.task_id}), 1 for solved and 0 for not. Add it, or name a function that has it in "
+                        "buffer.explorer_input.eval_tasksets.N.default_reward_fn_type.")
     for decoding in ("greedy", "sampled"):
         rows = [s for s in samples if s.decoding == decoding]
         solved: dict[str, list[bool]] = {}

@@ -21,6 +21,7 @@ from pipeline.process import Context, commit
 from pipeline.schedule import Schedule, rft_schedule, tasks_of_step
 from pipeline.waiting import wait_for
 from stages.children import run_child
+from stages.follow import TOTAL
 from workflows import runner
 from workflows.engine import Engine, open_engine
 from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens
@@ -106,8 +107,12 @@ def read_prompts(context: Context, tokenizer) -> Prompts:
     rows = tables.read_tasks(context.inputs["tasks"], settings.taskset.split, settings.taskset.limit)
     texts = [prompt_text(tokenizer, row.question, settings.system_prompt) for row in rows]
     tokens = prompt_tokens(tokenizer, texts)
-    hashes = [hashlib.sha256(np.array(t, np.int32).tobytes()).hexdigest()[:16] for t in tokens]
-    return Prompts(rows, texts, tokens, hashes)
+    return Prompts(rows, texts, tokens, [prompt_hash(t) for t in tokens])
+
+
+def prompt_hash(tokens: list[int]) -> str:
+    """First 16 hex digits of the sha256 of the token ids as int32."""
+    return hashlib.sha256(np.array(tokens, np.int32).tobytes()).hexdigest()[:16]
 
 
 class Explorer:
@@ -123,10 +128,7 @@ class Explorer:
         taskset, source = config.buffer.explorer_input.taskset, config.buffer.explorer_input
         self.reward = load_reward(taskset.default_reward_fn_type or source.default_reward_fn_type)
         self.workflow = load_workflow(taskset.default_workflow_type or source.default_workflow_type)
-        self.sampling = runner.Sampling(
-            config.model.temperature, config.model.top_p, config.model.top_k,
-            config.model.max_prompt_tokens, config.model.max_response_tokens,
-        )
+        self.sampling = runner.Sampling.of(config.model)
         self.colocated = config.mode == "colocate"
         if self.colocated:  # one after the other: the engine measures the free memory when it starts
             self._wait_for_trainer()
@@ -135,16 +137,15 @@ class Explorer:
         self.writer = Background()  # compresses and flushes one step's files while the next is generated
 
     def _wait_for_trainer(self) -> None:
-        """Until the trainer has taken its memory and published the weights that come next."""
+        """Until the trainer of this life of the stage has taken its memory: then it says how many steps there are."""
         context = self.context
-        version = self.schedule.weights_version(first_missing_step(context))
         wait_for(
-            checkpoints.version_directory(context.directory, version) / files.MANIFEST,
-            context.config.synchronizer.sync_timeout, "the trainer to start", context.directory / "trainer.log",
+            context.directory / TOTAL, context.config.synchronizer.sync_timeout, "the trainer to start",
+            context.directory / "trainer.log",
         )
 
     def step(self, step: int) -> records.Rollout:
-        """One explorer step, files included."""
+        """One explorer step; its files are written beside the next."""
         self.weights.bring_to(self.schedule.weights_version(step), self.writer.check)
         begin = time.perf_counter()
         config = self.context.config
@@ -195,16 +196,19 @@ class Explorer:
     def _row(self, step: int, slot: int, repeats: int, task: int, seed: int, outcome: runner.Outcome):
         place, run = divmod(slot, repeats)
         done = outcome.trajectory
+        prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have made its own
+        own = prompt != self.prompts.tokens[task]
         return records.Experience(
             experience_id=f"{self.context.id}/{step}/{place}/{run}", stage=self.context.id, step=step, slot=slot,
             task_id=self.prompts.tasks[task].task_id, group_id=f"{step}/{place}", run_index=run,
-            prompt=self.prompts.texts[task], response=outcome.response, prompt_tokens=self.prompts.tokens[task],
+            prompt=self.prompts.texts[task], response=outcome.response, prompt_tokens=prompt,
             response_tokens=done.response_tokens if done else [], rollout_logprobs=done.logprobs if done else [],
             action_mask=done.action_mask if done else [], reward=outcome.reward,
             reward_components=list(outcome.components.items()), accuracy=outcome.accuracy, status=outcome.status,
             reason=outcome.reason, finish_reason=done.finish_reason if done else None,
             weights_version=self.weights.version, weights_hash=self.weights.hash, config_hash=self.context.identity,
-            prompt_hash=self.prompts.hashes[task], commit=commit(), engine=self.engine.version,
+            prompt_hash=prompt_hash(prompt) if own else self.prompts.hashes[task], commit=commit(),
+            engine=self.engine.version,
             temperature=self.sampling.temperature, top_p=self.sampling.top_p, top_k=self.sampling.top_k, seed=seed,
             unix_seconds=time.time(),
         )
@@ -217,6 +221,11 @@ def first_missing_step(context: Context) -> int:
 
 def explore(context: Context) -> None:
     first = first_missing_step(context)
+    taskset = context.config.buffer.explorer_input.taskset
+    tasks = tables.read_tasks(context.inputs["tasks"], taskset.split, taskset.limit)
+    if first > rft_schedule(context.config, len(tasks)).explorer_steps:
+        context.log.info("all explorer steps are there; what is left is the trainer's")
+        return
     explorer = Explorer(context)
     gc.collect()
     gc.freeze()  # vLLM's hundred thousands of objects live as long as the process: spare the collector the walk

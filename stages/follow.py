@@ -23,6 +23,8 @@ class Follower:
         (context.directory / TOTAL).unlink(missing_ok=True)
         if self.next > 1:
             context.log.info("goes on after step %d", self.next - 1)
+            kept = (tables.step_file(context.directory, "steps", step) for step in range(1, self.next))
+            context.earlier_seconds = sum(tables.read(path, records.Step)["seconds"][0].as_py() for path in kept)
         self.stack = ExitStack()
         self.tracker = self.progress = None
 

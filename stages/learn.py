@@ -16,7 +16,7 @@ from operators.arguments import arguments
 from operators.loss import POLICY_LOSSES
 from pipeline import checkpoints, files, records, tables
 from pipeline.background import Background
-from pipeline.errors import StageError, pick
+from pipeline.errors import ModelError, StageError, pick
 from pipeline.process import Context
 from stages.children import run_child
 from stages.follow import TOTAL
@@ -36,6 +36,7 @@ class Trainer:
         self.writer = Background()  # writes the tables of one step while the next is computed
         self.reader = Background()  # cuts the batch of the next step meanwhile, if its rollouts are there
         self.ended = False
+        self.measured = 0.0  # when the seconds of the last step were taken
         self.source = Demonstrations(context, self.model) if demonstrations else Rollouts(context, self._check)
         self.loss = self.source.loss if demonstrations else _policy_loss(config.algorithm)
         temperature = 1.0 if demonstrations else config.model.temperature
@@ -49,13 +50,20 @@ class Trainer:
             if isinstance(self.source, Rollouts):
                 self._publish(0, _arbitrary_tokens(self.learner, self.context.config))
             return 0
-        self.learner.load(checkpoints.checkpoint_directory(self.context.directory, found[-1]))
+        newest = checkpoints.checkpoint_directory(self.context.directory, found[-1])
+        made = files.read_json(newest / files.MANIFEST)["zero_stage"]
+        if made != self.learner.zero_stage:
+            raise ModelError(f"{newest} was written with trainer.zero_stage={made}, now it is "
+                             f"{self.learner.zero_stage}. Go on with the former, or delete the stage directory to "
+                             "begin again.")
+        self.learner.load(newest)
         self.context.log.info("goes on after step %d", found[-1])
         return found[-1]
 
     def run(self) -> None:
         if self.learner.rank == 0:
             files.write_json(self.context.directory / TOTAL, {"total_steps": self.source.total_steps})
+        self.measured = time.perf_counter()
         try:
             for step in range(self.step_done + 1, self.source.total_steps + 1):
                 self._step(step)
@@ -70,7 +78,7 @@ class Trainer:
             raise StageError("the trainer ended while its next batch was waited for")
 
     def _step(self, step: int) -> None:
-        begin = time.perf_counter()
+        begin = self.measured  # so that what the last step did after its record counts too
         lr = learning_rate(step, self.source.total_steps, self.context.config.algorithm.optimizer)
         batch = self._batch(step)
         waited = max(batch.available - begin, 0.0)
@@ -86,7 +94,7 @@ class Trainer:
         if saves:
             self._save(step)
         if self.learner.rank == 0:
-            end = time.perf_counter()
+            end = self.measured = time.perf_counter()
             row = self.source.step_row(step, batch, result)
             row |= {
                 "lr": lr, "train_seconds": trained - train,
@@ -146,12 +154,18 @@ class Trainer:
             shutil.rmtree(temporary, ignore_errors=True)
             checkpoints.copy_model_files(self.model, temporary / "model")
         self.learner.barrier()
-        self.learner.save(temporary)
-        self.learner.export(temporary / "model")
+        try:
+            self.learner.save(temporary)
+            self.learner.export(temporary / "model")
+        except Exception:  # a full disk, most likely: give back what was taken of it
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
         self.learner.barrier()
         if self.learner.rank == 0:
             weights = files.hash_file(temporary / "model" / checkpoints.WEIGHTS)
-            files.write_json(temporary / files.MANIFEST, {"step": step, "weights_hash": weights})
+            manifest = {"step": step, "weights_hash": weights, "zero_stage": self.learner.zero_stage}
+            files.write_json(temporary / files.MANIFEST, manifest)
+            files.flush_tree(temporary)
 
     def _hidden(self, step: int) -> Path:
         return self.context.directory / "checkpoints" / f".step={step:06d}.tmp"

@@ -6,6 +6,7 @@ English text, digits and operators can be read by a model of 0.2M parameters; ot
 
 import string
 
+from pipeline import files
 from pipeline.process import Context, run_stage
 
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
@@ -68,6 +69,7 @@ def work(context: Context) -> None:
     )
     model.save_pretrained(context.directory)
     tokenizer.save_pretrained(context.directory)
+    files.flush_tree(context.directory)
     context.made |= {"parameters": sum(p.numel() for p in model.parameters()), "vocabulary": len(tokenizer)}
 
 

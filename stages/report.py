@@ -38,11 +38,22 @@ CURVES = {
 def work(context: Context) -> None:
     specs = in_order({name: {**read_json(d / "stage.json"), "name": name, "directory": d}
                       for name, d in context.inputs.items()})
-    html = render(page(context, specs))
+    html = render(_page(context, specs))
     target = context.directory / "report.html"
     files.write_atomic(target, lambda temporary: temporary.write_text(html, encoding="utf-8"))
     link(context)
     context.made |= {"bytes": len(html.encode())}
+
+
+def _page(context: Context, specs: list[dict]) -> dict:
+    """`page`, where a damaged table is named and not our failure."""
+    import duckdb
+
+    try:
+        return page(context, specs)
+    except duckdb.Error as error:
+        tables.refuse_damaged(error)
+        raise
 
 
 def link(context: Context) -> None:
@@ -86,7 +97,6 @@ def page(context: Context, specs: list[dict]) -> dict:
         "total": sum(s["seconds"] for s in stages) or 1.0,
         "dag": charts.dag(_boxes(stages)),
         "learnt": [(a, b) for a, b in before_and_after(found)],
-        "scores": found,
         "tables": _evaluation(found),
         "training": [t for t in training if t["charts"]],
         "data": findings.curation(session),
@@ -103,8 +113,7 @@ def _stage(spec: dict, rows: int | None) -> dict:
     manifest = read_json(spec["directory"] / files.MANIFEST)
     facts = {k: v for k, v in manifest.items() if k not in ("name", "identity", "commit", "started", "seconds")}
     return {"name": spec["name"], "kind": spec["kind"], "needs": spec["needs"], "rows": rows, "facts": facts,
-            "identity": spec["identity"], "commit": manifest["commit"], "seconds": manifest["seconds"],
-            "directory": f"store/{spec['directory'].name}"}
+            "identity": spec["identity"], "commit": manifest["commit"], "seconds": manifest["seconds"]}
 
 
 def _boxes(stages: list[dict]) -> list[charts.Box]:

@@ -5,8 +5,10 @@ The explorer is stages/explore.py (vLLM), the trainer stages/learn.py (DeepSpeed
 is decided by pipeline/schedule.py. This process starts both, follows the steps, and ends both when one dies.
 """
 
+import os
 from pathlib import Path
 
+from pipeline.errors import ConfigError
 from pipeline.process import Context, run_stage
 from stages.children import Child, cores, supervise
 from stages.follow import Follower, finish_training
@@ -19,17 +21,40 @@ def share_cores(available: list[int], overlap: bool, gpu: bool) -> tuple[list[in
     return available[:1], available[1:]
 
 
-def _has_gpu(config) -> bool:
-    """Whether NVIDIA's driver shows a device; this process does without torch."""
-    declared = config.cluster.gpu_per_node
-    return declared > 0 if declared is not None else Path("/dev/nvidiactl").exists()
+def share_gpus(visible: list[str], config) -> tuple[list[str], list[str]]:
+    """GPUs of explorer and trainer: disjoint when both hold them at once, otherwise the first ones for both.
+
+    Raises ConfigError when there are too few.
+    """
+    engine, ranks = config.explorer.rollout_model.tensor_parallel_size, config.trainer.ranks
+    together = config.mode == "both"
+    needed = engine + ranks if together else max(engine, ranks)
+    if len(visible) < needed:
+        advice = " Set mode=colocate to take turns on the same ones, or ask for fewer." if together else ""
+        raise ConfigError(f"mode={config.mode} needs {needed} GPUs ({ranks} for trainer.ranks, {engine} for "
+                          f"tensor_parallel_size), found {len(visible)}.{advice}")
+    return (visible[ranks : ranks + engine] if together else visible[:engine]), visible[:ranks]
+
+
+def visible_gpus(config) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES names, or all that NVIDIA's driver shows; this process does without torch."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        found = [name for name in named.split(",") if name.strip()]
+    else:
+        found = [str(index) for index in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+    return found[: config.cluster.gpu_per_node]
 
 
 def work(context: Context) -> None:
     config = context.config
-    explorer_cores, trainer_cores = share_cores(cores(), config.synchronizer.sync_offset > 0, _has_gpu(config))
+    gpus = visible_gpus(config)
+    explorer_cores, trainer_cores = share_cores(cores(), config.synchronizer.sync_offset > 0, bool(gpus))
     trainer = Child("trainer", "stages.learn", trainer_cores, config.trainer.ranks)
     explorer = Child("explorer", "stages.explore", explorer_cores)
+    if gpus:
+        for child, own in zip((explorer, trainer), share_gpus(gpus, config), strict=True):
+            child.environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
     with Follower(context) as follower:
         supervise(context, [explorer, trainer], follower.poll)
     finish_training(context)

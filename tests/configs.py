@@ -8,9 +8,10 @@ import yaml
 
 from pipeline.compose import compose
 
-# 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters.
+# 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters. Weights every step.
 TINY = ("model.init.num_hidden_layers=2", "model.init.num_key_value_heads=1", "model.max_prompt_tokens=40",
-        "model.max_response_tokens=24", "explorer.rollout_model.engine_type=transformers", "model.dtype=float32")
+        "model.max_response_tokens=24", "explorer.rollout_model.engine_type=transformers", "model.dtype=float32",
+        "synchronizer.sync_interval=1")
 
 
 @cache

@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.errors import StageError
 from workflows.engine import Engine, Reply, Request
+from workflows.seeds import request_seed
 from workflows.single_turn import Attempt, Trajectory
 
 
@@ -24,6 +25,18 @@ class Sampling:
     top_k: int
     max_prompt_tokens: int
     max_response_tokens: int
+    max_model_len: int  # tokens of a whole sequence
+
+    @classmethod
+    def of(cls, model, temperature=None, top_p=None, top_k=None) -> "Sampling":
+        """What the section `model` says; None: as there."""
+        return cls(
+            model.temperature if temperature is None else temperature,
+            model.top_p if top_p is None else top_p,
+            model.top_k if top_k is None else top_k,
+            model.max_prompt_tokens, model.max_response_tokens,
+            model.max_model_len or model.max_prompt_tokens + model.max_response_tokens,
+        )
 
 
 @dataclass(slots=True)
@@ -49,29 +62,34 @@ def roll_out(
     engine: Engine, workflow: Callable[[list[int]], Attempt], prompts: Sequence[list[int]], seeds: Sequence[int],
     sampling: Sampling,
 ) -> list[Outcome]:
-    """Attempts every prompt once, with its seed. Rewards are not computed here (see `reward`)."""
+    """Attempts every prompt once. Rewards are not computed here (see `reward`).
+
+    seeds: of the attempts; every further turn of one has a seed of its own, made of it.
+    """
     outcomes: list[Outcome | None] = [None] * len(prompts)
     waiting: dict[int, tuple[Attempt, list[int]]] = {}
+    turn = 0
     for index, prompt in enumerate(prompts):
         if len(prompt) > sampling.max_prompt_tokens:
             reason = f"{len(prompt)} prompt tokens, limit model.max_prompt_tokens={sampling.max_prompt_tokens}"
             outcomes[index] = Outcome("prompt_too_long", reason)
         else:
-            _advance(index, partial(_begin, workflow, prompt), waiting, outcomes)
+            _advance(index, partial(_begin, workflow, prompt), waiting, outcomes, sampling)
     while waiting:
         indices = list(waiting)
-        replies = engine.generate([_request(waiting[i][1], seeds[i], sampling) for i in indices])
+        replies = engine.generate([
+            _request(waiting[i][1], request_seed(seeds[i], turn, 0) if turn else seeds[i], sampling) for i in indices])
         for index, reply in zip(indices, replies, strict=True):
             attempt, _ = waiting.pop(index)
-            _advance(index, partial(_go_on, attempt, reply), waiting, outcomes)
+            _advance(index, partial(_go_on, attempt, reply), waiting, outcomes, sampling)
+        turn += 1
     assert all(outcomes)
     return outcomes
 
 
 def _request(prompt: list[int], seed: int, sampling: Sampling) -> Request:
-    return Request(
-        prompt, sampling.max_response_tokens, sampling.temperature, sampling.top_p, sampling.top_k, seed
-    )
+    room = min(sampling.max_response_tokens, sampling.max_model_len - len(prompt))
+    return Request(prompt, room, sampling.temperature, sampling.top_p, sampling.top_k, seed)
 
 
 def _begin(workflow: Callable[[list[int]], Attempt], prompt: list[int]) -> tuple[Attempt, list[int]]:
@@ -83,18 +101,26 @@ def _go_on(attempt: Attempt, reply: Reply) -> tuple[Attempt, list[int]]:
     return attempt, attempt.send(reply)
 
 
-def _advance(index: int, move: Callable[[], tuple[Attempt, list[int]]], waiting: dict, outcomes: list) -> None:
+def _advance(
+    index: int, move: Callable[[], tuple[Attempt, list[int]]], waiting: dict, outcomes: list, sampling: Sampling
+) -> None:
     """Lets an attempt make its next move; it then waits for a reply, is finished, or has failed."""
     try:
-        waiting[index] = move()
+        attempt, prompt = move()
+        if 0 < len(prompt) < sampling.max_model_len:
+            waiting[index] = attempt, prompt
+        else:  # the engine would refuse it, and every other request of the call with it
+            problem = (f"the workflow wants {len(prompt)} tokens continued; needed at least 1, and fewer than "
+                       f"{sampling.max_model_len} (model.max_model_len, or prompt + response)")
+            outcomes[index] = Outcome("workflow_failed", problem)
     except StopIteration as done:
-        problem = _problem(done.value)
+        problem = _problem(done.value, sampling.max_model_len)
         outcomes[index] = Outcome("workflow_failed", problem) if problem else Outcome("ok", trajectory=done.value)
     except Exception as error:  # the user's workflow: its failure is this row's, not the stage's
         outcomes[index] = Outcome("workflow_failed", f"{type(error).__name__}: {error}")
 
 
-def _problem(returned: Any) -> str | None:
+def _problem(returned: Any, longest: int) -> str | None:
     """Why what a workflow returned cannot be rewarded and trained on, or None."""
     if not isinstance(returned, Trajectory):
         return f"the workflow returned {type(returned).__name__}, needed a Trajectory"
@@ -102,6 +128,9 @@ def _problem(returned: Any) -> str | None:
     if len(set(lengths)) != 1 or 0 in lengths:
         found = "{} response tokens, {} log-probs and an action mask of {}".format(*lengths)
         return f"the workflow returned {found}; needed one length, at least 1"
+    if not returned.prompt_tokens or len(returned.prompt_tokens) + lengths[0] > longest:
+        return (f"the workflow returned {len(returned.prompt_tokens)} prompt and {lengths[0]} response tokens; needed "
+                f"at least 1 of each and at most {longest} together (model.max_model_len, or prompt + response)")
     return None
 
 

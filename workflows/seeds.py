@@ -9,8 +9,9 @@ def base_seed(config) -> int:
     return config.seed if own is None else own
 
 
-def request_seed(seed: int, step: int, slot: int) -> int:
-    """48 bits of sha256 over (seed, step, slot): no two requests of a stage share their randomness.
+def request_seed(seed: int | str, step: int, slot: int) -> int:
+    """48 bits of sha256 over (seed, step, slot): no two first requests of a stage share their randomness; those that
+    follow in the same attempt draw theirs from it (workflows/runner.py).
 
     With one shared seed identical prompts would get identical answers.
     """

@@ -13,7 +13,10 @@ from workflows.engine import Reply
 
 @dataclass(slots=True)
 class Trajectory:
-    """One finished attempt: prompt [P], response [R] with log-probs [R] and action mask [R]."""
+    """One finished attempt: prompt [P], response [R] with log-probs [R] and action mask [R].
+
+    Prompt and response end to end are what the policy saw: the trainer scores the response in that context.
+    """
 
     prompt_tokens: list[int]
     response_tokens: list[int]

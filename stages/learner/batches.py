@@ -131,12 +131,13 @@ class Rollouts:
         begin, end = self.schedule.slots(step)
         per_step = self.schedule.rows_per_explorer_step
         explored = range(begin // per_step + 1, last + 1)
-        found = self._select(list(explored), begin, end)
+        found = self._select(explored, begin, end)
         if not found["experience_id"]:
             raise StageError(f"trainer step {step} has no usable row: all {end - begin} of explorer steps "
                              f"{explored.start} to {last} failed. See ouro sql \"select status, reason, count(*) "
                              "from experience group by all\".")
-        return self._to_batch(step, last, found, available)
+        fed = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
+        return self._to_batch(step, fed, found, available)
 
     def _wait(self, step: int, explorer_step: int) -> None:
         """Colocated, the device is free only when the explorer can do nothing more with the weights it was given."""
@@ -148,7 +149,7 @@ class Rollouts:
             f"explorer step {explorer_step}", self.context.directory / "explorer.log", self.check,
         )
 
-    def _select(self, explored: list[int], begin: int, end: int) -> dict:
+    def _select(self, explored: range, begin: int, end: int) -> dict:
         """Rows begin .. end of the stage (half-open), usable ones only, with advantages; a dict of columns."""
         source = tables.source(tables.step_file(self.context.directory, "experience", s) for s in explored)
         return self.session.sql(
@@ -159,13 +160,15 @@ class Rollouts:
             batch AS (SELECT * FROM rows_read WHERE status = 'ok')
             SELECT experience_id, prompt_tokens, response_tokens, rollout_logprobs, action_mask, weights_version,
                    reward, accuracy, group_id, advantage,
-                   (SELECT count(*) FROM rows_read WHERE status <> 'ok') AS failed_rows
+                   (SELECT count(*) FROM rows_read WHERE status <> 'ok' AND position >= {begin} AND position < {end})
+                       AS failed_rows
             FROM batch JOIN ({self.advantage_query}) USING (experience_id)
             WHERE position >= {begin} AND position < {end}
             ORDER BY position"""
         ).to_arrow_table().to_pydict()
 
-    def _to_batch(self, step: int, last_explorer_step: int, found: dict, available: float) -> Batch:
+    def _to_batch(self, step: int, fed: list[int], found: dict, available: float) -> Batch:
+        """fed: the explorer steps whose cost is accounted to this step."""
         rows = [
             Row(id_, prompt + response, len(prompt), mask, advantage, old)
             for id_, prompt, response, mask, advantage, old in zip(
@@ -176,19 +179,27 @@ class Rollouts:
         for group, value in zip(found["group_id"], found["reward"], strict=True):
             groups.setdefault(group, set()).add(value)
         solved = [value for value in found["accuracy"] if value is not None]
-        record = tables.read(tables.step_file(self.context.directory, "rollouts", last_explorer_step), records.Rollout)
-        rollout = records.Rollout(**record.to_pylist()[0])
         staleness = [step - 1 - version for version in found["weights_version"]]
         facts = {
             "reward": float(np.mean(found["reward"])), "solve_rate": float(np.mean(solved)) if solved else None,
             "zero_variance_groups": sum(len(values) == 1 for values in groups.values()),
             "failed_rows": found["failed_rows"][0],
             "response_tokens_mean": float(np.mean([len(r) for r in found["response_tokens"]])),
-            "staleness_max": max(staleness), "rollout_seconds": rollout.rollout_seconds,
-            "rollout_tokens": rollout.tokens, "sync_seconds": rollout.sync_seconds,
-            "explore_other_seconds": rollout.other_seconds, "explore_wait_seconds": rollout.wait_seconds,
+            "staleness_max": max(staleness),
         }
-        return Batch(rows, available, staleness, facts)
+        return Batch(rows, available, staleness, facts | self._cost(fed))
+
+    def _cost(self, explored: list[int]) -> dict:
+        """What explorer steps cost, as fields of the step record; nothing when there is none."""
+        names = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
+                 "other_seconds": "explore_other_seconds", "wait_seconds": "explore_wait_seconds"}
+        cost: dict = {}
+        for step in explored:
+            path = tables.step_file(self.context.directory, "rollouts", step)
+            (row,) = tables.read(path, records.Rollout).to_pylist()
+            for name, field_name in names.items():
+                cost[field_name] = cost.get(field_name, 0) + row[name]
+        return cost
 
     def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
         """What the step made of each row; measures on the way how far rollout and training log-probs are apart."""

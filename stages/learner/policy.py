@@ -60,10 +60,12 @@ class Policy(nn.Module):
         return logprobs, entropy
 
 
-def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float) -> Policy:
-    """The model of a Hugging Face directory, ready to train. Raises ModelError when it cannot be read.
+def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float, longest: int) -> Policy:
+    """The model of a Hugging Face directory, ready to train. Raises ModelError when it cannot be read, or attends in a
+    way that ours does not.
 
-    settings: the `trainer` section. Master weights are float32; DeepSpeed keeps the working copy in `dtype`.
+    settings: the `trainer` section. longest: tokens of the longest sequence. Master weights are float32; DeepSpeed
+    keeps the working copy in `dtype`.
     """
     from transformers import AutoModelForCausalLM
 
@@ -75,10 +77,23 @@ def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: flo
         )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path} cannot be read as a causal language model: {error}") from error
+    _refuse_other_attention(model.config, longest, path)
     if settings.enable_gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
     return Policy(model, name, temperature, settings.logprob_chunk_tokens)
+
+
+def _refuse_other_attention(settings, longest: int, path: Path) -> None:
+    """Raises ModelError for what stages/learner/attention.py leaves out: a probe may be too short to notice."""
+    window = getattr(settings, "sliding_window", None)
+    kinds = getattr(settings, "layer_types", None) or ["sliding_attention"]
+    if window and window < longest and getattr(settings, "use_sliding_window", True) and "sliding_attention" in kinds:
+        raise ModelError(f"{path}: its layers attend to the last {window} tokens, the trainer's to all of up to "
+                         f"{longest}. Shorten model.max_prompt_tokens + max_response_tokens to {window}, or take a "
+                         "model with full attention.")
+    if getattr(settings, "attn_logit_softcapping", None):
+        raise ModelError(f"{path}: its attention scores are soft-capped, which the trainer's kernels do not do.")
 
 
 def resolve_dtype(name: str, device: str) -> torch.dtype:

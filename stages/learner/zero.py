@@ -70,7 +70,9 @@ class ZeroLearner:
         self.optimizer_settings = config.algorithm.optimizer
         self.budget = config.trainer.max_token_len_per_gpu
         self.zero_stage = config.trainer.zero_stage
-        model = policy.load(model_path, self.device.type, dtype, config.trainer, temperature)
+        limits = config.model
+        longest = limits.max_model_len or limits.max_prompt_tokens + limits.max_response_tokens
+        model = policy.load(model_path, self.device.type, dtype, config.trainer, temperature, longest)
         o = self.optimizer_settings
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=o.lr, betas=tuple(o.betas), eps=o.eps, weight_decay=o.weight_decay, fused=gpu or None

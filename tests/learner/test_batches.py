@@ -15,7 +15,7 @@ from tests.factories import row
 
 # Two tasks twice an explorer step: four rows. One train batch a step, on-policy, unless a test says otherwise.
 SMALL = ("buffer.batch_size=2", "algorithm.repeat_times=2", "buffer.total_steps=4", "synchronizer.sync_offset=0",
-         "synchronizer.sync_timeout=0.01")
+         "synchronizer.sync_interval=1", "synchronizer.sync_timeout=0.01")
 
 
 @pytest.fixture
@@ -79,6 +79,8 @@ def test_half_a_step_is_a_batch_and_groups_are_still_whole(stage):
     assert [r.id for r in source.batch(3).rows] == ["1/2"]
     assert source.batch(3).rows[0].advantage == pytest.approx(-0.707106, abs=2e-6)
     assert source.batch(4).staleness == [3]  # version 0 trained at step 4
+    assert source.batch(1).facts["rollout_tokens"] == 10  # the first to use an explorer step pays for it
+    assert "rollout_tokens" not in source.batch(3).facts
 
 
 def test_two_steps_are_a_batch_in_order(stage):
@@ -88,7 +90,9 @@ def test_two_steps_are_a_batch_in_order(stage):
     batch = Rollouts(context).batch(1)
     assert [r.id for r in batch.rows] == ["1/0", "1/1", "1/2", "1/3", "2/0", "2/2", "2/3"]
     assert batch.rows[5].advantage == pytest.approx(-0.707106, abs=2e-6)
-    assert (batch.facts["failed_rows"], batch.facts["rollout_seconds"]) == (1, 0.2)
+    assert batch.facts["failed_rows"] == 1
+    assert batch.facts["rollout_seconds"] == pytest.approx(0.1 + 0.2)  # both explorer steps are paid for here
+    assert batch.facts["rollout_tokens"] == 20
 
 
 def test_what_the_explorer_has_not_made_is_waited_for(stage):

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from pipeline import checkpoints, files, records, tables
+from pipeline.errors import ModelError, StageError
+from pipeline.waiting import wait_for
 from stages import learn
 from stages.learner.zero import Result
 from tests.configs import TINY
@@ -65,7 +67,7 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]  # 2 was deleted
     assert trainer.learner.rates == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0])
     last = checkpoints.checkpoint_directory(stage.directory, 5)
-    assert files.read_json(last / files.MANIFEST) == {"step": 5, "weights_hash": files.hash_text("5")}
+    assert files.read_json(last / files.MANIFEST) == {"step": 5, "weights_hash": files.hash_text("5"), "zero_stage": 1}
     assert (last / "model" / "config.json").exists()
     assert [p.name for p in (stage.directory / "checkpoints").glob(".*")] == []
     step = tables.read(tables.step_file(stage.directory, "steps", 2), records.Step).to_pylist()[0]
@@ -74,7 +76,7 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     assert parts == pytest.approx(step["seconds"], abs=1e-3)  # nothing was published
 
 
-@pytest.mark.parametrize("broken", [4, 5])
+@pytest.mark.parametrize("broken", [3, 4, 5])
 def test_cut_off_anywhere_and_resumed_it_leaves_what_an_unbroken_run_leaves(stage, monkeypatch, broken):
     """The row of a step must be there before its checkpoint is: a resumed stage never writes it again."""
     write = tables.write
@@ -88,7 +90,7 @@ def test_cut_off_anywhere_and_resumed_it_leaves_what_an_unbroken_run_leaves(stag
     with pytest.raises(KeyboardInterrupt):
         learn.Trainer(stage).run()
     monkeypatch.setattr(tables, "write", write)
-    went_on = {4: 2, 5: 4}[broken]
+    went_on = {3: 2, 4: 2, 5: 4}[broken]
     assert checkpoints.rewind(stage.directory) == went_on
     files.remove_leftovers(stage.directory)
     trainer = learn.Trainer(stage)
@@ -104,3 +106,29 @@ def test_a_finished_stage_has_nothing_left_to_do(stage):
     trainer = learn.Trainer(stage)
     trainer.run()
     assert trainer.learner.rates == []
+
+
+def test_a_stage_goes_on_with_the_zero_stage_it_began_with(stage, monkeypatch):
+    learn.Trainer(stage).run()
+    monkeypatch.setattr(StandIn, "zero_stage", 3)
+    with pytest.raises(ModelError, match=r"step=000005 was written with trainer\.zero_stage=1, now it is 3"):
+        learn.Trainer(stage)
+
+
+def test_a_file_that_could_not_be_written_ends_the_wait_for_rollouts(stage):
+    """The explorer may be waiting for the very weights that this trainer will not make any more."""
+    trainer = learn.Trainer(stage)
+
+    def fail():
+        raise OSError("No space left on device")
+
+    trainer.writer.start(fail)
+    with pytest.raises(OSError, match="No space left"):
+        wait_for(stage.directory / "never", 10, "", stage.directory, trainer._check)
+
+
+def test_a_trainer_that_ends_stops_waiting_for_its_next_batch(stage):
+    trainer = learn.Trainer(stage)
+    trainer.ended = True
+    with pytest.raises(StageError, match="the trainer ended"):
+        wait_for(stage.directory / "never", 10, "", stage.directory, trainer._check)

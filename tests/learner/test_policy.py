@@ -46,7 +46,7 @@ def plain(path, row, temperature):
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_packed_log_probs_are_those_of_each_row_alone(tiny_model, temperature):
     """Two query heads share one key/value head in this model."""
-    learner = policy.load(tiny_model, "cpu", torch.float32, trainer(), temperature)
+    learner = policy.load(tiny_model, "cpu", torch.float32, trainer(), temperature, 64)
     (micro,) = pack(rows(), 1000, 0, 1)
     with torch.no_grad():
         logprobs, entropy = score(learner, micro)
@@ -57,7 +57,7 @@ def test_packed_log_probs_are_those_of_each_row_alone(tiny_model, temperature):
 
 
 def test_neighbours_in_a_micro_batch_do_not_see_each_other(tiny_model):
-    learner = policy.load(tiny_model, "cpu", torch.float32, trainer(), 1.0)
+    learner = policy.load(tiny_model, "cpu", torch.float32, trainer(), 1.0, 64)
     before, after = rows(), rows()
     after[1].tokens = [77, 78]
     found = [score(learner, pack(some, 1000, 0, 1)[0])[0] for some in (before, after)]
@@ -73,7 +73,7 @@ def test_chunks_of_the_head_change_neither_log_probs_nor_gradients(tiny_model, c
     assert len(micro.targets) > 16
     found = []
     for settings in (trainer(), trainer(chunk, checkpointing)):
-        learner = policy.load(tiny_model, "cpu", torch.float32, settings, 0.7)
+        learner = policy.load(tiny_model, "cpu", torch.float32, settings, 0.7, 64)
         logprobs, entropy = score(learner, micro)
         (logprobs * torch.linspace(-1, 1, len(logprobs))).sum().backward()
         found.append((logprobs, entropy, {name: p.grad for name, p in learner.named_parameters()}))
@@ -86,7 +86,7 @@ def test_chunks_of_the_head_change_neither_log_probs_nor_gradients(tiny_model, c
 
 
 def test_exported_weights_spell_out_the_tied_head_and_load_again(tiny_model, tmp_path):
-    learner = policy.load(tiny_model, "cpu", torch.float32, trainer(), 1.0)
+    learner = policy.load(tiny_model, "cpu", torch.float32, trainer(), 1.0, 64)
     policy.export(dict(learner.model.named_parameters()), learner.model, tmp_path)
     exported, original = load_file(tmp_path / "model.safetensors"), load_file(tiny_model / "model.safetensors")
     assert torch.equal(exported["lm_head.weight"], original["model.embed_tokens.weight"])
@@ -98,7 +98,23 @@ def test_a_directory_that_is_no_model_is_named(tmp_path):
     for content in ("{}", '{"model_type": "unheard_of"}'):
         (tmp_path / "config.json").write_text(content)
         with pytest.raises(ModelError, match=f"{tmp_path} cannot be read as a causal language model"):
-            policy.load(tmp_path, "cpu", torch.float32, trainer(), 1.0)
+            policy.load(tmp_path, "cpu", torch.float32, trainer(), 1.0, 64)
+
+
+@pytest.mark.parametrize(("values", "longest", "words"), [
+    ({"sliding_window": 32, "use_sliding_window": True, "layer_types": ["sliding_attention"]}, 33, "last 32 tokens"),
+    ({"sliding_window": 32, "layer_types": None}, 33, "last 32 tokens"),  # as Mistral says it
+    ({"attn_logit_softcapping": 50.0}, 8, "soft-capped"),
+    ({"sliding_window": 32, "layer_types": ["sliding_attention"]}, 32, None),
+    ({"sliding_window": 32, "layer_types": ["full_attention"] * 2}, 99, None),
+    ({"sliding_window": 32, "use_sliding_window": False}, 99, None), ({}, 99, None)])
+def test_attention_that_ours_does_not_do_is_refused(tmp_path, values, longest, words):
+    """vLLM does it, so the trainer would score rows as no engine sampled them."""
+    if words is None:
+        policy._refuse_other_attention(SimpleNamespace(**values), longest, tmp_path)
+        return
+    with pytest.raises(ModelError, match=words):
+        policy._refuse_other_attention(SimpleNamespace(**values), longest, tmp_path)
 
 
 def test_types():

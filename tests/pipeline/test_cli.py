@@ -3,13 +3,15 @@
 import csv
 import io
 import json
+import os
+import shlex
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from pipeline import cli
-from pipeline.errors import ConfigError
 from pipeline.launch import split_overrides
 from tests.fake_run import FakeRun
 
@@ -32,22 +34,28 @@ def sql(run, capsys, question: str, *more: str):
 AWKWARD = ["name=two words", "a.b='it is \"so\", yes: {1} #2'", "'quoted=at both ends'", 'x="y"', "ü=☃", "seed=2"]
 
 
+def as_snakemake_reads(command: list[str]):
+    from snakemake.cli import get_argument_parser
+
+    return get_argument_parser().parse_args(command[3:])
+
+
 @pytest.mark.parametrize("overrides", [["seed=2"], AWKWARD, AWKWARD[1:2], AWKWARD[2:3], []])
 def test_overrides_reach_the_snakefile_as_they_were_typed(overrides):
     from snakemake.cli import parse_config
 
-    command = cli.snakemake_command(overrides, [])
-    config = parse_config([command[command.index("--config") + 1]]) if overrides else {}
+    config = parse_config(as_snakemake_reads(cli.snakemake_command(overrides, [])).config or [])
     assert split_overrides(config.get("overrides", "")) == overrides
 
 
-def test_a_person_may_type_overrides_as_shell_words():
-    assert split_overrides("""seed=2 name='two words'""") == ["seed=2", "name=two words"]
-    assert split_overrides(None) == []
-    with pytest.raises(ConfigError, match="No closing quotation"):
-        split_overrides("name='a")
-    with pytest.raises(ConfigError, match="it was read as dict"):
-        split_overrides({"seed": "2"})
+@pytest.mark.parametrize("extra", [["curate"], ["-n", "--", "curate"], ["-c1", "curate"]])
+@pytest.mark.parametrize("home", [True, False])
+def test_a_target_after_the_dashes_is_a_target(extra, home, monkeypatch, tmp_path):
+    monkeypatch.chdir(cli.HOME if home else tmp_path)
+    read = as_snakemake_reads(cli.snakemake_command(["seed=2"], extra))
+    assert set(read.targets) == {"curate"}
+    assert read.config == ['overrides=["seed=2"]']
+    assert read.cores == (1 if "-c1" in extra else os.cpu_count())
 
 
 def test_words_after_the_dashes_go_to_snakemake(monkeypatch, tmp_path):
@@ -55,9 +63,21 @@ def test_words_after_the_dashes_go_to_snakemake(monkeypatch, tmp_path):
     monkeypatch.chdir(cli.HOME)
     assert cli.snakemake_command([], ["-n"]) == [sys.executable, "-m", "snakemake", "--cores", "all", "-n"]
     monkeypatch.chdir(tmp_path)
-    elsewhere = cli.snakemake_command(["seed=2"], ["--cores", "1"])
+    elsewhere = cli.snakemake_command(["seed=2"], [])
     assert elsewhere[3:7] == ["--snakefile", str(cli.HOME / "Snakefile"), "--directory", str(tmp_path)]
-    assert elsewhere.count("--cores") == 1
+
+
+@pytest.mark.parametrize("words", [["report", "--", "nosuchrun"], ["status", "--", "seed=2"], ["sql", "x", "--", "y z"],
+                                   ["stages", "--", "--write"], ["config", "show", "--", "seed=2"]])
+def test_words_after_the_dashes_of_another_command_are_refused(words, capsys):
+    assert cli.main(words) == 2
+    assert f"only `ouro run` starts: {shlex.quote(words[-1])}. Write them before --" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--config", "seed=2"], ["-n", "--config=seed=2"], ["-C", "seed=2"]])
+def test_a_config_after_the_dashes_would_replace_the_overrides_and_is_refused(words, capsys):
+    assert cli.main(["run", "--", *words]) == 2
+    assert "Write them before --: ouro run seed=2" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -73,18 +93,23 @@ def plan(run, monkeypatch):
     return made
 
 
-def snakemake(monkeypatch, code: int, makes: str | None = None) -> list:
-    """Stands in for the snakemake process: exits with `code` after making one manifest."""
+def snakemake(monkeypatch, code: int, makes: str | None = None, interrupted: bool = False) -> list:
+    """Stands in for the snakemake process: exits with `code` after making one manifest, or after Ctrl-C."""
     calls = []
 
-    def started(command, env, check):
-        calls.append((command, env))
-        if makes:
-            with open(makes, "w") as file:
-                json.dump({"seconds": 1.0}, file)
-        return subprocess.CompletedProcess(command, code)
+    class Started:
+        def __init__(self, command, env):
+            calls.append((command, env))
 
-    monkeypatch.setattr(cli.subprocess, "run", started)
+        def wait(self):
+            if makes:
+                with open(makes, "w") as file:
+                    json.dump({"seconds": 1.0}, file)
+            if interrupted:
+                signal.raise_signal(signal.SIGINT)
+            return code
+
+    monkeypatch.setattr(cli.subprocess, "Popen", Started)
     return calls
 
 
@@ -113,6 +138,31 @@ def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypat
     snakemake(monkeypatch, 0, plan.targets[-1])
     assert cli.main(["run", "--", "--forceall"]) == 0
     assert "8 of 8 stages complete" in capsys.readouterr().out
+
+
+def test_an_interrupt_waits_for_snakemake_and_is_130(plan, monkeypatch, capsys):
+    usual = signal.getsignal(signal.SIGINT)
+    calls = snakemake(monkeypatch, 1, plan.targets[-1], interrupted=True)
+    assert cli.main(["run"]) == 130
+    assert len(calls) == 1
+    assert capsys.readouterr().err == ""
+    assert signal.getsignal(signal.SIGINT) is usual
+
+
+def test_snakemake_itself_is_interrupted_as_usual():
+    """It must not inherit that this process ignores Ctrl-C."""
+    ends_itself = "import os, signal; os.kill(os.getpid(), signal.SIGINT); signal.pause()"
+    assert cli._wait_for([sys.executable, "-S", "-c", ends_itself], dict(os.environ)) != 0
+
+
+def test_an_interrupt_elsewhere_is_130_without_a_traceback(plan, monkeypatch):
+    monkeypatch.setattr(cli, "_plan", lambda overrides: signal.raise_signal(signal.SIGINT))
+    assert cli.main(["run"]) == 130
+
+
+def test_what_the_operating_system_refuses_is_one_line(capsys):
+    assert cli.main(["run", "checkpoint_root_dir=/dev/null/x"]) == 2
+    assert capsys.readouterr().err == "ouro: Not a directory: /dev/null/x/store\n"
 
 
 def test_a_mistake_is_one_message_and_exit_code_2(capsys):
@@ -144,6 +194,18 @@ def test_status_shows_every_stage(run, capsys):
 def test_status_takes_a_name_or_overrides(run, capsys):
     assert cli.main(["status", "first", "seed=2"]) == 2
     assert "not both" in capsys.readouterr().err
+
+
+def test_status_with_overrides_takes_no_other_root(run, capsys):
+    assert cli.main(["status", "seed=2", "--root", str(run.root)]) == 2
+    assert "checkpoint_root_dir=DIR" in capsys.readouterr().err
+
+
+def test_status_says_why_a_stage_failed(run, capsys):
+    (sft := next(run.root.glob("store/sft-*")) / "manifest.json").unlink()
+    (sft.parent / "stage.error").write_text("no disk\n")
+    assert cli.main(["status", "first", "--root", str(run.root)]) == 0
+    assert "\nsft: no disk\n" in capsys.readouterr().out
 
 
 def test_report_names_the_file_or_says_how_to_make_it(run, capsys):
@@ -182,6 +244,24 @@ def test_a_mistake_in_sql_lists_the_views_and_their_columns(run, capsys):
     assert code == 2
     assert '"nothing" not found' in shown.err
     assert "  scores: run, stage, model, taskset, metric, value" in shown.err
+
+
+@pytest.mark.parametrize("question", ["", "  ", ";", "-- nothing"])
+def test_an_empty_question_is_a_mistake(run, capsys, question):
+    code, shown = sql(run, capsys, question)
+    assert code == 2
+    assert "an empty question" in shown.err
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_truncated_table_is_named_when_it_is_read(run, capsys, step):
+    """DuckDB opens the first file of a table for its columns, the others when a question needs them."""
+    path = next(run.root.glob(f"store/sft-*/steps/step={step:06d}.parquet"))
+    path.write_bytes(path.read_bytes()[:-9])
+    code, shown = sql(run, capsys, "SELECT 1" if step == 1 else "SELECT sum(loss) FROM steps")
+    assert code == 2
+    assert f"ouro: {path} is not a readable Parquet file" in shown.err
+    assert f"Delete {path.parent.parent} and run the same command again" in shown.err
 
 
 def test_sql_over_several_runs(run, capsys):
@@ -233,6 +313,40 @@ def test_config_explain_a_prefix_a_group_and_a_misspelling(capsys):
     assert "countdown" in capsys.readouterr().out
     assert cli.main(["config", "explain", "weight_decay"]) == 2
     assert "Did you mean 'algorithm.optimizer.weight_decay'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("key", "words"), [
+    ("model.model_path", "by content and not by path; another model makes the first training stage anew"),
+    ("data_processor.task_pipeline.inputs", "not by path; other content makes these kinds of stage anew"),
+    ("checkpoint_root_dir", "below another directory nothing is made yet"),
+    ("stages", "one whose own settings change is made anew"),
+    ("buffer.batch_size", "changing it makes these kinds of stage anew, and those that read them: train, rft"),
+    ("trainer.ranks", "changing it re-runs nothing"),
+])
+def test_config_explain_says_what_a_change_re_runs(key, words, capsys):
+    assert cli.main(["config", "explain", key]) == 0
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_config_explain_an_entry_of_free_arguments(capsys):
+    key = "algorithm.policy_loss_fn_args.clip_range_low"
+    assert cli.main(["config", "explain", key, f"{key}=0.125"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == [key, "entry of algorithm.policy_loss_fn_args"]
+    assert "value now 0.125" in lines
+    for key in ("algorithm.advantage_fn_args.none", "algorithm.policy_loss_fn_args.clip_range_low.deeper"):
+        assert cli.main(["config", "explain", key]) == 0
+        assert capsys.readouterr().out.endswith("value now  not given\n")
+
+
+def test_commands_of_stages_can_be_typed(tmp_path, capsys):
+    root = tmp_path / "two words"
+    assert cli.main(["stages", f"checkpoint_root_dir='{root}'"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "stages.tasks" in line)
+    words = shlex.split(line)
+    assert words[:4] == ["command", sys.executable, "-m", "stages.tasks"]
+    assert words[4].startswith(f"{root}/store/tasks-")
+    assert len(words) == 5
 
 
 def test_stages_are_written_only_when_asked(tmp_path, capsys):

@@ -2,10 +2,17 @@
 
 import pytest
 
+from operators.advantage import ADVANTAGES
+from operators.generate import GENERATORS
+from operators.loss import POLICY_LOSSES
+from operators.reward import REWARDS
 from pipeline.compose import check, compose, effective, groups, mask_secrets
+from pipeline.config import REWARDS as REWARD_NAMES
+from pipeline.config import WORKFLOWS as WORKFLOW_NAMES
 from pipeline.config import walk
 from pipeline.errors import ConfigError
 from tests.configs import changed, composed
+from workflows.single_turn import WORKFLOWS
 
 
 def refused(*overrides: str) -> str:
@@ -105,7 +112,7 @@ def test_all_problems_come_at_once_and_each_once():
     assert message.count("algorithm.optimizer.lr=-1.0: needed at least 0.") == 1
     assert message.count("trainer.zero_stage=7: needed one of 1, 2, 3.") == 1
     assert message.count("model.top_p=0.0: needed greater than 0.") == 1
-    assert message.count("trainer.grad_clip=nan: needed at least 0.") == 1
+    assert message.count("trainer.grad_clip=nan: needed a finite number.") == 1
 
 
 def test_several_unknown_keys_come_at_once():
@@ -118,6 +125,11 @@ def test_several_unknown_keys_come_at_once():
     ("model.top_p", 1.5, "model.top_p=1.5: needed at most 1"), ("cluster.node_num", 2, "needed at most 1"),
     ("algorithm.repeat_times", 0, "algorithm.repeat_times=0: needed at least 1"),
     ("algorithm.algorithm_type", "grop", "needed one of sft, grpo. Did you mean 'grpo'?"),
+    ("algorithm.advantage_fn", "gpro", "Did you mean 'grpo'?"), ("algorithm.policy_loss_fn", "pppo", "'ppo'?"),
+    ("buffer.explorer_input.default_reward_fn_type", "contdown_reward", "Did you mean 'countdown_reward'?"),
+    ("buffer.explorer_input.default_workflow_type", "simpel", "or package.module:function of your own"),
+    ("data_processor.task_pipeline.generator", "contdown", "Did you mean 'countdown'?"),
+    ("algorithm.optimizer.lr", float("inf"), "needed a finite number"),
     ("buffer.explorer_input.eval_tasksets.0.limit", 0, "eval_tasksets.0.limit=0: needed at least 1")])
 def test_a_value_outside_its_bounds(key, value, bound):
     assert bound in "\n".join(check(changed({key: value})))
@@ -152,12 +164,16 @@ def test_what_is_no_override_is_refused(override):
     assert "--multirun" not in message
 
 
+EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
+
+
 @pytest.mark.parametrize(("key", "value", "words"), [
     ("model.model_path", "/x", "model.model_path and model.init.enable exclude each other"),
     ("model.init.hidden_size", 48, "needed a multiple of 32 x num_attention_heads"),
     ("model.init.num_key_value_heads", 3, "must divide"),
     ("model.max_model_len", 20, "model.max_model_len=20: prompt + response need 36"),
-    ("trainer.max_token_len_per_gpu", 35, "the longest, prompt + response, has 36 tokens"),
+    ("trainer.max_token_len_per_gpu", 35, "prompt + response) has 36 tokens"),
+    ("model.max_model_len", 20000, "prompt + response) has 20000 tokens"),
     ("algorithm.optimizer.betas", [0.9], "betas=[0.9]: needed two numbers"),
     ("algorithm.optimizer.betas", [0.9, 1.0], "less than 1"),
     ("algorithm.repeat_times", 1, "grpo compares the rollouts of a group"),
@@ -165,16 +181,35 @@ def test_what_is_no_override_is_refused(override):
     ("buffer.explorer_input.taskset.repeat_times", 4, "follow algorithm.repeat_times=8: set that"),
     ("buffer.explorer_input.taskset.rollout_args.temperature", 0.5, "follow model.temperature=1.0"),
     ("data_processor.task_pipeline.inputs", ["a.jsonl"], "generator and inputs exclude each other"),
-    ("name", "a b", "name='a b'"), ("project", "..", "project='..'"),
+    ("name", "a b", "name='a b'"), ("project", "..", "project='..'"), ("checkpoint_root_dir", "/x{y}", "braces"),
+    ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}], "are named a, a: scores"),
+    ("monitor.monitor_args.api_key", "hush", "monitor.monitor_args.api_key: a secret does not go into"),
+    ("algorithm.policy_loss_fn_args.my_password", "hush", "environment"),
 ])
 def test_rules_between_settings(key, value, words):
     (problem,) = check(changed({key: value}))
     assert words in problem
 
 
-@pytest.mark.parametrize("stage", ["{a: 1}", "{stage_name: a/b}", "{stage_name: 7}", "{stage_name: ''}"])
+@pytest.mark.parametrize("stage", ["{a: 1}", "{stage_name: a/b}", "{stage_name: 7}", "{stage_name: ''}",
+                                   "{stage_name: all}"])
 def test_a_stage_needs_a_name_that_can_name_a_rule_and_a_directory(stage):
     assert "stage_name" in refused(f"stages=[{stage}]")
+
+
+def test_names_that_are_checked_early_are_those_that_there_are():
+    """pipeline/ imports neither operators nor workflows, so the names stand in two places."""
+    leaves = dict(walk())
+    assert set(REWARD_NAMES) == set(REWARDS)
+    assert set(WORKFLOW_NAMES) == set(WORKFLOWS)
+    for key, table in (("algorithm.advantage_fn", ADVANTAGES), ("algorithm.policy_loss_fn", POLICY_LOSSES),
+                       ("data_processor.task_pipeline.generator", GENERATORS)):
+        assert set(leaves[key].metadata["choices"]) == set(table)
+
+
+def test_what_only_sounds_like_a_secret_is_a_setting():
+    key = "buffer.explorer_input.taskset.reward_fn_args.stop_token"
+    assert check(changed({key: "<END>"})) == []
 
 
 def test_rollouts_without_a_group_are_fine_where_none_is_compared():
@@ -186,7 +221,7 @@ def test_a_composed_configuration_has_no_problem():
 
 
 def test_secrets_are_masked_and_what_only_sounds_like_one_is_not():
-    given = {"a": [{"api_key": "x", "max_prompt_tokens": 5}], "MY_TOKEN": "y", "password": None, "secrets": "z"}
+    given = {"a": [{"api_key": "x", "max_prompt_tokens": 5}], "HF_TOKEN": "y", "password": None, "stop_token": "z"}
     assert mask_secrets(given) == {
-        "a": [{"api_key": "***", "max_prompt_tokens": 5}], "MY_TOKEN": "***", "password": None, "secrets": "z"}
+        "a": [{"api_key": "***", "max_prompt_tokens": 5}], "HF_TOKEN": "***", "password": None, "stop_token": "z"}
     assert given["a"][0]["api_key"] == "x"

@@ -99,7 +99,8 @@ def test_the_same_configuration_has_the_same_identities(tmp_path):
     ("stages.rft.algorithm.optimizer.lr", 4e-4, {"rft", "evaluate_rft", "report"}),
     ("algorithm.optimizer.lr", 4e-4, {"rft", "evaluate_rft", "report"}),  # sft sets its own
     ("stages.sft.algorithm.optimizer.lr", 5e-4, {"sft"} | AFTER_SFT),
-    ("synchronizer.sync_interval", 2, {"rft", "evaluate_rft", "report"}),
+    ("synchronizer.sync_interval", 3, {"rft", "evaluate_rft", "report"}),
+    ("explorer.rollout_model.extra_engine_args.quantization", "fp8", AFTER_SFT),
     ("algorithm.repeat_times", 4, {"rft", "evaluate_rft", "report"}),
     (f"{EVALS}.0.limit", 5, {"evaluate_sft", "evaluate_rft", "report"}),
     ("model.temperature", 0.9, AFTER_SFT),
@@ -118,6 +119,7 @@ def test_what_only_says_how_re_runs_nothing(tmp_path):
         "trainer.ranks": 2, "trainer.zero_stage": 3, "trainer.max_token_len_per_gpu": 999, "trainer.save_interval": 7,
         "trainer.attention": "padded", "trainer.enable_gradient_checkpointing": True, "mode": "colocate",
         "explorer.rollout_model.gpu_memory_utilization": 0.5, "synchronizer.sync_timeout": 9.0, "log.level": "DEBUG",
+        "explorer.max_failed_ratio": 0.9,
     }) == set()
 
 
@@ -209,6 +211,24 @@ def test_a_reward_function_of_one_evaluation_set_counts_there(tmp_path, user_mod
     assert {n for n in first if first[n] != second[n]} == {"evaluate_sft", "evaluate_rft", "report"}
 
 
+@pytest.mark.parametrize(("file", "expected"), [
+    ("operators/generate.py", ALL - {"model"}), ("operators/curation.py", ALL - {"tasks", "model"}),
+    ("operators/advantage.py", {"rft", "evaluate_rft", "report"}), ("operators/statistics.py", {
+        "evaluate_sft", "evaluate_rft", "report"}), ("stages/model.py", ALL - {"tasks", "curate"})])
+def test_our_own_code_that_settings_name_counts_where_it_is_used(tmp_path, monkeypatch, file, expected):
+    hash_file = files.hash_file
+    monkeypatch.setattr(files, "hash_file", lambda path: "edited" if str(path).endswith(file) else hash_file(path))
+    assert re_run(tmp_path, {}) == expected
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("model.init.hidden_size", 128), ("data_processor.task_pipeline.config_path", "/nope.yaml"), ("name", "other"),
+    ("checkpoint_root_dir", "/nope"), ("data_processor.task_pipeline.generator_args", {"tasks": 9})])
+def test_a_setting_that_a_stage_does_not_read_is_refused_there(tmp_path, key, value):
+    with pytest.raises(ConfigError, match=rf"stages\.rft\.{key}: a stage of this kind does not read it"):
+        planned(tmp_path, {f"stages.rft.{key}": value})
+
+
 @pytest.mark.parametrize("name", ["nowhere_at_all:f", "nowhere.at.all:f", "sys:exit", "pipeline..x:f"])
 def test_code_that_is_not_there_is_named(tmp_path, name):
     with pytest.raises(ConfigError, match=rf"'{name}': no such module.*PYTHONPATH"):
@@ -278,9 +298,10 @@ def test_freezing_another_configuration_shows_the_stages_of_that_one(tmp_path):
     assert sorted(p.name for p in (other.view / "stages").iterdir()) == sorted(s.name for s in other.stages)
 
 
-def test_secrets_are_not_frozen(tmp_path):
-    plan = planned(tmp_path, {"monitor.monitor_args.api_key": "hush"})
+def test_a_stage_reads_what_was_configured(tmp_path):
+    """Whatever an argument is called: one that sounds like a secret was once handed over as ***."""
+    plan = planned(tmp_path, {"buffer.explorer_input.taskset.reward_fn_args.end_token": "</answer>"})
     plan.freeze()
-    written = [p.read_text() for p in tmp_path.rglob("*") if p.is_file()]
-    assert written
-    assert not any("hush" in text for text in written)
+    (rft,) = (s for s in plan.stages if s.name == "rft")
+    frozen = json.loads((Path(rft.directory) / "stage.json").read_text())
+    assert frozen["config"]["buffer"]["explorer_input"]["taskset"]["reward_fn_args"] == {"end_token": "</answer>"}

@@ -63,7 +63,8 @@ def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(stage, monkeypatch
     assert ended.value.code == 2
     shown = capsys.readouterr().err
     assert "tasks: the file is empty." in shown
-    assert f"python -m stages.tasks {stage}" in shown
+    assert f"{sys.executable} -m stages.tasks {stage}" in shown
+    assert (stage / "stage.error").read_text().startswith("the file is empty.\nlog: ")
     assert "Traceback" not in shown
     assert not files.is_complete(stage)
 
@@ -73,6 +74,24 @@ def test_a_mistake_of_ours_is_a_traceback_and_exit_code_1(stage, monkeypatch):
         start(stage, lambda context: 1 / 0, monkeypatch)
     assert ended.value.code == 1
     assert "ZeroDivisionError" in log(stage)
+
+
+def test_interrupted_it_ends_without_a_traceback(stage, monkeypatch, capsys):
+    def work(context):
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        start(stage, work, monkeypatch)
+    assert ended.value.code == 130
+    assert "tasks: interrupted" in capsys.readouterr().err
+
+
+def test_the_seconds_of_earlier_lives_count(stage, monkeypatch):
+    def work(context):
+        context.earlier_seconds = 100.0
+
+    start(stage, work, monkeypatch)
+    assert 100 <= files.read_json(stage / files.MANIFEST)["seconds"] < 101
 
 
 def test_a_directory_without_a_specification_is_refused(tmp_path, monkeypatch, capsys):
@@ -93,7 +112,7 @@ def test_an_input_that_is_not_complete_names_the_command_that_makes_it(stage):
     with pytest.raises(StageError, match=r"input 'tasks' is not complete.*Make it first: ouro run"):
         open_stage(stage)  # the directory was deleted
     files.write_json(other / "stage.json", {"kind": "curate"})
-    with pytest.raises(StageError, match=r"Make it first: python -m stages.curate .*curate-1"):
+    with pytest.raises(StageError, match=r"Make it first: .*python.* -m stages.curate .*curate-1"):
         open_stage(stage)
     files.write_json(other / files.MANIFEST, {})
     assert open_stage(stage).inputs == {"tasks": other}
@@ -125,7 +144,10 @@ def test_settings_become_attributes_and_arguments_stay_dicts():
 
 
 def test_again_is_a_command_one_can_type(stage):
-    assert again(stage) == f"python -m stages.tasks {stage}"
+    assert again(stage) == f"{sys.executable} -m stages.tasks {stage}"
+    apart = stage.with_name("with a space")
+    files.write_json(apart / "stage.json", {"kind": "tasks"})
+    assert again(apart).endswith(f"stages.tasks '{apart}'")
 
 
 def test_the_commit_is_one():
@@ -156,7 +178,7 @@ def test_waiting_ends_and_says_for_what(tmp_path):
     (["monitor.monitor_args.urii=x"], "monitor_args.urii: unknown"), (["model.init.enable=false"], "no model: set")])
 def test_a_mistake_in_the_snakefile_is_a_message_and_exit_code_2(overrides, words, capsys):
     with pytest.raises(SystemExit) as ended:
-        load_plan(overrides)
+        load_plan({"overrides": overrides})
     assert ended.value.code == 2
     shown = capsys.readouterr().err
     assert shown.startswith("ouro: ")

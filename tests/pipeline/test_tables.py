@@ -140,6 +140,21 @@ def test_steps_that_come_later_are_seen_and_types_are_those_of_the_record(tmp_pa
     assert found == [(1, 1.0), (2, 1.0)]
 
 
+@pytest.mark.parametrize("damage", [b"", b"PAR1 and no end"])
+def test_a_damaged_file_under_a_view_is_named(tmp_path, damage):
+    stage = tmp_path / "store" / "o'brien-1"
+    stage.mkdir(parents=True)
+    (stage / "tasks.parquet").write_bytes(damage)
+    with pytest.raises(DataError, match=r"o'brien-1/tasks\.parquet is not a readable .*Delete .*/o'brien-1 and run"):
+        tables.connect([("r", stage)])
+
+
+def test_files_of_others_under_a_view_name_the_view_and_the_stage(tmp_path):
+    path = write_plain(tmp_path / "tasks.parquet", pa.table({"run": ["mine"]}))
+    with pytest.raises(DataError, match=f"no view 'tasks' over {path.parent}: .*duplicate"):
+        tables.connect([("r", tmp_path)])
+
+
 @pytest.mark.parametrize("awkward", ["o'brien", "run[1]", "what?", "a*b", 'say "x"', "two words"])
 def test_any_directory_and_run_name_can_be_asked(tmp_path, awkward):
     stage = tmp_path / awkward / "store" / "curate-1"

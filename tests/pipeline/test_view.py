@@ -46,6 +46,32 @@ def test_states_of_stages(tmp_path):
     assert view.state(view.Node("report", "report", missing)).state == "missing"
 
 
+def test_a_failed_stage_says_why_until_a_later_life_of_it_is_cut_off(tmp_path):
+    run = FakeRun(tmp_path, steps=4)
+    run.data()
+    run.sft()
+    stage = view.open_view(run.view()).stages[-1]
+    (stage.directory / "manifest.json").unlink()
+    (stage.directory / "stage.error").write_text("the trainer died\nlog: ...\n")
+    assert view.state(stage).state == "failed, step 4 of 4"
+    assert view.state(stage).problem == "the trainer died"
+    (stage.directory / "stage.log").touch()
+    os.utime(stage.directory / "stage.error", (1, 1))
+    assert (view.state(stage).state, view.state(stage).problem) == ("partial, step 4 of 4", None)
+
+
+def test_a_stage_that_completes_while_it_is_looked_at_is_complete(tmp_path, monkeypatch):
+    run = FakeRun(tmp_path)
+    stage = view.Node("sft", "train", run.stage("sft", "train", complete=False))
+
+    def completes(path):
+        view.files.write_json(stage.directory / "manifest.json", {"seconds": 3.0})
+        return False
+
+    monkeypatch.setattr(view, "is_locked", completes)
+    assert view.state(stage).state == "complete"
+
+
 def test_the_summary_says_what_was_learnt_in_how_long_and_where_the_report_is(tmp_path):
     run = FakeRun(tmp_path).whole()
     shown = view.open_view(run.view())

@@ -88,6 +88,17 @@ def test_a_mistake_of_ours_is_told_in_one_line_and_traced_in_the_log(start):
     assert "Traceback" in (start.directory / "trainer.log").read_text()
 
 
+def test_an_error_without_words_is_told_by_its_line(start):
+    message, _ = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body="assert context is None"))
+    assert "AssertionError:  (child_trainer.py, line 6: assert context is None)" in message
+
+
+def test_a_child_that_something_ends_with_exit_code_0_has_died(start):
+    message, seconds = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body="sys.exit(0)"))
+    assert "something called sys.exit(0)" in message
+    assert seconds < 10
+
+
 def test_an_error_of_an_earlier_life_is_not_shown_again(start):
     (start.directory / "trainer.error").write_text("of yesterday")
     message, _ = dies(start, trainer="import sys\nsys.exit(3)\n")

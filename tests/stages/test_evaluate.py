@@ -50,6 +50,12 @@ def test_a_failed_response_is_not_solved_and_a_part_of_one_neither():
     assert found.failed_rows == 1
 
 
+def test_a_reward_that_does_not_say_what_is_solved_has_no_scores():
+    style = [row(records.Sample, task_id="a", decoding="greedy", accuracy=None, status="ok", taskset="test")]
+    with pytest.raises(DataError, match=r"set 'test': its reward function returns no component `accuracy` \(task a\)"):
+        score(style)
+
+
 # ------------------------------------------------------------------------------------------------------ whole stage
 
 TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else "test", question=f"{i} 1 = {i + 1}",

@@ -9,12 +9,13 @@ from pipeline import checkpoints, files, records, tables
 from pipeline.errors import StageError, SyncError
 from pipeline.plan import make_plan
 from pipeline.process import namespace
-from stages.explore import Explorer, Weights, explore, prove
+from stages.explore import Explorer, Weights, explore, prompt_hash, prove
 from stages.learner import policy
 from tests.configs import TINY, overridden
 from tests.factories import row
 from workflows.runner import check_failures
 from workflows.scripted_engine import ScriptedEngine
+from workflows.single_turn import Trajectory
 
 MANIFEST = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, -2.0]}}
 
@@ -146,6 +147,44 @@ def step(explorer, number=1):
     rollout = explorer.step(number)
     explorer.writer.finish()
     return rollout
+
+
+def with_examples(prompt):
+    """A workflow that puts tokens of its own before the task's prompt."""
+    mine = [50, 51, *prompt]
+    reply = yield mine
+    return Trajectory(mine, reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
+
+
+def test_what_a_workflow_made_of_the_prompt_is_what_is_trained_on(stage):
+    context = stage()
+    explorer = publish_model(context, 0)
+    explorer.workflow = with_examples
+    step(explorer)
+    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    short = explorer.prompts.tokens[explorer.prompts.tasks.index(TASKS[0])]
+    (prompt, digest), *_ = {(tuple(r["prompt_tokens"]), r["prompt_hash"]) for r in found if r["task_id"] == "t0"}
+    assert list(prompt) == [50, 51, *short]
+    assert digest == prompt_hash([50, 51, *short]) != prompt_hash(short)
+
+
+def test_with_all_steps_there_no_engine_is_opened(stage, monkeypatch):
+    """Colocated, it would wait for weights that nobody publishes any more."""
+    context = stage("mode=colocate")
+    for number in range(1, 5):
+        tables.write(tables.step_file(context.directory, "rollouts", number), records.Rollout,
+                     [row(records.Rollout, step=number)])
+    monkeypatch.setattr("stages.explore.open_engine", None)
+    explore(context)
+
+
+def test_colocated_the_engine_starts_when_the_trainer_of_this_life_has_its_memory(stage):
+    context = stage("mode=colocate", "synchronizer.sync_timeout=0.01")
+    publish_model(stage(), 0)  # of an earlier life
+    with pytest.raises(StageError, match="for the trainer to start"):
+        Explorer(context)
+    files.write_json(context.directory / "total.json", {"total_steps": 4})
+    Explorer(context).engine.close()
 
 
 def test_a_step_writes_every_row_with_its_provenance(stage):

@@ -15,7 +15,8 @@ from workflows.seeds import request_seed
 from workflows.single_turn import Trajectory, load_workflow, simple_workflow
 
 EOS = 1
-SAMPLING = runner.Sampling(temperature=0.7, top_p=0.9, top_k=5, max_prompt_tokens=4, max_response_tokens=3)
+SAMPLING = runner.Sampling(temperature=0.7, top_p=0.9, top_k=5, max_prompt_tokens=4, max_response_tokens=3,
+                          max_model_len=9)
 
 
 class Recording(ScriptedEngine):
@@ -82,6 +83,22 @@ def test_attempts_of_several_turns_advance_together():
     assert [[r.prompt_tokens for r in call] for call in engine.calls] == [
         [[2, 2], [5], [2, 3]], [[2, 2, 8], [2, 3, 9, EOS]]]
     assert [o.trajectory.response_tokens for o in outcomes] == [[8, 9, EOS], [9, EOS], [9, EOS, 9, EOS]]
+    assert [[r.seed for r in call] for call in engine.calls] == [
+        [100, 101, 102], [request_seed(100, 1, 0), request_seed(102, 1, 0)]]  # asked again, it draws anew
+
+
+def test_a_late_turn_gets_what_room_is_left():
+    """Of 9 tokens: a second turn that begins with 7 may have 2 of its 3."""
+    engine = Recording()
+
+    def long(prompt):
+        yield prompt
+        second = yield [5] * 7
+        return simple([5] * 7, second)
+
+    (outcome,) = roll(long, [[2]], engine)
+    assert outcome.status == "ok"
+    assert [call[0].max_tokens for call in engine.calls] == [3, 2]
 
 
 # ------------------------------------------------------------------------------------------------- failing workflows
@@ -110,6 +127,25 @@ def returns_ragged(prompt):
     return Trajectory(prompt, reply.tokens, reply.logprobs[:1], [1] * len(reply.tokens), "stop")
 
 
+def asks_too_much(prompt):
+    yield prompt
+    yield [5] * 9
+
+
+def asks_nothing(prompt):
+    yield []
+
+
+def returns_too_much(prompt):
+    yield prompt
+    return Trajectory([5] * 6, [7] * 4, [-1.0] * 4, [1] * 4, "stop")
+
+
+def returns_no_prompt(prompt):
+    reply = yield prompt
+    return simple([], reply)
+
+
 def returns_empty(prompt):
     yield prompt
     return Trajectory(prompt, [], [], [], "stop")
@@ -120,6 +156,10 @@ def returns_empty(prompt):
     (no_generator, "OSError: not even begun"), (lambda prompt: 3, "TypeError"),
     (returns_nothing, "returned NoneType, needed a Trajectory"),
     (returns_ragged, "2 response tokens, 1 log-probs and an action mask of 2; needed one length"),
+    (asks_too_much, "wants 9 tokens continued; needed at least 1, and fewer than 9"),
+    (asks_nothing, "wants 0 tokens continued"),
+    (returns_too_much, "returned 6 prompt and 4 response tokens; needed at least 1 of each and at most 9 together"),
+    (returns_no_prompt, "returned 0 prompt and 2 response tokens"),
     (returns_empty, "0 response tokens, 0 log-probs and an action mask of 0; needed one length, at least 1")])
 def test_a_failing_workflow_is_a_row_with_its_reason(workflow, reason):
     def mixed(prompt):

@@ -1,0 +1,34 @@
+"""What the Snakefile is handed, and how a mistake ends there."""
+
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.launch import load_plan, split_overrides
+
+
+def test_a_person_may_type_overrides_as_shell_words():
+    assert split_overrides("""seed=2 name='two words'""") == ["seed=2", "name=two words"]
+    assert split_overrides(None) == []
+    with pytest.raises(ConfigError, match="No closing quotation"):
+        split_overrides("name='a")
+    with pytest.raises(ConfigError, match="it was read as dict"):
+        split_overrides({"seed": "2"})
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"seed": 2}, """--config seed=2: the only key that is read is `overrides`. Write --config overrides="seed=2", """
+                  "or use `ouro run seed=2`."),
+    ({"overrides": "name=x", "seed": 2}, 'overrides="name=x seed=2"'),
+    ({"overrides": ["name=x"], "seed": 2}, "`ouro run name=x seed=2`"),
+    ({"overrides": "checkpoint_root_dir=/dev/null/x"}, "ouro: Not a directory: /dev/null/x/store\n"),
+])
+def test_what_cannot_be_run_is_a_message_and_exit_code_2(given, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        load_plan(given)
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_overrides_are_the_plan(tmp_path):
+    assert load_plan({"overrides": f"name=x checkpoint_root_dir={tmp_path}"}).name == "x"
+    assert load_plan({}).project == "ouroboros"
