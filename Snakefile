@@ -1,6 +1,6 @@
 # The order of the stages, and nothing else: what they are is decided in pipeline/plan.py, what they do in stages/.
 #   snakemake --cores all                                                     the default recipe
-#   snakemake --cores all --config overrides="algorithm.optimizer.lr=5e-4"    Hydra overrides, space-separated
+#   snakemake --cores all --config overrides="algorithm.optimizer.lr=4e-4"    Hydra overrides, space-separated
 import os
 import sys
 

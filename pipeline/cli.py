@@ -1,6 +1,6 @@
 """The command `ouro`: run a recipe, see how it goes, ask its tables, read its report.
 
-    ouro run algorithm.optimizer.lr=5e-4        the default recipe with one setting changed
+    ouro run algorithm.optimizer.lr=4e-4        the default recipe with one setting changed
     ouro run recipe=countdown -- -n             words after -- go to snakemake
     ouro sql "select model, metric, value, low, high from scores"
 """

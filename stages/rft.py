@@ -5,6 +5,7 @@ The explorer is stages/explore.py (vLLM), the trainer stages/learn.py (DeepSpeed
 is decided by pipeline/schedule.py. This process starts both, follows the steps, and ends both when one dies.
 """
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -36,8 +37,16 @@ def share_gpus(visible: list[str], config) -> tuple[list[str], list[str]]:
     return (visible[ranks : ranks + engine] if together else visible[:engine]), visible[:ranks]
 
 
+def torch_has_cuda() -> bool:
+    """Whether the installed torch can use a GPU at all, found without importing it."""
+    found = importlib.util.find_spec("torch")
+    return bool(found and found.origin and (Path(found.origin).parent / "lib" / "libtorch_cuda.so").exists())
+
+
 def visible_gpus(config) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES names, or all that NVIDIA's driver shows; this process does without torch."""
+    """What CUDA_VISIBLE_DEVICES names, or all that NVIDIA's driver shows; none for a CPU build of torch."""
+    if not torch_has_cuda():
+        return []
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         found = [name for name in named.split(",") if name.strip()]

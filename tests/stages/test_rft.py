@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.errors import ConfigError
+from stages import rft
 from stages.rft import share_cores, share_gpus, visible_gpus
 
 
@@ -31,8 +32,15 @@ def test_too_few_gpus_are_counted_before_anything_starts():
 @pytest.mark.parametrize(("named", "at_most", "expected"), [
     ("2,5,GPU-7", None, ["2", "5", "GPU-7"]), ("2,5", 1, ["2"]), ("", None, []), ("0,1", 0, [])])
 def test_gpus_are_those_the_scheduler_gave(monkeypatch, named, at_most, expected):
+    monkeypatch.setattr(rft, "torch_has_cuda", lambda: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
     assert visible_gpus(settings(at_most=at_most)) == expected
+
+
+def test_a_cpu_build_of_torch_has_no_gpu_whatever_the_machine_has(monkeypatch):
+    monkeypatch.setattr(rft, "torch_has_cuda", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert visible_gpus(settings()) == []
 
 
 def test_cores_are_split_when_both_compute_at_once():
