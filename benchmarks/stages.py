@@ -60,8 +60,8 @@ def jobs(directory: Path) -> dict[str, float]:
     """Wall seconds of each finished job by stage directory name, as Snakemake noted them below `directory`."""
     found = {}
     for path in (directory / ".snakemake" / "metadata").rglob("*"):
-        if path.is_file() and (job := json.loads(path.read_text())).get("params") and job["endtime"]:
-            found[Path(job["params"][-1].strip("'")).name] = job["endtime"] - job["starttime"]
+        if path.is_file() and (job := json.loads(path.read_text())).get("log") and job["endtime"]:
+            found[Path(job["log"][0]).parent.name] = job["endtime"] - job["starttime"]
     return found
 
 
