@@ -194,6 +194,14 @@ def config_show(arguments) -> int:
     return 0
 
 
+def config_reference(arguments) -> int:
+    """Every setting with type, default, bounds and meaning, as a Markdown page."""
+    from pipeline import explain
+
+    print(explain.reference(), end="")
+    return 0
+
+
 def config_explain(arguments) -> int:
     """Type, meaning, bounds, default and present value of a setting, or the settings below a prefix."""
     from pipeline import explain
@@ -244,12 +252,13 @@ def parser() -> argparse.ArgumentParser:
     _root(it := command("report", report), several="runs")
     it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
     it.add_argument("--open", action="store_true", help="open it in a browser")
-    inner = commands.add_parser("config", help="the configuration: show, explain").add_subparsers(
-        required=True, metavar="show|explain")
+    inner = commands.add_parser("config", help="the configuration: show, explain, reference").add_subparsers(
+        required=True, metavar="show|explain|reference")
     _overrides(command("show", config_show, inner))
     it = command("explain", config_explain, inner)
     it.add_argument("key", help="e.g. algorithm.optimizer.lr, or trainer")
     _overrides(it)
+    command("reference", config_reference, inner)
     _overrides(it := command("stages", stages))
     it.add_argument("--write", action="store_true", help="write stage.json and the run's view; runs nothing")
     return top
@@ -263,7 +272,9 @@ def parse(words: list[str]) -> argparse.Namespace:
     if unknown:
         hint = ". Arguments for snakemake come after --" if arguments.work is run else ""
         top.error(f"unknown option {' '.join(unknown)}{hint}")
-    setattr(arguments, arguments.several, [*getattr(arguments, arguments.several), *behind])
+    if behind and not hasattr(arguments, arguments.several):
+        top.error(f"needed nothing more, found {' '.join(behind)}")
+    setattr(arguments, arguments.several, [*getattr(arguments, arguments.several, []), *behind])
     return arguments
 
 

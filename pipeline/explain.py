@@ -99,6 +99,22 @@ def _effect(key: str, item) -> str:
     return f"what a stage makes; changing it makes these kinds of stage anew, and those that read them: {kinds}"
 
 
+def reference() -> str:
+    """Every setting as a Markdown page, a table for each section: docs/configuration.md."""
+    lines = ["# Configuration", "", *REFERENCE]
+    section = None
+    for key, item in sorted(walk(), key=lambda pair: "." in pair[0]):  # those of no section first
+        here = key.split(".", 1)[0] if "." in key else ""
+        if here != section:
+            section = here
+            lines += ["", f"## {here or 'The run'}", "", "| key | type | default | bounds | meaning |"]
+            lines.append("|---|---|---|---|---|")
+        meaning = item.metadata["doc"].replace("<", "&lt;") + (" *(how)*" if item.metadata["how"] else "")
+        cells = (f"`{key}`", type_name(item.type), f"`{shown(_default(item))}`", bounds(item.metadata), meaning)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def type_name(kind: Any) -> str:
     """float, list[float], `int or null`."""
     if isinstance(kind, UnionType):
@@ -112,6 +128,8 @@ def bounds(metadata: dict) -> str:
     """`one of a, b`, or `>= 0, <= 1`, or nothing."""
     if metadata["choices"]:
         return f"one of {', '.join(map(str, metadata['choices']))}"
+    if metadata["names"]:
+        return f"one of {', '.join(metadata['names'])}, or module:function"
     signs = (("ge", ">="), ("gt", ">"), ("le", "<="))
     return ", ".join(f"{sign} {metadata[name]}" for name, sign in signs if metadata[name] is not None)
 
@@ -137,6 +155,14 @@ def shown(value: Any) -> str:
     """A value as one would write it in an override."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
+
+REFERENCE = [
+    "Made by `ouro config reference`; a test fails when this page is not what that prints. `ouro config explain KEY`",
+    "says the same of one setting, with its value in the composed configuration and what changing it makes anew.",
+    "",
+    "*(how)*: says how a stage runs (devices, memory, logs), not what it makes; changing it re-runs nothing.",
+    "`*` stands for the number of an element. `stages.<stage_name>.<key>` sets a key for one training stage.",
+]
 
 # settings that act otherwise than through USES
 EFFECTS = {

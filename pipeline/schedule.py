@@ -7,7 +7,7 @@ v is what trainer step v made, 0 is the model the stage began with.
 
 from dataclasses import dataclass
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,11 @@ def rft_schedule(config, task_count: int) -> Schedule:
     """The schedule of an rft stage from its settings (sections algorithm, buffer, synchronizer).
 
     Without `total_steps` the stage makes `total_epochs` passes over the `task_count` tasks, the last batch cut off.
+    Raises DataError when there is no task.
     """
+    if task_count < 1:
+        raise DataError("there is no task to explore: no curated row has split train (one with a solution is a "
+                        "demonstration, split sft). Give the task files rows without one, or leave the stage out.")
     explored = config.buffer.batch_size * config.algorithm.repeat_times
     trained = config.buffer.train_batch_size or explored
     rows = config.buffer.total_epochs * task_count * config.algorithm.repeat_times

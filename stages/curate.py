@@ -51,11 +51,11 @@ def check_splits(counts: Counter, rejected: list[Rejected]) -> None:
     unknown = sorted(str(split) for split in counts if split not in SPLITS)
     if unknown:
         raise DataError(f"the recipe sets split {', '.join(unknown)}; needed one of {', '.join(SPLITS)}.")
-    if not counts["train"]:
+    if not counts["train"] and not counts["sft"]:
         reasons = Counter(row.operator for row in rejected)
         listed = ", ".join(f"{name} {count}" for name, count in reasons.most_common()) or "none"
         kept = ", ".join(f"{count} {split}" for split, count in counts.items()) or "nothing"
-        raise DataError(f"no train tasks are left: {kept} kept, {len(rejected)} rejected (by operator: {listed}). "
+        raise DataError(f"nothing to train on is left: {kept} kept, {len(rejected)} rejected (by operator: {listed}). "
                         "Loosen that operator in data_processor.task_pipeline.config_path, or check the format keys.")
 
 

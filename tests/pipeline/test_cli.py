@@ -306,6 +306,20 @@ def test_config_explain_a_setting(capsys):
     assert {"type float", "bounds >= 0", "default 1e-06", "value now 0.5", "in stage sft 0.001"} <= lines
 
 
+def test_the_page_of_settings_is_what_the_settings_say(capsys):
+    """When this fails: ouro config reference > docs/configuration.md"""
+    assert cli.main(["config", "reference"]) == 0
+    page = capsys.readouterr().out
+    assert page == (cli.HOME / "docs" / "configuration.md").read_text()
+    assert "| `trainer.zero_stage` | int | `1` | one of 1, 2, 3 | DeepSpeed ZeRO stage *(how)* |" in page
+
+
+def test_nothing_more_where_nothing_more_is_needed(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["config", "reference", "seed=2"])
+    assert "needed nothing more, found seed=2" in capsys.readouterr().err
+
+
 def test_config_explain_a_prefix_a_group_and_a_misspelling(capsys):
     cli.main(["config", "explain", "algorithm.optimizer"])
     assert "algorithm.optimizer.weight_decay" in capsys.readouterr().out

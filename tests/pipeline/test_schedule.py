@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError
 from pipeline.schedule import Schedule, rft_schedule, task_order, tasks_of_step
 
 EVERY = [
@@ -167,6 +167,8 @@ def test_steps_follow_from_epochs():
     """10 tasks x 3 epochs x 2 = 60 rows: 7 whole batches of 8; 15 of 4."""
     assert rft_schedule(config(), 10).total_steps == 7
     assert rft_schedule(config(train_batch_size=4), 10).total_steps == 15
+    with pytest.raises(DataError, match="there is no task to explore: no curated row has split train"):
+        rft_schedule(config(), 0)
     assert rft_schedule(config(), 1).total_steps == 1  # 6 rows are less than a batch: one step all the same
     assert rft_schedule(config(total_steps=99), 10).total_steps == 99
     assert rft_schedule(config(), 10).rows_per_trainer_step == 8

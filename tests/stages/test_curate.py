@@ -80,10 +80,16 @@ def test_the_same_task_has_the_same_id():
     assert make_task({**row, "answer": "b"}).task_id != first.task_id
 
 
+def test_demonstrations_alone_are_enough_for_a_recipe_of_sft(tmp_path):
+    recipe = recipe_file(tmp_path, "process: [{split_by_hash_mapper: {key: question, test_ratio: 0.0}}]")
+    _, _, made = curate(tmp_path, [RawTask(0, "what?", "1", "one"), RawTask(1, "who?", "2", "two")], recipe)
+    assert (made["train"], made["sft"]) == (0, 2)
+
+
 def test_nothing_left_lists_the_rejections(tmp_path):
     rows = [RawTask(0, "short", "1", None), RawTask(1, None, "1", None), RawTask(2, "tiny", "1", None)]
     recipe = recipe_file(tmp_path, "process: [{text_length_filter: {min_len: 50}}]")
-    with pytest.raises(DataError, match=r"no train tasks .*text_length_filter 2, required_columns 1"):
+    with pytest.raises(DataError, match=r"nothing to train on is left.*text_length_filter 2, required_columns 1"):
         curate(tmp_path, rows, recipe)
     assert not (tmp_path / "curate").exists()
 
