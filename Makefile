@@ -25,6 +25,7 @@ setup: .venv/.ready
 .venv/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); \
 	  sys.exit(None if ok else f"Python 3.11 or 3.12 is needed, found {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
+	@echo "setting up .venv: 2 to 5 minutes, 4.5 GB"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .

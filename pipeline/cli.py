@@ -80,7 +80,20 @@ def run(arguments) -> int:
     code = _wait_for(snakemake_command(arguments.overrides, arguments.snakemake), environment)
     if code == 0 and _made(plan) != before:  # a dry run makes nothing
         print(view.summary(shown))
+    if code not in (0, INTERRUPTED):
+        print(_what_failed(shown, code), file=sys.stderr)
     return code
+
+
+def _what_failed(shown, code: int) -> str:
+    """The last words of a run that failed: below snakemake's own, where one looks first."""
+    from pipeline import view
+
+    states = [view.state(stage) for stage in shown.stages]
+    failed = [f"ouro: {s.name} failed: {s.problem}\n  explained in {_near(s.directory / 'stage.error')}"
+              for s in states if s.problem]
+    end = f"ouro: the run ended with exit code {code}; `ouro status {shown.run}` shows how far it is"
+    return "\n".join([*failed, end])
 
 
 def _wait_for(command: list[str], environment: dict[str, str]) -> int:
@@ -156,12 +169,17 @@ def _near(path: Path) -> str:
 def sql(arguments) -> int:
     """One question to the tables of the latest run, of the named runs, or of all."""
     from pipeline import query, view
+    from pipeline.files import is_complete
 
     if arguments.all:
         runs = view.views(arguments.root)
     else:
         runs = [view.find_view(arguments.root, name) for name in arguments.runs or [None]]
     text = query.show(query.ask(query.session(runs), arguments.question), arguments.format)
+    for shown in runs:
+        if missing := [s.name for s in shown.stages if not is_complete(s.directory)]:
+            print(f"ouro: {shown.run} is not complete; its tables lack what is still to come of {', '.join(missing)}",
+                  file=sys.stderr)
     if text:
         print(text)
     return 0

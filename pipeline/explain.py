@@ -52,7 +52,12 @@ def _length(name: str, schedule: Schedule, buffer: dict) -> str:
 
 
 def explain(config: dict, key: str) -> str:
-    """Type, meaning, bounds, default and value of a setting, or the settings below a prefix."""
+    """Type, meaning, bounds, default and value of a setting, or the settings below a prefix.
+
+    `stages.<stage_name>.key` is explained as `key`, whose value in every stage is shown.
+    """
+    if key.startswith("stages.") and key.count(".") > 1:
+        key = key.split(".", 2)[2]
     leaves = dict(walk())
     general = ".".join("*" if part.isdigit() else part for part in key.split("."))
     if general in leaves:

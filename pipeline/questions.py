@@ -5,10 +5,10 @@ QUESTIONS: dict[str, str] = {
 SELECT weights_version // 50 * 50 AS versions_from, count(*) AS rows, round(avg(accuracy), 3) AS solve_rate,
        round(avg(len(response_tokens)), 1) AS response_tokens, count(DISTINCT weights_hash) AS weights
 FROM experience WHERE status = 'ok' GROUP BY 1 ORDER BY 1""",
-    "Which tasks were met most often and are still never solved?": """\
-SELECT any_value(prompt) AS prompt, count(*) AS rollouts, round(max(reward), 2) AS best_reward
-FROM experience GROUP BY task_id HAVING coalesce(max(accuracy), 0) < 1
-ORDER BY rollouts DESC, prompt LIMIT 5""",
+    "Which tasks are the hardest to learn?": """\
+SELECT any_value(prompt) AS prompt, count(*) AS rollouts, round(avg(accuracy), 3) AS solve_rate
+FROM experience GROUP BY task_id HAVING count(accuracy) > 0
+ORDER BY avg(accuracy), prompt LIMIT 5""",
     "What did curation drop, and why?": """\
 SELECT operator, count(*) AS rows, min(reason) AS for_instance
 FROM rejected GROUP BY operator ORDER BY rows DESC, operator""",

@@ -134,13 +134,23 @@ def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypat
     assert calls[0][1]["PYTHONPATH"].split(":")[0] == str(cli.HOME)
     snakemake(monkeypatch, 1, plan.targets[-1])
     assert cli.main(["run", "--", "--forceall"]) == 1
-    assert capsys.readouterr().out == ""
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "the run ended with exit code 1; `ouro status" in shown.err
     snakemake(monkeypatch, 0, plan.targets[-1])
     assert cli.main(["run", "--", "--forceall"]) == 0
     assert "8 of 8 stages complete" in capsys.readouterr().out
 
 
-def test_an_interrupt_waits_for_snakemake_and_is_130(plan, monkeypatch, capsys):
+@pytest.fixture
+def listening():
+    """Ctrl-C is heard, as on a terminal; what is started in the background of a script ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_waits_for_snakemake_and_is_130(listening, plan, monkeypatch, capsys):
     usual = signal.getsignal(signal.SIGINT)
     calls = snakemake(monkeypatch, 1, plan.targets[-1], interrupted=True)
     assert cli.main(["run"]) == 130
@@ -149,13 +159,13 @@ def test_an_interrupt_waits_for_snakemake_and_is_130(plan, monkeypatch, capsys):
     assert signal.getsignal(signal.SIGINT) is usual
 
 
-def test_snakemake_itself_is_interrupted_as_usual():
+def test_snakemake_itself_is_interrupted_as_usual(listening):
     """It must not inherit that this process ignores Ctrl-C."""
-    ends_itself = "import os, signal; os.kill(os.getpid(), signal.SIGINT); signal.pause()"
+    ends_itself = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(10)"
     assert cli._wait_for([sys.executable, "-S", "-c", ends_itself], dict(os.environ)) != 0
 
 
-def test_an_interrupt_elsewhere_is_130_without_a_traceback(plan, monkeypatch):
+def test_an_interrupt_elsewhere_is_130_without_a_traceback(listening, plan, monkeypatch):
     monkeypatch.setattr(cli, "_plan", lambda overrides: signal.raise_signal(signal.SIGINT))
     assert cli.main(["run"]) == 130
 

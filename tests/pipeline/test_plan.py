@@ -271,6 +271,18 @@ def test_a_model_that_lacks_something_is_named(tmp_path):
         planned(tmp_path, {"model.init.enable": False})
 
 
+def test_a_model_that_is_too_short_is_named(tmp_path):
+    """24 + 12 tokens; without the number in its configuration nothing can be said."""
+    path = model(tmp_path / "short", "tokenizer.json")
+    values = {"model.init.enable": False, "model.model_path": str(path)}
+    for room in ({"max_position_embeddings": 36}, {}):
+        (path / "config.json").write_text(json.dumps(room))
+        planned(tmp_path, values)
+    (path / "config.json").write_text('{"max_position_embeddings": 35}')
+    with pytest.raises(ConfigError, match=r"has room for 35 tokens .*prompt \+ response, is 36\. Shorten"):
+        planned(tmp_path, values)
+
+
 # ------------------------------------------------------------------------------------------------------- on the disk
 
 
