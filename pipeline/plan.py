@@ -7,6 +7,7 @@ So two runs that agree on a stage share it, nothing is ever overwritten, and a d
 A stage is handed only the settings in its identity and those marked `how`: it cannot read what it does not depend on.
 """
 
+import ast
 import dataclasses
 import importlib.util
 import os
@@ -17,7 +18,7 @@ from typing import Any
 from pipeline import files
 from pipeline.compose import CONF, effective
 from pipeline.config import walk
-from pipeline.errors import ConfigError, DataError, ModelError
+from pipeline.errors import ConfigError, DataError, ModelError, nearest
 from pipeline.records import FORMAT
 
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
@@ -285,7 +286,28 @@ def _digest_code(dotted: str) -> str:
     if found is None or not found.has_location:
         raise ConfigError(f"'{dotted}': no such module. Needed package.module:function, with the package installed or "
                           "its parent directory on PYTHONPATH.")
-    return files.hash_file(Path(found.origin))
+    source = Path(found.origin)
+    name = dotted.partition(":")[2]
+    if source.suffix == ".py" and name not in (known := _names(source)) and "*" not in known:
+        raise ConfigError(f"'{dotted}': {source} has no '{name}'.{nearest(name, known)}")
+    return files.hash_file(source)
+
+
+def _names(source: Path) -> set[str]:
+    """What a module defines or imports, read without running it; `*` when it imports all of another."""
+    try:
+        body = ast.parse(source.read_bytes()).body
+    except SyntaxError as error:
+        raise ConfigError(f"{source}, line {error.lineno}: {error.msg}") from error
+    names: set[str] = set()
+    for node in (n for top in body for n in ast.walk(top)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+    return names
 
 
 def _digests(value: str | list[str] | None, root: str) -> list[str]:

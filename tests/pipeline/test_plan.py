@@ -235,6 +235,18 @@ def test_code_that_is_not_there_is_named(tmp_path, name):
         planned(tmp_path, {"buffer.explorer_input.default_reward_fn_type": name})
 
 
+def test_a_function_that_is_not_in_the_module_is_named(tmp_path, user_module):
+    path, name = user_module
+    planned(tmp_path, {"buffer.explorer_input.default_reward_fn_type": name})
+    with pytest.raises(ConfigError, match=r"has no 'mime'\. Did you mean 'mine'"):
+        planned(tmp_path, {"buffer.explorer_input.default_reward_fn_type": "ouro_test_rewards:mime"})
+    path.write_text("from elsewhere import *\nimport other as mime\n")
+    planned(tmp_path, {"buffer.explorer_input.default_reward_fn_type": name})  # it may come with the star
+    path.write_text("def mine(:\n")
+    with pytest.raises(ConfigError, match=r"ouro_test_rewards\.py, line 1: "):
+        planned(tmp_path, {"buffer.explorer_input.default_reward_fn_type": name})
+
+
 def test_a_text_with_a_colon_is_no_code(tmp_path):
     plan = planned(tmp_path, {"buffer.explorer_input.system_prompt": "Answer:briefly"})
     assert plan.config["buffer"]["explorer_input"]["system_prompt"] == "Answer:briefly"
