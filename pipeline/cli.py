@@ -81,19 +81,8 @@ def run(arguments) -> int:
     if code == 0 and _made(plan) != before:  # a dry run makes nothing
         print(view.summary(shown))
     if code not in (0, INTERRUPTED):
-        print(_what_failed(shown, code), file=sys.stderr)
+        print(view.what_failed(shown, code), file=sys.stderr)
     return code
-
-
-def _what_failed(shown, code: int) -> str:
-    """The last words of a run that failed: below snakemake's own, where one looks first."""
-    from pipeline import view
-
-    states = [view.state(stage) for stage in shown.stages]
-    failed = [f"ouro: {s.name} failed: {s.problem}\n  explained in {_near(s.directory / 'stage.error')}"
-              for s in states if s.problem]
-    end = f"ouro: the run ended with exit code {code}; `ouro status {shown.run}` shows how far it is"
-    return "\n".join([*failed, end])
 
 
 def _wait_for(command: list[str], environment: dict[str, str]) -> int:
@@ -150,7 +139,7 @@ def status(arguments) -> int:
         raise OuroError("`ouro status` with overrides looks where they say: write checkpoint_root_dir=DIR for --root.")
     shown = view.of_plan(_plan(overrides)) if overrides else view.find_view(arguments.root, *names)
     states = [view.state(s) for s in shown.stages]
-    rows = [(s.name, s.state, "" if s.seconds is None else f"{s.seconds:.1f}", _near(s.directory))
+    rows = [(s.name, s.state, "" if s.seconds is None else f"{s.seconds:.1f}", view.near(s.directory))
             for s in states]
     print(shown.run)
     print(as_table(Answer(["stage", "state", "seconds", "directory"], rows)).rsplit("\n", 1)[0])
@@ -158,12 +147,6 @@ def status(arguments) -> int:
         for line in filter(None, (s.latest, s.problem)):
             print(f"{s.name}: {line}")
     return 0
-
-
-def _near(path: Path) -> str:
-    """The path from here when it is below, else in full."""
-    full = path.resolve()
-    return str(full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else full)
 
 
 def sql(arguments) -> int:

@@ -241,6 +241,11 @@ def resolve_dtype(name: str, gpu: bool) -> str:
     return ("bfloat16" if gpu else "float32") if name == "auto" else name
 
 
+def longest_sequence(model) -> int:
+    """Tokens of the longest sequence that the section `model` allows."""
+    return model.max_model_len or model.max_prompt_tokens + model.max_response_tokens
+
+
 def walk(kind: type = Config, prefix: str = ""):
     """Yields (dotted key, field) for every setting below `kind`, in order; elements of lists under `key.*`."""
     for item in dataclasses.fields(kind):

@@ -7,9 +7,7 @@ So two runs that agree on a stage share it, nothing is ever overwritten, and a d
 A stage is handed only the settings in its identity and those marked `how`: it cannot read what it does not depend on.
 """
 
-import ast
 import dataclasses
-import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,8 @@ from typing import Any
 from pipeline import files
 from pipeline.compose import CONF, effective
 from pipeline.config import walk
-from pipeline.errors import ConfigError, DataError, ModelError, nearest
+from pipeline.errors import ConfigError, ModelError
+from pipeline.external import digest_code, digest_tree, digests, users_code
 from pipeline.records import FORMAT
 
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
@@ -58,7 +57,6 @@ CODE = {
     "rft": ("operators/advantage.py", "operators/loss.py", "operators/reward.py", "workflows/single_turn.py"),
     "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
 }
-USERS_CODE = ("default_workflow_type", "default_reward_fn_type")  # keys whose value may be package.module:function
 RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages")  # say what a run is, not what a stage does
 
 HEAVY = ("train", "rft", "evaluate")
@@ -196,9 +194,9 @@ def _stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: s
         settings, lambda key, item: not item.metadata["how"] and key not in paths and _is_below(key, USES[kind])
     )
     how = _select(settings, lambda key, item: item.metadata["how"] or key in paths)
-    external = {key: _digests(_get(settings, key), root) for key in paths}
+    external = {key: digests(_get(settings, key), root) for key in paths}
     external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
-    external |= {name: _digest_code(name) for name in _code(used)}
+    external |= {name: digest_code(name) for name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))
                 for role, d in inputs.items()}
     content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
@@ -254,87 +252,3 @@ def _merge(a: dict, b: dict) -> dict:
     for key, value in b.items():
         merged[key] = _merge(a[key], value) if isinstance(a.get(key), dict) and isinstance(value, dict) else value
     return merged
-
-
-# ------------------------------------------------------------------------------------------------ external files
-
-
-def resolve(path: str) -> Path:
-    """A path as the user gave it, or, when it does not exist there, below the repository."""
-    return Path(path) if Path(path).exists() else CONF.parent / path
-
-
-def _code(value: Any):
-    """Every `package.module:function` below the keys in USERS_CODE, in a nest of dicts and lists."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            if key in USERS_CODE and isinstance(part, str) and ":" in part:
-                yield part
-            else:
-                yield from _code(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _code(part)
-
-
-def _digest_code(dotted: str) -> str:
-    """Hash of the user's module behind `package.module:function`, so that an edited reward function is a new stage."""
-    try:
-        found = importlib.util.find_spec(dotted.partition(":")[0])
-    except Exception:  # a parent package that does not import, for whatever reason; a name that cannot be one
-        found = None
-    if found is None or not found.has_location:
-        raise ConfigError(f"'{dotted}': no such module. Needed package.module:function, with the package installed or "
-                          "its parent directory on PYTHONPATH.")
-    source = Path(found.origin)
-    name = dotted.partition(":")[2]
-    if source.suffix == ".py" and name not in (known := _names(source)) and "*" not in known:
-        raise ConfigError(f"'{dotted}': {source} has no '{name}'.{nearest(name, known)}")
-    return files.hash_file(source)
-
-
-def _names(source: Path) -> set[str]:
-    """What a module defines or imports, read without running it; `*` when it imports all of another."""
-    try:
-        body = ast.parse(source.read_bytes()).body
-    except SyntaxError as error:
-        raise ConfigError(f"{source}, line {error.lineno}: {error.msg}") from error
-    names: set[str] = set()
-    for node in (n for top in body for n in ast.walk(top)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.alias):
-            names.add((node.asname or node.name).partition(".")[0])
-    return names
-
-
-def _digests(value: str | list[str] | None, root: str) -> list[str]:
-    names = [value] if isinstance(value, str) else list(value or [])
-    return [digest_tree(resolve(name), root) for name in names]
-
-
-def digest_tree(path: Path, root: str) -> str:
-    """Content hash of a file, or of the names and contents of all files below a directory.
-
-    Hashes of files that have not changed (path, inode, size, times) are remembered in store/.digests.json.
-    """
-    if not path.exists():
-        raise DataError(f"{path} does not exist (looked from {Path.cwd()}). Check the path in the configuration.")
-    found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    if not found:
-        raise DataError(f"{path} is an empty directory; needed data files in it.")
-    cache_file = Path(root) / "store" / ".digests.json"
-    cache = files.read_json(cache_file) if cache_file.exists() else {}
-    fresh = dict(cache)
-    names = []
-    for file in found:
-        stat = file.stat()
-        # the change time too: a copy that keeps the modification time (cp -p, rsync, tar) cannot keep that one
-        key = f"{file.resolve()}|{stat.st_ino}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}"
-        fresh[key] = cache.get(key) or files.hash_file(file)
-        names.append([str(file.relative_to(path)), fresh[key]])
-    if fresh != cache:
-        files.write_json(cache_file, fresh)
-    return files.hash_json(names)

@@ -186,3 +186,18 @@ def summary(view: View) -> str:
     if view.report.exists():
         lines.append(f"report: {view.report}")
     return "\n".join(lines)
+
+
+def what_failed(view: View, code: int) -> str:
+    """The last words of a run that failed: below snakemake's own, where one looks first."""
+    states = [state(stage) for stage in view.stages]
+    failed = [f"ouro: {s.name} failed: {s.problem}\n  explained in {near(s.directory / 'stage.error')}"
+              for s in states if s.problem]
+    end = f"ouro: the run ended with exit code {code}; `ouro status {view.run}` shows how far it is"
+    return "\n".join([*failed, end])
+
+
+def near(path: Path) -> str:
+    """The path from here when it is below, else in full."""
+    full = path.resolve()
+    return str(full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else full)

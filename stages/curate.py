@@ -10,8 +10,8 @@ from collections import Counter
 from operators import juicer
 from pipeline import tables
 from pipeline.errors import DataError
+from pipeline.external import resolve
 from pipeline.files import hash_json
-from pipeline.plan import resolve
 from pipeline.process import Context, run_stage
 from pipeline.records import RawTask, Rejected, Task
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from operators.generate import GENERATORS
 from pipeline import tables
 from pipeline.errors import ConfigError, DataError, nearest, pick
-from pipeline.plan import resolve
+from pipeline.external import resolve
 from pipeline.process import Context, run_stage
 from pipeline.records import RawTask
 

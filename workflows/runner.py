@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pipeline.config import longest_sequence
 from pipeline.errors import StageError
 from workflows.engine import Engine, Reply, Request
 from workflows.seeds import request_seed
@@ -35,7 +36,7 @@ class Sampling:
             model.top_p if top_p is None else top_p,
             model.top_k if top_k is None else top_k,
             model.max_prompt_tokens, model.max_response_tokens,
-            model.max_model_len or model.max_prompt_tokens + model.max_response_tokens,
+            longest_sequence(model),
         )
 
 

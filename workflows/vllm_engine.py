@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
 
-from pipeline.config import resolve_dtype
+from pipeline.config import longest_sequence, resolve_dtype
 from pipeline.errors import ConfigError, SyncError
 from workflows.engine import Reply, Request
 
@@ -115,7 +115,7 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool) -> dict:
     return {
         "model": str(model),
         "dtype": resolve_dtype(limits.dtype, gpu),
-        "max_model_len": limits.max_model_len or limits.max_prompt_tokens + limits.max_response_tokens,
+        "max_model_len": longest_sequence(limits),
         "max_num_seqs": settings.max_num_seqs,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "enforce_eager": settings.enforce_eager or not gpu,

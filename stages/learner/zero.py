@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.config import longest_sequence
 from pipeline.errors import ModelError
 from stages.learner import policy
 from stages.learner.packing import MicroBatch, Row, pack
@@ -70,8 +71,7 @@ class ZeroLearner:
         self.optimizer_settings = config.algorithm.optimizer
         self.budget = config.trainer.max_token_len_per_gpu
         self.zero_stage = config.trainer.zero_stage
-        limits = config.model
-        longest = limits.max_model_len or limits.max_prompt_tokens + limits.max_response_tokens
+        longest = longest_sequence(config.model)
         model = policy.load(model_path, self.device.type, dtype, config.trainer, temperature, longest)
         o = self.optimizer_settings
         optimizer = torch.optim.AdamW(

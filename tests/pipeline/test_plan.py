@@ -11,7 +11,8 @@ import pytest
 
 from pipeline import files
 from pipeline.errors import ConfigError, DataError, ModelError
-from pipeline.plan import digest_tree, make_plan
+from pipeline.external import digest_tree
+from pipeline.plan import make_plan
 from tests.configs import changed
 
 

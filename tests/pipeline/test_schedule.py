@@ -118,7 +118,7 @@ def check_rules(schedule):
 @pytest.mark.parametrize("colocated", [False, True])
 def test_both_sides_reach_their_end_and_colocated_never_work_at_once(colocated):
     for schedule in EVERY:
-        play(schedule, colocated)
+        assert play(schedule, colocated) == (schedule.explorer_steps, schedule.total_steps)
 
 
 def play(schedule, colocated):
@@ -134,6 +134,7 @@ def play(schedule, colocated):
             assert not (explorer_can and trainer_can), schedule
         explored, trained = explored + bool(explorer_can), trained + bool(trainer_can)
     assert explored == schedule.explorer_steps
+    return explored, trained
 
 
 # ------------------------------------------------------------------------------------------------------- bad input

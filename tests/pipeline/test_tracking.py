@@ -106,6 +106,7 @@ def test_none_takes_everything_and_starts_nothing(tmp_path):
     with tracking.open_tracker(context(tmp_path, "none")) as tracker:
         tracker.log_step(row(Step, step=1))
         tracker.log_scores([row(Score)], 1)
+    assert list(tmp_path.rglob("*.db")) == []
 
 
 @pytest.mark.parametrize(("kind", "arguments", "words"), [

@@ -174,8 +174,10 @@ def test_with_all_steps_there_no_engine_is_opened(stage, monkeypatch):
     for number in range(1, 5):
         tables.write(tables.step_file(context.directory, "rollouts", number), records.Rollout,
                      [row(records.Rollout, step=number)])
-    monkeypatch.setattr("stages.explore.open_engine", None)
+    opened = []
+    monkeypatch.setattr("stages.explore.open_engine", lambda *arguments, **more: opened.append(arguments))
     explore(context)
+    assert opened == []
 
 
 def test_colocated_the_engine_starts_when_the_trainer_of_this_life_has_its_memory(stage):
