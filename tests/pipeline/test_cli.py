@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from pipeline import cli
+from pipeline import cli, invoke, launch
 from pipeline.launch import split_overrides
 from tests.fake_run import FakeRun
 
@@ -44,15 +44,15 @@ def as_snakemake_reads(command: list[str]):
 def test_overrides_reach_the_snakefile_as_they_were_typed(overrides):
     from snakemake.cli import parse_config
 
-    config = parse_config(as_snakemake_reads(cli.snakemake_command(overrides, [])).config or [])
+    config = parse_config(as_snakemake_reads(invoke.snakemake_command(overrides, [])).config or [])
     assert split_overrides(config.get("overrides", "")) == overrides
 
 
 @pytest.mark.parametrize("extra", [["curate"], ["-n", "--", "curate"], ["-c1", "curate"]])
 @pytest.mark.parametrize("home", [True, False])
 def test_a_target_after_the_dashes_is_a_target(extra, home, monkeypatch, tmp_path):
-    monkeypatch.chdir(cli.HOME if home else tmp_path)
-    read = as_snakemake_reads(cli.snakemake_command(["seed=2"], extra))
+    monkeypatch.chdir(invoke.HOME if home else tmp_path)
+    read = as_snakemake_reads(invoke.snakemake_command(["seed=2"], extra))
     assert set(read.targets) == {"curate"}
     assert read.config == ['overrides=["seed=2"]']
     assert read.cores == (1 if "-c1" in extra else os.cpu_count())
@@ -60,11 +60,11 @@ def test_a_target_after_the_dashes_is_a_target(extra, home, monkeypatch, tmp_pat
 
 def test_words_after_the_dashes_go_to_snakemake(monkeypatch, tmp_path):
     assert cli.split_at_dashes(["run", "a=1", "--", "-n", "--", "x"]) == (["run", "a=1"], ["-n", "--", "x"])
-    monkeypatch.chdir(cli.HOME)
-    assert cli.snakemake_command([], ["-n"]) == [sys.executable, "-m", "snakemake", "--cores", "all", "-n"]
+    monkeypatch.chdir(invoke.HOME)
+    assert invoke.snakemake_command([], ["-n"]) == [sys.executable, "-m", "snakemake", "--cores", "all", "-n"]
     monkeypatch.chdir(tmp_path)
-    elsewhere = cli.snakemake_command(["seed=2"], [])
-    assert elsewhere[3:7] == ["--snakefile", str(cli.HOME / "Snakefile"), "--directory", str(tmp_path)]
+    elsewhere = invoke.snakemake_command(["seed=2"], [])
+    assert elsewhere[3:7] == ["--snakefile", str(invoke.HOME / "Snakefile"), "--directory", str(tmp_path)]
 
 
 @pytest.mark.parametrize("words", [["report", "--", "nosuchrun"], ["status", "--", "seed=2"], ["sql", "x", "--", "y z"],
@@ -89,7 +89,7 @@ def plan(run, monkeypatch):
     made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0,
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
-    monkeypatch.setattr(cli, "_plan", lambda overrides: made)
+    monkeypatch.setattr(launch, "make_checked_plan", lambda overrides: made)
     return made
 
 
@@ -109,7 +109,7 @@ def snakemake(monkeypatch, code: int, makes: str | None = None, interrupted: boo
                 signal.raise_signal(signal.SIGINT)
             return code
 
-    monkeypatch.setattr(cli.subprocess, "Popen", Started)
+    monkeypatch.setattr(invoke.subprocess, "Popen", Started)
     return calls
 
 
@@ -130,8 +130,8 @@ def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypat
     calls = snakemake(monkeypatch, 0)
     assert cli.main(["run", "--", "-n"]) == 0
     assert capsys.readouterr().out == ""
-    assert calls[0][1][cli.SUMMARY_FOLLOWS] == "1"
-    assert calls[0][1]["PYTHONPATH"].split(":")[0] == str(cli.HOME)
+    assert calls[0][1][invoke.SUMMARY_FOLLOWS] == "1"
+    assert calls[0][1]["PYTHONPATH"].split(":")[0] == str(invoke.HOME)
     snakemake(monkeypatch, 1, plan.targets[-1])
     assert cli.main(["run", "--", "--forceall"]) == 1
     shown = capsys.readouterr()
@@ -162,11 +162,11 @@ def test_an_interrupt_waits_for_snakemake_and_is_130(listening, plan, monkeypatc
 def test_snakemake_itself_is_interrupted_as_usual(listening):
     """It must not inherit that this process ignores Ctrl-C."""
     ends_itself = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(10)"
-    assert cli._wait_for([sys.executable, "-S", "-c", ends_itself], dict(os.environ)) != 0
+    assert invoke._wait_for([sys.executable, "-S", "-c", ends_itself], dict(os.environ)) != 0
 
 
 def test_an_interrupt_elsewhere_is_130_without_a_traceback(listening, plan, monkeypatch):
-    monkeypatch.setattr(cli, "_plan", lambda overrides: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(launch, "make_checked_plan", lambda overrides: signal.raise_signal(signal.SIGINT))
     assert cli.main(["run"]) == 130
 
 
@@ -185,7 +185,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(capsys):
 
 def test_help_is_quick_because_it_imports_nothing_heavy():
     code = "import sys; from pipeline import cli; cli.parser(); print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=cli.HOME)
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=invoke.HOME)
     heavy = {"torch", "hydra", "omegaconf", "duckdb", "mlflow", "pyarrow", "numpy", "snakemake"}
     assert not heavy & set(loaded.stdout.split())
 
@@ -320,7 +320,7 @@ def test_the_page_of_settings_is_what_the_settings_say(capsys):
     """When this fails: ouro config reference > docs/configuration.md"""
     assert cli.main(["config", "reference"]) == 0
     page = capsys.readouterr().out
-    assert page == (cli.HOME / "docs" / "configuration.md").read_text()
+    assert page == (invoke.HOME / "docs" / "configuration.md").read_text()
     assert "| `trainer.zero_stage` | int | `1` | one of 1, 2, 3 | DeepSpeed ZeRO stage *(how)* |" in page
 
 

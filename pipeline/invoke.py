@@ -1,0 +1,69 @@
+"""`ouro run`: hands a recipe to snakemake and says what was learnt."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parent.parent  # where Snakefile and conf/ are
+INTERRUPTED = 130  # 128 + SIGINT
+SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` prints the summary
+
+
+def run(arguments) -> int:
+    """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt."""
+    from pipeline import view
+    from pipeline.launch import make_checked_plan
+
+    plan = make_checked_plan(arguments.overrides)
+    shown = view.of_plan(plan)
+    if shown.complete and not arguments.snakemake:
+        plan.freeze()  # the run's view may show another configuration
+        print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete")
+        print(view.summary(shown))
+        return 0
+    before = _made(plan)
+    environment = os.environ | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
+    code = _wait_for(snakemake_command(arguments.overrides, arguments.snakemake), environment)
+    if code == 0 and _made(plan) != before:  # a dry run makes nothing
+        print(view.summary(shown))
+    if code not in (0, INTERRUPTED):
+        print(view.what_failed(shown, code), file=sys.stderr)
+    return code
+
+
+def _wait_for(command: list[str], environment: dict[str, str]) -> int:
+    """The exit code of a command, or INTERRUPTED. Ctrl-C reaches it from the terminal too: it ends its own jobs."""
+    interrupts: list[int] = []
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.SIG_IGN:  # a handler, not SIG_IGN, which the command would inherit
+        signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
+    try:
+        code = subprocess.Popen(command, env=environment).wait()
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    return INTERRUPTED if interrupts else code
+
+
+def snakemake_command(overrides: list[str], extra: list[str]) -> list[str]:
+    """The snakemake command line. Overrides travel as a JSON list, which snakemake reads as YAML: any character passes.
+
+    (Of a plain text snakemake would strip the quotes at its ends and read the rest as YAML.) An option stands behind
+    --config, which takes every word up to the next one; of two --cores the last counts.
+    """
+    elsewhere = [] if Path.cwd() == HOME else ["--snakefile", str(HOME / "Snakefile"), "--directory", str(Path.cwd())]
+    text = json.dumps(overrides, ensure_ascii=False)
+    config = ["--config", f"overrides={text}"] if overrides else []
+    return [sys.executable, "-m", "snakemake", *elsewhere, *config, "--cores", "all", *extra]
+
+
+def _made(plan) -> dict[str, int]:
+    """When each complete stage was made."""
+    return {m: os.stat(m).st_mtime_ns for m in plan.targets if os.path.exists(m)}
+
+
+def _python_path() -> str:
+    """Our packages first: `workflows` is also the name of a package that others may have installed."""
+    return os.pathsep.join([str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])
