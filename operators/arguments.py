@@ -1,4 +1,4 @@
-"""Calls a named function with the user's `*_args` merged over its own defaults, key by key."""
+"""Reads a named function's signature: the columns it needs, and the user's `*_args` merged over its own defaults."""
 
 import inspect
 from collections.abc import Callable
@@ -22,3 +22,12 @@ def arguments(function: Callable, given: dict[str, Any], what: str) -> dict[str,
             raise ConfigError(f"{what}: '{function.__name__}' has no argument '{name}'.{nearest(name, own)} "
                               f"It has: {', '.join(own) or 'none'}.")
     return {**own, **given}
+
+
+def needed_columns(function: Callable) -> tuple[str, ...]:
+    """The parameters of `function` without a default, in order: columns that its caller must hand it.
+
+    Works for a functools.partial too: an argument that is bound by name counts as having a default.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)

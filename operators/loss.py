@@ -1,7 +1,8 @@
 """Policy losses: pure functions over flat vectors of action tokens.
 
 Every function takes [N] tensors, one entry per action token of a micro-batch, and returns the loss of each token [N]
-and a dict of [N] statistics. How tokens are weighted into one number is not decided here: the learner multiplies by
+and a dict of [N] statistics. Its parameters without a default name the columns that it needs (operators/arguments.py),
+the others are the user's. How tokens are weighted into one number is not decided here: the learner multiplies by
 weights that are fixed over the whole train batch, so the result depends neither on micro-batches nor on ranks.
 """
 
@@ -43,4 +44,10 @@ def ppo(
     return loss, {name: value.detach() for name, value in statistics.items()}
 
 
-POLICY_LOSSES = {"ppo": ppo}
+POLICY_LOSSES = {
+    "ppo": ppo,
+    "sft": sft,
+}
+
+# how the tokens of a loss are averaged where its objective is not the mean over tokens (operators/aggregation.py)
+NATURAL_AGGREGATION: dict[str, str] = {}

@@ -50,7 +50,7 @@ class Algorithm:
     repeat_times: int = setting(8, "rollouts per task; grpo compares them within the group", ge=1)
     advantage_fn: str = setting("grpo", "name in operators/advantage.py", choices=("grpo", "reinforce"))
     advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
-    policy_loss_fn: str = setting("ppo", "name in operators/loss.py", choices=("ppo",))
+    policy_loss_fn: str = setting("ppo", "name in operators/loss.py", choices=("ppo", "sft"))
     policy_loss_fn_args: dict[str, Any] = setting({}, "arguments of policy_loss_fn, merged over its own defaults")
     optimizer: Optimizer = section(Optimizer)
 

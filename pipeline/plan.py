@@ -48,13 +48,15 @@ EXTERNAL = {
     "curate": ("data_processor.task_pipeline.config_path",),
 }
 
+ADVANTAGE = ("operators/advantage.py", "operators/advantages/group.py", "operators/advantages/query.py")
+
 # kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
 CODE = {
     "tasks": ("operators/generate.py",),
     "curate": ("operators/curation.py", "operators/juicer.py", "operators/reward.py"),
     "model": ("stages/model.py",),
     "train": ("operators/loss.py",),
-    "rft": ("operators/advantage.py", "operators/loss.py", "operators/reward.py", "workflows/single_turn.py"),
+    "rft": (*ADVANTAGE, "operators/loss.py", "operators/reward.py", "workflows/single_turn.py"),
     "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
 }
 RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages")  # say what a run is, not what a stage does

@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
+import pyarrow as pa
 
-from operators import loss
 from operators.advantage import ADVANTAGES
 from operators.arguments import arguments
 from pipeline import records, tables
@@ -70,10 +71,6 @@ class Demonstrations:
         self.total_steps = config.buffer.total_steps or max(
             config.buffer.total_epochs * len(self.rows) // config.buffer.batch_size, 1)
 
-    @staticmethod
-    def loss(logprobs, old_logprobs, advantages):
-        return loss.sft(logprobs)
-
     def batch(self, step: int) -> Batch:
         config = self.context.config
         chosen = tasks_of_step(len(self.rows), config.buffer.batch_size, step, config.seed)
@@ -113,9 +110,11 @@ class Rollouts:
         algorithm = config.algorithm
         function = pick(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
         bound = arguments(function, algorithm.advantage_fn_args, "algorithm.advantage_fn_args")
-        self.advantage_query = function(**bound)
+        self.advantage = partial(function, **bound)
         self.session = tables.connect()
         self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
+        self.session.register("nothing", tables.to_arrow([], records.Experience))
+        self.advantage(self._usable("nothing"))  # a wrong argument is refused before anything is waited for
 
     def publishes(self, step: int) -> bool:
         return self.schedule.publishes(step)
@@ -151,21 +150,26 @@ class Rollouts:
 
     def _select(self, explored: range, begin: int, end: int) -> dict:
         """Rows begin .. end of the stage (half-open), usable ones only, with advantages; a dict of columns."""
-        source = tables.source(tables.step_file(self.context.directory, "experience", s) for s in explored)
+        files = tables.source(tables.step_file(self.context.directory, "experience", s) for s in explored)
+        batch = self._usable(files)
+        self.session.register("batch", batch)
+        self.session.register("advantages", self.advantage(batch))
+        position = f"(step - 1) * {self.schedule.rows_per_explorer_step} + slot"
         return self.session.sql(
             f"""
-            WITH rows_read AS MATERIALIZED (
-                SELECT {", ".join(COLUMNS)}, (step - 1) * {self.schedule.rows_per_explorer_step} + slot AS position
-                FROM {source}),
-            batch AS (SELECT * FROM rows_read WHERE status = 'ok')
             SELECT experience_id, prompt_tokens, response_tokens, rollout_logprobs, action_mask, weights_version,
                    reward, accuracy, group_id, advantage,
-                   (SELECT count(*) FROM rows_read WHERE status <> 'ok' AND position >= {begin} AND position < {end})
-                       AS failed_rows
-            FROM batch JOIN ({self.advantage_query}) USING (experience_id)
-            WHERE position >= {begin} AND position < {end}
-            ORDER BY position"""
+                   (SELECT count(*) FROM {files}
+                    WHERE status <> 'ok' AND {position} >= {begin} AND {position} < {end}) AS failed_rows
+            FROM batch JOIN advantages USING (experience_id)
+            WHERE {position} >= {begin} AND {position} < {end}
+            ORDER BY {position}"""
         ).to_arrow_table().to_pydict()
+
+    def _usable(self, table: str) -> pa.Table:
+        """The rows of `table` that advantages are made of."""
+        chosen = f"SELECT {', '.join(COLUMNS)}, 0 AS turn FROM {table} WHERE status = 'ok'"
+        return self.session.sql(chosen).to_arrow_table()
 
     def _to_batch(self, step: int, fed: list[int], found: dict, available: float) -> Batch:
         """fed: the explorer steps whose cost is accounted to this step."""

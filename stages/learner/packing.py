@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from operators.aggregation import token_weights
 from pipeline.errors import ConfigError
 
 
@@ -18,14 +19,14 @@ class Row:
 
     tokens: [L] prompt and response token ids; prompt_length: 0 < P < L (the first response token needs a predecessor).
     mask: [R] 1 on action tokens, R = L - P. old_logprobs: [R] under the sampling policy, None for demonstrations.
-    advantage: of every action token. id: experience id, or task id for demonstrations.
+    advantage: of every action token, or [R] of each token. id: experience id, or task id for demonstrations.
     """
 
     id: str
     tokens: list[int]
     prompt_length: int
     mask: list[int]
-    advantage: float = 0.0
+    advantage: float | list[float] = 0.0
     old_logprobs: list[float] | None = None
 
 
@@ -35,7 +36,8 @@ class MicroBatch:
 
     input_ids, positions: [T] int64. cu_seqlens: [S + 1] int32. longest: longest row.
     source: [N] int64, position in T whose output predicts the action token; targets: [N] int64, that token.
-    weights, advantages, old_logprobs: [N] float32. row_of: [N] int64, index into `rows`. rows: indices of the batch.
+    weights, advantages, old_logprobs: [N] float32. row_of: [N] int64, index of the row in the train batch;
+    row_in_micro: [N] int64, in this micro-batch, 0 .. S - 1. rows: indices of the batch.
     """
 
     input_ids: np.ndarray
@@ -48,6 +50,7 @@ class MicroBatch:
     advantages: np.ndarray
     old_logprobs: np.ndarray
     row_of: np.ndarray
+    row_in_micro: np.ndarray
     rows: list[int]
 
 
@@ -75,29 +78,31 @@ def bins(lengths: list[int], budget: int, count_multiple: int) -> list[list[int]
 
 
 def pack(rows: list[Row], budget: int, rank: int, ranks: int) -> list[MicroBatch]:
-    """The micro-batches of one rank. Token weights are 1 / (action tokens of the whole batch, all ranks)."""
-    tokens = sum(sum(row.mask) for row in rows)
-    assert tokens > 0, "a train batch without a single action token"
+    """The micro-batches of one rank. Token weights are those of the mean over all tokens of the batch, all ranks."""
+    weights = token_weights("token-mean", np.array([sum(row.mask) for row in rows]))
+    assert weights.any(), "a train batch without a single action token"
     assert all(row.prompt_length > 0 for row in rows), "a row without a prompt"
     chosen = bins([len(row.tokens) for row in rows], budget, ranks)
-    return [_pack_one(rows, indices, 1.0 / tokens) for indices in chosen[rank::ranks]]
+    return [_pack_one(rows, indices, weights) for indices in chosen[rank::ranks]]
 
 
-def _pack_one(rows: list[Row], indices: list[int], weight: float) -> MicroBatch:
+def _pack_one(rows: list[Row], indices: list[int], weights: np.ndarray) -> MicroBatch:
     empty = not indices
     indices = indices or [0]  # every rank must run as many forwards: a row of weight 0
     chosen = [rows[i] for i in indices]
     lengths = np.array([len(row.tokens) for row in chosen])
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    source, targets, old, row_of = [], [], [], []
+    source, targets, old, advantages, row_of = [], [], [], [], []
     for k, row in enumerate(chosen):
         acts = np.flatnonzero(np.asarray(row.mask)) + row.prompt_length  # positions within the row
         source.append(starts[k] + acts - 1)
         targets.append(np.asarray(row.tokens)[acts])
         logprobs = row.old_logprobs if row.old_logprobs is not None else np.zeros(len(row.mask))
         old.append(np.asarray(logprobs, np.float32)[acts - row.prompt_length])
+        every = np.broadcast_to(np.asarray(row.advantage, np.float32), len(row.mask))
+        advantages.append(every[acts - row.prompt_length])
         row_of.append(np.full(len(acts), indices[k]))
-    row_of = np.concatenate(row_of)
+    row_of = np.concatenate(row_of).astype(np.int64)
     return MicroBatch(
         input_ids=np.concatenate([np.asarray(row.tokens, np.int64) for row in chosen]),
         positions=np.concatenate([np.arange(n) for n in lengths]),
@@ -105,9 +110,10 @@ def _pack_one(rows: list[Row], indices: list[int], weight: float) -> MicroBatch:
         longest=int(lengths.max()),
         source=np.concatenate(source).astype(np.int64),
         targets=np.concatenate(targets).astype(np.int64),
-        weights=np.full(len(row_of), 0.0 if empty else weight, np.float32),
-        advantages=np.array([rows[i].advantage for i in row_of], np.float32),
+        weights=np.zeros(len(row_of), np.float32) if empty else weights[row_of].astype(np.float32),
+        advantages=np.concatenate(advantages),
         old_logprobs=np.concatenate(old).astype(np.float32),
-        row_of=row_of.astype(np.int64),
+        row_of=row_of,
+        row_in_micro=np.searchsorted(indices, row_of),
         rows=[] if empty else indices,
     )

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from operators.arguments import needed_columns
 from pipeline.config import longest_sequence
 from pipeline.errors import ModelError
 from stages.learner import policy
@@ -84,7 +85,7 @@ class ZeroLearner:
     def step(self, rows: list[Row], loss_function: Callable[..., tuple[Tensor, dict]], lr: float) -> Result:
         """One optimizer step over `rows`, the whole train batch, which every rank is given alike.
 
-        loss_function(logprobs [N], old_logprobs [N], advantages [N]) -> (loss [N], statistics of [N]).
+        loss_function(columns [N] by name, those that its signature needs) -> (loss [N], statistics of [N]).
         """
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
@@ -102,11 +103,14 @@ class ZeroLearner:
         return Result(statistics.pop("loss"), float(self.engine.get_global_grad_norm()), statistics, tokens, logprobs)
 
     def _forward_backward(self, micro: MicroBatch, loss_function, totals: dict, logprobs: dict) -> None:
-        names = ("weights", "advantages", "old_logprobs", "input_ids", "positions", "cu_seqlens", "source", "targets")
+        inputs = ("input_ids", "positions", "cu_seqlens", "source", "targets")
+        names = (*inputs, "weights", "advantages", "old_logprobs", "row_in_micro")
         on_device = {name: torch.from_numpy(getattr(micro, name)).to(self.device, non_blocking=True) for name in names}
-        weights, advantages, old = (on_device.pop(name) for name in names[:3])
-        scores, entropy = self.engine(longest=micro.longest, **on_device)
-        loss, statistics = loss_function(logprobs=scores, old_logprobs=old, advantages=advantages)
+        scores, entropy = self.engine(longest=micro.longest, **{name: on_device[name] for name in inputs})
+        weights = on_device["weights"]
+        columns = {"logprobs": scores, "old_logprobs": on_device["old_logprobs"],
+                   "advantages": on_device["advantages"], "rows": on_device["row_in_micro"]}
+        loss, statistics = loss_function(**{name: columns[name] for name in needed_columns(loss_function)})
         total = (loss * weights).sum()
         self.engine.backward(total * self.ranks)  # DeepSpeed averages gradients over ranks; the batch needs their sum
         with torch.no_grad():

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from operators.arguments import needed_columns
 from operators.loss import POLICY_LOSSES, ppo, sft
 
 
@@ -80,7 +81,8 @@ def test_sft_is_the_negative_log_likelihood():
 
 
 def test_every_loss_keeps_the_shape_of_its_tokens():
+    columns = {"logprobs": torch.zeros(5), "old_logprobs": torch.zeros(5), "advantages": torch.ones(5)}
     for function in POLICY_LOSSES.values():
-        loss, statistics = function(torch.zeros(5), torch.zeros(5), torch.ones(5))
+        loss, statistics = function(**{name: columns[name] for name in needed_columns(function)})
         assert loss.shape == (5,)
         assert all(value.shape == (5,) for value in statistics.values())

@@ -1,0 +1,61 @@
+"""Loss aggregation as token weights that are fixed over the whole train batch, before it is cut into micro-batches.
+
+The loss of a batch is sum_r weight_r * sum_t loss_rt, over rows r and their action tokens t. So neither the split into
+micro-batches nor the number of ranks changes it, and an average of averages cannot arise.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pipeline.errors import ConfigError, nearest
+
+
+def token_weights(mode: str, lengths: np.ndarray, normalizer: float | None = None) -> np.ndarray:
+    """The weight of each action token of row r, float64 [R], such that sum of weights * loss is the aggregate.
+
+    lengths: action tokens of each row of the whole train batch, int [R]; 0 for a row without any.
+    normalizer: only for seq-mean-token-sum-norm, the constant it divides by; null: the longest row of the batch.
+
+    A row without action tokens has no token to weigh; it counts as a row, with a loss of 0, in the modes that average
+    over rows, so dropping its last token changes the loss continuously. Raises ConfigError for an unknown mode, a
+    normalizer that is not positive, or one that the mode does not have. A batch without action tokens has weights 0.
+    """
+    if mode not in AGGREGATIONS:
+        raise ConfigError(f"unknown algorithm.loss_agg_mode '{mode}'.{nearest(mode, AGGREGATIONS)} "
+                          f"Known: {', '.join(AGGREGATIONS)}.")
+    if normalizer is not None and (mode != "seq-mean-token-sum-norm" or not normalizer > 0):
+        raise ConfigError(f"normalizer={normalizer!r} with algorithm.loss_agg_mode={mode}: only "
+                          "seq-mean-token-sum-norm has one, and it must be greater than 0.")
+    lengths = np.asarray(lengths, np.int64)
+    if not lengths.sum():
+        return np.zeros(len(lengths))
+    weights = AGGREGATIONS[mode](lengths)
+    return weights / (normalizer or lengths.max()) if mode == "seq-mean-token-sum-norm" else weights
+
+
+def _token_mean(lengths: np.ndarray) -> np.ndarray:
+    """Sum over all tokens / their number: long responses weigh more (DAPO, Yu et al. 2025, arXiv:2503.14476, eq. 8)."""
+    return np.full(len(lengths), 1.0 / lengths.sum())
+
+
+def _seq_mean_token_sum(lengths: np.ndarray) -> np.ndarray:
+    """Mean over rows of the sum over their tokens: the policy gradient of whole responses.
+
+    Divided by a constant, the normalizer, it is the unbiased form of Dr. GRPO (Liu et al. 2025, arXiv:2503.20783,
+    section 3.1); the longest row of the batch is not constant, so give model.max_response_tokens for the paper's.
+    """
+    return np.full(len(lengths), 1.0 / len(lengths))
+
+
+def _seq_mean_token_mean(lengths: np.ndarray) -> np.ndarray:
+    """Mean over rows of the mean over their tokens: every response weighs the same (GRPO, arXiv:2402.03300, eq. 3)."""
+    return np.where(lengths > 0, 1.0 / (len(lengths) * np.maximum(lengths, 1)), 0.0)
+
+
+AGGREGATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "token-mean": _token_mean,
+    "seq-mean-token-sum": _seq_mean_token_sum,
+    "seq-mean-token-mean": _seq_mean_token_mean,
+    "seq-mean-token-sum-norm": _seq_mean_token_sum,
+}
