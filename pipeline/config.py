@@ -23,6 +23,10 @@ def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, 
 
 # the tables' own names (a test compares them): they are checked before anything heavy is imported
 WORKFLOWS = ("simple_workflow",)
+ADVANTAGES = ("asymre", "dr_grpo", "gigpo", "grpo", "jsd", "on_policy_distill", "opmd", "ppo", "raft", "rec",
+              "reinforce", "reinforceplusplus", "remax", "rloo", "step_wise_grpo")
+POLICY_LOSSES = ("cispo", "decoupled_ppo", "dpo", "gspo", "gspo_token", "importance_sampling", "ipo", "kto", "m2po",
+                 "mix", "mix_chord", "opmd", "ppo", "rec", "sapo", "sft", "sft_is", "sft_phi", "sppo", "topr")
 REWARDS = ("countdown_reward", "accuracy_reward", "format_reward")
 
 
@@ -48,9 +52,9 @@ class Algorithm:
     algorithm_type: str = setting("grpo", "what is trained: sft on demonstrations, grpo on rollouts",
                                   choices=("sft", "grpo"))
     repeat_times: int = setting(8, "rollouts per task; grpo compares them within the group", ge=1)
-    advantage_fn: str = setting("grpo", "name in operators/advantage.py", choices=("grpo", "reinforce"))
+    advantage_fn: str = setting("grpo", "name in operators/advantage.py", choices=ADVANTAGES)
     advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
-    policy_loss_fn: str = setting("ppo", "name in operators/loss.py", choices=("ppo", "sft"))
+    policy_loss_fn: str = setting("ppo", "name in operators/loss.py", choices=POLICY_LOSSES)
     policy_loss_fn_args: dict[str, Any] = setting({}, "arguments of policy_loss_fn, merged over its own defaults")
     optimizer: Optimizer = section(Optimizer)
 

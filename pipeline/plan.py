@@ -48,15 +48,21 @@ EXTERNAL = {
     "curate": ("data_processor.task_pipeline.config_path",),
 }
 
-ADVANTAGE = ("operators/advantage.py", "operators/advantages/group.py", "operators/advantages/query.py")
+ADVANTAGES = ("operators/advantage.py", "operators/advantages/action_tokens.py", "operators/advantages/group.py",
+              "operators/advantages/query.py", "operators/advantages/steps.py", "operators/advantages/token.py",
+              "operators/priority.py", "operators/sampling.py", "operators/shaping.py")
+LOSSES = ("operators/aggregation.py", "operators/correction.py", "operators/entropy.py", "operators/kl.py",
+          "operators/loss.py", "operators/losses/clipped.py", "operators/losses/demonstrations.py",
+          "operators/losses/mixture.py", "operators/losses/preference.py", "operators/losses/ratio.py",
+          "operators/losses/weighted.py")
 
 # kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
 CODE = {
     "tasks": ("operators/generate.py",),
     "curate": ("operators/curation.py", "operators/juicer.py", "operators/reward.py"),
     "model": ("stages/model.py",),
-    "train": ("operators/loss.py",),
-    "rft": (*ADVANTAGE, "operators/loss.py", "operators/reward.py", "workflows/single_turn.py"),
+    "train": LOSSES,
+    "rft": (*ADVANTAGES, *LOSSES, "operators/reward.py", "workflows/single_turn.py"),
     "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
 }
 RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages")  # say what a run is, not what a stage does

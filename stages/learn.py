@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from operators import loss
 from operators.arguments import arguments
+from operators.loss import POLICY_LOSSES
 from pipeline import checkpoints, files, records, tables
 from pipeline.background import Background
 from pipeline.errors import ModelError, StageError, pick
@@ -38,7 +38,7 @@ class Trainer:
         self.ended = False
         self.measured = 0.0  # when the seconds of the last step were taken
         self.source = Demonstrations(context, self.model) if demonstrations else Rollouts(context, self._check)
-        self.loss = loss.sft if demonstrations else _policy_loss(config.algorithm)
+        self.loss = POLICY_LOSSES["sft"] if demonstrations else _policy_loss(config.algorithm)
         temperature = 1.0 if demonstrations else config.model.temperature
         self.learner = ZeroLearner(self.model, config, temperature)
         self.step_done = self._take_up()
@@ -182,7 +182,7 @@ class Trainer:
 
 def _policy_loss(algorithm):
     """The policy loss by name, with the user's arguments bound."""
-    function = pick(loss.POLICY_LOSSES, algorithm.policy_loss_fn, "algorithm.policy_loss_fn")
+    function = pick(POLICY_LOSSES, algorithm.policy_loss_fn, "algorithm.policy_loss_fn")
     bound = arguments(function, algorithm.policy_loss_fn_args, "algorithm.policy_loss_fn_args")
     return partial(function, **bound)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from operators.loss import sft
+from operators.losses.demonstrations import sft
 from pipeline.checkpoints import copy_model_files
 from pipeline.errors import ModelError
 from pipeline.process import namespace
