@@ -102,16 +102,17 @@ def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos: fl
     """Soft adaptive policy optimisation (Gao et al. 2025, arXiv:2511.20347).
 
     loss = -A (4 / tau) sigmoid(tau (ratio - 1)), tau = tau_pos where A > 0, tau_neg elsewhere, differentiated through
-    the ratio: the weight of -A grad log pi is 4 s (1 - s) ratio, s the sigmoid: 1 at ratio 1, and it fades on both
-    sides, so nothing needs a hard clip. Averaged as seq-mean-token-mean. clip_fraction counts weights below 1/2.
+    the ratio: its gradient is -A ratio grad log pi times a gate 4 s (1 - s), s the sigmoid, which is 1 at ratio 1 and
+    fades on both sides, so nothing needs a hard clip. Averaged as seq-mean-token-mean. clip_fraction counts gates
+    below 1/2.
     """
     check_number(f"{KEY}.tau_pos", tau_pos, above=0)
     check_number(f"{KEY}.tau_neg", tau_neg, least=tau_pos)
     tau = torch.where(advantages > 0, tau_pos, tau_neg).to(logprobs.dtype)
     ratio = log_ratio(logprobs, old_logprobs).exp()
     soft = torch.sigmoid(tau * (ratio - 1.0))
-    weight = 4.0 * soft * (1.0 - soft) * ratio
-    return -advantages * 4.0 / tau * soft, statistics(logprobs, old_logprobs, weight < 0.5, soft_gate=weight)
+    gate = 4.0 * soft * (1.0 - soft)
+    return -advantages * 4.0 / tau * soft, statistics(logprobs, old_logprobs, gate < 0.5, soft_gate=gate)
 
 
 def importance_sampling(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Loss:

@@ -127,12 +127,15 @@ def test_gspo_token_takes_an_advantage_of_each_token():
 
 
 def test_sapo_is_the_papers_objective_and_fades_on_both_sides():
-    """Ratio 1: -A 4 / tau / 2. Its weight there is 1, and 4 s (1 - s) ratio elsewhere: ratio 3: s = sigmoid(2)."""
+    """Ratio 1: -A 4 / tau / 2. Its gate there is 1, and 4 s (1 - s) elsewhere: ratio 3: s = sigmoid(2), gate 0.42."""
     assert tokens(sapo, [1.0, 1.0], [1.0, -1.0])[0] == pytest.approx([-2.0, 2 / 1.05])
     s = 1 / (1 + math.exp(-2))
     expected = [-1.0, 1.0, -4 * s * (1 - s) * 3]
     assert tokens(sapo, [1.0, 1.0, 3.0], [1.0, -1.0, 1.0], gradient=True) == pytest.approx(expected)
     assert abs(tokens(sapo, [20.0], [1.0], gradient=True)[0]) < 1e-5
+    statistics = tokens(sapo, [1.0, 3.0], [1.0, 1.0])[1]
+    assert statistics["soft_gate"] == pytest.approx([1.0, 0.41997], abs=1e-5)
+    assert statistics["clip_fraction"] == [0, 1]
 
 
 def test_importance_sampling_has_no_bound():
