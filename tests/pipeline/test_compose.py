@@ -142,7 +142,7 @@ def test_a_value_of_a_stage_outside_its_bounds():
 
 
 @pytest.mark.parametrize(("override", "key"), [
-    ("seed=abc", "seed"), ("seed=null", "seed"), ("algorithm=grpo", "algorithm"), ("stages.rft.seed=abc", "seed"),
+    ("seed=abc", "seed"), ("seed=null", "seed"), ("trainer=big", "trainer"), ("stages.rft.seed=abc", "seed"),
     ("stages.rft.algorithm.repeat_times.x=4", "algorithm.repeat_times")])
 def test_a_value_of_the_wrong_type_names_the_key(override, key):
     assert f"key '{key}'" in refused(override)
