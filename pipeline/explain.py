@@ -68,11 +68,11 @@ def explain(config: dict, key: str) -> str:
     if enclosing:  # a name that only the function knows
         return _setting(config, key, enclosing, leaves[enclosing])
     below = {k: f for k, f in leaves.items() if k.startswith(general + ".")}
-    if below:
-        width = max(map(len, below))
-        return "\n".join(f"{k:<{width}}  {f.metadata['doc']}" for k, f in below.items())
-    if key in groups():
-        return f"{key}: a choice among the files of conf/{key}/: {', '.join(groups()[key])}"
+    known = groups().get(key)
+    choices = [f"{key}=NAME chooses a file of conf/{key}/: {', '.join(known)}"] if known else []
+    if below or choices:
+        width = max(map(len, below), default=0)
+        return "\n".join([*choices, *(f"{k:<{width}}  {f.metadata['doc']}" for k, f in below.items())])
     known = [*leaves, *groups(), *{k.rsplit(".", n)[0] for k in leaves for n in range(1, k.count(".") + 1)}]
     last = [k for k in leaves if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     hint = f" Did you mean {' or '.join(repr(k) for k in last)}?" if last else nearest(key, known)

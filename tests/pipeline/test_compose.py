@@ -305,3 +305,17 @@ def test_unknown_keys_wrong_types_bounds_and_rules_come_at_once():
                   "stage 'rft': buffer.train_batch_size=100 neither divides",
                   "stage 'rft': unknown key 'algorithm.repeat_tims'"):
         assert message.count(words) == 1
+
+
+@pytest.mark.parametrize(("group", "choice"), [(g, c) for g, names in groups().items() for c in names if g != "recipe"])
+def test_every_shipped_choice_of_a_group_composes_and_stays_in_its_section(group, choice, monkeypatch):
+    monkeypatch.setenv("OURO_MODEL", "models/x")
+    before = composed()
+    small = ["model.max_prompt_tokens=24", "model.max_response_tokens=12"]
+    after = compose([f"{group}={choice}", *small, *(["stages=[]"] if choice == "sft" else [])])
+    assert all(after[key] == before[key] for key in before if key not in (group, "stages"))
+
+
+def test_a_group_is_a_section_of_the_schema():
+    sections = {key.partition(".")[0] for key, _ in walk() if "." in key}
+    assert set(groups()) - {"recipe"} <= sections
