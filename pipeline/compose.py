@@ -239,7 +239,8 @@ def _rules(c: dict) -> list[str]:
     betas = c["algorithm"]["optimizer"]["betas"]
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
         problems.append(f"algorithm.optimizer.betas={betas}: needed two numbers, at least 0 and less than 1.")
-    if c["algorithm"]["algorithm_type"] == "grpo":
+    problems += _training_rules(c)
+    if c["algorithm"]["algorithm_type"] != "sft":
         problems += _rollout_rules(c)
     if c["algorithm"]["algorithm_type"] != "sft" and (model["top_p"] != 1 or model["top_k"] != -1):
         problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
@@ -254,6 +255,19 @@ def _rules(c: dict) -> list[str]:
     pipeline = c["data_processor"]["task_pipeline"]
     if pipeline["generator"] and pipeline["inputs"]:
         problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")
+    return problems
+
+
+def _training_rules(c: dict) -> list[str]:
+    """Rules for the optimizers and for DeepSpeed."""
+    problems = []
+    optimizer, trainer = c["algorithm"]["optimizer"], c["trainer"]
+    if optimizer["lr_warmup_steps"] and optimizer["lr_warmup_steps_ratio"]:
+        problems.append(f"algorithm.optimizer.lr_warmup_steps={optimizer['lr_warmup_steps']} and lr_warmup_steps_ratio="
+                        f"{optimizer['lr_warmup_steps_ratio']} exclude each other: set one to 0.")
+    if trainer["offload_param"] and trainer["zero_stage"] != 3:
+        problems.append(f"trainer.offload_param with trainer.zero_stage={trainer['zero_stage']}: only stage 3 "
+                        "parts the parameters, and can keep them in host memory. Set trainer.zero_stage=3.")
     return problems
 
 

@@ -38,9 +38,28 @@ class Optimizer:
     betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")
     eps: float = setting(1e-8, "added to the denominator", gt=0)
     weight_decay: float = setting(0.01, "decoupled weight decay", ge=0)
-    lr_scheduler_type: str = setting("constant", "shape after the warmup", choices=("constant", "cosine", "linear"))
+    lr_scheduler_type: str = setting("constant", "shape after the warmup; wsd stays at lr and falls at the end",
+                                     choices=("constant", "cosine", "linear", "wsd"))
     lr_warmup_steps: int = setting(0, "optimizer steps of linear warmup from 0", ge=0)
-    min_lr_ratio: float = setting(0.0, "last learning rate as a share of lr (cosine, linear)", ge=0, le=1)
+    lr_warmup_steps_ratio: float = setting(0.0, "the same as a share of all steps; instead of lr_warmup_steps",
+                                           ge=0, le=1)
+    lr_decay_steps: int = setting(0, "last optimizer steps in which wsd falls", ge=0)
+    lr_decay_steps_ratio: float = setting(0.1, "the same as a share of all steps; lr_decay_steps goes before",
+                                          ge=0, le=1)
+    min_lr_ratio: float = setting(0.0, "last learning rate as a share of lr (cosine, linear, wsd)", ge=0, le=1)
+
+
+@dataclass
+class CriticOptimizer(Optimizer):
+    lr: float = setting(1e-5, "peak learning rate", ge=0)
+
+
+@dataclass
+class Critic:
+    """PPO's value model; only algorithm_type=ppo has one."""
+
+    cliprange_value: float = setting(0.5, "a value may move by so much from the one that the step began with", gt=0)
+    optimizer: CriticOptimizer = section(CriticOptimizer)
 
 
 @dataclass
@@ -52,6 +71,10 @@ class Algorithm:
     advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
     policy_loss_fn: str = setting("ppo", "name in operators/loss.py", choices=("ppo", "sft"))
     policy_loss_fn_args: dict[str, Any] = setting({}, "arguments of policy_loss_fn, merged over its own defaults")
+    loss_agg_mode: str | None = setting(
+        None, "how the loss of tokens becomes one number, over the whole train batch; null: as the policy loss's paper "
+        "has it; seq-mean-token-sum-norm divides by model.max_response_tokens",
+        choices=("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"))
     optimizer: Optimizer = section(Optimizer)
 
 
@@ -171,6 +194,7 @@ class Trainer:
                              choices=("auto", "flash_attn", "varlen", "padded"), how=True)
     enable_gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass", how=True)
     offload_optimizer: bool = setting(False, "ZeRO-Offload: optimizer states in host memory", how=True)
+    offload_param: bool = setting(False, "parameters in host memory too; zero_stage=3 only", how=True)
     logprob_chunk_tokens: int = setting(4096, "positions per chunk of the output head", ge=1, how=True)
 
 

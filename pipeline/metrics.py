@@ -7,6 +7,7 @@ from pipeline.records import Score, Step
 def step_metrics(step: Step) -> dict[str, float]:
     """A step's columns under the names of the Trinity-RFT metrics; what is null is left out."""
     named = {metric: getattr(step, column) for metric, column in STEP_METRICS.items()}
+    named |= {f"actor/{name}": value for name, value in dict(step.statistics).items()}
     named["perf/rollout_tokens_per_second"] = rate(step.rollout_tokens, step.rollout_seconds)
     named["perf/train_tokens_per_second"] = rate(step.trained_tokens, step.train_seconds)
     named["perf/throughput"] = rate(step.trained_tokens, step.seconds)

@@ -33,8 +33,9 @@ USES = {
               "data_processor.task_pipeline.format"),
     "curate": ("data_processor.task_pipeline.config_path",),
     "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
-    "train": ("seed", "algorithm.algorithm_type", "algorithm.optimizer", "buffer.batch_size", "buffer.total_epochs",
-              "buffer.total_steps", "buffer.explorer_input.system_prompt", "trainer.grad_clip", "model.dtype",
+    "train": ("seed", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
+              "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps", "buffer.explorer_input.system_prompt",
+              "trainer.grad_clip", "model.dtype",
               "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
     "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
             "buffer.total_steps", "buffer.explorer_input.taskset", "trainer.grad_clip", "synchronizer", *SAMPLING),
@@ -48,6 +49,7 @@ EXTERNAL = {
     "curate": ("data_processor.task_pipeline.config_path",),
 }
 
+LOSS = ("operators/loss.py", "operators/aggregation.py")
 ADVANTAGE = ("operators/advantage.py", "operators/advantages/group.py", "operators/advantages/query.py")
 
 # kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
@@ -55,8 +57,8 @@ CODE = {
     "tasks": ("operators/generate.py",),
     "curate": ("operators/curation.py", "operators/juicer.py", "operators/reward.py"),
     "model": ("stages/model.py",),
-    "train": ("operators/loss.py",),
-    "rft": (*ADVANTAGE, "operators/loss.py", "operators/reward.py", "workflows/single_turn.py"),
+    "train": LOSS,
+    "rft": (*ADVANTAGE, *LOSS, "operators/reward.py", "workflows/single_turn.py"),
     "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
 }
 RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages")  # say what a run is, not what a stage does

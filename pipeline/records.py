@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-FORMAT = 2
+FORMAT = 3
 
 TOKENS = pa.list_(pa.int32())
 FLOATS = pa.list_(pa.float32())
@@ -100,7 +100,9 @@ class Trained:
 
     experience_id: str = column(pa.string(), "row that was trained on")
     train_step: int = column(pa.int32(), "optimizer step, from 1")
-    advantage: float = column(pa.float64(), "advantage given to every token of the row")
+    advantage: float = column(pa.float64(), "advantage of every token of the row; the mean where each has its own")
+    advantages: list[float] | None = column(
+        FLOATS, "advantage of each action token [sum of mask]; null where one number is given to all", null=True)
     staleness: int = column(pa.int32(), "trainer steps between the weights that made the row and those trained")
     train_logprobs: list[float] = column(FLOATS, "log-prob of each action token in the training pass [sum of mask]")
 
@@ -126,6 +128,7 @@ class Step:
         pa.float64(), "mean k3 estimate of KL(rollout policy || trained policy) before the update, nats", null=True
     )
     clip_fraction: float | None = column(pa.float64(), "share of tokens whose ratio was clipped", null=True)
+    statistics: dict = column(COMPONENTS, "what else the loss says of a token, by name: means over trained tokens")
     mismatch_mean: float | None = column(
         pa.float64(), "mean |rollout log-prob - train log-prob| over the tokens of rows with staleness 0", null=True
     )

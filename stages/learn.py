@@ -12,16 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-from operators import loss
-from operators.arguments import arguments
 from pipeline import checkpoints, files, records, tables
 from pipeline.background import Background
-from pipeline.errors import ModelError, StageError, pick
+from pipeline.errors import ModelError, StageError
 from pipeline.process import Context
 from stages.children import run_child
 from stages.follow import TOTAL
-from stages.learner.batches import Batch, Demonstrations, Rollouts
-from stages.learner.zero import Result, ZeroLearner, learning_rate
+from stages.learner.actor import Actor
+from stages.learner.batches import Batch, step_row
+from stages.learner.demonstrations import Demonstrations
+from stages.learner.objective import Objective
+from stages.learner.rates import learning_rate
+from stages.learner.rollouts import Rollouts
+from stages.learner.zero import Process
 
 PROBE_TOKENS = 256
 
@@ -38,30 +41,34 @@ class Trainer:
         self.ended = False
         self.measured = 0.0  # when the seconds of the last step were taken
         self.source = Demonstrations(context, self.model) if demonstrations else Rollouts(context, self._check)
-        self.loss = loss.sft if demonstrations else _policy_loss(config.algorithm)
+        self.objective = Objective(config)
+        self.process = Process.start(config.seed)
         temperature = 1.0 if demonstrations else config.model.temperature
-        self.learner = ZeroLearner(self.model, config, temperature)
+        self.actor = Actor(self.model, config, self.process, temperature)
         self.step_done = self._take_up()
+
+    @property
+    def zero_stage(self) -> int:
+        return self.context.config.trainer.zero_stage
 
     def _take_up(self) -> int:
         """Loads the newest checkpoint, if there is one; returns its step."""
         found = checkpoints.complete_checkpoints(self.context.directory)
         if not found:
             if isinstance(self.source, Rollouts):
-                self._publish(0, _arbitrary_tokens(self.learner, self.context.config))
+                self._publish(0, _arbitrary_tokens(self.actor, self.context.config))
             return 0
         newest = checkpoints.checkpoint_directory(self.context.directory, found[-1])
         made = files.read_json(newest / files.MANIFEST)["zero_stage"]
-        if made != self.learner.zero_stage:
+        if made != self.zero_stage:
             raise ModelError(f"{newest} was written with trainer.zero_stage={made}, now it is "
-                             f"{self.learner.zero_stage}. Go on with the former, or delete the stage directory to "
-                             "begin again.")
-        self.learner.load(newest)
+                             f"{self.zero_stage}. Go on with the former, or delete the stage directory to begin again.")
+        self.actor.zero.load(newest)
         self.context.log.info("goes on after step %d", found[-1])
         return found[-1]
 
     def run(self) -> None:
-        if self.learner.rank == 0:
+        if self.process.rank == 0:
             files.write_json(self.context.directory / TOTAL, {"total_steps": self.source.total_steps})
         self.measured = time.perf_counter()
         try:
@@ -69,7 +76,7 @@ class Trainer:
                 self._step(step)
         finally:
             self.ended = True
-        self.learner.close()
+        self.process.stop()
 
     def _check(self) -> None:
         """Called by the reader while it waits for rollouts."""
@@ -83,25 +90,25 @@ class Trainer:
         batch = self._batch(step)
         waited = max(batch.available - begin, 0.0)
         train = time.perf_counter()
-        result = self.learner.step(batch.rows, self.loss, lr)
+        result = self.actor.step(batch.rows, self.objective, lr)
         trained = time.perf_counter()
-        self.learner.release_cache()
+        self.actor.release_cache()
         if self.source.publishes(step):
             self._publish(step, batch.longest_row(PROBE_TOKENS))
         published = time.perf_counter()
-        rows = self.source.finish(step, batch, self._gather(result, len(batch.rows)))
+        rows = self.source.finish(step, batch, result.logprobs)
         saves = step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0
         if saves:
             self._save(step)
-        if self.learner.rank == 0:
+        if self.process.rank == 0:
             end = self.measured = time.perf_counter()
-            row = self.source.step_row(step, batch, result)
+            row = step_row(self.context, step, batch, result)
             row |= {
                 "lr": lr, "train_seconds": trained - train,
                 "publish_seconds": published - trained if self.source.publishes(step) else None,
                 "train_wait_seconds": waited, "seconds": end - begin,
                 "train_other_seconds": end - begin - (published - train) - waited,
-                "peak_memory_gib": self.learner.peak_memory_gib(),
+                "peak_memory_gib": self.actor.peak_memory_gib(),
             }
             self.writer.start(self._write, rows, records.Step(**row))
         if saves:  # last: a resumed stage goes on behind it, so the step must have left all its files
@@ -111,11 +118,14 @@ class Trainer:
     def _batch(self, step: int) -> Batch:
         """The batch of a step; begins with the next one."""
         if step == self.step_done + 1:
-            self.reader.start(self.source.batch, step)
+            self.reader.start(self._prepare, step)
         batch = self.reader.finish()
         if step < self.source.total_steps:
-            self.reader.start(self.source.batch, step + 1)
+            self.reader.start(self._prepare, step + 1)
         return batch
+
+    def _prepare(self, step: int) -> Batch:
+        return self.source.batch(self.source.cut(step))
 
     def _write(self, rows: list[records.Trained], step: records.Step) -> None:
         """The tables of a step, `steps` last: the parent reports a step when it is there."""
@@ -124,46 +134,35 @@ class Trainer:
             tables.write(tables.step_file(directory, "trained", step.step), records.Trained, rows)
         tables.write(tables.step_file(directory, "steps", step.step), records.Step, [step])
 
-    def _gather(self, result: Result, count: int) -> list[np.ndarray]:
-        """Log-probs of every row of the batch, on every rank."""
-        import torch
-
-        parts = [result.logprobs]
-        if self.learner.ranks > 1:
-            parts = [None] * self.learner.ranks
-            torch.distributed.all_gather_object(parts, result.logprobs)
-        merged = {row: values for part in parts for row, values in part.items()}
-        return [merged[row] for row in range(count)]
-
     def _publish(self, version: int, tokens: list[int]) -> None:
         """Hands weights to the explorer, with the probe that proves them. Collective under ZeRO-3."""
-        probe = {"tokens": tokens, "logprobs": self.learner.score(tokens)}
-        if self.learner.zero_stage < 3:
-            if self.learner.rank == 0:
-                checkpoints.publish(self.context.directory, version, self.learner.export, probe)
+        probe = {"tokens": tokens, "logprobs": self.actor.score(tokens)}
+        if self.zero_stage < 3:
+            if self.process.rank == 0:
+                checkpoints.publish(self.context.directory, version, self.actor.export, probe)
             return
-        state = self.learner.full_state()
+        state = self.actor.full_state()
         if state is not None:
-            export = partial(self.learner.write, state)
+            export = partial(self.actor.write, state)
             checkpoints.publish(self.context.directory, version, export, probe)
 
     def _save(self, step: int) -> None:
         """Writes a checkpoint under a hidden name."""
         temporary = self._hidden(step)
-        if self.learner.rank == 0:
+        if self.process.rank == 0:
             shutil.rmtree(temporary, ignore_errors=True)
             checkpoints.copy_model_files(self.model, temporary / "model")
-        self.learner.barrier()
+        self.process.barrier()
         try:
-            self.learner.save(temporary)
-            self.learner.export(temporary / "model")
+            self.actor.zero.save(temporary)
+            self.actor.export(temporary / "model")
         except Exception:  # a full disk, most likely: give back what was taken of it
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        self.learner.barrier()
-        if self.learner.rank == 0:
+        self.process.barrier()
+        if self.process.rank == 0:
             weights = files.hash_file(temporary / "model" / checkpoints.WEIGHTS)
-            manifest = {"step": step, "weights_hash": weights, "zero_stage": self.learner.zero_stage}
+            manifest = {"step": step, "weights_hash": weights, "zero_stage": self.zero_stage}
             files.write_json(temporary / files.MANIFEST, manifest)
             files.flush_tree(temporary)
 
@@ -172,24 +171,17 @@ class Trainer:
 
     def _keep(self, step: int) -> None:
         """Makes the checkpoint visible in one rename, and deletes old ones."""
-        if self.learner.rank == 0:
+        if self.process.rank == 0:
             final = checkpoints.checkpoint_directory(self.context.directory, step)
             shutil.rmtree(final, ignore_errors=True)
             self._hidden(step).rename(final)
             checkpoints.keep_newest(self.context.directory, self.context.config.trainer.max_checkpoints_to_keep)
-        self.learner.barrier()
+        self.process.barrier()
 
 
-def _policy_loss(algorithm):
-    """The policy loss by name, with the user's arguments bound."""
-    function = pick(loss.POLICY_LOSSES, algorithm.policy_loss_fn, "algorithm.policy_loss_fn")
-    bound = arguments(function, algorithm.policy_loss_fn_args, "algorithm.policy_loss_fn_args")
-    return partial(function, **bound)
-
-
-def _arbitrary_tokens(learner: ZeroLearner, config) -> list[int]:
+def _arbitrary_tokens(actor: Actor, config) -> list[int]:
     """Token ids to prove version 0 with: there is no rollout yet to take them from."""
-    vocabulary = learner.engine.module.model.config.vocab_size
+    vocabulary = actor.zero.module.model.config.vocab_size
     count = min(config.model.max_prompt_tokens + config.model.max_response_tokens - 1, PROBE_TOKENS)
     return np.random.default_rng(0).integers(0, vocabulary, count).tolist()
 

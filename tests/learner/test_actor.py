@@ -1,68 +1,34 @@
-"""One rank of DeepSpeed on the CPU against plain torch, and the shapes of the learning rate."""
+"""One rank of DeepSpeed on the CPU against plain torch."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from operators.loss import sft
 from pipeline.checkpoints import copy_model_files
 from pipeline.errors import ModelError
 from pipeline.process import namespace
-from stages.learner.packing import Row
-from stages.learner.zero import ZeroLearner, learning_rate
+from stages.learner.actor import Actor
+from stages.learner.objective import Objective
+from stages.learner.packing import Row, pack
+from stages.learner.zero import Process
 from tests.configs import TINY, overridden
 
-# ---------------------------------------------------------------------------------------------------- learning rate
-
-
-def rates(shape, warmup=0, least=0.0, total=10, peak=1.0):
-    given = SimpleNamespace(lr=peak, lr_scheduler_type=shape, lr_warmup_steps=warmup, min_lr_ratio=least)
-    return [learning_rate(step, total, given) for step in range(1, total + 1)]
-
-
-def test_constant():
-    assert rates("constant", least=0.5, peak=3e-4) == [3e-4] * 10  # its floor is for shapes that fall
-
-
-def test_warmup_rises_in_equal_steps_to_the_peak():
-    assert rates("constant", warmup=4)[:6] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
-
-
-def test_linear_falls_to_its_floor_at_the_last_step():
-    """2 steps up, 8 down to 0.2: 0.1 a step."""
-    assert rates("linear", warmup=2, least=0.2) == pytest.approx([0.5, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
-
-
-def test_cosine_is_half_way_down_in_the_middle():
-    found = rates("cosine", least=0.1)
-    assert found[4] == pytest.approx(0.55)  # (1 + 0.1) / 2
-    assert found[9] == pytest.approx(0.1)
-    assert found[0] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 10)) / 2)
-    assert found == sorted(found, reverse=True)
-
-
-def test_a_warmup_as_long_as_the_training_or_longer():
-    assert rates("cosine", warmup=10)[-1] == 1.0
-    assert rates("linear", warmup=20)[-1] == 0.5
-
-
-# ------------------------------------------------------------------------------------------------------- one rank
+SETTINGS = ("algorithm.algorithm_type=sft", "trainer.grad_clip=0.5", "algorithm.optimizer.weight_decay=0.1")
 
 
 @pytest.fixture(scope="module")
 def learner(tiny_model):
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
              "MASTER_PORT": "0"}
-    config = namespace(overridden(*TINY, "trainer.grad_clip=0.5", "algorithm.optimizer.weight_decay=0.1"))
+    config = namespace(overridden(*TINY, *SETTINGS))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in alone.items():
             patch.setenv(name, value)
-        made = ZeroLearner(tiny_model, config)
-        yield made
-        made.close()
+        process = Process.start(1)
+        yield Actor(tiny_model, config, process, refers=True)
+        process.stop()
 
 
 def rows():
@@ -72,8 +38,9 @@ def rows():
             for i, (p, r) in enumerate(sizes)]
 
 
-def loss(logprobs, old_logprobs, advantages):
-    return sft(logprobs)
+@pytest.fixture(scope="module")
+def loss():
+    return Objective(namespace(overridden(*TINY, *SETTINGS)))
 
 
 class PlainTorch:
@@ -99,7 +66,7 @@ class PlainTorch:
 
 
 @pytest.fixture(scope="module")
-def trained(learner, tiny_model, tmp_path_factory):
+def trained(learner, loss, tiny_model, tmp_path_factory):
     """Two steps of both, the second in many micro-batches; then a checkpoint."""
     plain = PlainTorch(tiny_model)
     directory = tmp_path_factory.mktemp("checkpoint")
@@ -107,7 +74,7 @@ def trained(learner, tiny_model, tmp_path_factory):
     learner.budget = 36  # the longest row alone
     second = learner.step(rows(), loss, 1e-3), plain.step(rows())
     learner.budget = 4096
-    learner.save(directory)
+    learner.zero.save(directory)
     return first, second, plain, directory
 
 
@@ -124,29 +91,28 @@ def test_a_step_is_that_of_plain_torch_however_it_is_cut(learner, trained):
 
 def test_log_probs_of_every_row_come_back_by_its_index(trained):
     (ours, _), _, _, _ = trained
-    assert sorted(ours.logprobs) == [0, 1, 2, 3, 4]
-    assert [len(ours.logprobs[i]) for i in range(5)] == [9, 4, 16, 1, 7]
-    total = sum(values.sum() for values in ours.logprobs.values())
+    assert [len(values) for values in ours.logprobs] == [9, 4, 16, 1, 7]
+    total = sum(values.sum() for values in ours.logprobs)
     assert -total / 37 == pytest.approx(ours.loss, abs=1e-5)
     assert 0 < ours.statistics["entropy"] <= math.log(99)
 
 
 def test_a_probe_is_scored_at_temperature_1_and_leaves_the_trainer_as_it_was(learner, trained):
     tokens = rows()[2].tokens
-    learner.engine.module.temperature = 0.5
+    learner.zero.module.temperature = 0.5
     found = learner.score(tokens)
-    assert learner.engine.module.temperature == 0.5
-    assert learner.engine.module.training
-    learner.engine.module.temperature = 1.0
+    assert learner.zero.module.temperature == 0.5
+    assert learner.zero.module.training
+    learner.zero.module.temperature = 1.0
     plain = trained[2].logprobs(Row("x", tokens, 1, [1] * 35)).tolist()
     assert found == pytest.approx(plain, abs=1e-4)
 
 
-def test_a_checkpoint_brings_back_weights_and_optimizer_exactly(learner, trained):
+def test_a_checkpoint_brings_back_weights_and_optimizer_exactly(learner, loss, trained):
     """The step after it is bit for bit the same, twice."""
     found = []
     for _ in range(2):
-        learner.load(trained[3])
+        learner.zero.load(trained[3])
         result = learner.step(rows(), loss, 1e-3)
         found.append((result.loss, {name: value.clone() for name, value in learner.full_state().items()}))
     assert found[0][0] == found[1][0]
@@ -155,7 +121,7 @@ def test_a_checkpoint_brings_back_weights_and_optimizer_exactly(learner, trained
 
 def test_exported_weights_are_read_by_transformers(learner, trained, tiny_model, tmp_path):
     copy_model_files(tiny_model, tmp_path)
-    learner.load(trained[3])
+    learner.zero.load(trained[3])
     learner.export(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, local_files_only=True)
     state = learner.full_state()
@@ -167,8 +133,54 @@ def test_a_checkpoint_of_other_ranks_is_refused(learner, trained, tmp_path):
     for rank in range(2):
         (tmp_path / "state" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
     with pytest.raises(ModelError, match=r"was written by 2 trainer ranks, now there are 1.*trainer\.ranks=2"):
-        learner.load(tmp_path)
+        learner.zero.load(tmp_path)
 
 
 def test_on_the_cpu_no_memory_is_measured(learner):
     assert learner.peak_memory_gib() is None
+
+
+# ------------------------------------------------------------------------------------------------- the whole loss
+
+
+def gradients(learner, some, objective):
+    """Of the whole batch's loss by our packing, in micro-batches of at most 40 tokens, past DeepSpeed's own hooks."""
+    learner.zero.module.entropy_gradient = objective.needs_entropy_gradient
+    named = dict(learner.zero.module.model.named_parameters())
+    micros = pack(some, 40, 0, 1, objective.row_columns, objective.aggregation)
+    loss = sum(learner._loss(micro, objective, {}, {}) for micro in micros)
+    return loss.item(), dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+
+def with_columns(some):
+    """Advantages, and log-probs of a sampling policy some way off, so that some ratios are clipped."""
+    source = torch.Generator().manual_seed(7)
+    for index, row in enumerate(some):
+        noise = torch.randn(len(row.mask), generator=source)
+        row.columns |= {"advantages": (-1.0) ** index * (index + 1) / 2, "old_logprobs": (noise / 5 - 4.6).tolist()}
+        row.mask = [int(i % 4 != 2) for i in range(len(row.mask))]
+    return some
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
+def test_the_gradient_of_a_clipped_loss_is_plain_torchs_whatever_the_aggregation(learner, trained, tiny_model, mode):
+    """The normalizer is model.max_response_tokens = 24."""
+    plain = PlainTorch(tiny_model)
+    plain.model.load_state_dict(learner.zero.module.model.state_dict())
+    objective = Objective(namespace(overridden(*TINY, f"algorithm.loss_agg_mode={mode}")))
+    some, sums, means, tokens = with_columns(rows()), [], [], 0
+    for row in some:
+        act = torch.tensor(row.mask, dtype=torch.bool)
+        logprobs = plain.logprobs(row)[act]
+        ratio = (logprobs - torch.tensor(row.columns["old_logprobs"])[act]).exp()
+        a = row.columns["advantages"]
+        each = torch.maximum(-a * ratio, -a * ratio.clamp(1 - 0.2, 1 + 0.28))
+        each = torch.minimum(each, torch.tensor(-3.0 * a)) if a < 0 else each
+        sums, means, tokens = [*sums, each.sum()], [*means, each.mean()], tokens + len(each)
+    expected = {"token-mean": sum(sums) / tokens, "seq-mean-token-sum": sum(sums) / 5,
+                "seq-mean-token-mean": sum(means) / 5, "seq-mean-token-sum-norm": sum(sums) / (5 * 24)}[mode]
+    expected.backward()
+    loss, found = gradients(learner, some, objective)
+    assert loss == pytest.approx(expected.item(), rel=1e-4)
+    for name, parameter in plain.model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, atol=2e-6, rtol=1e-4)
