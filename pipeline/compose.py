@@ -277,6 +277,9 @@ def _rollout_rules(c: dict) -> list[str]:
     problems = []
     if algorithm["advantage_fn"] == "grpo" and algorithm["repeat_times"] < 2:
         problems.append("algorithm.repeat_times=1: grpo compares the rollouts of a group, needed at least 2.")
+    if c["trainer"]["critic_warmup"] and algorithm["advantage_fn"] != "ppo":
+        problems.append(f"trainer.critic_warmup={c['trainer']['critic_warmup']} with algorithm.advantage_fn="
+                        f"{algorithm['advantage_fn']}: only ppo has a critic. Set it to 0, or advantage_fn=ppo.")
     if taskset["repeat_times"] not in (None, algorithm["repeat_times"]):
         problems.append(f"buffer.explorer_input.taskset.repeat_times={taskset['repeat_times']}: rollouts to train on "
                         f"follow algorithm.repeat_times={algorithm['repeat_times']}: set that.")

@@ -75,6 +75,8 @@ class Algorithm:
         None, "how the loss of tokens becomes one number, over the whole train batch; null: as the policy loss's paper "
         "has it; seq-mean-token-sum-norm divides by model.max_response_tokens",
         choices=("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"))
+    bypass_old_logprobs: bool = setting(True, "old log-probs of the loss: true: the rollout's; false: scored by the "
+                                              "trainer before the step, one forward more")
     optimizer: Optimizer = section(Optimizer)
 
 
@@ -95,6 +97,8 @@ class Init:
 @dataclass
 class Model:
     model_path: str | None = setting(None, "Hugging Face model directory; null with init.enable")
+    critic_model_path: str | None = setting(None, "Hugging Face model directory that ppo's critic begins with; null: "
+                                                  "the model that the stage begins with")
     init: Init = section(Init)
     dtype: str = setting("auto", "weights in training and rollout; auto: bfloat16 on GPU, float32 on CPU",
                          choices=("auto", "float32", "bfloat16"))
@@ -194,6 +198,8 @@ class Trainer:
                              choices=("auto", "flash_attn", "varlen", "padded"), how=True)
     enable_gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass", how=True)
     offload_optimizer: bool = setting(False, "ZeRO-Offload: optimizer states in host memory", how=True)
+    critic: Critic = section(Critic)
+    critic_warmup: int = setting(0, "first optimizer steps, in which only the critic learns (ppo)", ge=0)
     offload_param: bool = setting(False, "parameters in host memory too; zero_stage=3 only", how=True)
     logprob_chunk_tokens: int = setting(4096, "positions per chunk of the output head", ge=1, how=True)
 

@@ -38,7 +38,8 @@ USES = {
               "trainer.grad_clip", "model.dtype",
               "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
     "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
-            "buffer.total_steps", "buffer.explorer_input.taskset", "trainer.grad_clip", "synchronizer", *SAMPLING),
+            "buffer.total_steps", "buffer.explorer_input.taskset", "trainer.grad_clip", "trainer.critic",
+            "trainer.critic_warmup", "synchronizer", *SAMPLING),
     "evaluate": ("seed", "buffer.explorer_input.eval_tasksets", *SAMPLING),
     "report": ("project", "name"),
 }
@@ -47,6 +48,7 @@ USES = {
 EXTERNAL = {
     "tasks": ("data_processor.task_pipeline.inputs",),
     "curate": ("data_processor.task_pipeline.config_path",),
+    "rft": ("model.critic_model_path",),
 }
 
 LOSS = ("operators/loss.py", "operators/aggregation.py")

@@ -108,6 +108,15 @@ class Trained:
 
 
 @dataclass(slots=True)
+class Reference:
+    """What the reference, the model that a training stage began with, says of one row: joins to Experience by id."""
+
+    experience_id: str = column(pa.string(), "row that was scored; of a pair, task id and `/chosen` or `/rejected`")
+    reference_hash: str = column(pa.string(), "hash of the reference's weight file")
+    logprobs: list[float] = column(FLOATS, "log-prob of each action token at the trainer's temperature [sum of mask]")
+
+
+@dataclass(slots=True)
 class Step:
     """One optimizer step of a training stage, with the cost of the explorer steps that it is the first to use.
 
@@ -117,8 +126,8 @@ class Step:
     stage: str = column(pa.string(), "stage directory name, with its hash")
     step: int = column(pa.int32(), "optimizer step, from 1")
     loss: float = column(pa.float64(), "loss of the whole train batch")
-    grad_norm: float = column(pa.float64(), "global gradient norm before clipping")
-    lr: float = column(pa.float64(), "learning rate of this step")
+    grad_norm: float = column(pa.float64(), "global gradient norm before clipping; 0 while only the critic learns")
+    lr: float = column(pa.float64(), "learning rate of this step; 0 while only the critic learns")
     trained_rows: int = column(pa.int32(), "rows in the train batch")
     trained_tokens: int = column(pa.int64(), "tokens through the training forward and backward, prompt included")
     entropy: float | None = column(pa.float64(), "mean entropy of the policy over the trained tokens, nats", null=True)
@@ -149,6 +158,13 @@ class Step:
     train_other_seconds: float = column(pa.float64(), "trainer: reading, SQL, checkpoints; waits excluded")
     train_wait_seconds: float = column(pa.float64(), "trainer: waiting for experience")
     seconds: float = column(pa.float64(), "wall time from step to step, waits included")
+    vf_loss: float | None = column(pa.float64(), "critic: clipped squared error of the batch, halved", null=True)
+    vf_clipfrac: float | None = column(pa.float64(), "critic: share of tokens whose clipped error is larger", null=True)
+    vf_explained_variance: float | None = column(
+        pa.float64(), "critic: 1 - Var(returns - values) / Var(returns) before the step; null also for equal returns",
+        null=True)
+    critic_grad_norm: float | None = column(pa.float64(), "critic: gradient norm before clipping", null=True)
+    critic_lr: float | None = column(pa.float64(), "critic: learning rate of this step", null=True)
     peak_memory_gib: float | None = column(pa.float64(), "peak accelerator memory; null on CPU", null=True)
 
 
@@ -222,6 +238,7 @@ TABLES: dict[str, type] = {
     "rejected": Rejected,
     "experience": Experience,
     "trained": Trained,
+    "reference": Reference,
     "steps": Step,
     "rollouts": Rollout,
     "samples": Sample,

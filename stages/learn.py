@@ -4,6 +4,7 @@ Started by stages/train.py (demonstrations) and stages/rft.py (experience). The 
 a batch comes from, and which loss it meets, differs (stages/learner/batches.py).
 """
 
+import dataclasses
 import gc
 import shutil
 import time
@@ -15,18 +16,23 @@ import numpy as np
 from pipeline import checkpoints, files, records, tables
 from pipeline.background import Background
 from pipeline.errors import ModelError, StageError
+from pipeline.external import resolve
 from pipeline.process import Context
 from stages.children import run_child
 from stages.follow import TOTAL
-from stages.learner.actor import Actor
-from stages.learner.batches import Batch, step_row
+from stages.learner.actor import Actor, Result
+from stages.learner.batches import Batch, Cut, step_row
+from stages.learner.critic import Critic
 from stages.learner.demonstrations import Demonstrations
+from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
 from stages.learner.rates import learning_rate
+from stages.learner.reference import References
 from stages.learner.rollouts import Rollouts
 from stages.learner.zero import Process
 
 PROBE_TOKENS = 256
+WITH_CRITIC = ("ppo",)  # advantages that need values
 
 
 class Trainer:
@@ -44,8 +50,21 @@ class Trainer:
         self.objective = Objective(config)
         self.process = Process.start(config.seed)
         temperature = 1.0 if demonstrations else config.model.temperature
-        self.actor = Actor(self.model, config, self.process, temperature)
+        refers = "ref_logprobs" in self.objective.row_columns
+        self.actor = Actor(self.model, config, self.process, temperature, refers)
+        self.critic = None if demonstrations else self._open_critic()
+        self.estimates = Estimates(
+            self.actor, References(context, self.model, self.actor) if refers else None, self.critic,
+            recompute=not demonstrations and not config.algorithm.bypass_old_logprobs,
+        )
         self.step_done = self._take_up()
+
+    def _open_critic(self) -> Critic | None:
+        config = self.context.config
+        if config.algorithm.advantage_fn not in WITH_CRITIC:
+            return None
+        path = config.model.critic_model_path
+        return Critic(checkpoints.model_directory(resolve(path)) if path else self.model, config, self.process)
 
     @property
     def zero_stage(self) -> int:
@@ -64,6 +83,8 @@ class Trainer:
             raise ModelError(f"{newest} was written with trainer.zero_stage={made}, now it is "
                              f"{self.zero_stage}. Go on with the former, or delete the stage directory to begin again.")
         self.actor.zero.load(newest)
+        if self.critic:
+            self.critic.load(newest)
         self.context.log.info("goes on after step %d", found[-1])
         return found[-1]
 
@@ -86,11 +107,10 @@ class Trainer:
 
     def _step(self, step: int) -> None:
         begin = self.measured  # so that what the last step did after its record counts too
-        lr = learning_rate(step, self.source.total_steps, self.context.config.algorithm.optimizer)
         batch = self._batch(step)
         waited = max(batch.available - begin, 0.0)
         train = time.perf_counter()
-        result = self.actor.step(batch.rows, self.objective, lr)
+        result, learnt = self._learn(step, batch)
         trained = time.perf_counter()
         self.actor.release_cache()
         if self.source.publishes(step):
@@ -103,8 +123,8 @@ class Trainer:
         if self.process.rank == 0:
             end = self.measured = time.perf_counter()
             row = step_row(self.context, step, batch, result)
-            row |= {
-                "lr": lr, "train_seconds": trained - train,
+            row |= learnt | {
+                "train_seconds": trained - train,
                 "publish_seconds": published - trained if self.source.publishes(step) else None,
                 "train_wait_seconds": waited, "seconds": end - begin,
                 "train_other_seconds": end - begin - (published - train) - waited,
@@ -115,17 +135,33 @@ class Trainer:
             self.writer.finish()
             self._keep(step)
 
+    def _learn(self, step: int, batch: Batch) -> tuple[Result, dict]:
+        """The optimizer steps of a train step; fields of the step record. In the critic's warmup the policy rests."""
+        trainer, total = self.context.config.trainer, self.source.total_steps
+        values = {}
+        if self.critic:
+            critic_lr = learning_rate(step, total, trainer.critic.optimizer)
+            values = dataclasses.asdict(self.critic.step(batch.rows, critic_lr))
+        updates = self.critic is None or step > trainer.critic_warmup
+        lr = learning_rate(step, total, self.context.config.algorithm.optimizer) if updates else 0.0
+        return self.actor.step(batch.rows, self.objective, lr, updates), {"lr": lr, **values}
+
     def _batch(self, step: int) -> Batch:
         """The batch of a step; begins with the next one."""
         if step == self.step_done + 1:
             self.reader.start(self._prepare, step)
-        batch = self.reader.finish()
+        found = self.reader.finish()
+        if isinstance(found, Cut):
+            self.estimates.add(found.rows, found.origins)
+            found = self.source.batch(found)
         if step < self.source.total_steps:
             self.reader.start(self._prepare, step + 1)
-        return batch
+        return found
 
-    def _prepare(self, step: int) -> Batch:
-        return self.source.batch(self.source.cut(step))
+    def _prepare(self, step: int) -> Cut | Batch:
+        """In the background: all of a batch, or as much as needs no forward of a model."""
+        cut = self.source.cut(step)
+        return cut if self.estimates.needed and isinstance(cut, Cut) else self.source.batch(cut)
 
     def _write(self, rows: list[records.Trained], step: records.Step) -> None:
         """The tables of a step, `steps` last: the parent reports a step when it is there."""
@@ -155,6 +191,8 @@ class Trainer:
         self.process.barrier()
         try:
             self.actor.zero.save(temporary)
+            if self.critic:
+                self.critic.save(temporary)
             self.actor.export(temporary / "model")
         except Exception:  # a full disk, most likely: give back what was taken of it
             shutil.rmtree(temporary, ignore_errors=True)

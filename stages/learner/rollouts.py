@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -21,6 +21,7 @@ from stages.learner.packing import Row
 # what an advantage may ask of experience, and what a train batch takes from it
 COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "prompt_tokens", "response_tokens",
            "rollout_logprobs", "action_mask", "reward", "reward_components", "accuracy", "status", "weights_version")
+ESTIMATES = ("old_logprobs", "ref_logprobs", "values")  # stages/learner/estimates.py
 ROLLOUT_COST = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
                 "other_seconds": "explore_other_seconds", "wait_seconds": "explore_wait_seconds"}
 
@@ -43,7 +44,8 @@ class Rollouts:
         self.session = tables.connect()
         self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
         self.session.register("nothing", tables.to_arrow([], records.Experience))
-        self.advantage(self._usable("nothing"))  # a wrong argument is refused before anything is waited for
+        nothing = Cut(0, [], [], self._usable("nothing"), 0, 0, 0.0, {})
+        self.advantage(_with_estimates(nothing, ESTIMATES))  # a wrong argument is refused before anything is waited for
 
     def publishes(self, step: int) -> bool:
         return self.schedule.publishes(step)
@@ -103,7 +105,8 @@ class Rollouts:
         facts = cut.table.select(["position", "reward", "accuracy", "group_id", "weights_version"]).to_pydict()
         made = []
         place = {row.id: index for index, row in enumerate(cut.rows)}
-        found = self.advantage(cut.table)
+        made_by_models = [name for name in ESTIMATES if isinstance(cut.rows[0].columns.get(name), np.ndarray)]
+        found = self.advantage(_with_estimates(cut, made_by_models))
         for id_, *values in zip(found["experience_id"].to_pylist(), *_columns(found), strict=True):
             if cut.begin <= facts["position"][place[id_]] < cut.end:
                 made.append((place[id_], values))
@@ -145,6 +148,15 @@ class Rollouts:
             _trained(row, step, age, scored)
             for row, age, scored in zip(batch.rows, batch.staleness, logprobs, strict=True)
         ]
+
+
+def _with_estimates(cut: Cut, names: Iterable[str]) -> pa.Table:
+    """The table of a cut with columns that models gave its rows, as list<double> [R]."""
+    table = cut.table
+    for name in names:
+        made = pa.array([row.columns[name] for row in cut.rows], pa.list_(pa.float64()))
+        table = table.drop_columns([name] if name in table.column_names else []).append_column(name, made)
+    return table
 
 
 def _columns(found: pa.Table) -> list[list]:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -12,23 +13,14 @@ from pipeline.process import namespace
 from stages.learner.actor import Actor
 from stages.learner.objective import Objective
 from stages.learner.packing import Row, pack
-from stages.learner.zero import Process
 from tests.configs import TINY, overridden
 
 SETTINGS = ("algorithm.algorithm_type=sft", "trainer.grad_clip=0.5", "algorithm.optimizer.weight_decay=0.1")
 
 
 @pytest.fixture(scope="module")
-def learner(tiny_model):
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
-             "MASTER_PORT": "0"}
-    config = namespace(overridden(*TINY, *SETTINGS))
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in alone.items():
-            patch.setenv(name, value)
-        process = Process.start(1)
-        yield Actor(tiny_model, config, process, refers=True)
-        process.stop()
+def learner(tiny_model, process):
+    return Actor(tiny_model, namespace(overridden(*TINY, *SETTINGS)), process, refers=True)
 
 
 def rows():
@@ -134,6 +126,30 @@ def test_a_checkpoint_of_other_ranks_is_refused(learner, trained, tmp_path):
         (tmp_path / "state" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
     with pytest.raises(ModelError, match=r"was written by 2 trainer ranks, now there are 1.*trainer\.ranks=2"):
         learner.zero.load(tmp_path)
+
+
+def test_the_reference_is_the_model_that_training_began_with(learner, trained, tiny_model):
+    """After two steps the policy has moved; scoring with the reference leaves it, bit for bit, where it was."""
+    learner.zero.load(trained[3])
+    before = {name: value.clone() for name, value in learner.full_state().items()}
+    found, own = learner.reference_logprobs(rows()), learner.score_rows(rows())
+    plain = PlainTorch(tiny_model)
+    for row, values, moved in zip(rows(), found, own, strict=True):
+        torch.testing.assert_close(torch.from_numpy(values), plain.logprobs(row).detach(), atol=1e-5, rtol=0)
+        assert np.abs(values - moved).max() > 1e-3
+    assert all(torch.equal(value, before[name]) for name, value in learner.full_state().items())
+    assert learner.zero.module.training
+
+
+def test_without_an_update_a_step_measures_what_it_would_learn_from(learner, loss, trained):
+    learner.zero.load(trained[3])
+    before = {name: value.clone() for name, value in learner.full_state().items()}
+    measured = learner.step(rows(), loss, 1e-3, update=False)
+    assert all(torch.equal(value, before[name]) for name, value in learner.full_state().items())
+    learnt = learner.step(rows(), loss, 1e-3)
+    assert (measured.loss, measured.statistics, measured.tokens) == (learnt.loss, learnt.statistics, learnt.tokens)
+    assert (measured.grad_norm, learnt.grad_norm > 0) == (0.0, True)
+    assert all((a == b).all() for a, b in zip(measured.logprobs, learnt.logprobs, strict=True))
 
 
 def test_on_the_cpu_no_memory_is_measured(learner):

@@ -15,10 +15,10 @@ from tests.factories import row
 class StandIn:
     """An actor whose weights are the number of steps it has made; it is its own DeepSpeed engine."""
 
-    def __init__(self, model, config, process, temperature):
+    def __init__(self, model, config, process, temperature, refers):
         self.steps, self.rates, self.zero = 0, [], self
 
-    def step(self, rows, objective, lr):
+    def step(self, rows, objective, lr, update):
         self.steps += 1
         self.rates.append(lr)
         scores = [np.zeros(sum(r.mask), np.float32) for r in rows]
