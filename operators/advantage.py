@@ -4,12 +4,25 @@ function(batch: pyarrow.Table, **arguments) -> pyarrow.Table with the columns `e
 for the whole response or list<float64> [R] for each of its tokens, and for a critic `returns`, list<float64> [R].
 `batch` holds the usable rows of the explorer steps that a train batch is cut from. A row that is missing in the answer
 is not trained on; one that comes twice is trained on twice. What an operation must know of the batch it finds there;
-a column that is absent or null is a DataError.
+a column that is absent or null is a DataError, and so is a reward that is not a finite number.
 """
 
-from operators.advantages import group
+from operators.advantages import group, steps, token
 
 ADVANTAGES = {
+    "asymre": group.asymre,
+    "dr_grpo": group.dr_grpo,
+    "gigpo": steps.gigpo,
     "grpo": group.grpo,
+    "jsd": token.jsd,
+    "on_policy_distill": token.on_policy_distill,
+    "opmd": group.opmd,
+    "ppo": token.ppo,
+    "raft": group.raft,
+    "rec": group.rec,
     "reinforce": group.reinforce,
+    "reinforceplusplus": token.reinforceplusplus,
+    "remax": token.remax,
+    "rloo": group.rloo,
+    "step_wise_grpo": steps.step_wise_grpo,
 }

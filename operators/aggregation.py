@@ -34,8 +34,22 @@ def token_weights(mode: str, lengths: np.ndarray, normalizer: float | None = Non
     return weights / (normalizer or lengths.max()) if mode == "seq-mean-token-sum-norm" else weights
 
 
+def token_weights_by_kind(mode: str, lengths: np.ndarray, kinds: np.ndarray,
+                          normalizer: float | None = None) -> np.ndarray:
+    """`token_weights` of each kind of rows by itself, float64 [R]: the sum of means, one per kind.
+
+    kinds: [R], any values. With one kind this is `token_weights`. A loss that mixes expert rows and rollouts by a share
+    mu needs it: in a common mean the share would be that of the tokens, not mu.
+    """
+    lengths, kinds = np.asarray(lengths, np.int64), np.asarray(kinds)
+    weights = np.zeros(len(lengths))
+    for kind in np.unique(kinds):
+        weights[kinds == kind] = token_weights(mode, lengths[kinds == kind], normalizer)
+    return weights
+
+
 def _token_mean(lengths: np.ndarray) -> np.ndarray:
-    """Sum over all tokens / their number: long responses weigh more (DAPO, Yu et al. 2025, arXiv:2503.14476, eq. 8)."""
+    """Sum over all tokens / their number: long responses weigh more (DAPO, Yu et al. 2025, arXiv:2503.14476)."""
     return np.full(len(lengths), 1.0 / lengths.sum())
 
 

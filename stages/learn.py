@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline import checkpoints, files, records, tables
+from pipeline.algorithms import PAIR_TYPES
 from pipeline.background import Background
 from pipeline.errors import ModelError, StageError
 from pipeline.external import resolve
@@ -26,6 +27,7 @@ from stages.learner.critic import Critic
 from stages.learner.demonstrations import Demonstrations
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
+from stages.learner.preferences import Preferences
 from stages.learner.rates import learning_rate
 from stages.learner.reference import References
 from stages.learner.rollouts import Rollouts
@@ -33,6 +35,7 @@ from stages.learner.zero import Process
 
 PROBE_TOKENS = 256
 WITH_CRITIC = ("ppo",)  # advantages that need values
+GIVEN = {"sft": Demonstrations} | dict.fromkeys(PAIR_TYPES, Preferences)  # others train on rollouts
 
 
 class Trainer:
@@ -41,22 +44,23 @@ class Trainer:
     def __init__(self, context: Context):
         self.context, config = context, context.config
         self.model = checkpoints.model_directory(context.inputs["model"])
-        demonstrations = config.algorithm.algorithm_type == "sft"
         self.writer = Background()  # writes the tables of one step while the next is computed
         self.reader = Background()  # cuts the batch of the next step meanwhile, if its rollouts are there
         self.ended = False
         self.measured = 0.0  # when the seconds of the last step were taken
-        self.source = Demonstrations(context, self.model) if demonstrations else Rollouts(context, self._check)
         self.objective = Objective(config)
+        given = GIVEN.get(config.algorithm.algorithm_type)
+        self.source = given(context, self.model) if given else Rollouts(context, self._check)
+        self.terms = {"kl_loss_fn": self.objective.kl} | ({} if given else {"kl_penalty_fn": self.source.penalty})
         self.process = Process.start(config.seed)
-        temperature = 1.0 if demonstrations else config.model.temperature
-        refers = "ref_logprobs" in self.objective.row_columns
-        self.actor = Actor(self.model, config, self.process, temperature, refers)
-        self.critic = None if demonstrations else self._open_critic()
-        self.estimates = Estimates(
-            self.actor, References(context, self.model, self.actor) if refers else None, self.critic,
-            recompute=not demonstrations and not config.algorithm.bypass_old_logprobs,
-        )
+        refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())
+        self.actor = Actor(self.model, config, self.process, 1.0 if given else config.model.temperature, refers)
+        references = References(context, self.model, self.actor) if refers else None
+        if given and references:
+            references.add(self.source.rows, [0] * len(self.source.rows))
+        self.critic = None if given else self._open_critic()
+        recompute = not given and not config.algorithm.bypass_old_logprobs
+        self.estimates = Estimates(self.actor, None if given else references, self.critic, recompute)
         self.step_done = self._take_up()
 
     def _open_critic(self) -> Critic | None:
@@ -78,13 +82,15 @@ class Trainer:
                 self._publish(0, _arbitrary_tokens(self.actor, self.context.config))
             return 0
         newest = checkpoints.checkpoint_directory(self.context.directory, found[-1])
-        made = files.read_json(newest / files.MANIFEST)["zero_stage"]
-        if made != self.zero_stage:
-            raise ModelError(f"{newest} was written with trainer.zero_stage={made}, now it is "
+        manifest = files.read_json(newest / files.MANIFEST)
+        if manifest["zero_stage"] != self.zero_stage:
+            raise ModelError(f"{newest} was written with trainer.zero_stage={manifest['zero_stage']}, now it is "
                              f"{self.zero_stage}. Go on with the former, or delete the stage directory to begin again.")
         self.actor.zero.load(newest)
         if self.critic:
             self.critic.load(newest)
+        for name, term in self.terms.items():
+            term.kl_coef = manifest["kl_coef"][name]
         self.context.log.info("goes on after step %d", found[-1])
         return found[-1]
 
@@ -144,7 +150,13 @@ class Trainer:
             values = dataclasses.asdict(self.critic.step(batch.rows, critic_lr))
         updates = self.critic is None or step > trainer.critic_warmup
         lr = learning_rate(step, total, self.context.config.algorithm.optimizer) if updates else 0.0
-        return self.actor.step(batch.rows, self.objective, lr, updates), {"lr": lr, **values}
+        self.objective.step = step
+        result = self.actor.step(batch.rows, self.objective, lr, updates)
+        term, kl = self.objective.kl, result.statistics.get("kl_loss")
+        coefficient = {"kl_loss_coef": term.kl_coef} if term else {}
+        if term and updates:
+            term.steer(kl, len(batch.rows))
+        return result, {"lr": lr, **values, **coefficient}
 
     def _batch(self, step: int) -> Batch:
         """The batch of a step; begins with the next one."""
@@ -200,7 +212,8 @@ class Trainer:
         self.process.barrier()
         if self.process.rank == 0:
             weights = files.hash_file(temporary / "model" / checkpoints.WEIGHTS)
-            manifest = {"step": step, "weights_hash": weights, "zero_stage": self.zero_stage}
+            coefficients = {name: term.kl_coef for name, term in self.terms.items()}
+            manifest = {"step": step, "weights_hash": weights, "zero_stage": self.zero_stage, "kl_coef": coefficients}
             files.write_json(temporary / files.MANIFEST, manifest)
             files.flush_tree(temporary)
 

@@ -1,4 +1,4 @@
-"""How an advantage function reads its batch: required columns, finite rewards, SQL over the view `batch`."""
+"""How an advantage function reads its batch: required columns, finite numbers, SQL over the view `batch`."""
 
 import numpy as np
 import pyarrow as pa
@@ -6,20 +6,18 @@ import pyarrow.compute as pc
 
 from pipeline.errors import DataError
 
-# column -> what makes it
+TRAINER, EXPLORER = "the trainer of the stage rft", "the explorer of the stage rft"
+# column -> what makes it; every other one is the explorer's
 MADE_BY = {
-    "turn": "the explorer of the stage rft, with a workflow of several turns",
-    "state_hash": "the explorer of the stage rft, with a workflow that gives state_hash",
-    "step_reward": "the explorer of the stage rft, with a workflow that gives step_reward",
-    "baseline_reward": "the explorer of the stage rft, which scores a greedy rollout of each task",
-    "token_rewards": "the trainer of the stage rft, before it asks for advantages",
-    "values": "the critic in the trainer of the stage rft",
-    "teacher_logprobs": "the trainer of the stage rft, with a teacher model",
-    "old_logprobs": "the trainer of the stage rft, before it asks for advantages",
-    "entropies": "the trainer of the stage rft, when it recomputes the old log-probs",
-    "centred_logprobs": "the trainer of the stage rft, when it recomputes the old log-probs",
+    "turn": f"{EXPLORER}, with a workflow of several turns",
+    "state_hash": f"{EXPLORER}, with a workflow that tells states apart",
+    "step_reward": f"{EXPLORER}, with a workflow that rewards single steps",
+    "baseline_reward": f"{EXPLORER}, from a greedy rollout of each task",
+    "token_rewards": f"{TRAINER}, before it asks for advantages",
+    "values": f"the critic of {TRAINER}",
+    "teacher_logprobs": f"{TRAINER}, with a teacher model",
+    "old_logprobs": f"{TRAINER}, before it asks for advantages",
 }
-EXPLORER = "the explorer of the stage rft"
 
 
 def require(batch: pa.Table, *columns: str) -> None:
@@ -36,18 +34,20 @@ def require(batch: pa.Table, *columns: str) -> None:
 
 
 def require_finite(batch: pa.Table, *columns: str) -> None:
-    """`require`, and DataError for a NaN or an infinity: it would spread over the whole group, or batch."""
+    """`require` for columns of numbers, and DataError for a NaN or an infinity, which would spread over a group."""
     require(batch, *columns)
     for name in columns:
-        array = batch[name].combine_chunks()
-        ragged = pa.types.is_list(array.type)
-        values = (array.flatten() if ragged else array).to_numpy(zero_copy_only=False)
-        wrong = np.flatnonzero(~np.isfinite(values))
-        if len(wrong):
-            row = pc.list_parent_indices(array)[wrong[0]].as_py() if ragged else wrong[0]
-            raise DataError(f"column '{name}' is {values[wrong[0]]} in row {batch['experience_id'][row]}, and not a "
-                            f"finite number in {len(wrong)} places. A response that cannot be judged must have a "
-                            "status that is not ok, never a NaN.")
+        refuse_infinite(batch, name)
+
+
+def refuse_infinite(batch: pa.Table, name: str) -> None:
+    """Raises DataError for a NaN or an infinity in a column of numbers; null is let pass."""
+    values = pc.fill_null(batch[name], 0).to_numpy()
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        raise DataError(f"column '{name}' is {values[wrong[0]]} in row {batch['experience_id'][wrong[0]]}, and not a "
+                        f"finite number in {len(wrong)} of {len(batch)} rows. A response that cannot be judged must "
+                        "have a status that is not ok, never a NaN.")
 
 
 def ask(batch: pa.Table, query: str, *columns: str) -> pa.Table:

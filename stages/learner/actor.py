@@ -77,6 +77,8 @@ class Actor:
         columns = {name: self.zero.to_device(values) for name, values in micro.columns.items()}
         columns["rows"] = self.zero.to_device(micro.row_in_micro)
         columns["logprobs"], columns["entropy"] = self.zero.forward(micro)
+        columns["prox_logprobs"] = columns["logprobs"].detach()  # one step a batch: those are the policy's before it
+        columns["step"] = torch.tensor(objective.step)
         loss, statistics = objective(columns)
         total = (loss * self.zero.to_device(micro.weights)).sum()
         with torch.no_grad():

@@ -10,6 +10,8 @@ from pipeline.process import Context
 from stages.learner.actor import Result
 from stages.learner.packing import Row
 
+STEP_STATISTICS = ("entropy", "kl", "kl_loss", "clip_fraction")  # those with a column of their own
+
 
 @dataclass
 class Cut:
@@ -50,7 +52,7 @@ class Batch:
 
 def step_row(context: Context, step: int, batch: Batch, result: Result) -> dict:
     """The fields of a step record that the batch and its training give; the rest null."""
-    own = {name: result.statistics[name] for name in ("entropy", "kl", "clip_fraction") if name in result.statistics}
+    own = {name: value for name, value in result.statistics.items() if name in STEP_STATISTICS}
     others = {name: value for name, value in result.statistics.items() if name not in own}
     empty = dict.fromkeys(records.schema(records.Step).names)
     return empty | {

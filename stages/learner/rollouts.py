@@ -10,13 +10,16 @@ import pyarrow as pa
 
 from operators.advantage import ADVANTAGES
 from operators.arguments import arguments
+from operators.correction import importance_correction, mismatch
 from pipeline import records, tables
 from pipeline.errors import StageError, pick
 from pipeline.process import Context
 from pipeline.schedule import rft_schedule
 from pipeline.waiting import wait_for
 from stages.learner.batches import Batch, Cut, mean
+from stages.learner.objective import KLTerm, correction_arguments
 from stages.learner.packing import Row
+from stages.learner.penalty import penalised
 
 # what an advantage may ask of experience, and what a train batch takes from it
 COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "prompt_tokens", "response_tokens",
@@ -41,6 +44,8 @@ class Rollouts:
         function = pick(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
         bound = arguments(function, algorithm.advantage_fn_args, "algorithm.advantage_fn_args")
         self.advantage = partial(function, **bound)
+        self.penalty = KLTerm.of(algorithm, "kl_penalty_fn")
+        self.correction = correction_arguments(algorithm) or {"level": "token"}  # measured even where it is not taken
         self.session = tables.connect()
         self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
         self.session.register("nothing", tables.to_arrow([], records.Experience))
@@ -106,7 +111,13 @@ class Rollouts:
         made = []
         place = {row.id: index for index, row in enumerate(cut.rows)}
         made_by_models = [name for name in ESTIMATES if isinstance(cut.rows[0].columns.get(name), np.ndarray)]
-        found = self.advantage(_with_estimates(cut, made_by_models))
+        table = _with_estimates(cut, made_by_models)
+        measured = {}
+        if self.penalty:
+            table, kl = penalised(table, self.penalty)
+            measured = {"kl_penalty": kl, "kl_penalty_coef": self.penalty.kl_coef}
+            self.penalty.steer(kl, len(table))
+        found = self.advantage(table)
         for id_, *values in zip(found["experience_id"].to_pylist(), *_columns(found), strict=True):
             if cut.begin <= facts["position"][place[id_]] < cut.end:
                 made.append((place[id_], values))
@@ -117,7 +128,7 @@ class Rollouts:
         rows = [self._with_advantage(cut.rows[index], *values) for index, values in made]
         chosen = {name: [column[index] for index, _ in made] for name, column in facts.items()}
         staleness = [cut.step - 1 - version for version in chosen["weights_version"]]
-        return Batch(rows, cut.available, staleness, cut.facts | _facts(rows, chosen, staleness))
+        return Batch(rows, cut.available, staleness, cut.facts | measured | _facts(rows, chosen, staleness))
 
     @staticmethod
     def _with_advantage(row: Row, advantage, returns=None) -> Row:
@@ -137,17 +148,23 @@ class Rollouts:
 
     def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
         """What the step made of each row; measures on the way how far rollout and training log-probs are apart."""
-        fresh = [
-            np.abs(row.of_actions("rollout_logprobs") - scored)
-            for row, age, scored in zip(batch.rows, batch.staleness, logprobs, strict=True) if age == 0
-        ]
-        gaps = np.concatenate(fresh) if fresh else np.zeros(0)
-        batch.facts |= {"mismatch_mean": float(gaps.mean()) if gaps.size else None,
-                        "mismatch_max": float(gaps.max()) if gaps.size else None}
+        fresh = [index for index, age in enumerate(batch.staleness) if age == 0]
+        if fresh:
+            batch.facts |= self._mismatch([batch.rows[index] for index in fresh], [logprobs[index] for index in fresh])
         return [
             _trained(row, step, age, scored)
             for row, age, scored in zip(batch.rows, batch.staleness, logprobs, strict=True)
         ]
+
+    def _mismatch(self, rows: list[Row], logprobs: list[np.ndarray]) -> dict[str, float]:
+        """How far the rollout engine's log-probs are from the trainer's where the weights are the same."""
+        import torch
+
+        ours, engines = (torch.from_numpy(np.concatenate(parts))
+                         for parts in (logprobs, [row.of_actions("rollout_logprobs") for row in rows]))
+        row_of = torch.from_numpy(np.repeat(np.arange(len(rows)), [len(values) for values in logprobs]))
+        weights, bounded = importance_correction(ours, engines, row_of, **self.correction)
+        return mismatch(ours, engines, weights, **bounded)
 
 
 def _with_estimates(cut: Cut, names: Iterable[str]) -> pa.Table:

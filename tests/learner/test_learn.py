@@ -79,7 +79,8 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]  # 2 was deleted
     assert trainer.actor.rates == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0])
     last = checkpoints.checkpoint_directory(stage.directory, 5)
-    assert files.read_json(last / files.MANIFEST) == {"step": 5, "weights_hash": files.hash_text("5"), "zero_stage": 1}
+    assert files.read_json(last / files.MANIFEST) == {"step": 5, "weights_hash": files.hash_text("5"), "zero_stage": 1,
+                                                      "kl_coef": {"kl_loss_fn": 0.001}}
     assert (last / "model" / "config.json").exists()
     assert [p.name for p in (stage.directory / "checkpoints").glob(".*")] == []
     step = tables.read(tables.step_file(stage.directory, "steps", 2), records.Step).to_pylist()[0]

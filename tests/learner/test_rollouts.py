@@ -1,5 +1,7 @@
 """Train batches: cut from the experience table by hand-made steps."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -126,6 +128,11 @@ def test_what_a_step_made_of_its_rows_is_said_and_the_gap_is_measured_on_fresh_r
     made = source.finish(1, batch, scored)
     assert batch.facts["mismatch_max"] == pytest.approx(0.25)
     assert batch.facts["mismatch_mean"] == pytest.approx(0.25 / 5)  # 1 token of row 0, 4 of row 3
+    w = math.exp(-0.25)  # trainer / rollout on the one token; 1 on the four
+    assert batch.facts["kl_rollout_trainer"] == pytest.approx((w - 1 + 0.25) / 5)
+    assert batch.facts["kl_trainer_rollout"] == pytest.approx((w * -0.25 - w + 1) / 5)
+    assert batch.facts["effective_sample_size"] == pytest.approx((4 + w) ** 2 / (5 * (4 + w * w)))
+    assert batch.facts["corrected_fraction"] == 0.0
     assert [(r.experience_id, r.train_step, r.staleness) for r in made] == [
         ("1/0", 1, 0), ("1/1", 1, 1), ("1/2", 1, 1), ("1/3", 1, 0)]
     assert tables.to_arrow(made, records.Trained)["train_logprobs"].to_pylist()[1] == [-9.0, -9.0]
@@ -143,7 +150,90 @@ def test_without_fresh_rows_there_is_no_gap(stage):
     batch = batch_of(source, 1)
     batch.staleness = [1] * 4
     source.finish(1, batch, [np.zeros(i + 1, np.float32) for i in range(4)])
-    assert batch.facts["mismatch_mean"] is None
+    assert "mismatch_mean" not in batch.facts
+
+
+def test_weights_over_the_threshold_are_counted_as_the_correction_bounds_them(stage):
+    """Rollout -0.5, trainer 0: w = e^0.5 = 1.65, over a threshold of 1.5 in row 0 alone: one of five tokens."""
+    context = stage("algorithm.bypass_old_logprobs=false", "algorithm.rollout_correction.threshold=1.5")
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
+    source = Rollouts(context)
+    batch = batch_of(source, 1)
+    batch.staleness = [0, 1, 1, 0]
+    source.finish(1, batch, [np.full(i + 1, s, np.float32) for i, s in enumerate((0.0, 0.0, 0.0, -0.5))])
+    assert batch.facts["corrected_fraction"] == pytest.approx(1 / 5)
+    assert batch.facts["effective_sample_size"] == pytest.approx((4 + 1.5) ** 2 / (5 * (4 + 1.5**2)))
+
+
+def with_reference(source, step, values):
+    """The cut of a step, whose rows the reference gives these log-probs a token."""
+    cut = source.cut(step)
+    for row_, value in zip(cut.rows, values, strict=True):
+        row_.columns["ref_logprobs"] = np.full(len(row_.mask), value, np.float32)
+    return cut
+
+
+def test_a_penalty_is_taken_off_the_reward_of_group_advantages_too(stage):
+    """All rewards 1, so nothing to learn; k1 = -0.5 + 1 = 0.5 a token in row 1 (two tokens), 0 in the others.
+
+    coef 0.2: rewards of the first group 1 and 0.8: std sqrt(0.02), so +-0.1 / 0.1414 = +-0.7071. The reported reward
+    stays 1. Mean KL: 2 of 10 tokens have 0.5.
+    """
+    context = stage("algorithm.kl_penalty_fn=k1", "algorithm.kl_penalty_fn_args.kl_coef=0.2")
+    explore(context, 1, [1.0] * 4)
+    source = Rollouts(context)
+    batch = source.batch(with_reference(source, 1, [-0.5, -1.0, -0.5, -0.5]))
+    assert [r.columns["advantages"] for r in batch.rows] == pytest.approx([0.7071, -0.7071, 0, 0], abs=1e-4)
+    assert (batch.facts["reward"], batch.facts["kl_penalty_coef"]) == (1.0, 0.2)
+    assert batch.facts["kl_penalty"] == pytest.approx(0.1)
+
+
+def test_a_penalty_reaches_the_very_token_and_its_coefficient_adapts(stage):
+    """REINFORCE++ on rows of 1 to 4 tokens with reward 0 and k1 = 0.5 in row 3: token rewards -0.1 each there, so sums
+    from behind -0.4, -0.3, -0.2, -0.1, and 0 in the six other tokens: mean -0.1, squares 0.3 - 10 x 0.01 = 0.2, std
+    sqrt(0.2 / 9)."""
+    adaptive = "algorithm.kl_penalty_fn_args={kl_coef: 0.2, adaptive: true, target_kl: 0.1, horizon: 100}"
+    context = stage("algorithm.kl_penalty_fn=k1", adaptive, "algorithm.advantage_fn=reinforceplusplus")
+    explore(context, 1, [0.0] * 4)
+    source = Rollouts(context)
+    batch = source.batch(with_reference(source, 1, [-0.5, -0.5, -0.5, -1.0]))
+    std = math.sqrt(0.2 / 9)
+    assert batch.rows[3].columns["advantages"] == pytest.approx([(g + 0.1) / std for g in (-0.4, -0.3, -0.2, -0.1)])
+    assert batch.rows[0].columns["advantages"] == pytest.approx([0.1 / std])
+    assert batch.facts["kl_penalty_coef"] == 0.2
+    assert source.penalty.kl_coef == pytest.approx(0.2 * (1 + 0.2 * 4 / 100))  # KL 0.2 is twice the target
+    made = source.finish(1, batch, [np.zeros(i + 1, np.float32) for i in range(4)])
+    assert made[3].advantages == pytest.approx(batch.rows[3].columns["advantages"])
+    assert made[3].advantage == pytest.approx(-0.15 / std)
+
+
+def test_gae_takes_the_critics_values_and_gives_it_returns(stage):
+    """Reward 1 at the end, V = 0.25 throughout, gamma = lambda = 1: G = 1 - V everywhere, so whitened 0; returns 1."""
+    context = stage("algorithm.advantage_fn=ppo", "algorithm.advantage_fn_args={}")
+    explore(context, 1, [1.0] * 4)
+    source = Rollouts(context)
+    cut = source.cut(1)
+    for row_ in cut.rows:
+        row_.columns["values"] = np.full(len(row_.mask), 0.25, np.float32)
+    batch = source.batch(cut)
+    assert batch.rows[2].columns["advantages"] == pytest.approx([0.0] * 3)
+    assert batch.rows[2].columns["returns"] == pytest.approx([1.0] * 3)
+
+
+def test_rows_that_an_advantage_leaves_out_are_not_trained_on(stage):
+    """The second group's rewards are equal."""
+    context = stage("algorithm.advantage_fn_args={std_threshold: 0.0}")
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    assert [r.id for r in batch_of(Rollouts(context), 1).rows] == ["1/0", "1/1"]
+    explore(context, 1, [1.0] * 4)
+    with pytest.raises(StageError, match=r"trainer step 1 has no row left: algorithm\.advantage_fn=grpo dropped all"):
+        batch_of(Rollouts(context), 1)
+
+
+def test_rows_that_an_advantage_gives_twice_are_trained_on_twice(stage):
+    context = stage("algorithm.advantage_fn_args={std_threshold: 0.0, duplicate_experiences: true}")
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    assert [r.id for r in batch_of(Rollouts(context), 1).rows] == ["1/0", "1/0", "1/1", "1/1"]
 
 
 def test_the_stage_publishes_and_ends_as_the_schedule_says(stage):
@@ -158,7 +248,7 @@ def test_the_stage_publishes_and_ends_as_the_schedule_says(stage):
 @pytest.mark.parametrize(("override", "words"), [
     ("algorithm.advantage_fn=grop", r"unknown algorithm\.advantage_fn 'grop'. Did you mean 'grpo'\?"),
     ("algorithm.advantage_fn_args.epsilom=1", r"'grpo' has no argument 'epsilom'. Did you mean 'epsilon'\?"),
-    ("algorithm.advantage_fn_args.epsilon=0", "needed a number greater than 0")])
+    ("algorithm.advantage_fn_args.epsilon=0", "needed a finite number greater than 0")])
 def test_an_advantage_that_does_not_exist_is_refused(stage, override, words):
     with pytest.raises(ConfigError, match=words):
         Rollouts(stage(override))

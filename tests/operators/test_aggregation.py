@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.aggregation import AGGREGATIONS, token_weights
+from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
 from pipeline.errors import ConfigError
 
 LENGTHS = [3, 1, 0]
@@ -26,6 +26,15 @@ def test_the_weight_of_a_token(mode, normalizer, weights):
 def test_a_batch_without_tokens_weighs_nothing(mode):
     assert token_weights(mode, [0, 0]).tolist() == [0, 0]
     assert token_weights(mode, []).tolist() == []
+
+
+def test_kinds_are_averaged_apart():
+    """Rows of 3 and 1 tokens of one kind, of 2 of the other: 1/4 a token there, 1/2 here."""
+    assert token_weights_by_kind("token-mean", [3, 2, 1], ["a", "b", "a"]).tolist() == [1 / 4, 1 / 2, 1 / 4]
+    by_row = token_weights_by_kind("seq-mean-token-mean", [3, 2, 1], [0, 1, 0])
+    assert by_row.tolist() == pytest.approx([1 / 6, 1 / 2, 1 / 2])
+    for mode in AGGREGATIONS:
+        assert token_weights_by_kind(mode, LENGTHS, [1, 1, 1]).tolist() == token_weights(mode, LENGTHS).tolist()
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any), st.sampled_from(list(AGGREGATIONS)))
