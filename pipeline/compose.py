@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeline import axes
 from pipeline import config as settings
 from pipeline.errors import ConfigError, nearest
 from pipeline.schedule import Schedule
@@ -22,6 +23,7 @@ SECRETS = re.compile(r"((^|_)(api_?key|password|passwd|secret)|(access|auth|api|
 
 def compose(overrides: list[str]) -> dict[str, Any]:
     """The whole configuration as plain dicts and lists, checked. Raises ConfigError with every problem found."""
+    axes.refuse(overrides)
     for_stages = [o for o in overrides if o.lstrip("+~").startswith("stages.")]
     config = _hydra(_allow_new_arguments(_known([o for o in overrides if o not in for_stages])))
     for override in for_stages:
@@ -31,7 +33,8 @@ def compose(overrides: list[str]) -> dict[str, Any]:
         own = check(effective(config, stage)) + _stage_name_problems(stage["stage_name"])
         problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]
     if problems:
-        raise ConfigError("the configuration has problems:\n  " + "\n  ".join(dict.fromkeys(problems)))
+        distinct = list(dict.fromkeys(problems))
+        raise ConfigError("the configuration has problems:\n  " + "\n  ".join(distinct), distinct)
     return config
 
 
@@ -88,7 +91,7 @@ def _known(overrides: list[str]) -> list[str]:
         if not (key in leaves or plain in leaves or key in sections or free):
             problems.append(f"unknown key '{key}'.{nearest(key, [*leaves, *groups()])}")
     if problems:
-        raise ConfigError("\n  ".join(problems) + "\n`ouro config show` prints every key.")
+        raise ConfigError("\n  ".join(problems) + "\n`ouro config show` prints every key.", problems)
     return overrides
 
 
@@ -144,9 +147,9 @@ def _override_stage(config: dict, override: str) -> None:
         parsed = OverridesParser.create().parse_override(override)
     except HydraException as error:
         raise ConfigError(f"'{override}' is no override ({error}); write stages.<stage_name>.key=value.") from error
-    if parsed.is_delete() or parsed.is_sweep_override():
-        raise ConfigError(f"'{override}': needed one value, stages.<stage_name>.key=value. A list is [1,2], a text "
-                          "with commas goes in quotes; a stage is left out by another list `stages`.")
+    if parsed.is_delete():
+        raise ConfigError(f"'{override}': needed one value, stages.<stage_name>.key=value. A stage is left out by "
+                          "another list `stages`.")
     _, name, *path = parsed.key_or_group.split(".")
     names = [s.get("stage_name") for s in config["stages"]]
     if name not in names or not path:

@@ -13,7 +13,14 @@ class OuroError(Exception):
 
 
 class ConfigError(OuroError):
-    """A setting that does not exist, has the wrong type, or lies outside its bounds."""
+    """A setting that does not exist, has the wrong type, or lies outside its bounds.
+
+    problems: the message in parts that each say one thing, so that those of several configurations can be counted.
+    """
+
+    def __init__(self, message: str, problems: Iterable[str] = ()):
+        super().__init__(message)
+        self.problems = list(problems) or [message]
 
 
 class DataError(OuroError):

@@ -57,7 +57,8 @@ CODE = {
     "rft": ("operators/advantage.py", "operators/loss.py", "operators/reward.py", "workflows/single_turn.py"),
     "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
 }
-RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages")  # say what a run is, not what a stage does
+# say what a run is, not what a stage does
+RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep.max_points")
 
 HEAVY = ("train", "rft", "evaluate")
 
