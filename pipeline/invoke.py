@@ -14,23 +14,24 @@ SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` 
 
 def run(arguments) -> int:
     """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt."""
-    from pipeline import view
-    from pipeline.launch import make_checked_plan
+    from pipeline import outcome
+    from pipeline.launch import MULTIRUN, make_plan_or_sweep
 
-    plan = make_checked_plan(arguments.overrides)
-    shown = view.of_plan(plan)
+    words = [MULTIRUN, *arguments.overrides] if arguments.multirun else arguments.overrides
+    plan = make_plan_or_sweep(words)
+    shown = outcome.of(plan)
     if shown.complete and not arguments.snakemake:
         plan.freeze()  # the run's view may show another configuration
         print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete")
-        print(view.summary(shown))
+        print(outcome.conclude(shown))
         return 0
     before = _made(plan)
     environment = os.environ | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
-    code = _wait_for(snakemake_command(arguments.overrides, arguments.snakemake), environment)
-    if code == 0 and _made(plan) != before:  # a dry run makes nothing
-        print(view.summary(shown))
+    code = _wait_for(snakemake_command(words, arguments.snakemake), environment)
+    if (code == 0 or arguments.multirun) and _made(plan) != before:  # a dry run makes nothing
+        print(outcome.conclude(shown))
     if code not in (0, INTERRUPTED):
-        print(view.what_failed(shown, code), file=sys.stderr)
+        print(outcome.what_failed(shown, code), file=sys.stderr)
     return code
 
 
@@ -51,12 +52,13 @@ def snakemake_command(overrides: list[str], extra: list[str]) -> list[str]:
     """The snakemake command line. Overrides travel as a JSON list, which snakemake reads as YAML: any character passes.
 
     (Of a plain text snakemake would strip the quotes at its ends and read the rest as YAML.) An option stands behind
-    --config, which takes every word up to the next one; of two --cores the last counts.
+    --config, which takes every word up to the next one; of two --cores the last counts. A stage that fails stops
+    what needs it and nothing else, also with a workflow profile that is not ours.
     """
     elsewhere = [] if Path.cwd() == HOME else ["--snakefile", str(HOME / "Snakefile"), "--directory", str(Path.cwd())]
     text = json.dumps(overrides, ensure_ascii=False)
     config = ["--config", f"overrides={text}"] if overrides else []
-    return [sys.executable, "-m", "snakemake", *elsewhere, *config, "--cores", "all", *extra]
+    return [sys.executable, "-m", "snakemake", *elsewhere, *config, "--cores", "all", "--keep-going", *extra]
 
 
 def _made(plan) -> dict[str, int]:
