@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 SERIES = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04")
-INK, MUTED, GRID = "#010101", "#020202", "#030303"
-VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)",
+INK, MUTED, GRID, CARD = "#010101", "#020202", "#030303", "#040404"
+VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", CARD: "var(--card)",
              **{colour: f"var(--s{i})" for i, colour in enumerate(SERIES, 1)}}
 PART_SERIES = {"rollout": 1, "training": 1, "sync": 2, "publishing": 2, "other": 3, "waiting": 4}  # the same everywhere
 MOST_POINTS = 300  # of a curve; more are averaged in equal bins

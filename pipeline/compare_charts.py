@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.charts import GRID, INK, MUTED, SERIES, blank, inline
+from pipeline.axes import plain
+from pipeline.charts import CARD, GRID, INK, MUTED, SERIES, blank, inline
 
 INCHES = (7.6, 3.4)
 MOST_SERIES = len(SERIES)
@@ -28,7 +29,7 @@ def scatter(name: str, label: str, x: Sequence[Any], scores: Sequence[Scored], s
         _intervals(axes, [place[x[i]] for i in mine], [scores[i] for i in mine], SERIES[index],
                    (index - (len(kinds) - 1) / 2) * APART)
     best = max(range(len(x)), key=lambda i: scores[i][0])
-    return inline(figure, name, f"score by {label}, {len(x)} runs: best {scores[best][0]:.1%} at {x[best]}")
+    return inline(figure, name, f"score by {label}, {len(x)} runs: best {scores[best][0]:.1%} at {word(x[best])}")
 
 
 def _intervals(axes, x: list[float], scores: list[Scored], colour: str, shift: float) -> None:
@@ -52,11 +53,11 @@ def scale_of(axes, label: str, values: Sequence[Any]) -> dict[Any, float]:
         axes.set_xticks(range(len(distinct)), [str(value) for value in distinct])
         axes.set_xlim(-0.6, len(distinct) - 0.4)
         return {value: float(i) for i, value in enumerate(distinct)}
-    if logarithmic(distinct):
-        axes.set_xscale("log")
+    axes.set_xscale("log" if logarithmic(distinct) else "linear")
+    axes.xaxis.set_major_formatter(lambda value, _: word(value))
+    axes.set_xticks([], minor=True)
     if len(distinct) <= MOST_TICKS:
-        axes.set_xticks(distinct, [f"{value:g}" for value in distinct])
-        axes.set_xticks([], minor=True)
+        axes.set_xticks(distinct)
     if len(distinct) == 1:
         axes.set_xlim(distinct[0] - 1, distinct[0] + 1)
     return {value: value for value in distinct}
@@ -84,8 +85,8 @@ def parallel(name: str, columns: dict[str, Sequence[Any]], scores: Sequence[Scor
         axes.plot(range(len(columns) + 1), heights[i], color=SERIES[0] if best else MUTED, solid_capstyle="round",
                   linewidth=2.4 if best else 1.1, alpha=1.0 if best else 0.2 + 0.5 * heights[i][-1])
     ticks = {f"{v:.1%}": (v - low) / (high - low) if high > low else 0.5 for v in (low, (low + high) / 2, high)}
-    _uprights(axes, [*columns, "score"], [*({_word(v): at for v, at in place.items()} for place in places), ticks])
-    won = ", ".join(f"{label} {column[order[-1]]}" for label, column in columns.items())
+    _uprights(axes, [*columns, "score"], [*({word(v): at for v, at in place.items()} for place in places), ticks])
+    won = ", ".join(f"{label} {word(column[order[-1]])}" for label, column in columns.items())
     return inline(figure, name, f"parallel coordinates of {len(values)} runs: best {high:.1%} at {won}")
 
 
@@ -111,8 +112,9 @@ def _uprights(axes, labels: list[str], ticks: list[dict[str, float]]) -> None:
     for x, values in enumerate(ticks):
         axes.plot([x, x], [0, 1], color=GRID, linewidth=1.2, zorder=0)
         shown = list(values.items())
-        for word, height in shown if len(shown) <= MOST_TICKS else (shown[0], shown[-1]):
-            axes.text(x + 0.025, height, word, size=8, color=MUTED, va="center")
+        for text, height in shown if len(shown) <= MOST_TICKS else (shown[0], shown[-1]):
+            axes.text(x + 0.025, height, text, size=8, color=MUTED, va="center", zorder=9,
+                      bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1.0, "alpha": 0.85})
 
 
 def ordered(values: Sequence[Any]) -> list[Any]:
@@ -125,5 +127,6 @@ def _numeric(values: Sequence[Any]) -> bool:
     return all(isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v) for v in values)
 
 
-def _word(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+def word(value: Any) -> str:
+    """A value as a label: four digits of a number, `1e-6` for 1e-06."""
+    return plain(f"{value:.4g}") if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)

@@ -222,8 +222,9 @@ def _check_one(key: str, value: Any, bounds: dict) -> list[str]:
 def _rules(c: dict) -> list[str]:
     """Rules between keys."""
     model, init = c["model"], c["model"]["init"]
-    problems = [f"{key}={c[key]!r}: needed letters, digits, '_', '-' and '.', beginning with none of the last two; it "
-                "becomes a directory name." for key in ("project", "name") if not re.fullmatch(r"\w[\w.-]*", c[key])]
+    problems = [f"{key}={c[key]!r}: needed letters, digits, '_', '-', '.', '+', '=' and ',', beginning with a letter, a "
+                "digit or '_'; it becomes a directory name." for key in ("project", "name")
+                if not re.fullmatch(r"\w[\w.,=+-]*", c[key])]
     if init["enable"] and model["model_path"]:
         problems.append("model.model_path and model.init.enable exclude each other: set one.")
     if init["enable"] and init["hidden_size"] % (32 * init["num_attention_heads"]):

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parent.parent  # where Snakefile and conf/ are
@@ -26,8 +27,7 @@ def run(arguments) -> int:
         print(outcome.conclude(shown))
         return 0
     before = _made(plan)
-    environment = os.environ | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
-    code = _wait_for(snakemake_command(words, arguments.snakemake), environment)
+    code = start(words, arguments.snakemake)
     if (code == 0 or arguments.multirun) and _made(plan) != before:  # a dry run makes nothing
         print(outcome.conclude(shown))
     if code not in (0, INTERRUPTED):
@@ -35,8 +35,16 @@ def run(arguments) -> int:
     return code
 
 
+def start(overrides: list[str], extra: list[str]) -> int:
+    """Runs snakemake over what the overrides mean; its exit code, or INTERRUPTED. extra: words for snakemake."""
+    environment = os.environ | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
+    return _wait_for(snakemake_command(overrides, extra), environment)
+
+
 def _wait_for(command: list[str], environment: dict[str, str]) -> int:
     """The exit code of a command, or INTERRUPTED. Ctrl-C reaches it from the terminal too: it ends its own jobs."""
+    if threading.current_thread() is not threading.main_thread():  # only that one hears Ctrl-C
+        return subprocess.Popen(command, env=environment).wait()
     interrupts: list[int] = []
     usual = signal.getsignal(signal.SIGINT)
     if usual is not signal.SIG_IGN:  # a handler, not SIG_IGN, which the command would inherit

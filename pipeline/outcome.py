@@ -24,13 +24,9 @@ def _compared(shown: SweepView) -> str:
     rows = compared([shown], METRIC)
     write(shown, rows, METRIC)
     done = sum(entry.view.complete for entry in shown.entries)
-    shared = sum(len(entry.view.stages) for entry in shown.entries) - len(shown.stages)
-    return "\n".join([
-        as_table(answer(rows)).rsplit("\n", 1)[0],
-        f"{shown.run}: {done} of {len(rows)} points complete, {len(shown.stages)} stages made once instead of "
-        f"{len(shown.stages) + shared}" if shared else f"{shown.run}: {done} of {len(rows)} points complete",
-        f"report: {shown.report}",
-    ])
+    apart = sum(len(entry.view.stages) for entry in shown.entries)
+    counted = f"{shown.run}: {done} of {len(rows)} points complete; {len(shown.stages)} stages, {apart} without sharing"
+    return "\n".join([as_table(answer(rows)).rsplit("\n", 1)[0], counted, f"report: {shown.report}"])
 
 
 def what_failed(shown: View | SweepView, code: int) -> str:
