@@ -103,18 +103,12 @@ def _allow_new_arguments(overrides: list[str]) -> list[str]:
 
 def _hydra(overrides: list[str]) -> dict[str, Any]:
     import yaml
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException, OverrideParseException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    if "schema.yaml" not in ConfigStore.instance().repo:
-        ConfigStore.instance().store(name="schema", node=_schema())
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            return OmegaConf.to_container(hydra_compose("config", overrides), resolve=True)
+        return OmegaConf.to_container(_composed(overrides), resolve=True)
     except OmegaConfBaseException as error:
         raise _explain(error, "conf/") from error
     except HydraException as error:
@@ -125,6 +119,33 @@ def _hydra(overrides: list[str]) -> dict[str, Any]:
         raise ConfigError(which + re.sub(r"\n.*--multirun.*", "", str(error))) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"a file of conf/ is no YAML: {error}") from error
+
+
+def _composed(overrides: list[str]):
+    """What Hydra composes. Its files are read once for each choice of groups: the points of a sweep share that.
+
+    The values are set by the function with which Hydra itself does it, after the groups (hydra-core is pinned).
+    """
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    of_groups = [o.input_line for o in parsed if o.key_or_group in groups()]
+    config = copy.deepcopy(_groups_composed(CONF, tuple(of_groups)))
+    ConfigLoaderImpl._apply_overrides_to_config([o for o in parsed if o.input_line not in of_groups], config)
+    return config
+
+
+@cache
+def _groups_composed(directory: Path, overrides: tuple[str, ...]):
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+
+    if "schema.yaml" not in ConfigStore.instance().repo:
+        ConfigStore.instance().store(name="schema", node=_schema())
+    with initialize_config_dir(str(directory), version_base="1.3"):
+        return hydra_compose("config", list(overrides))
 
 
 def _explain(error, where: str) -> ConfigError:
