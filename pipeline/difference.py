@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import DataError
+from pipeline.errors import ConfigError, DataError
 
 ABSENT = "not there"
 
@@ -25,7 +25,10 @@ def side(root: Path, text: str) -> Side:
     from pipeline import sweep_view
     from pipeline.launch import make_checked_plan
 
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"'{text}' cannot be split into key=value words ({error}); needed shell quotes in pairs.") from error
     if not sweep_view.is_known(root, text) and all("=" in word for word in words):
         plan = make_checked_plan(words)
         return Side(text or "(no overrides)", plan.config, {s.name: Path(s.directory).name for s in plan.stages})
@@ -78,14 +81,23 @@ def says_how(key: str) -> bool:
 def told(a: Side, b: Side) -> list[str]:
     """The lines of the answer. Values that look like a secret are compared, and shown as ***."""
     from pipeline.compose import mask_secrets
-    from pipeline.explain import shown
     from pipeline.query import Answer, as_table
 
     keys = differing([a.config, b.config])
     values = [flatten(mask_secrets(one.config)) for one in (a, b)]
-    rows = [(key, *(shown(v[key]) if key in v else ABSENT for v in values)) for key in keys]
+    rows = [(key, *(_value(v, key) for v in values)) for key in keys]
     lines = [as_table(Answer(["key", a.title, b.title], rows)).rsplit("\n", 1)[0]] if rows else ["no setting differs"]
     return [*lines, "", *_stages(a.stages, b.stages)]
+
+
+def _value(flat: dict[str, Any], key: str) -> str:
+    """A value as one would write it; for a setting that one stage does not have of its own, that of all stages."""
+    from pipeline.explain import shown
+
+    if key in flat:
+        return shown(flat[key])
+    of_all = key.split(".", 2)[2] if key.startswith("stages.") and key.count(".") > 1 else ""
+    return f"{shown(flat[of_all])} (of all stages)" if of_all in flat else ABSENT
 
 
 def _stages(a: dict[str, str], b: dict[str, str]) -> list[str]:

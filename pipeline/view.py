@@ -83,7 +83,8 @@ def choose(known: list, root: Path, name: str | None):
     names = [v.run for v in known]
     if exact:
         raise DataError(f"'{name}' is the name of several runs; say which: {', '.join(v.run for v in exact)}.")
-    raise DataError(f"no run '{name}'.{nearest(name, names)} Known: {', '.join(sorted(names))}.")
+    likely = nearest(name, [*names, *(n.split("/", 1)[1] for n in names)])
+    raise DataError(f"no run '{name}'.{likely} Known: {', '.join(sorted(names))}.")
 
 
 # ------------------------------------------------------------------------------------------------ state of a stage
