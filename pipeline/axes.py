@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from pipeline.errors import ConfigError
@@ -90,8 +89,8 @@ def _problem(word: str, parsed: dict, words: list[str]) -> str | None:
     override = parsed[word]
     key = override.key_or_group
     if override.is_interval_sweep():
-        return (f"'{word}': an interval has no points to list. Write the values, or choice(...), or range(...); a search "
-                "that decides point after point is in docs/sweeps.md.")
+        return (f"'{word}': an interval has no points to list. Write the values, or choice(...), or range(...); a "
+                "search that decides point after point is in docs/sweeps.md.")
     if getattr(override.value(), "shuffle", False):
         return f"'{word}': the points of a sweep run side by side, so their order means nothing; leave shuffle out."
     if key in OF_ALL_POINTS:
@@ -125,8 +124,8 @@ def refuse(words: list[str]) -> None:
     for word in words:
         override = _parsed(word)
         if override is not None and override.is_sweep_override():
-            raise ConfigError(f"'{word}' stands for several values; needed one. A sweep over them is `ouro run -m` with "
-                              f"the same words; a list is [1,2]; a text with commas goes in quotes: "
+            raise ConfigError(f"'{word}' stands for several values; needed one. A sweep over them is `ouro run -m` "
+                              "with the same words; a list is [1,2]; a text with commas goes in quotes: "
                               f"\"{override.key_or_group}='a,b'\".")
 
 

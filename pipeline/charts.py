@@ -88,7 +88,7 @@ def stack(name: str, title: str, x: np.ndarray, parts: dict[str, np.ndarray]) ->
 
 
 def blank(percent: bool, inches: tuple[float, float] = INCHES, place: tuple = (0.125, 0.11, 0.865, 0.82)):
-    """A figure with one pair of axes in the page's colours. place: left, bottom, width, height, shares of the figure."""
+    """A figure with one pair of axes in the page's colours. place: left, bottom, width, height as shares of it."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -126,6 +126,7 @@ def inline(figure, name: str, words: str) -> str:
     for colour, variable in VARIABLES.items():
         body = body.replace(colour, variable)
     body = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", body).replace("xlink:href", "href")
+    body = re.sub(r" font-family: [^;\"]*;?", "", body)  # the page's
     return re.sub(r"\s*\n\s*", " ", body).replace("<svg", f'<svg role="img" aria-label="{html.escape(words)}"', 1)
 
 

@@ -15,7 +15,6 @@ from pipeline.records import Score
 from pipeline.sweep_view import SweepView
 from pipeline.view import View
 
-
 METRIC = "sampled_accuracy"
 
 
@@ -43,7 +42,8 @@ def compared(shown: list[View | SweepView], metric: str = METRIC) -> list[Row]:
     runs = list({run.run: run for one in shown for run in sweep_view.runs_of(one)}.values())
     found = [last_scores(run) for run in runs]
     _refuse_unknown(metric, found)
-    rows = [Row(run.run, run.path, differs, sweep_view.reached(run), {s.taskset: s for s in scores if s.metric == metric})
+    rows = [Row(run.run, run.path, differs, sweep_view.reached(run),
+                {s.taskset: s for s in scores if s.metric == metric})
             for run, differs, scores in zip(runs, what_differs(shown, runs), found, strict=True)]
     return sorted(rows, key=lambda row: -1.0 if row.value is None else row.value, reverse=True)
 

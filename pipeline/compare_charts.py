@@ -19,7 +19,8 @@ APART = 5.0  # points between the intervals of two series at the same place
 Scored = tuple[float, float, float]  # value and its 95% interval
 
 
-def scatter(name: str, label: str, x: Sequence[Any], scores: Sequence[Scored], series: Sequence[Any] | None = None) -> str:
+def scatter(name: str, label: str, x: Sequence[Any], scores: Sequence[Scored],
+            series: Sequence[Any] | None = None) -> str:
     """Scores with their intervals against one setting. series: values of a second one, a colour each."""
     figure, axes = blank(True, INCHES, (0.075, 0.15, 0.91, 0.8))
     place = scale_of(axes, label, x)

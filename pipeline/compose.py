@@ -15,6 +15,7 @@ from typing import Any
 from pipeline import axes
 from pipeline import config as settings
 from pipeline.errors import ConfigError, nearest
+from pipeline.hydra_files import composed
 from pipeline.schedule import Schedule
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -108,7 +109,7 @@ def _hydra(overrides: list[str]) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        return OmegaConf.to_container(_composed(overrides), resolve=True)
+        return OmegaConf.to_container(composed(CONF, tuple(groups()), _schema(), overrides), resolve=True)
     except OmegaConfBaseException as error:
         raise _explain(error, "conf/") from error
     except HydraException as error:
@@ -119,33 +120,6 @@ def _hydra(overrides: list[str]) -> dict[str, Any]:
         raise ConfigError(which + re.sub(r"\n.*--multirun.*", "", str(error))) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"a file of conf/ is no YAML: {error}") from error
-
-
-def _composed(overrides: list[str]):
-    """What Hydra composes. Its files are read once for each choice of groups: the points of a sweep share that.
-
-    The values are set by the function with which Hydra itself does it, after the groups (hydra-core is pinned).
-    """
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    of_groups = [o.input_line for o in parsed if o.key_or_group in groups()]
-    config = copy.deepcopy(_groups_composed(CONF, tuple(of_groups)))
-    ConfigLoaderImpl._apply_overrides_to_config([o for o in parsed if o.input_line not in of_groups], config)
-    return config
-
-
-@cache
-def _groups_composed(directory: Path, overrides: tuple[str, ...]):
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.config_store import ConfigStore
-
-    if "schema.yaml" not in ConfigStore.instance().repo:
-        ConfigStore.instance().store(name="schema", node=_schema())
-    with initialize_config_dir(str(directory), version_base="1.3"):
-        return hydra_compose("config", list(overrides))
 
 
 def _explain(error, where: str) -> ConfigError:
@@ -243,8 +217,8 @@ def _check_one(key: str, value: Any, bounds: dict) -> list[str]:
 def _rules(c: dict) -> list[str]:
     """Rules between keys."""
     model, init = c["model"], c["model"]["init"]
-    problems = [f"{key}={c[key]!r}: needed letters, digits, '_', '-', '.', '+', '=' and ',', beginning with a letter, a "
-                "digit or '_'; it becomes a directory name." for key in ("project", "name")
+    problems = [f"{key}={c[key]!r}: needed letters, digits, '_', '-', '.', '+', '=' and ',', beginning with a letter, "
+                "a digit or '_'; it becomes a directory name." for key in ("project", "name")
                 if not re.fullmatch(r"\w[\w.,=+-]*", c[key])]
     if init["enable"] and model["model_path"]:
         problems.append("model.model_path and model.init.enable exclude each other: set one.")

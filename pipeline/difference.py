@@ -21,14 +21,14 @@ class Side:
 
 
 def side(root: Path, text: str) -> Side:
-    """A run by its name (its frozen configuration), or what the overrides in `text` compose; '' is the default recipe."""
+    """A run by its name (its frozen configuration), or what the overrides in `text` compose ('': the default)."""
     from pipeline import sweep_view
     from pipeline.launch import make_checked_plan
 
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f"'{text}' cannot be split into key=value words ({error}); needed shell quotes in pairs.") from error
+        raise ConfigError(f"'{text}' cannot be split into key=value words ({error}); needed quotes in pairs.") from error
     if not sweep_view.is_known(root, text) and all("=" in word for word in words):
         plan = make_checked_plan(words)
         return Side(text or "(no overrides)", plan.config, {s.name: Path(s.directory).name for s in plan.stages})
@@ -36,7 +36,8 @@ def side(root: Path, text: str) -> Side:
         raise DataError(f"'{text}': needed the name of one run, or overrides alone (key=value), in quotes.")
     shown = sweep_view.find(root, text)
     if isinstance(shown, sweep_view.SweepView):
-        raise DataError(f"{shown.run} is a sweep; name two of its points: {', '.join(e.view.run for e in shown.entries)}.")
+        points = ", ".join(entry.view.run for entry in shown.entries)
+        raise DataError(f"{shown.run} is a sweep; name two of its points: {points}.")
     return Side(shown.run, frozen(shown.path), {s.name: s.directory.name for s in shown.stages})
 
 

@@ -46,7 +46,8 @@ def split_overrides(given: Any) -> list[str]:
 
 
 def load_plan(given: dict[str, Any]):
-    """The plan, or with `-m` the sweep, for snakemake's `config`; on a user's mistake prints it and ends the process with exit code 2.
+    """The plan, or with `-m` the sweep, for snakemake's `config`; a user's mistake is printed and ends the process
+    with exit code 2.
 
     From here on `python` is the interpreter that runs Snakemake, whether or not its environment is activated: the
     rules call it.

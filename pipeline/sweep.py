@@ -1,8 +1,8 @@
 """A sweep: the plans of all points of `ouro run -m`, as one graph in which a stage that several points share is once.
 
 Stages with the same identity lie in the same directory, so the union of the plans needs no comparison of settings.
-A point is a run like any other, `runs/<project>/<sweep>-<what differs>/`; the sweep is `runs/<project>/<sweep>/sweep.json`,
-which names its points.
+A point is a run like any other, `runs/<project>/<sweep>-<what differs>/`; the sweep is the file
+`runs/<project>/<sweep>/sweep.json`, which names its points.
 """
 
 from collections import Counter
@@ -149,7 +149,7 @@ def _shared(configs: list[dict]) -> tuple[str, str, str]:
     for key in ("project", "checkpoint_root_dir"):
         values = {config[key] for config in configs}
         if len(values) > 1:
-            raise ConfigError(f"the points have {len(values)} values of {key} ({', '.join(sorted(values))}); a sweep has "
-                              f"one: write {key}=VALUE.")
+            raise ConfigError(f"the points have {len(values)} values of {key} ({', '.join(sorted(values))}); a sweep "
+                              f"has one: write {key}=VALUE.")
     plan = configs[0]
     return plan["project"], axes.joined(config["name"] for config in configs), plan["checkpoint_root_dir"]

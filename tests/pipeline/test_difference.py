@@ -17,8 +17,9 @@ def squeezed(*blocks: str) -> list[str]:
 
 
 def test_stages_are_compared_by_name_and_other_lists_by_number():
-    assert flatten({"a": {"b": 1, "c": {}}, "stages": [{"stage_name": "rft", "seed": 2}], "l": [1, 2], "e": [{"x": 3}]}
-                   ) == {"a.b": 1, "a.c": {}, "stages.rft.stage_name": "rft", "stages.rft.seed": 2, "l": [1, 2], "e.0.x": 3}
+    nested = {"a": {"b": 1, "c": {}}, "stages": [{"stage_name": "rft", "seed": 2}], "l": [1, 2], "e": [{"x": 3}]}
+    assert flatten(nested) == {"a.b": 1, "a.c": {}, "stages.rft.stage_name": "rft", "stages.rft.seed": 2, "l": [1, 2],
+                               "e.0.x": 3}
     assert differing([{"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4}]) == ["b", "c"]
 
 
