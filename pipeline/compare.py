@@ -45,7 +45,7 @@ def compared(shown: list[View | SweepView], metric: str = METRIC) -> list[Row]:
     rows = [Row(run.run, run.path, differs, sweep_view.reached(run),
                 {s.taskset: s for s in scores if s.metric == metric})
             for run, differs, scores in zip(runs, what_differs(shown, runs), found, strict=True)]
-    return sorted(rows, key=lambda row: -1.0 if row.value is None else row.value, reverse=True)
+    return sorted(rows, key=lambda row: (row.value is not None, row.value), reverse=True)
 
 
 def last_scores(run: View) -> list[Score]:

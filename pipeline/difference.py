@@ -28,7 +28,7 @@ def side(root: Path, text: str) -> Side:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ConfigError(f"'{text}' cannot be split into key=value words ({error}); needed quotes in pairs.") from error
+        raise ConfigError(f"'{text}' cannot be split into key=value words ({error}); quotes come in pairs.") from error
     if not sweep_view.is_known(root, text) and all("=" in word for word in words):
         plan = make_checked_plan(words)
         return Side(text or "(no overrides)", plan.config, {s.name: Path(s.directory).name for s in plan.stages})

@@ -1,5 +1,6 @@
 """A search that decides point after point: what one point returns, what it leaves, how it fails."""
 
+import sys
 import threading
 from pathlib import Path
 
@@ -130,7 +131,7 @@ def renamed(point, index: int):
 
 def test_snakemake_can_be_started_from_a_worker_thread():
     """Optuna's n_jobs are threads, and only the main one may listen to Ctrl-C."""
-    import sys
+
 
     codes = []
     command = [sys.executable, "-c", "raise SystemExit(3)"]
@@ -138,3 +139,26 @@ def test_snakemake_can_be_started_from_a_worker_thread():
     worker.start()
     worker.join()
     assert codes == [3]
+
+
+def test_the_script_for_optuna_does_what_optuna_asks(tmp_path, started, monkeypatch, capsys):
+    """A stand-in that proposes two points, the second of them the better one: lr 0.003 against 0.0001."""
+    import runpy
+    import types
+
+    class Study:
+        best_params = "those of the second"
+
+        def optimize(self, score, n_trials, catch):
+            proposed = ({"lr": 1e-4, "clip_high": 0.2}, {"lr": 3e-3, "clip_high": 0.4})
+            trials = [types.SimpleNamespace(suggest_float=lambda name, low, high, log=False, at=at: at[name])
+                      for at in proposed]
+            self.best_value = max(score(trial) for trial in trials)
+
+    monkeypatch.setitem(sys.modules, "optuna", types.SimpleNamespace(create_study=lambda **words: Study()))
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(invoke.HOME / "docs/examples/optuna_search.py"))
+    assert capsys.readouterr().out == "70.3% at those of the second\n"  # 1 - |0.003 - 0.3|
+    rows = compared([sweep_view.find(tmp_path, "hunt")])
+    assert [row.differs for row in rows] == [{"lr": "0.003", "clip_range_high": "0.4"},
+                                             {"lr": "0.0001", "clip_range_high": "0.2"}]
