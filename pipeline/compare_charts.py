@@ -13,6 +13,7 @@ from pipeline.charts import CARD, GRID, INK, MUTED, SERIES, blank, inline
 INCHES = (7.6, 3.4)
 MOST_SERIES = len(SERIES)
 MOST_TICKS = 8
+LONGEST_LABEL = 24
 LOGARITHMIC = 20.0  # a ratio of largest to smallest from which a scale is logarithmic
 APART = 5.0  # points between the intervals of two series at the same place
 
@@ -48,10 +49,10 @@ def _intervals(axes, x: list[float], scores: list[Scored], colour: str, shift: f
 def scale_of(axes, label: str, values: Sequence[Any]) -> dict[Any, float]:
     """Sets up the horizontal axis; value -> its place. Numbers lie to scale, anything else side by side."""
     distinct = ordered(values)
-    axes.set_xlabel(label, size=9, color=INK)
+    axes.set_xlabel(label, size=9, color=INK, parse_math=False)
     axes.margins(x=0.08, y=0.08)
     if not _numeric(distinct):
-        axes.set_xticks(range(len(distinct)), [str(value) for value in distinct])
+        axes.set_xticks(range(len(distinct)), [word(value) for value in distinct], parse_math=False)
         axes.set_xlim(-0.6, len(distinct) - 0.4)
         return {value: float(i) for i, value in enumerate(distinct)}
     axes.set_xscale("log" if logarithmic(distinct) else "linear")
@@ -107,14 +108,14 @@ def _uprights(axes, labels: list[str], ticks: list[dict[str, float]]) -> None:
     axes.spines["bottom"].set_visible(False)
     axes.grid(visible=False)
     axes.set_yticks([])
-    axes.set_xticks(range(len(labels)), labels)
+    axes.set_xticks(range(len(labels)), labels, parse_math=False)
     axes.tick_params(axis="x", labelsize=9, labelcolor=INK)
     axes.set_xlim(-0.12, len(labels) - 0.78)
     for x, values in enumerate(ticks):
         axes.plot([x, x], [0, 1], color=GRID, linewidth=1.2, zorder=0)
         shown = list(values.items())
         for text, height in shown if len(shown) <= MOST_TICKS else (shown[0], shown[-1]):
-            axes.text(x + 0.025, height, text, size=8, color=MUTED, va="center", zorder=9,
+            axes.text(x + 0.025, height, text, size=8, color=MUTED, va="center", zorder=9, parse_math=False,
                       bbox={"facecolor": CARD, "edgecolor": "none", "pad": 1.0, "alpha": 0.85})
 
 
@@ -129,5 +130,8 @@ def _numeric(values: Sequence[Any]) -> bool:
 
 
 def word(value: Any) -> str:
-    """A value as a label: four digits of a number, `1e-6` for 1e-06."""
-    return plain(f"{value:.4g}") if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+    """A value as a label: four digits of a number, `1e-6` for 1e-06; the beginning of a long text."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return plain(f"{value:.4g}")
+    text = str(value)
+    return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "…"

@@ -174,6 +174,14 @@ def test_three_things_are_parallel_coordinates():
     assert label(shown) == "parallel coordinates of 2 runs: best 50.0% at a 1, b x, c 2"
 
 
+@pytest.mark.parametrize("more", [{}, {"b": "x", "c": "y"}])
+def test_a_text_with_dollars_is_no_formula_and_markup_no_markup(more):
+    shown = picture("p", rows(({"a": "$x_{$", **more}, 0.5), ({"a": "<b>", **more}, 0.25)), "t")
+    assert "$x_{$" in shown["svg"]
+    assert "<b>" not in shown["svg"]
+    assert "&lt;b&gt;" in shown["svg"]
+
+
 def test_without_a_score_or_a_difference_there_is_no_picture():
     assert picture("p", rows(({"lr": "1"}, None)), "t") is None
     assert picture("p", rows(({}, 0.5)), "t") is None
