@@ -88,8 +88,7 @@ def parser() -> argparse.ArgumentParser:
     inner = listed.add_parser("config", help="the configuration: show, explain, diff, reference").add_subparsers(
         required=True, metavar="show|explain|diff|reference")
     _root(it := command("diff", sweep_commands.config_diff, inner), several="nothing")
-    for side in ("a", "b"):
-        it.add_argument(side, metavar=side.upper(), help="a run (project/name or name), or overrides in quotes")
+    _sides(it)
     _overrides(command("show", commands.config_show, inner))
     it = command("explain", commands.config_explain, inner)
     it.add_argument("key", help="e.g. algorithm.optimizer.lr, or trainer")
@@ -122,6 +121,11 @@ def _first_line(work) -> str:
 def _overrides(command) -> None:
     command.add_argument("overrides", nargs="*", metavar="key=value",
                          help="Hydra overrides, e.g. seed=2 recipe=countdown")
+
+
+def _sides(command) -> None:
+    for side in ("a", "b"):
+        command.add_argument(side, metavar=side.upper(), help="a run (project/name or name), or overrides in quotes")
 
 
 def _root(command, several: str) -> None:
