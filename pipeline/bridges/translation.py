@@ -1,13 +1,14 @@
 """What a bridge makes: a recipe, and an account of every key of the source: kept, renamed or left out, and why."""
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.bridges.source import Given
-from pipeline.compose import SECRETS
 from pipeline.config import walk
 from pipeline.guide import general
+from pipeline.secrets import IN_ADDRESS, REFERENCE, is_secret
 
 Path = tuple[str | int, ...]
 
@@ -75,9 +76,14 @@ class Translation:
 
 def unfit(key: str, value: Any) -> str | None:
     """Why a value cannot stand at a key of ours: a secret, a number outside its bounds, null where a value is needed."""
-    if isinstance(value, str) and SECRETS.search(key.rsplit(".", 1)[-1]) and not value.startswith("${oc.env:"):
+    if isinstance(value, str) and value and is_secret(key) and not REFERENCE.fullmatch(value):
         return ("a secret does not go into a file: put it into the environment, and write "
                 f"{key.rsplit('.', 1)[-1]}: ${{oc.env:VARIABLE}}.")
+    if isinstance(value, str) and IN_ADDRESS.search(value):
+        return "the address carries a password, which does not go into a file: give it by the environment."
+    if key in UNCUT and value != UNCUT[key]:
+        return ("cuts the distribution that rollouts are sampled from, and the trainer scores the whole one: its ratios "
+                "would be biased. Evaluation sets have rollout_args of their own.")
     item = SETTINGS.get(general(key))
     if item is None:
         return None
@@ -94,4 +100,14 @@ def unfit(key: str, value: Any) -> str | None:
                  if bounds[name] is not None and not holds(bounds[name])), None)
 
 
+def directory_name(value: Any) -> Any:
+    """A name that can be one of a directory; a value with an interpolation stays."""
+    text = str(value)
+    if "${" in text:
+        return value
+    cut = re.sub(r"[^\w.,=-]+", "-", text).lstrip(".,=-")
+    return value if cut == text else cut or "run"
+
+
 SETTINGS = dict(walk())
+UNCUT = {"model.top_p": 1, "model.top_k": -1, "model.repetition_penalty": 1}

@@ -1,7 +1,7 @@
 """Every key of veRL that has a counterpart here by itself, and those of which is known why they have none.
 
 After the tables of the Trinity-RFT guide "Align configuration with veRL", and veRL's own documentation of its
-configuration. What depends on several keys at once (batches, GPUs, data, KL) is in pipeline/bridges/verl_rules.py.
+configuration. What depends on several keys at once is in pipeline/bridges/verl_rules.py and verl_data.py.
 """
 
 from pipeline.guide_keys import Refused, Renamed
@@ -25,13 +25,11 @@ RENAMED = {
     f"{A}.optim.clip_grad": Renamed("trainer.grad_clip"),
     f"{A}.grad_clip": Renamed("trainer.grad_clip"),
     f"{A}.use_dynamic_bsz": Renamed("trainer.use_dynamic_bsz", {True: True}),
-    f"{A}.clip_ratio": Renamed("algorithm.policy_loss_fn_args.clip_range_low"),
     f"{A}.clip_ratio_low": Renamed("algorithm.policy_loss_fn_args.clip_range_low"),
     f"{A}.clip_ratio_high": Renamed("algorithm.policy_loss_fn_args.clip_range_high"),
     f"{A}.clip_ratio_c": Renamed("algorithm.policy_loss_fn_args.clip_ratio_c"),
     f"{A}.loss_agg_mode": Renamed("algorithm.loss_agg_mode"),
     f"{A}.entropy_coeff": Renamed("algorithm.entropy_loss_fn_args.entropy_coef"),
-    f"{A}.policy_loss.loss_mode": Renamed("algorithm.policy_loss_fn", {"vanilla": "ppo"}),
     f"{A}.fsdp_config.param_offload": Renamed("trainer.offload_param"),
     f"{A}.fsdp_config.optimizer_offload": Renamed("trainer.offload_optimizer"),
     f"{ROLLOUT}.n": Renamed("algorithm.repeat_times"),
@@ -57,13 +55,8 @@ RENAMED = {
     f"{DATA}.max_prompt_length": Renamed("model.max_prompt_tokens"),
     f"{DATA}.max_response_length": Renamed("model.max_response_tokens"),
     f"{DATA}.filter_overlong_prompts": Renamed("model.enable_prompt_truncation", {True: True}),
-    "trainer.project_name": Renamed("project"),
-    "trainer.experiment_name": Renamed("name"),
-    "trainer.default_local_dir": Renamed("checkpoint_root_dir"),
     "trainer.nnodes": Renamed("cluster.node_num"),
     "trainer.n_gpus_per_node": Renamed("cluster.gpu_per_node"),
-    "trainer.save_freq": Renamed("trainer.save_interval"),
-    "trainer.test_freq": Renamed("explorer.eval_interval"),
     "trainer.total_epochs": Renamed("buffer.total_epochs"),
     "trainer.val_before_train": Renamed("explorer.eval_on_startup"),
     "trainer.resume_mode": Renamed("continue_from_checkpoint", {"auto": True, "resume_path": True, "disable": False}),
@@ -163,6 +156,8 @@ REFUSED = {
         "filter_overlong_prompts_workers", "custom_cls", "sampler", "use_shm", "trust_remote_code", "datagen")},
     f"{DATA}.validation_shuffle": Refused("an evaluation takes all its tasks."),
     f"{DATA}.reward_fn_key": Refused("one reward function for each taskset: default_reward_fn_type."),
+    **{f"{DATA}.{name}": Refused("means nothing without data.train_files.")
+       for name in ("prompt_key", "response_key", "shuffle", "seed")},
     f"{DATA}.image_key": Refused("images and videos are not there yet: a task is text."),
     f"{DATA}.video_key": Refused("images and videos are not there yet: a task is text."),
     "algorithm.filter_groups": Refused("drawing tasks anew is not there yet; groups without variance are dropped by "
