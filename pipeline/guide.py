@@ -7,7 +7,7 @@ pipeline/guide_refused.py.
 import re
 from typing import Any
 
-from pipeline.guide_keys import BUFFERS, RENAMED, TASKSETS, VALUES, WORKS, Fate, Refused, Renamed, Works
+from pipeline.guide_keys import BUFFERS, RENAMED, SECRETS, TASKSETS, VALUES, WORKS, Fate, Refused, Renamed, Works
 from pipeline.guide_refused import REFUSED
 
 
@@ -67,8 +67,11 @@ def page() -> str:
 def _cell(key: str, fate: Fate) -> str:
     if isinstance(fate, Refused):
         return f"not meant here: {fate.why}"
-    text = "works" if isinstance(fate, Works) else _sentence(fate)
-    refused = [f"Not `{value}`: {why}" for value, why in VALUES.get(key, {}).items()]
+    text = ", ".join(filter(None, ["works", fate.note])) if isinstance(fate, Works) else _sentence(fate)
+    reasons: dict[str, list[str]] = {}
+    for value, why in VALUES.get(key, {}).items():
+        reasons.setdefault(why, []).append(f"`{value}`")
+    refused = [f"Not {', '.join(values)}: {why}" for why, values in reasons.items()]
     return " ".join([text + ("." if refused else ""), *refused])
 
 
@@ -85,7 +88,9 @@ def _order(pair: tuple[str, Fate]) -> tuple:
     return ("." in pair[0] or pair[0] in SECTIONS, SECTIONS.index(section) if section in SECTIONS else 0, pair[0])
 
 
-KEYS: dict[str, Fate] = {**dict.fromkeys(WORKS, Works()), **RENAMED, **REFUSED}
+IN_ENVIRONMENT = Works("as `${oc.env:VARIABLE}`: a secret goes into no file")
+KEYS: dict[str, Fate] = {**dict.fromkeys(WORKS, Works()), **dict.fromkeys(SECRETS, IN_ENVIRONMENT), **RENAMED,
+                         **REFUSED}
 SECTIONS = ("algorithm", "model", "cluster", "buffer", "explorer", "synchronizer", "trainer", "monitor", "service",
             "data_processor", "log")  # in the order of the guide
 TWINS = (TASKSETS[1], TASKSETS[2], BUFFERS[1])  # the same keys as those of the first of their kind
@@ -93,12 +98,12 @@ TWINS = (TASKSETS[1], TASKSETS[2], BUFFERS[1])  # the same keys as those of the 
 PAGE = [
     "# Keys of the Trinity-RFT configuration guide",
     "",
-    "Made by `ouro import keys`; a test fails when this page is not what that prints. Every key of the guide, and what",
-    "becomes of it here: {0} keys, of which {1} work as they are, {2} have another name, and {3} are not meant here. A key",
-    "of the last kind in a configuration is an error with the sentence below. `ouro import trinity FILE` translates a",
-    "whole configuration (see [migrate.md](migrate.md)).",
+    "Made by `ouro import keys`; a test fails when this page is not what that prints. Every key of the guide, and",
+    "what becomes of it here: {0} keys, of which {1} work as they are, {2} have another name, and {3} are not meant",
+    "here. A key of the last kind in a configuration is an error with the sentence below. `ouro import trinity FILE`",
+    "translates a whole configuration (see [migrate.md](migrate.md)).",
     "",
-    "What is said of `taskset` holds for each of `tasksets` and `eval_tasksets`, what is said of `experience_buffer` for",
-    "each of `auxiliary_buffers`, and all of it for every stage of `stages`. `*_args` are free: what stands below them is",
-    "known to the function.",
+    "What is said of `taskset` holds for each of `tasksets` and `eval_tasksets`, what is said of `experience_buffer`",
+    "for each of `auxiliary_buffers`, and all of it for every stage of `stages`. `*_args` are free: what stands below",
+    "them is known to the function.",
 ]

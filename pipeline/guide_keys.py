@@ -10,7 +10,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Works:
-    """The same name here, the same meaning."""
+    """The same name here, the same meaning. note: what a value must be like."""
+
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class Refused:
 
 Fate = Works | Renamed | Refused
 
-TASKSETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*")
+TASKSETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*",
+            "buffer.explorer_input.eval_tasksets.*")
 BUFFERS = ("buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
 
 
@@ -48,7 +51,8 @@ OF_TASKSETS = ["name", "path", "storage_type", "subset_name", "split", *FORMAT, 
 OF_BUFFERS = ["name", "path", "storage_type", "subset_name", "split", *FORMAT, "format.enable_concatenated_multi_turn"]
 
 WORKS = [
-    *"project name mode checkpoint_root_dir continue_from_checkpoint ignore_validator_suggestions stages".split(),
+    "project", "name", "mode", "checkpoint_root_dir", "continue_from_checkpoint", "ignore_validator_suggestions",
+    "stages",
     *_below("algorithm", "algorithm_type repeat_times sample_strategy sample_strategy_args advantage_fn "
                          "advantage_fn_args policy_loss_fn policy_loss_fn_args kl_penalty_fn kl_penalty_fn_args "
                          "kl_loss_fn kl_loss_fn_args entropy_loss_fn entropy_loss_fn_args loss_agg_mode "
@@ -69,10 +73,12 @@ WORKS = [
     *_below("synchronizer", "sync_method sync_style sync_interval sync_offset sync_timeout"),
     *_below("trainer", "save_interval grad_clip use_dynamic_bsz max_token_len_per_gpu max_checkpoints_to_keep "
                        "critic_warmup"),
-    *_below("monitor", "monitor_type monitor_args"),
+    *_below("monitor", "monitor_type monitor_args monitor_args.base_url monitor_args.uri"),
     *_below("data_processor.task_pipeline", "num_process operators config_path inputs target_fields"),
     "log.level",
 ]
+
+SECRETS = _below("monitor.monitor_args", "api_key username password")
 
 # of WORKS, those that the schema does not have yet
 COMING = {
@@ -88,9 +94,7 @@ COMING = {
     *_below("explorer", "eval_interval eval_on_startup env_vars"),
     *_below("trainer", "use_dynamic_bsz critic_warmup"),
     *_below("data_processor.task_pipeline", "num_process operators target_fields"),
-    # the targets of RENAMED among them
-    "trainer.offload_param", "trainer.critic.optimizer.lr", "trainer.critic.optimizer.lr_warmup_steps_ratio",
-    "trainer.critic.cliprange_value",
+    "trainer.offload_param",  # a target of RENAMED
 }
 
 _VLLM = "handed to vLLM as it is"
@@ -106,12 +110,14 @@ RENAMED = {
        for name, to in (("chat_template", "custom_chat_template"), ("enable_thinking", "enable_thinking"))},
     "explorer.rollout_model.chat_template": Renamed("model.custom_chat_template"),
     "explorer.rollout_model.dtype": Renamed("model.dtype", note="one for trainer and engine"),
-    **{f"explorer.rollout_model.{name}": Renamed(f"model.{name}")
-       for name in ("model_path max_model_len max_prompt_tokens max_response_tokens min_response_tokens temperature "
-                    "top_p top_k repetition_penalty enable_prompt_truncation enable_thinking").split()},
+    **{key: Renamed(f"model.{key.rpartition('.')[2]}") for key in _below(
+        "explorer.rollout_model", "model_path max_model_len max_prompt_tokens max_response_tokens min_response_tokens "
+                                  "temperature top_p top_k repetition_penalty enable_prompt_truncation "
+                                  "enable_thinking")},
     **{f"explorer.rollout_model.{name}": Renamed(f"explorer.rollout_model.extra_engine_args.{name}", note=_VLLM)
        for name in ("enable_prefix_caching", "enable_chunked_prefill", "enable_expert_parallel")},
     "trainer.total_steps": Renamed("buffer.total_steps"),
+    "trainer.ppo_max_token_len_per_gpu": Renamed("trainer.max_token_len_per_gpu"),
     "trainer.trainer_strategy": Renamed("trainer.zero_stage", {"fsdp": 3, "fsdp2": 3},
                                         "ZeRO-3 shards parameters, gradients and optimizer states as FSDP does"),
     "trainer.param_offload": Renamed("trainer.offload_param", note="with trainer.zero_stage=3"),
@@ -123,6 +129,12 @@ MEANT: dict[str, dict[Any, Any]] = {
     "algorithm.optimizer.lr_warmup_steps": {-1: 0},
     "synchronizer.sync_method": {"offline": "checkpoint"},
     "model.top_k": {0: -1},
+    **{key: dict.fromkeys(("math_workflow", "math_boxed_workflow", "async_math_workflow", "async_math_boxed_workflow",
+                           "async_simple_workflow"), "simple_workflow")
+       for key in ("buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_eval_workflow_type",
+                   *(f"{prefix}.default_workflow_type" for prefix in TASKSETS))},
+    **{f"{prefix}.default_reward_fn_type": dict.fromkeys(("math_reward", "math_boxed_reward"), "accuracy_reward")
+       for prefix in ("buffer.explorer_input", *TASKSETS)},
 }
 
 # values that are refused, of keys that work: key -> value -> sentence
@@ -130,7 +142,7 @@ _BY_FILES = "weights go through files, and every hand-over is proved: leave it o
 _BY_STEPS = ("the schedule is a function of the step numbers alone, so that a run can be repeated and resumed exactly: "
              "leave it out, or write fixed; synchronizer.sync_offset lets the explorer run ahead.")
 _TABLES = "experience is Parquet tables, which `ouro sql` asks: leave storage_type and its address out."
-_VLLM_ONLY = "vLLM is the engine: leave it out. "
+_VLLM_ONLY = "vLLM is the engine: leave it out."
 VALUES: dict[str, dict[Any, str]] = {
     "mode": {"serve": "there is no server for recorded chats: write a workflow of your own, package.module:function "
                       "(buffer.explorer_input.default_workflow_type)."},
@@ -139,8 +151,8 @@ VALUES: dict[str, dict[Any, str]] = {
         ("explorer_driven", "trainer_driven", "fully_async", "dynamic_by_explorer"), _BY_STEPS),
     "explorer.rollout_model.engine_type": {
         "vllm_async": _VLLM_ONLY, "sglang": _VLLM_ONLY,
-        "tinker": _VLLM_ONLY + "Nothing is trained in another's service.",
-        "external": _VLLM_ONLY + "A model behind an address gives no log-probs of its tokens to train on."},
+        "tinker": _VLLM_ONLY + " Nothing is trained in another's service.",
+        "external": _VLLM_ONLY + " A model behind an address gives no log-probs of its tokens to train on."},
     "trainer.trainer_strategy": {"megatron": "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."},
     "monitor.monitor_type": {"swanlab": "needed mlflow, tensorboard, wandb or none."},
     **{f"{prefix}.storage_type": dict.fromkeys(("queue", "sql"), _TABLES) for prefix in (*TASKSETS, *BUFFERS)},

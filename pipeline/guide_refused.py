@@ -50,10 +50,11 @@ REFUSED: dict[str, Refused] = {
         ("rollout_args.n", "set algorithm.repeat_times, or repeat_times of an eval set."),
         ("data_selector.feature_keys", "no selector reads features yet: sort the file, and write sequential."),
         ("data_selector.kwargs", "the selectors here take no more than a seed: leave it out."),
-        ("enable_progress_bar", "a stage shows its progress by itself: leave it out."),
         ("max_retry_times", _SQL_ONLY), ("max_retry_interval", _SQL_ONLY),
         ("format.enable_concatenated_multi_turn", "set it for demonstrations, under "
                                                   "buffer.trainer_input.experience_buffer.format."))},
+    **{f"{prefix}.enable_progress_bar": Refused("a stage shows its progress by itself: leave it out.")
+       for prefix in (*TASKSETS, *BUFFERS)},
     **{f"{prefix}.format.{name}": Refused(why) for prefix in (*TASKSETS, *BUFFERS) for name, why in (
         ("tools_key", "tools are not there yet: write what the model must know of them into the prompt."),
         ("reply_prefix", "not there yet: end the prompt with it."),
@@ -62,7 +63,14 @@ REFUSED: dict[str, Refused] = {
     "buffer.trainer_input.experience_buffer.capacity": Refused("tables have no bound but the disk: leave it out."),
     "buffer.trainer_input.experience_buffer.replay_buffer": Refused(_REPLAY, (("enable", False),)),
     "buffer.trainer_input.auxiliary_buffers.*.max_read_timeout": Refused("a file is not waited for: leave it out."),
+    "buffer.trainer_input.sft_warmup_dataset": Refused("write a stage of its own before this one: stages, with "
+                                                       "algorithm_type sft and this path in experience_buffer."),
+    "buffer.trainer_input.sft_warmup_steps": Refused("write a stage of its own before this one: stages, with "
+                                                     "algorithm_type sft and total_steps."),
+    "buffer.max_retry_times": Refused(_SQL_ONLY),
+    "buffer.max_retry_interval": Refused(_SQL_ONLY),
     "explorer.name": Refused(_NO_ACTORS),
+    "explorer.runner_num": Refused(_ALL_AT_ONCE),
     "explorer.runner_per_model": Refused(_ALL_AT_ONCE),
     "explorer.runner_prepare_concurrency": Refused(_ALL_AT_ONCE),
     "explorer.runner_prepare_max_retries": Refused(_ALL_AT_ONCE),
@@ -133,3 +141,17 @@ REFUSED: dict[str, Refused] = {
     "log.group_by_node": Refused("every process of a stage has its log in the stage's directory: leave it out."),
     "log.save_dir": Refused("every process of a stage has its log in the stage's directory: leave it out."),
 }
+
+# what the guide has below a key that is refused as a whole
+BELOW = {
+    "model.lora_configs": "*.name *.path *.base_model_name *.lora_rank *.lora_alpha *.lora_dtype *.target_modules",
+    "model.tinker": "enable rank seed train_mlp train_attn train_unembed base_url",
+    "model.external_model": "enable model_name base_url_env api_key_env",
+    "buffer.trainer_input.experience_buffer.replay_buffer": "enable reuse_cooldown_time priority_fn priority_fn_args",
+    "explorer.auxiliary_models": "*.model_path *.engine_num *.tensor_parallel_size",
+    "explorer.over_rollout": "ratio wait_after_min return_partial_tasks",
+    "explorer.dynamic_timeout": "enable ratio warmup_min_steps",
+    "service": "data_juicer.server_url data_juicer.auto_start data_juicer.port",
+    "data_processor.experience_pipeline": "operators save_input input_save_path inputs output",
+}
+REFUSED |= {f"{key}.{name}": Refused(REFUSED[key].why) for key, names in BELOW.items() for name in names.split()}

@@ -102,7 +102,7 @@ def _say_about_models(made: "Translation") -> None:
     """A model is a directory here; the name of one on the hub is fetched first."""
     for path, entry in made.entries.items():
         if path[-1] in ("model_path", "critic_model_path") and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", str(entry.value)):
-            made.chosen.append(f"{path[-1]}={entry.value}: the name of a model on the hub, where a directory is needed. "
+            made.chosen.append(f"{path[-1]}={entry.value}: the name of a model on the hub; needed a directory. "
                                f"Fetch it (hf download {entry.value} --local-dir {entry.value}), or name another.")
 
 
@@ -128,7 +128,7 @@ def _tell(made: "Translation", out) -> None:
             _wrapped(printable(note), "  ", out, hang="    ")
     if made.skipped:
         print("\npassed over:", file=out)
-        for line, what in made.skipped:
+        for line, what in sorted(made.skipped, key=lambda remark: remark[0]):
             _wrapped(f"line {line:<4} {printable(what)}", "  ", out, hang=" " * 12)
     print(file=out)
 

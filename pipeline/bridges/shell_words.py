@@ -41,7 +41,8 @@ class Word:
     @property
     def bare(self) -> str:
         """The text of a word that is wholly unquoted text (such as `if`), else nothing."""
-        return "".join(p.text for p in self.pieces) if all(p.kind == "text" and not p.quoted for p in self.pieces) else ""
+        plain = all(piece.kind == "text" and not piece.quoted for piece in self.pieces)
+        return "".join(piece.text for piece in self.pieces) if plain else ""
 
 
 @dataclass(frozen=True)

@@ -31,15 +31,14 @@ class Given:
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's own resolvers, a copy of them, with OmegaConf's notion of a number and no dates."""
-
-    yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers
-                if tag not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    """PyYAML's loader with OmegaConf's notion of a number, and no dates."""
 
 
+OTHERWISE = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in OTHERWISE]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{FLOAT.pattern})$"), list("-+0123456789."))
 
 
@@ -50,6 +49,7 @@ def read_yaml(text: str, name: str) -> list[Given]:
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{name} holds no settings; needed a YAML mapping of sections, such as `algorithm:`.")
+        _refuse_twice(node, name, set())
         return list(_leaves(loader, node, (), name))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -94,15 +94,31 @@ def _plain(value: Any) -> Any:
 
 
 def _pairs(node: yaml.MappingNode, name: str) -> Iterator[tuple[tuple[str, ...], yaml.Node]]:
-    """(parts of the key, value node); `a.b` is b within a. Raises ConfigError for a key that is there twice."""
+    """(parts of the key, value node), once for each key: an own one wins over a merged one; `a.b` is b within a."""
+    for text, child in {_key(key, name): child for key, child in node.value}.items():
+        yield tuple(part for part in text.split(".") if part) or (text,), child
+
+
+def _refuse_twice(node: yaml.Node, name: str, visited: set[int]) -> None:
+    """Raises ConfigError for a key that a mapping has twice: one of the two would be lost."""
+    if id(node) in visited or not isinstance(node, (yaml.MappingNode, yaml.SequenceNode)):
+        return
+    visited.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            _refuse_twice(child, name, visited)
+        return
     seen: dict[str, int] = {}
     for key, child in node.value:
-        line = key.start_mark.line + 1
-        text = key.value if isinstance(key, yaml.ScalarNode) else None
-        if not text:
-            raise ConfigError(f"{name}, line {line}: a key of a mapping is no text.")
-        if text in seen:
+        text, line = _key(key, name), key.start_mark.line + 1
+        if text in seen and text != "<<":
             raise ConfigError(f"{name}, line {line}: the key '{text}' is there twice, first in line {seen[text]}; "
                               "needed each once.")
         seen[text] = line
-        yield tuple(part for part in text.split(".") if part) or (text,), child
+        _refuse_twice(child, name, visited)
+
+
+def _key(key: yaml.Node, name: str) -> str:
+    if not isinstance(key, yaml.ScalarNode) or not key.value:
+        raise ConfigError(f"{name}, line {key.start_mark.line + 1}: a key of a mapping is no text.")
+    return key.value

@@ -23,7 +23,7 @@ class Entry:
 
 @dataclass
 class Translation:
-    """source: name of what was read. entries: the recipe. chosen: what the tool decided, and why. skipped: (line, …)."""
+    """source: name of what was read. entries: the recipe. chosen: what was decided, and why. skipped: (line, what)."""
 
     source: str
     entries: dict[Path, Entry] = field(default_factory=dict)
@@ -47,8 +47,10 @@ class Translation:
             self.kept.append(given)
 
     def rename(self, given: Given, path: Path, value: Any, comment: str) -> None:
-        """Another name or value here. A key that the source itself gives under our name wins."""
+        """Another name or value here. What the source gives under our own name wins, unless it is null."""
         key = ".".join(map(str, path))
+        if value is not None and path in self.entries and self.entries[path].value is None:
+            del self.entries[path]  # null says that nothing is set
         if reason := unfit(key, value):
             self.left_out.append((given, reason if key == given.key else f"as {key}: {reason}"))
         elif reason := self._taken(path):
@@ -75,15 +77,15 @@ class Translation:
 
 
 def unfit(key: str, value: Any) -> str | None:
-    """Why a value cannot stand at a key of ours: a secret, a number outside its bounds, null where a value is needed."""
+    """Why a value cannot stand at a key of ours: a secret, a number outside its bounds, null for a value."""
     if isinstance(value, str) and value and is_secret(key) and not REFERENCE.fullmatch(value):
         return ("a secret does not go into a file: put it into the environment, and write "
                 f"{key.rsplit('.', 1)[-1]}: ${{oc.env:VARIABLE}}.")
     if isinstance(value, str) and IN_ADDRESS.search(value):
         return "the address carries a password, which does not go into a file: give it by the environment."
     if key in UNCUT and value != UNCUT[key]:
-        return ("cuts the distribution that rollouts are sampled from, and the trainer scores the whole one: its ratios "
-                "would be biased. Evaluation sets have rollout_args of their own.")
+        return ("cuts the distribution that rollouts are sampled from, and the trainer scores the whole one: its "
+                "ratios would be biased. Evaluation sets have rollout_args of their own.")
     item = SETTINGS.get(general(key))
     if item is None:
         return None
@@ -98,6 +100,12 @@ def unfit(key: str, value: Any) -> str | None:
              ("le", lambda b: value <= b, "at most"))
     return next((f"needed {words} {bounds[name]}; our default applies." for name, holds, words in tests
                  if bounds[name] is not None and not holds(bounds[name])), None)
+
+
+def off(value: Any, idle: tuple = ()) -> str:
+    """A word of comfort for a key that is switched off in the source too. idle: values that switch it off."""
+    switched = value is None or value is False or value in ("", [], {}) or any(value == i for i in idle)
+    return "off there too: " if switched else ""
 
 
 def directory_name(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline import guide
 from pipeline.bridges import verl_keys
 from pipeline.bridges.source import Given
-from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name
+from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
 from pipeline.config import walk
 from pipeline.errors import nearest
 from pipeline.guide_keys import MEANT, Refused, Renamed, Works
@@ -61,6 +61,10 @@ def _stage(path: Path) -> tuple[Path, Path]:
 def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
     stage, path = _stage(given.path)
     general = guide.general(given.key)
+    if general == "buffer.train_batch_size" and _algorithm(stage, values) in ("sft", "dpo", "cpt"):
+        made.entries.pop((*stage, "buffer", "batch_size"), None)
+        made.rename(given, (*stage, "buffer", "batch_size"), given.value, f"{general}: rows of an optimizer step")
+        return
     reason = guide.explain_value(given.key, given.value) or _reason(general, given, values)
     meant = MEANT.get(general, {})
     if reason:
@@ -73,6 +77,12 @@ def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
         _sampling(made, given, (*stage, "model", str(path[-1])), values)
     else:
         made.keep(given)
+
+
+def _algorithm(stage: Path, values: dict[Path, Any]) -> Any:
+    """The algorithm of a stage, or of all."""
+    of_all = ("algorithm", "algorithm_type")
+    return values.get((*stage, *of_all), values.get(of_all))
 
 
 def _reason(general: str, given: Given, values: dict[Path, Any]) -> str | None:
@@ -92,11 +102,11 @@ def _sampling(made: Translation, given: Given, of_all: Path, values: dict[Path, 
     if ours == given.value:
         made.keep(given)
     elif of_all in values:
-        made.leave(given, f"rollouts to train on follow model.{of_all[-1]}, which is {ours}: the trainer scores them by "
-                          "one distribution.")
+        made.leave(given, f"rollouts to train on follow model.{of_all[-1]}, which is {ours}: the trainer scores "
+                          "them by one distribution.")
     else:
-        made.rename(given, of_all, given.value, f"{given.key}: the trainer scores rollouts by it; eval sets follow too, "
-                                                "unless they say otherwise")
+        made.rename(given, of_all, given.value, f"{given.key}: the trainer scores rollouts by it; eval sets "
+                                                "follow too, unless they say otherwise")
 
 
 def _renamed(made: Translation, given: Given, fate: Renamed, prefix: str = "") -> None:
@@ -121,24 +131,21 @@ def _refused(made: Translation, given: Given, fate: Refused, values: dict[Path, 
     if found and isinstance(found[1], Renamed):
         _renamed(made, given, found[1])
     elif found:
-        made.leave(given, _off(given.value, found[1].idle) + found[1].why)
+        made.leave(given, off(given.value, found[1].idle) + found[1].why)
     else:
-        made.leave(given, _off(given.value, _idle(fate, given, values)) + fate.why)
+        made.leave(given, off(given.value, _idle(fate, given, values)) + fate.why)
 
 
 def _idle(fate: Refused, given: Given, values: dict[Path, Any]) -> tuple:
     """The values by which a key is switched off: its own; of a family, any value when the family is off."""
-    entry = guide.find(given.key)[0]
-    root = given.path[:len(given.path) - guide.general(given.key).count(".") + entry.count(".")]
-    families = [item for item in fate.idle if isinstance(item, tuple)]
-    if any(values.get((*root, name), object()) == value for name, value in families):
-        return (given.value,)
+    parts = guide.general(given.key).split(".")
+    stage = len(given.path) - len(parts)
+    for size in range(1, len(parts)):
+        family = guide.KEYS.get(".".join(parts[:size]))
+        switches = [item for item in family.idle if isinstance(item, tuple)] if isinstance(family, Refused) else []
+        if any(values.get((*given.path[:stage + size], name), values) == value for name, value in switches):
+            return (given.value,)
     return tuple(item for item in fate.idle if not isinstance(item, tuple))
-
-
-def _off(value: Any, idle: tuple) -> str:
-    """A word of comfort for a key that was switched off in the source too."""
-    return "off there too: " if value in (None, False, "", [], {}) or value in idle else ""
 
 
 def _unknown(made: Translation, given: Given) -> None:
@@ -188,9 +195,9 @@ def _say_defaults(made: Translation, values: dict[Path, Any]) -> None:
         for name, default in (("prompt_key", "prompt"), ("response_key", "response")):
             if "messages_key" not in [p[-1] for p in made.entries if p[:len(taskset)] == taskset]:
                 made.choose((*taskset, "format", name), default, ITS_DEFAULT)
-    if "buffer.batch_size" not in given:
+    if not {"buffer.batch_size", "buffer.train_batch_size"} & given:
         made.choose(("buffer", "batch_size"), 1, ITS_DEFAULT)
-    if any("eval_tasksets" in path for path in made.entries):
+    if any("eval_tasksets" in path[:-1] for path in made.entries):
         for name, default in (("eval_interval", 100), ("eval_on_startup", True)):
             if f"explorer.{name}" not in given:
                 made.choose(("explorer", name), default, ITS_DEFAULT)
@@ -198,8 +205,23 @@ def _say_defaults(made: Translation, values: dict[Path, Any]) -> None:
         made.choose(("algorithm", "optimizer", "min_lr_ratio"), 0.01, ITS_DEFAULT)
     _lengths(made)
     _gpus(made)
+    _rewards(made, values)
     if "trainer.max_token_len_per_gpu" not in given:
         _budget(made)
+
+
+def _rewards(made: Translation, values: dict[Path, Any]) -> None:
+    """A workflow of the original brings a reward and a system prompt of its own; ours brings none."""
+    math = sorted({str(value) for path, value in values.items() if str(path[-1]).endswith("workflow_type")
+                   and str(value).startswith(("math_", "async_math_"))})
+    reward = ("buffer", "explorer_input", "default_reward_fn_type")
+    if not math:
+        return
+    if reward not in made.entries:
+        made.choose(reward, "accuracy_reward", f"the reward of {math[0]}, without its share for the format")
+    made.chosen.append(f"simple_workflow stands for {', '.join(math)}, which also asks for a form of answer: write "
+                       "that into buffer.explorer_input.system_prompt. accuracy_reward compares the final answer "
+                       "(after ####, boxed, or the last number) with the truth.")
 
 
 def _gpus(made: Translation) -> None:

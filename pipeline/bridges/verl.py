@@ -10,19 +10,21 @@ from typing import Any
 from pipeline.bridges import verl_data, verl_keys, verl_rules
 from pipeline.bridges.shell import Command, Script, read_script
 from pipeline.bridges.source import Given, read_yaml, scalar
-from pipeline.bridges.translation import Translation
+from pipeline.bridges.translation import Translation, off
 from pipeline.bridges.verl_rules import Verl
 from pipeline.errors import ConfigError
 from pipeline.guide_keys import Renamed
 
-OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w/-]*(?:\.[\w*-]+)*)(?:@[\w.]+)?=(?P<value>.*)", re.DOTALL)
+OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w/-]*(?:\.[\w*-]+)*)(?:@[\w.]+)?=(?P<value>.*)",
+                      re.DOTALL)
 DELETION = re.compile(r"~[\w./@-]+")
 SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "global_profiler", "ray_init",
             "ray_kwargs", "reward_model", "trainer", "transfer_queue")
 ENTRY = re.compile(r"(^|[./])main_\w+(\.py)?$|^(verl|recipe)\.[\w.]+$")
 HARMLESS = ("set", "wait", "echo", "printf", "cd", "mkdir", "ulimit", "sleep", ":", "tee", "unset", "[", "test")
 HYDRA = re.compile(r"--?(config-name|config-path|config-dir|cn|cp|cd)(=(?P<value>.*))?")
-SCRIPT = re.compile(r"(^|[\s;&|])(python[\d.]*|torchrun|ray|srun|bash|set|export)\s|^\s*[+~]*\w+(\.\w+)+=", re.MULTILINE)
+SCRIPT = re.compile(r"(^|[\s;&|])(python[\d.]*|torchrun|ray|srun|bash|set|export)\s|^\s*[+~]*\w+(\.\w+)+=",
+                    re.MULTILINE)
 REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*([A-Za-z_][\w.]*)\s*(?:,\s*([^{}]*))?\}")
 
 
@@ -69,8 +71,7 @@ def _by_itself(verl: Verl, given: Given) -> None:
         else:
             verl.say(given.key, fate.to, fate.values.get(given.value) if fate.values else given.value)
     else:
-        off = given.value in (None, False, "", 0) if not isinstance(given.value, (list, dict)) else not given.value
-        verl.leave(given.key, ("off there too: " if off else "") + found[1].why)
+        verl.leave(given.key, off(given.value) + found[1].why)
 
 
 # ---------------------------------------------------------------------------------------------------------- scripts

@@ -125,8 +125,8 @@ def _reading(verl: Verl, truths: list[str]) -> None:
     verl.choose("buffer.explorer_input.default_reward_fn_type", "accuracy_reward",
                 "veRL chooses by the column data_source; here each set names its function")
     if "answer" in truths and "data.response_key" not in verl.values:
-        verl.made.chosen.append(f"format.response_key=answer: as in the guide, which says to check it. Files that veRL's "
-                                f"own scripts make keep the truth in {TRUTH_KEPT_BY_VERL}.")
+        verl.made.chosen.append(f"format.response_key=answer: as in the guide, which says to check it. Files that "
+                                f"veRL's own scripts make keep the truth in {TRUTH_KEPT_BY_VERL}.")
     verl.made.chosen.append("default_reward_fn_type=accuracy_reward: veRL chooses the reward by the rows' data_source; "
                             "here a taskset names its own. accuracy_reward compares the final answer (after ####, or "
                             "boxed) with the truth.")

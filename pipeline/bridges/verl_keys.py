@@ -6,8 +6,8 @@ configuration. What depends on several keys at once is in pipeline/bridges/verl_
 
 from pipeline.guide_keys import Refused, Renamed
 
-A, R, ROLLOUT, CRITIC, DATA = ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout", "critic",
-                               "data")
+A, R, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
+CRITIC, DATA = "critic", "data"
 OPTIMIZER = "algorithm.optimizer"
 SCHEDULES = {"constant": "constant", "cosine": "cosine", "linear": "linear"}
 
@@ -29,6 +29,7 @@ RENAMED = {
     f"{A}.clip_ratio_high": Renamed("algorithm.policy_loss_fn_args.clip_range_high"),
     f"{A}.clip_ratio_c": Renamed("algorithm.policy_loss_fn_args.clip_ratio_c"),
     f"{A}.loss_agg_mode": Renamed("algorithm.loss_agg_mode"),
+    f"{A}.use_token_level_loss": Renamed("algorithm.loss_agg_mode", {True: "token-mean", False: "seq-mean-token-mean"}),
     f"{A}.entropy_coeff": Renamed("algorithm.entropy_loss_fn_args.entropy_coef"),
     f"{A}.fsdp_config.param_offload": Renamed("trainer.offload_param"),
     f"{A}.fsdp_config.optimizer_offload": Renamed("trainer.offload_optimizer"),
@@ -74,6 +75,7 @@ _ADAPTERS = "adapters are not there yet: all parameters are trained."
 _NO_SPLIT = "a sequence is not split over GPUs yet."
 _CURATED = "belongs to reading the data, which is curated once, before training (data_processor.task_pipeline)."
 _ANSWERS_ONLY = "every response is in the table experience, and `ouro sql` shows it."
+_BY_ZERO = "DeepSpeed ZeRO splits the model: trainer.zero_stage."
 _NO_RAY = "there is no Ray here."
 _KERNELS = "kernels are chosen by trainer.attention."
 _OWN_LAYOUT = "a checkpoint holds the model and its exact state, in the stage's own directory."
@@ -89,16 +91,21 @@ REFUSED = {
         ("use_shm", "weights are read from where they lie."), ("hdfs_path", "weights are read from a directory."),
         ("tokenizer_path", "the tokenizer is read from the model's directory."),
         ("enable_activation_offload", "not there yet: trainer.enable_gradient_checkpointing saves the same memory."))},
-    **{f"{part}.{name}": Refused(why) for part in (A, R, ROLLOUT, CRITIC, "reward_model") for name, why in (
-        *((f"{kind}micro_batch_size{unit}", _BUDGET) for kind in ("", "ppo_", "log_prob_", "forward_")
-          for unit in ("", "_per_gpu")),
-        ("log_prob_use_dynamic_bsz", _BUDGET), ("log_prob_max_token_len_per_gpu", _BUDGET),
-        ("forward_max_token_len_per_gpu", _BUDGET), ("ulysses_sequence_parallel_size", _NO_SPLIT),
+    **{f"{part}.{name}{unit}": Refused(_BUDGET) for part, name in (
+        (A, "ppo_micro_batch_size"), (R, "log_prob_micro_batch_size"), (ROLLOUT, "log_prob_micro_batch_size"),
+        (CRITIC, "ppo_micro_batch_size"), (CRITIC, "forward_micro_batch_size")) for unit in ("", "_per_gpu")},
+    **{f"{part}.{name}": Refused(_BUDGET) for part in (R, ROLLOUT)
+       for name in ("log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu")},
+    f"{CRITIC}.forward_max_token_len_per_gpu": Refused(_BUDGET),
+    **{f"{part}.{name}": Refused(why) for part in (A, R, CRITIC) for name, why in (
+        ("ulysses_sequence_parallel_size", _NO_SPLIT), ("strategy", _BY_ZERO), ("megatron", _BY_ZERO),
+        ("profiler", "every step's seconds are in the table steps."))},
+    **{f"{part}.{name}": Refused(why) for part in (A, R) for name, why in (
         ("entropy_from_logits_with_chunking", "always so: trainer.logprob_chunk_tokens."),
         ("entropy_checkpointing", "always so: the output head is recomputed in the backward pass."),
-        ("use_torch_compile", _KERNELS), ("profiler", "every step's seconds are in the table steps."),
-        ("checkpoint", _OWN_LAYOUT), ("megatron", "DeepSpeed ZeRO splits the model: trainer.zero_stage."),
-        ("strategy", "DeepSpeed ZeRO splits the model: trainer.zero_stage."))},
+        ("use_torch_compile", _KERNELS))},
+    f"{A}.checkpoint": Refused(_OWN_LAYOUT),
+    f"{CRITIC}.checkpoint": Refused(_OWN_LAYOUT),
     f"{A}.optim.total_training_steps": Refused("follows from the length of the run."),
     f"{A}.optim.num_cycles": Refused("the cosine falls once, from lr to lr x min_lr_ratio."),
     f"{A}.shuffle": Refused("one optimizer step takes a whole train batch, so its order says nothing."),
@@ -143,11 +150,18 @@ REFUSED = {
     "reward_model": Refused("no stage scores with a reward model yet; a reward function of your own "
                             "(buffer.explorer_input.default_reward_fn_type) can ask a server that you run. Its GPUs "
                             "went to the trainer.", (("enable", False),)),
+    "reward_model.reward_manager": Refused("rewards are functions here: "
+                                           "buffer.explorer_input.default_reward_fn_type."),
+    **dict.fromkeys(("reward_model.overlong_buffer", "reward_model.reward_kwargs",
+                     "custom_reward_function.overlong_buffer"), Refused(
+        "a penalty for long responses belongs into a reward function of your own: "
+        "buffer.explorer_input.default_reward_fn_type=package.module:function.", (("enable", False),))),
     "custom_reward_function": Refused("veRL calls f(data_source, solution_str, ground_truth, extra_info), ours is "
                                       "f(response, answer): wrap it, and name it by "
                                       "buffer.explorer_input.default_reward_fn_type=package.module:function."),
     f"{DATA}.truncation": Refused("a prompt over model.max_prompt_tokens takes no part in the loss, so it does not "
                                   "matter how it would be cut."),
+    f"{DATA}.gen_batch_size": Refused("drawing more tasks than a train batch takes is not there yet."),
     f"{DATA}.val_batch_size": Refused("an evaluation takes all its tasks."),
     f"{DATA}.train_max_samples": Refused("set limit of the taskset."),
     f"{DATA}.val_max_samples": Refused("set limit of the evaluation set."),
@@ -167,8 +181,8 @@ REFUSED = {
     "algorithm.rollout_is": Refused("set algorithm.rollout_correction."),
     "algorithm.rollout_is_threshold": Refused("set algorithm.rollout_correction."),
     "trainer.balance_batch": Refused("always so: every rank gets as many micro-batches as the others."),
-    "trainer.resume_from_path": Refused("a run goes on from its own newest checkpoint; to begin from another model, set "
-                                        "model.model_path.", ("",)),
+    "trainer.resume_from_path": Refused("a run goes on from its own newest checkpoint; to begin from another model, "
+                                        "set model.model_path.", ("",)),
     "trainer.log_val_generations": Refused("every response of an evaluation is in the table samples."),
     "trainer.rollout_data_dir": Refused(_ANSWERS_ONLY),
     "trainer.validation_data_dir": Refused("every response of an evaluation is in the table samples."),

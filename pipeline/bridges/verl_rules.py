@@ -161,8 +161,8 @@ def batches(verl: Verl) -> None:
         verl.choose("buffer.train_batch_size", per_update * repeats, f"{mini}={per_update} x {n}={repeats}")
     verl.choose("synchronizer.sync_style", "fixed", "the schedule of veRL")
     verl.choose("synchronizer.sync_offset", 0, "rollouts of the newest weights, as in veRL")
-    verl.made.chosen.append("synchronizer.sync_offset=0: veRL makes rollouts with the weights that it has just trained. "
-                            "The guide's text asks for 0 too; its two examples have 1, which is one step off-policy.")
+    verl.made.chosen.append("synchronizer.sync_offset=0: veRL makes rollouts with the weights that it has just trained."
+                            " The guide's text asks for 0 too; its two examples have 1, which is one step off-policy.")
 
 
 def gpus(verl: Verl) -> None:
@@ -182,6 +182,9 @@ def gpus(verl: Verl) -> None:
                 if engines < most else "the most there are here")
     batch = verl.made.entries.get(("buffer", "train_batch_size"))
     rows = f" {batch.value} experiences need not divide by {here}: micro-batches are token budgets." if batch else ""
+    if here < each * nodes:
+        verl.made.chosen.append(f"trainer.ranks={here}: a run takes one machine at most, so {here} of the "
+                                f"{each * nodes} GPUs.")
     verl.made.chosen.append(
         f"mode=colocate, trainer.ranks={here}: veRL trains on all {here} GPUs and generates on the same ones in turns. "
         "The guide splits them instead, and its trainer gets what the engines leave; with sync_offset=0 one side would "
@@ -212,14 +215,17 @@ def lengths(verl: Verl) -> None:
 
 def run(verl: Verl) -> None:
     """Names, places, intervals, the length of the run, the monitor."""
-    for key, to, default in (("trainer.project_name", "project", "verl_examples"),
-                             ("trainer.experiment_name", "name", "gsm8k")):
-        verl.say(key, to, directory_name(verl.value(key, default)), default=True)
+    project = "trainer.project_name"
+    verl.say(project, "project", directory_name(verl.value(project, "verl_examples")), default=True)
+    if "trainer.experiment_name" in verl.values:
+        verl.say("trainer.experiment_name", "name", directory_name(verl.value("trainer.experiment_name")))
+    else:
+        verl.choose("name", directory_name(verl.made.source.rpartition(".")[0] or "verl"), "the name of the source")
     project, name = verl.value("trainer.project_name"), verl.value("trainer.experiment_name")
     root = verl.value("trainer.default_local_dir", "./checkpoints")
     if isinstance(root, str):
         root = root.removesuffix("/").removesuffix(f"/{project}/{name}").replace("~/", "${oc.env:HOME}/", 1)
-    verl.say("trainer.default_local_dir", "checkpoint_root_dir", root, ", below which lie project and name", default=True)
+    verl.say("trainer.default_local_dir", "checkpoint_root_dir", root, ", above project and name", default=True)
     for key, to in (("trainer.save_freq", "trainer.save_interval"), ("trainer.test_freq", "explorer.eval_interval")):
         _interval(verl, key, to)
     for key, to in (("trainer.total_training_steps", "buffer.total_steps"),
@@ -232,7 +238,8 @@ def _interval(verl: Verl, key: str, to: str) -> None:
     value = verl.value(key)
     if isinstance(value, int) and value <= 0:
         verl.leave(key, "never, there; here the last step is saved always, and those between serve a resumed run."
-                   if key == "trainer.save_freq" else "never, there; here the model that a stage ends with is evaluated.")
+                   if key == "trainer.save_freq" else
+                   "never, there; here the model that a stage ends with is evaluated.")
     elif key in verl.values:
         verl.say(key, to, value)
         if (verl.interval or 1) > 1:
@@ -274,7 +281,8 @@ def defaults(verl: Verl) -> None:
                            ("trainer.total_epochs", "buffer.total_epochs", 30),
                            (f"{ROLLOUT}.gpu_memory_utilization", "explorer.rollout_model.gpu_memory_utilization", 0.5),
                            ("trainer.val_before_train", "explorer.eval_on_startup", True)):
-        if key not in verl.values and not (to == "buffer.total_epochs" and "trainer.total_training_steps" in verl.values):
+        ended_otherwise = to == "buffer.total_epochs" and "trainer.total_training_steps" in verl.values
+        if key not in verl.values and not ended_otherwise:
             verl.say(key, to, value, default=True)
 
 
