@@ -68,7 +68,7 @@ class Values:
         current: str | None = None
         for piece in word.pieces:
             text = self._piece(piece)
-            if piece.quoted or piece.kind == "text":
+            if piece.quoted or piece.kind == "text" or self._is_quoted_default(piece):
                 current = (current or "") + text
                 continue
             parts = re.split(r"[ \t\n]+", text)  # an unquoted expansion is split at blanks
@@ -80,6 +80,12 @@ class Values:
                     current = (current or "") + part
         fields += [] if current is None else [current]
         return [Argument(self._bounded(text), word.line) for text in fields]
+
+    def _is_quoted_default(self, piece: Piece) -> bool:
+        """Whether a piece is ${X:-"y z"} with X not set: what stands in quotes is not split."""
+        match = PARAMETER.fullmatch(piece.text) if piece.kind == "variable" else None
+        default = DEFAULT.fullmatch(match["rest"]) if match else None
+        return bool(default and default["text"][:1] in ("'", '"') and not self.known.get(match["name"]))
 
     def _array(self, piece: Piece) -> list[Argument] | None:
         """The elements that a word of one expansion stands for: of an array, or of the script's own arguments."""

@@ -47,7 +47,7 @@ def read_yaml(text: str, name: str) -> list[Given]:
     try:
         loader = Loader(text)
         node = loader.get_single_node()
-        if not isinstance(node, yaml.MappingNode):
+        if not isinstance(node, yaml.MappingNode) or not node.value:
             raise ConfigError(f"{name} holds no settings; needed a YAML mapping of sections, such as `algorithm:`.")
         _refuse_twice(node, name, set())
         return list(_leaves(loader, node, (), name))

@@ -17,6 +17,7 @@ from pipeline.guide_keys import MEANT, Refused, Renamed, Works
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 TRAINING_SET = re.compile(r"buffer\.explorer_input\.(taskset|tasksets\.\*)\.")
+SAMPLED_BY = re.compile(TRAINING_SET.pattern + r"rollout_args\.(temperature|top_p|top_k)")
 VERL = "trainer.trainer_config."
 ITS_DEFAULT = "Trinity-RFT's default"
 
@@ -73,7 +74,7 @@ def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
         made.rename(given, given.path, meant[given.value], f"{given.value} there")
     elif given.key in ("project", "name") and directory_name(given.value) != given.value:
         made.rename(given, given.path, directory_name(given.value), f"{given.value} there: it becomes a directory")
-    elif TRAINING_SET.match(general) and ".rollout_args." in general and given.value is not None:
+    elif SAMPLED_BY.fullmatch(general) and given.value is not None:
         _sampling(made, given, (*stage, "model", str(path[-1])), values)
     else:
         made.keep(given)

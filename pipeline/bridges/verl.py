@@ -34,7 +34,8 @@ def read(text: str, name: str) -> tuple[list[Given], Translation]:
     Raises ConfigError when there is nothing of veRL in it.
     """
     made = Translation(name)
-    if name.endswith((".yaml", ".yml")) or not SCRIPT.search(text):
+    is_script = name.endswith((".sh", ".bash", ".sbatch", ".slurm")) or SCRIPT.search(text)
+    if name.endswith((".yaml", ".yml")) or not is_script:
         given = read_yaml(text, name)
     else:
         script = read_script(text)
@@ -83,12 +84,14 @@ def _overrides(script: Script, made: Translation, name: str) -> list[Given]:
     commands = [chosen] if chosen else script.commands
     found: dict[str, Given] = {}
     for command in commands:
-        for argument in command.arguments:
+        started = 0
+        for position, argument in enumerate(command.arguments):
             match = OVERRIDE.fullmatch(argument.text)
             if match and (chosen or match["key"].partition(".")[0] in SECTIONS):
                 _take(found, made, match, argument)
             elif chosen:
-                _note(made, command, argument)
+                _note(made, argument, command.arguments[position - 1].text if started else None)
+            started = started or ENTRY.search(argument.text)
     if chosen:
         _note_stray(script, chosen, made)
     if not found:
@@ -128,8 +131,8 @@ def _take(found: dict[str, Given], made: Translation, match: re.Match, argument)
         found[key] = given  # the last one counts, as in Hydra
 
 
-def _note(made: Translation, command: Command, argument) -> None:
-    """What stands in the launch command and is no override."""
+def _note(made: Translation, argument, before: str | None) -> None:
+    """What stands in the launch command and is no override. before: the word before it, behind veRL's entry."""
     if option := HYDRA.fullmatch(argument.text):
         made.skipped.append((argument.line, f"{option[0]}: names a file of veRL's configuration, which is not read; "
                                             "only what the command itself says is"))
@@ -137,6 +140,8 @@ def _note(made: Translation, command: Command, argument) -> None:
         made.skipped.append((argument.line, f"{argument.text}: deletes a key of veRL's own configuration"))
     elif argument.problem:
         made.skipped.append((argument.line, f"{argument.text}: holds {argument.problem}"))
+    elif before is not None and not before.startswith("-") and not argument.text.startswith("-"):
+        made.skipped.append((argument.line, f"{argument.text}: is no override"))
 
 
 def _note_stray(script: Script, chosen: Command, made: Translation) -> None:

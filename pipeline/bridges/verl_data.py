@@ -35,7 +35,7 @@ def tasksets(verl: Verl) -> None:
 def _taskset(verl: Verl, root: tuple, key: str, file: str, suffix: str, taken: set[str]) -> str:
     """Writes one set; returns the column of its truths."""
     path, split = _place(file, "test" if suffix else "train")
-    name = _name(path if split == Path(file).stem else str(Path(file).with_suffix("")), suffix, taken)
+    name = _name(path if path != file else re.sub(r"\.\w+$", "", file), suffix, taken)
     made, truth = verl.made, verl.value("data.response_key") or _truth(file)
     made.choose((*root, "name"), name, "")
     made.choose((*root, "path"), path, f"{key}: {file}")
