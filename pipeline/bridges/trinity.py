@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline import guide
 from pipeline.bridges import verl_keys
-from pipeline.bridges.source import Given
+from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
 from pipeline.config import walk
 from pipeline.errors import nearest
@@ -110,12 +110,11 @@ def _sampling(made: Translation, given: Given, of_all: Path, values: dict[Path, 
                                                 "follow too, unless they say otherwise")
 
 
-def _renamed(made: Translation, given: Given, fate: Renamed, prefix: str = "") -> None:
-    """prefix: what stands before the key that `fate` is about."""
+def _renamed(made: Translation, given: Given, fate: Renamed) -> None:
     stage, path = _stage(given.path)
     stars = iter([part for part in path if isinstance(part, int)])
-    target = (*stage, *(next(stars) if part == "*" else part for part in fate.to.split(".")))
-    if fate.values and given.value not in fate.values:
+    target = (*stage, *(next(stars, 0) if part == "*" else part for part in fate.to.split(".")))
+    if fate.values and (isinstance(given.value, (list, dict)) or given.value not in fate.values):
         known = ", ".join(map(str, fate.values))
         made.leave(given, guide.explain_value(given.key, given.value)
                    or f"needed {known}; {fate.to} was left at its default.")
@@ -175,17 +174,11 @@ def _mend_references(made: Translation, values: dict[Path, Any]) -> None:
     for path, entry in made.entries.items():
         value = entry.value
         for _ in range(9):  # one may stand for another
-            if not isinstance(value, str) or (mended := REFERENCE.sub(stands_for, value)) == value:
-                break
-            value = mended
-        if value != entry.value:
-            made.entries[path] = type(entry)(_typed(value), entry.comment or f"{entry.value} there")
-
-
-def _typed(text: str) -> Any:
-    from pipeline.bridges.source import scalar
-
-    return text if "${" in text else scalar(text)
+            if isinstance(value, str):
+                value = REFERENCE.sub(stands_for, value)
+        if isinstance(value, str) and value != entry.value:
+            meant = value if "${" in value else scalar(value)
+            made.entries[path] = Entry(meant, entry.comment or f"{entry.value} there")
 
 
 def _say_defaults(made: Translation, values: dict[Path, Any]) -> None:
