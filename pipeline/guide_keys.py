@@ -83,18 +83,15 @@ SECRETS = _below("monitor.monitor_args", "api_key username password")
 # of WORKS, those that the schema does not have yet
 COMING = {
     "continue_from_checkpoint", "ignore_validator_suggestions",
-    *_below("algorithm", "sample_strategy sample_strategy_args kl_penalty_fn kl_penalty_fn_args kl_loss_fn "
-                         "kl_loss_fn_args entropy_loss_fn entropy_loss_fn_args loss_agg_mode bypass_old_logprobs "
-                         "rollout_correction optimizer.lr_warmup_steps_ratio"),
-    *_below("model", "critic_model_path custom_chat_template chat_template_path enable_thinking min_response_tokens "
+    *_below("algorithm", "sample_strategy sample_strategy_args"),
+    *_below("model", "custom_chat_template chat_template_path enable_thinking min_response_tokens "
                      "enable_prompt_truncation repetition_penalty"),
     "buffer.explorer_input.default_eval_workflow_type",
     *(f"{prefix}.{name}" for prefix in TASKSETS for name in OF_TASKSETS),
     *(f"{prefix}.{name}" for prefix in BUFFERS for name in OF_BUFFERS),
     *_below("explorer", "eval_interval eval_on_startup env_vars"),
-    *_below("trainer", "use_dynamic_bsz critic_warmup"),
+    "trainer.use_dynamic_bsz",
     *_below("data_processor.task_pipeline", "num_process operators target_fields"),
-    "trainer.offload_param",  # a target of RENAMED
 }
 
 _VLLM = "handed to vLLM as it is"

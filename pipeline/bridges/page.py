@@ -2,7 +2,7 @@
 
 from pipeline import guide
 from pipeline.bridges import verl_keys
-from pipeline.bridges.verl_rules import ACTOR, ROLLOUT
+from pipeline.bridges.verl_source import ACTOR, ROLLOUT
 from pipeline.guide_keys import Refused
 
 # keys that say something only together with others, and what they decide
@@ -17,6 +17,7 @@ BY_RULES = {
     f"{ACTOR}.kl_loss_coef": "`algorithm.kl_loss_fn_args.kl_coef`",
     f"{ACTOR}.clip_ratio": "`clip_range_low` and `clip_range_high` of `algorithm.policy_loss_fn_args`",
     f"{ACTOR}.policy_loss.loss_mode": "`algorithm.policy_loss_fn` (vanilla: ppo)",
+    f"{ACTOR}.tis_imp_ratio_cap": "`algorithm.rollout_correction.threshold`, at the level of tokens",
     f"{ACTOR}.ppo_mini_batch_size": "`buffer.batch_size`; times rollout.n: `buffer.train_batch_size`",
     "data.train_batch_size": "`synchronizer.sync_interval`, divided by ppo_mini_batch_size",
     f"{ACTOR}.ppo_max_token_len_per_gpu": "`trainer.max_token_len_per_gpu`",

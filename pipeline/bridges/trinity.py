@@ -224,6 +224,8 @@ def _gpus(made: Translation) -> None:
         value = made.entries.get(path, Entry(default)).value
         return value if isinstance(value, int) and value > 0 else None
 
+    if made.entries.get(("trainer", "offload_param"), Entry(False)).value is True:
+        made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
     mode = made.entries.get(("mode",), Entry("both")).value
     nodes, each = number(1, "cluster", "node_num"), number(None, "cluster", "gpu_per_node")
     engines = number(1, "explorer", "rollout_model", "engine_num")

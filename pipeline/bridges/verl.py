@@ -7,11 +7,11 @@ and what depends on several of them by the rules; lists the rest. Nothing is exe
 import re
 from typing import Any
 
-from pipeline.bridges import verl_data, verl_keys, verl_rules
+from pipeline.bridges import verl_data, verl_keys, verl_objective, verl_rules
 from pipeline.bridges.shell import Command, Script, read_script
 from pipeline.bridges.source import Given, read_yaml, scalar
 from pipeline.bridges.translation import Translation, off
-from pipeline.bridges.verl_rules import Verl
+from pipeline.bridges.verl_source import Verl
 from pipeline.errors import ConfigError
 from pipeline.guide_keys import Renamed
 
@@ -47,8 +47,8 @@ def read(text: str, name: str) -> tuple[list[Given], Translation]:
 def translate(given: list[Given], made: Translation) -> Translation:
     """Fills in the recipe of what was read, and the account of each of its keys."""
     verl = Verl(made, {g.key: g for g in given})
-    for rule in (verl_rules.algorithm, verl_rules.losses, verl_rules.batches, verl_rules.gpus, verl_data.tasksets,
-                 verl_rules.lengths, verl_rules.run):
+    for rule in (verl_objective.algorithm, verl_objective.losses, verl_objective.correction, verl_rules.batches,
+                 verl_rules.gpus, verl_data.tasksets, verl_rules.lengths, verl_rules.run):
         rule(verl)
     for one in given:
         if one.key not in verl.done:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pipeline.bridges.verl_rules import ROLLOUT, Verl
+from pipeline.bridges.verl_source import ROLLOUT, Verl
 
 SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # names of files by which a directory is read
 TRUTH_KEPT_BY_VERL = "reward_model.ground_truth"

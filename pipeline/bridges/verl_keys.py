@@ -1,7 +1,7 @@
 """Every key of veRL that has a counterpart here by itself, and those of which is known why they have none.
 
 After the tables of the Trinity-RFT guide "Align configuration with veRL", and veRL's own documentation of its
-configuration. What depends on several keys at once is in pipeline/bridges/verl_rules.py and verl_data.py.
+configuration. What several keys say together is in verl_objective.py, verl_rules.py and verl_data.py.
 """
 
 from pipeline.guide_keys import Refused, Renamed
@@ -114,7 +114,6 @@ REFUSED = {
     f"{A}.kl_loss_type": Refused("means nothing without actor_rollout_ref.actor.use_kl_loss=True."),
     f"{A}.fsdp_config": Refused("DeepSpeed ZeRO shards the model: trainer.zero_stage, trainer.offload_param and "
                                 "trainer.offload_optimizer."),
-    f"{A}.tis_imp_ratio_cap": Refused("set algorithm.rollout_correction."),
     f"{A}.policy_loss": Refused("arguments of a loss go below algorithm.policy_loss_fn_args."),
     R: Refused(_REFERENCE),
     f"{ROLLOUT}.name": Refused("vLLM is the engine.", ("vllm",)),
@@ -178,8 +177,9 @@ REFUSED = {
                                        "algorithm.advantage_fn_args.std_threshold.", (("enable", False),)),
     "algorithm.kl_penalty": Refused("means nothing without algorithm.use_kl_in_reward=True."),
     "algorithm.kl_ctrl": Refused("means nothing without algorithm.use_kl_in_reward=True."),
-    "algorithm.rollout_is": Refused("set algorithm.rollout_correction."),
-    "algorithm.rollout_is_threshold": Refused("set algorithm.rollout_correction."),
+    "algorithm.rollout_correction": Refused("set algorithm.rollout_correction of ours: level, mode, threshold."),
+    "algorithm.rollout_is": Refused("set algorithm.rollout_correction: level, mode, threshold."),
+    "algorithm.rollout_is_threshold": Refused("set algorithm.rollout_correction: level, mode, threshold."),
     "trainer.balance_batch": Refused("always so: every rank gets as many micro-batches as the others."),
     "trainer.resume_from_path": Refused("a run goes on from its own newest checkpoint; to begin from another model, "
                                         "set model.model_path.", ("",)),

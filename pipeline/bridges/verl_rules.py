@@ -1,138 +1,14 @@
-"""What veRL says by several keys at once: the algorithm, KL, batches, GPUs, lengths, the run.
+"""What veRL says by several keys at once: batches, GPUs, lengths, the run.
 
 Where the guide "Align configuration with veRL" and its own examples disagree, a rule chooses, and says what and why.
 """
 
 import re
-from dataclasses import dataclass, field
-from typing import Any
 
-from pipeline.bridges.source import Given
 from pipeline.bridges.translation import SETTINGS, Translation, directory_name
+from pipeline.bridges.verl_source import ACTOR, ROLLOUT, Verl
 
-ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-ESTIMATORS = {"gae": "ppo", "grpo": "grpo", "grpo_vectorized": "grpo", "reinforce_plus_plus": "reinforceplusplus",
-              "rloo": "rloo", "rloo_vectorized": "rloo", "remax": "remax"}
-LOSSES = {"vanilla": "ppo", "gspo": "gspo", "cispo": "cispo", "sapo": "sapo"}
-KL = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "low_var_kl", "k3": "low_var_kl"}
 MONITORS = ("wandb", "mlflow", "tensorboard")
-
-
-@dataclass
-class Verl:
-    """The keys of a source by name, and the translation that they fill. done: keys that are accounted for."""
-
-    made: Translation
-    values: dict[str, Given]
-    done: set[str] = field(default_factory=set)
-    algorithm_type: str = "ppo"
-    interval: int | None = None  # optimizer steps of one of veRL's steps
-
-    def value(self, key: str, default: Any = None) -> Any:
-        return self.values[key].value if key in self.values else default
-
-    def say(self, key: str, to: str, value: Any, note: str = "", default: bool = False) -> None:
-        """Writes our key with a value that comes from veRL's; with default, also where the source is silent."""
-        if key in self.values:
-            self.done.add(key)
-            given = self.values[key]
-            said = "" if value == given.value or isinstance(given.value, (list, dict)) else f"={given.value}"
-            self.made.rename(given, tuple(to.split(".")), value, f"{key}{said}{note}")
-        elif default:
-            self.made.choose(tuple(to.split(".")), value, f"veRL's default of {key}{note}")
-
-    def fold(self, key: str, to: str) -> None:
-        """Accounts for a key that another key's line already says."""
-        if key in self.values:
-            self.done.add(key)
-            self.made.renamed.append((self.values[key], to))
-
-    def leave(self, key: str, why: str) -> None:
-        if key in self.values:
-            self.done.add(key)
-            self.made.leave(self.values[key], why)
-
-    def choose(self, to: str, value: Any, comment: str) -> None:
-        self.made.choose(tuple(to.split(".")), value, comment)
-
-    def whole(self, key: str, default: int) -> int | None:
-        """A whole number of the source; None when only the environment knows it."""
-        value = self.value(key, default)
-        if isinstance(value, str) and re.fullmatch(r"\d{1,12}", value):
-            return int(value)
-        if isinstance(value, float) and value.is_integer() and abs(value) < 1e12:
-            return int(value)
-        return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**12 else None
-
-
-def algorithm(verl: Verl) -> None:
-    """The estimator names the algorithm and its advantage; its arguments go with it."""
-    key = "algorithm.adv_estimator"
-    estimator = str(verl.value(key, "gae"))
-    verl.algorithm_type = ESTIMATORS.get(estimator, estimator)
-    verl.say(key, "algorithm.algorithm_type", verl.algorithm_type, default=True)
-    if estimator not in ESTIMATORS:
-        verl.made.chosen.append(f"algorithm.algorithm_type={estimator}: no algorithm here is known to be veRL's "
-                                f"estimator {estimator}; its name stands in the recipe, so that it is not taken for "
-                                "another. Choose one.")
-        return
-    advantage = verl.algorithm_type
-    if verl.value("algorithm.norm_adv_by_std_in_grpo") is False and advantage == "grpo":
-        verl.say("algorithm.norm_adv_by_std_in_grpo", "algorithm.advantage_fn", "dr_grpo")
-    else:
-        verl.fold("algorithm.norm_adv_by_std_in_grpo", "algorithm.advantage_fn")
-        verl.choose("algorithm.advantage_fn", advantage, f"{key}={estimator}")
-    for name, functions in (("gamma", ("ppo", "reinforceplusplus")), ("lam", ("ppo",))):
-        if advantage in functions:
-            verl.say(f"algorithm.{name}", f"algorithm.advantage_fn_args.{name}", verl.value(f"algorithm.{name}"))
-        else:
-            verl.leave(f"algorithm.{name}", f"means nothing in {advantage}.")
-
-
-def losses(verl: Verl) -> None:
-    """KL in the reward and in the loss, the clip range, the loss itself."""
-    _kl(verl, "algorithm.use_kl_in_reward", "algorithm.kl_penalty", "kl", "algorithm.kl_ctrl.kl_coef",
-        "algorithm.kl_penalty_fn")
-    if verl.value("algorithm.use_kl_in_reward") is True:
-        if verl.value("algorithm.kl_ctrl.type") == "adaptive":
-            verl.say("algorithm.kl_ctrl.type", "algorithm.kl_penalty_fn_args.adaptive", True)
-        else:
-            verl.leave("algorithm.kl_ctrl.type", "always so unless kl_penalty_fn_args.adaptive is set.")
-        for name in ("target_kl", "horizon"):
-            key = f"algorithm.kl_ctrl.{name}"
-            verl.say(key, f"algorithm.kl_penalty_fn_args.{name}", verl.value(key))
-    _kl(verl, f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type", "low_var_kl", f"{ACTOR}.kl_loss_coef",
-        "algorithm.kl_loss_fn")
-    clip, arguments = f"{ACTOR}.clip_ratio", "algorithm.policy_loss_fn_args"
-    if f"{clip}_low" in verl.values and f"{clip}_high" in verl.values:
-        verl.leave(clip, "clip_ratio_low and clip_ratio_high say it.")
-    elif clip in verl.values:
-        verl.say(f"{clip}_low", f"{arguments}.clip_range_low", verl.value(f"{clip}_low"))
-        verl.say(f"{clip}_high", f"{arguments}.clip_range_high", verl.value(f"{clip}_high"))
-        first = "high" if f"{clip}_low" in verl.values else "low"
-        verl.say(clip, f"{arguments}.clip_range_{first}", verl.value(clip))
-        verl.choose(f"{arguments}.clip_range_high", verl.value(clip), clip)
-    mode = f"{ACTOR}.policy_loss.loss_mode"
-    if mode in verl.values:
-        name = str(verl.value(mode))
-        verl.say(mode, "algorithm.policy_loss_fn", LOSSES.get(name, name))
-        if name not in LOSSES:
-            verl.made.chosen.append(f"algorithm.policy_loss_fn={name}: no loss here is known to be veRL's {name}; its "
-                                    "name stands in the recipe, so that it is not taken for another. Choose one.")
-
-
-def _kl(verl: Verl, switch: str, kind: str, kind_default: str, coefficient: str, to: str) -> None:
-    """One of the two KL terms: switched on, of some kind, with a coefficient; `none` when it is off."""
-    if verl.value(switch, False) is not True:
-        verl.say(switch, to, "none", default=True)
-        return
-    name = str(verl.value(kind, kind_default))
-    if kind in verl.values:
-        verl.say(kind, to, KL.get(name, name))
-        verl.fold(switch, to)
-    else:
-        verl.say(switch, to, KL[name], f", of the kind {name}, veRL's default")
-    verl.say(coefficient, f"{to}_args.kl_coef", verl.value(coefficient, 0.001), default=True)
 
 
 def batches(verl: Verl) -> None:

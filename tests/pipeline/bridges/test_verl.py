@@ -75,6 +75,13 @@ def test_the_clip_range(overrides, low, high):
     assert (found[f"{arguments}.clip_range_low"], found[f"{arguments}.clip_range_high"]) == (low, high)
 
 
+@pytest.mark.parametrize(("cap", "threshold"), [(2.0, 2.0), (5, 5), (-1, None)])
+def test_truncated_importance_sampling(cap, threshold):
+    found = values(launch("trainer.nnodes=1", f"actor_rollout_ref.actor.tis_imp_ratio_cap={cap}"))
+    assert found.get("algorithm.rollout_correction.threshold") == threshold
+    assert found.get("algorithm.bypass_old_logprobs") == (None if threshold is None else False)
+
+
 @pytest.mark.parametrize(("overrides", "budget"), [
     (["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=30000"], 30000),
     (["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"], 4 * (1000 + 2000)),
