@@ -92,8 +92,7 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
     if key in known and not value.startswith("{"):
         return _choice(key, value.strip("'\""), known, problems)
     if not key.startswith("stages.") and not _exists(key):
-        problems.append(schema.unknown(key) if key.partition(".")[0] in dict(_sections()) else
-                        f"unknown key '{key}'.{nearest(key, [*(k for k, _ in walk()), *known])}")
+        problems.append(schema.unknown(key, known))
         return None
     try:
         parsed = OverridesParser.create().parse_override(override)
