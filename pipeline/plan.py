@@ -19,6 +19,7 @@ from pipeline.config import walk
 from pipeline.errors import ConfigError, ModelError
 from pipeline.external import digest_code, digest_tree, digests, users_code
 from pipeline.records import FORMAT
+from pipeline.shape import room_problem
 
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
@@ -214,13 +215,9 @@ def _model_directory(config: dict) -> str:
     if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ModelError(f"model.model_path={path}: the model has no tokenizer (tokenizer.json or "
                          "tokenizer_config.json); copy the tokenizer files of the base model there.")
-    limits = config["model"]
-    room = files.read_json(Path(path) / "config.json").get("max_position_embeddings")
-    longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
-    if isinstance(room, int) and room < longest:
-        raise ConfigError(f"model.model_path={path} has room for {room} tokens (max_position_embeddings), and "
-                          f"model.max_model_len, or prompt + response, is {longest}. Shorten "
-                          "model.max_prompt_tokens or model.max_response_tokens.")
+    problem = room_problem(config["model"], files.read_json(Path(path) / "config.json").get("max_position_embeddings"))
+    if problem:
+        raise ConfigError(problem)
     return path
 
 
