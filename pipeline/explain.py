@@ -9,46 +9,17 @@ from pipeline.compose import effective, groups, mask_secrets
 from pipeline.config import walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.plan import EXTERNAL, USES
-from pipeline.schedule import Schedule
+from pipeline.workload import described
 
 
 def show(config: dict) -> str:
     """The configuration as YAML, secrets masked, below comments with the numbers that follow from it."""
     from omegaconf import OmegaConf
 
-    notes = [f"#   {line}" for overlay in config["stages"] for line in derived(config, overlay)]
+    notes = [f"#   {overlay['stage_name']}: {word}: {sentence}" for overlay in config["stages"]
+             for word, sentence in described(effective(config, overlay))]
     yaml = OmegaConf.to_yaml(OmegaConf.create(mask_secrets(config)))
     return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])
-
-
-def derived(config: dict, overlay: dict) -> list[str]:
-    """What one training stage will do, in numbers, one line each."""
-    c = effective(config, overlay)
-    buffer, trainer = c["buffer"], c["trainer"]
-    name, steps = overlay["stage_name"], buffer["total_steps"]
-    budget = (f"{name}: micro-batches of at most {trainer['max_token_len_per_gpu']} tokens on each of "
-              f"{trainer['ranks']} rank(s)")
-    if c["algorithm"]["algorithm_type"] == "sft":
-        how_long = f"{steps} optimizer steps" if steps else f"{buffer['total_epochs']} pass(es) over the demonstrations"
-        return [f"{name}: {how_long}, {buffer['batch_size']} demonstrations a step", budget]
-    rollouts = buffer["batch_size"] * c["algorithm"]["repeat_times"]
-    batch = buffer["train_batch_size"] or rollouts
-    longest = batch * (c["model"]["max_prompt_tokens"] + c["model"]["max_response_tokens"])
-    sync = c["synchronizer"]
-    return [
-        f"{name}: explorer step = {buffer['batch_size']} tasks x {c['algorithm']['repeat_times']} rollouts "
-        f"= {rollouts} experiences",
-        f"{name}: trainer step = {batch} experiences, at most {longest} tokens",
-        _length(name, Schedule(rollouts, batch, sync["sync_interval"], sync["sync_offset"], steps or 1), buffer),
-        budget,
-    ]
-
-
-def _length(name: str, schedule: Schedule, buffer: dict) -> str:
-    if buffer["total_steps"]:
-        return f"{name}: {schedule.total_steps} trainer steps need {schedule.explorer_steps} explorer steps"
-    return (f"{name}: {buffer['total_epochs']} pass(es) over the tasks; the number of steps is known once they are "
-            "curated")
 
 
 def explain(config: dict, key: str) -> str:

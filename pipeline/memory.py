@@ -86,7 +86,8 @@ def activations(shape: Shape, config: dict[str, Any], element: int) -> float:
     recomputed = settings["enable_gradient_checkpointing"]
     each = element * shape.width if recomputed else layer
     kept = tokens * (shape.layers * each + (4 + 2 * element) * shape.width)
-    backward = tokens * (max(2 * element * shape.mlp_width, (16 + element) * shape.width) + (layer if recomputed else 0))
+    within = max(2 * element * shape.mlp_width, (16 + element) * shape.width)
+    backward = tokens * (within + (layer if recomputed else 0))
     return kept + max(head(shape, min(settings["logprob_chunk_tokens"], tokens), element), backward)
 
 

@@ -302,9 +302,8 @@ def test_config_show_says_what_follows_from_the_settings(capsys):
     assert cli.main(["config", "show", "buffer.batch_size=6", "algorithm.repeat_times=4", "buffer.train_batch_size=48",
                      "buffer.total_steps=10"]) == 0
     out = capsys.readouterr().out
-    assert "#   rft: explorer step = 6 tasks x 4 rollouts = 24 experiences" in out
-    assert "#   rft: trainer step = 48 experiences" in out
-    assert "#   rft: 10 trainer steps need 20 explorer steps" in out
+    assert "#   rft: explorer: 20 steps; each 6 tasks x 4 rollouts = 24 experiences; 480 experiences in all" in out
+    assert "#   rft: trainer: 10 optimizer steps; each of 48 experiences, at most 1,728 tokens" in out
     import yaml
 
     assert yaml.safe_load(out)["buffer"]["batch_size"] == 6
