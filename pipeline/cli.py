@@ -79,8 +79,12 @@ def parser() -> argparse.ArgumentParser:
     _root(it := command("report", commands.report), several="runs")
     it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
     it.add_argument("--open", action="store_true", help="open it in a browser")
-    inner = listed.add_parser("config", help="the configuration: show, explain, reference").add_subparsers(
-        required=True, metavar="show|explain|reference")
+    inner = listed.add_parser("config", help="the configuration: check, show, explain, reference").add_subparsers(
+        required=True, metavar="check|show|explain|reference")
+    _overrides(it := command("check", commands.config_check, inner))
+    it.add_argument("--no-data", action="store_true", help="do not read samples of the data files (faster)")
+    it.add_argument("--elsewhere", action="store_true",
+                    help="the run is for another machine: what is not on this one is listed, and no problem")
     _overrides(command("show", commands.config_show, inner))
     it = command("explain", commands.config_explain, inner)
     it.add_argument("key", help="e.g. algorithm.optimizer.lr, or trainer")

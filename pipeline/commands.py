@@ -1,4 +1,4 @@
-"""What the sub-commands of `ouro` do, all but `run`, which is in pipeline/invoke.py. Each takes the parsed command line."""
+"""What the sub-commands of `ouro` do, all but `run` (pipeline/invoke.py). Each takes the parsed command line."""
 
 import shlex
 import sys
@@ -66,6 +66,16 @@ def report(arguments) -> int:
         if arguments.open and not webbrowser.open(shown.report.resolve().as_uri()):
             print("ouro: no browser was found here; open the file by hand.", file=sys.stderr)
     return 0
+
+
+def config_check(arguments) -> int:
+    """Everything that is wrong with a configuration, its data and its fit to the machine; then the plan in numbers."""
+    from pipeline import preflight
+    from pipeline.compose import compose
+
+    report = preflight.check(compose(arguments.overrides), arguments.elsewhere, not arguments.no_data)
+    print(preflight.text(report))
+    return 2 if report.problems else 0
 
 
 def config_show(arguments) -> int:

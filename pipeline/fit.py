@@ -135,6 +135,18 @@ def _largest_budget(shape: Shape, config: dict[str, Any], element: int, gib: flo
     return max(low * GRAIN, longest)
 
 
+def gpu_words(config: dict[str, Any], gpus: Gpus) -> str:
+    """How many GPUs a stage holds, and of how many."""
+    if not gpus.any:
+        return "none is declared (cluster.gpu_per_node) or visible: a CPU run, whose memory is not estimated"
+    needed, ranks = stage_gpus(config), config["trainer"]["ranks"]
+    of = "" if gpus.count is None else f" of {gpus.count}"
+    if not explores(config):
+        return f"{needed}{of}: one for each rank"
+    turns = "in turns" if config["mode"] == "colocate" else "side by side"
+    return f"{needed}{of}: trainer {ranks} and engine {engine_gpus(config)}, {turns} (mode={config['mode']})"
+
+
 def described(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[tuple[str, str]]:
     """The estimate of a stage as (word, sentence)."""
     element = element_bytes(config, gpus)

@@ -13,8 +13,11 @@ SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` 
 
 
 def run(arguments) -> int:
-    """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt."""
-    from pipeline import view
+    """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt.
+
+    First what `ouro config check` knows without reading data: a problem must not appear after a stage has run.
+    """
+    from pipeline import preflight, view
     from pipeline.launch import make_checked_plan
 
     plan = make_checked_plan(arguments.overrides)
@@ -24,6 +27,7 @@ def run(arguments) -> int:
         print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete")
         print(view.summary(shown))
         return 0
+    preflight.require(plan)
     before = _made(plan)
     environment = os.environ | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
     code = _wait_for(snakemake_command(arguments.overrides, arguments.snakemake), environment)

@@ -6,16 +6,17 @@ user's code.
 """
 
 import ast
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pipeline.compose import CONF
 from pipeline.errors import nearest
+from pipeline.external import module_file
 
-HOME = Path(__file__).resolve().parent.parent
+HOME = CONF.parent  # of the repository
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def dotted(path: str) -> Signature | None:
 def _entries(path: Path, node: ast.Dict) -> Iterator[tuple[str, Signature]]:
     for key, value in zip(node.keys, node.values, strict=True):
         found = _resolve(path, value)
-        assert isinstance(key, ast.Constant) and found, f"{path}: a table entry that names no function"
+        assert isinstance(key, ast.Constant), f"{path}: a table entry without a name"
+        assert found, f"{path}: the entry '{key.value}' names no function that can be read"
         yield key.value, found
 
 
@@ -110,11 +112,8 @@ def _source(module: str) -> Path | None:
     own = HOME / (module.replace(".", "/") + ".py")
     if own.is_file():
         return own
-    try:
-        found = importlib.util.find_spec(module)
-    except Exception:  # a parent package that does not import, for whatever reason; a name that cannot be one
-        return None
-    return Path(found.origin) if found and found.has_location and found.origin.endswith(".py") else None
+    found = module_file(module)
+    return found if found and found.suffix == ".py" else None
 
 
 @cache

@@ -89,7 +89,7 @@ def test_the_estimate_is_near_what_was_measured(recompute, chunk, tokens, gib, r
 
 
 def test_an_engine_has_its_share_less_its_weights_for_the_cache():
-    """80 GiB x 0.9 on each of 2 GPUs, half of 2 P of weights; a token: key and value, 24 layers, a head x 64, 2 bytes."""
+    """80 GiB x 0.9 on each of 2 GPUs, half of 2 P of weights; a token: key and value, 24 layers, 64 wide, 2 bytes."""
     config = {"explorer": {"rollout_model": {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}}}
     found = rollout(QWEN, config, 2, 80.0)
     assert (found.share, found.weights, found.token) == (72 * GIB, P, 2 * 24 * 64 * 2)

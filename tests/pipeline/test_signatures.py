@@ -35,7 +35,7 @@ GENERATOR = Signature(("seed", "tasks"), ("low",), False)
 
 @pytest.mark.parametrize(("signature", "given", "passed", "words"), [
     (LOSS, {"clip_range_low": 0.2}, None, []),
-    (LOSS, {"clip_rang_low": 0.2}, None, ["no argument 'clip_rang_low'. Did you mean 'clip_range_low'? It has: clip_r"]),
+    (LOSS, {"clip_rang_low": 0.2}, None, ["no argument 'clip_rang_low'. Did you mean 'clip_range_low'? It has: c"]),
     (LOSS, {"logprobs": 1}, None, ["has no argument 'logprobs'"]),  # the caller's, not the user's
     (GENERATOR, {"tasks": 5}, 1, []),
     (GENERATOR, {"lo": 5}, 1, ["has no argument 'lo'.", "needs the argument 'tasks'."]),

@@ -1,0 +1,111 @@
+"""What a configuration names outside itself: files, a model, the user's code, functions' arguments. Is it all there?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline import signatures
+from pipeline.errors import ConfigError
+from pipeline.external import digest_code, module_file, resolve, users_code
+from pipeline.signatures import Signature
+from pipeline.workload import explores
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or directory of rows. key: the setting that names it. split: of a directory. format_key: of its columns.
+
+    columns: setting below format_key -> column, dotted into structs, such as {"prompt_key": "question"}; `optional`
+    ones may be absent.
+    """
+
+    key: str
+    path: str
+    split: str
+    format_key: str
+    columns: dict[str, str]
+    optional: tuple[str, ...] = ()
+
+
+def sources(config: dict[str, Any]) -> list[Source]:
+    """Every file or directory that rows are read from."""
+    key, settings = "data_processor.task_pipeline", config["data_processor"]["task_pipeline"]
+    columns = {name: settings["format"][name] for name in ("prompt_key", "response_key", "solution_key")}
+    return [Source(f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", columns, ("solution_key",))
+            for index, path in enumerate(settings["inputs"])]
+
+
+def missing(config: dict[str, Any]) -> list[str]:
+    """What is named and not on this machine, one line each: right perhaps on another."""
+    looked = f"does not exist (looked from {Path.cwd()})"
+    lines = [f"{s.key}: {s.path} {looked}." for s in sources(config) if not resolve(s.path).exists()]
+    recipe = config["data_processor"]["task_pipeline"]["config_path"]
+    if recipe and not resolve(recipe).exists():
+        lines.append(f"data_processor.task_pipeline.config_path: {recipe} {looked}.")
+    model = config["model"]
+    if model["model_path"] and not model["init"]["enable"] and not (Path(model["model_path"]) / "config.json").is_file():
+        lines.append(f"model.model_path={model['model_path']}: no config.json there; needed a Hugging Face model "
+                     "directory (config.json, *.safetensors, tokenizer files).")
+    return lines + [f"'{name}': no such module. Needed package.module:function, with the package installed or its "
+                    "parent directory on PYTHONPATH." for name in _code(config) if _module(name) is None]
+
+
+def wrong_code(config: dict[str, Any]) -> list[str]:
+    """The user's modules that are here and cannot be read, or lack the function that is named."""
+    return [problem for name in _code(config) if _module(name) for problem in _code_problem(name)]
+
+
+def _code(config: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(users_code(config)))
+
+
+def _module(dotted: str) -> Path | None:
+    return module_file(dotted.partition(":")[0])
+
+
+def _code_problem(dotted: str) -> list[str]:
+    try:
+        digest_code(dotted)
+    except ConfigError as error:
+        return [str(error)]
+    return []
+
+
+def wrong_arguments(config: dict[str, Any]) -> list[str]:
+    """Arguments in `*_args` that the function they are for does not have, or that it lacks.
+
+    config: the settings of one stage. Values are judged by the function itself.
+    """
+    return [f"{key}: '{name}' {problem}" for key, name, given, signature, passed in _named(config) if signature
+            for problem in signature.problems(given, passed)]
+
+
+def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, int | None]]:
+    """(key of the arguments, function, arguments, its signature, parameters that its caller gives: see Signature)."""
+    pipeline = config["data_processor"]["task_pipeline"]
+    if name := pipeline["generator"]:
+        key = "data_processor.task_pipeline.generator_args"
+        yield key, name, pipeline["generator_args"], _in("operators/generate.py", "GENERATORS", name), 1
+    explorer = config["buffer"]["explorer_input"]
+    tasksets = [(f"buffer.explorer_input.eval_tasksets.{i}", t) for i, t in enumerate(explorer["eval_tasksets"])]
+    if explores(config):
+        for part, file, table in POLICY:
+            if name := config["algorithm"][part]:
+                yield f"algorithm.{part}_args", name, config["algorithm"][f"{part}_args"], _in(file, table, name), None
+        tasksets.append(("buffer.explorer_input.taskset", explorer["taskset"]))
+    for key, taskset in tasksets:
+        name = taskset["default_reward_fn_type"] or explorer["default_reward_fn_type"]
+        yield f"{key}.reward_fn_args", name, taskset["reward_fn_args"], _in("operators/reward.py", "REWARDS", name), 2
+
+
+def _in(file: str, table: str, name: str) -> Signature | None:
+    """A name of one of our tables, or the user's function; None when it is neither (another check says so)."""
+    if ":" not in name:
+        return signatures.table(file, table).get(name)
+    return None if _module(name) is None or _code_problem(name) else signatures.dotted(name)
+
+
+# settings below `algorithm` that name a function and have `*_args` beside them -> file, table
+POLICY = (("advantage_fn", "operators/advantage.py", "ADVANTAGES"),
+          ("policy_loss_fn", "operators/loss.py", "POLICY_LOSSES"))

@@ -1,0 +1,203 @@
+"""Everything that can be known about a run before it is started: what is wrong with it, and what it will take.
+
+`check` looks at the data files, the functions' arguments, the GPUs and their memory, and the disk; it runs nothing but,
+when asked for data, stages/preview.py in a process of its own. It imports neither torch nor any operator.
+"""
+
+import os
+import shutil
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline import files, fit, inputs, workload
+from pipeline.compose import effective
+from pipeline.devices import Gpus, planned_gpus
+from pipeline.errors import ConfigError, OuroError
+from pipeline.memory import GIB
+from pipeline.plan import Plan, make_plan
+from pipeline.shape import Shape, read_shape, room_problem, split_problem
+from pipeline.tracking import check_monitor
+
+WIDTH = 110  # columns of the report
+Facts = list[tuple[str, str]]  # (word, sentence)
+
+
+@dataclass
+class Report:
+    """problems: what must be changed first. warnings: what may be meant. unjudged: what is not on this machine.
+
+    facts: heading -> what is so. plan: the run's stages; None when a problem keeps them from being planned.
+    """
+
+    run: str
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
+    facts: dict[str, Facts] = field(default_factory=dict)
+    plan: Plan | None = None
+
+    def add(self, stage: str, found: list[str | None], to: str = "problems") -> None:
+        """Adds what one stage has found; what is already there is not said again for another."""
+        lines = getattr(self, to)
+        known = {line.partition(": ")[2] if line.startswith("stage ") else line for line in lines}
+        lines += [f"stage {stage}: {line}" if stage else line for line in found if line and line not in known]
+
+
+def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -> Report:
+    """Judges a composed configuration.
+
+    elsewhere: the run is for another machine; what is not on this one is not judged. data: read a sample of every file
+    of rows, which takes seconds.
+    """
+    report = Report(f"{config['project']}/{config['name']}")
+    gpus = planned_gpus(config["cluster"])
+    absent = inputs.missing(config)
+    report.add("", absent, "unjudged" if elsewhere else "problems")
+    report.add("", inputs.wrong_code(config))
+    if not absent:
+        _plan(report, config)
+    if data:
+        _preview(report, config)
+    needed = sum(_stage(report, effective(config, overlay), overlay["stage_name"], gpus)
+                 for overlay in config["stages"])
+    _disk(report, config["checkpoint_root_dir"], needed, elsewhere)
+    return report
+
+
+def require(plan: Plan) -> None:
+    """Raises ConfigError with every problem of a run that is about to start; warnings go to stderr."""
+    report = check(plan.config)
+    for line in report.warnings:
+        print(_wrapped(line, "ouro: warning: ", "  "), file=sys.stderr)
+    if report.problems:
+        raise ConfigError("the run would not go through:\n  " + "\n  ".join(report.problems)
+                          + "\n`ouro config check` with the same overrides says more.")
+
+
+def _plan(report: Report, config: dict[str, Any]) -> None:
+    try:
+        check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
+        report.plan = make_plan(config)
+    except (OuroError, OSError) as error:
+        report.add("", [str(error)])
+
+
+def _preview(report: Report, config: dict[str, Any]) -> None:
+    """Reads samples of the data in a process of its own."""
+    from pipeline.samples import preview
+
+    found = preview(config, [s for s in inputs.sources(config) if inputs.resolve(s.path).exists()])
+    report.add("", found["problems"])
+    report.add("", found["warnings"], "warnings")
+    report.add("", found["unjudged"], "unjudged")
+    report.facts["data"] = [tuple(fact) for fact in found["facts"]]
+
+
+def _stage(report: Report, config: dict[str, Any], name: str, gpus: Gpus) -> float:
+    """Judges one training stage and describes it; returns the bytes that it still takes of the disk."""
+    shape = read_shape(config["model"])
+    report.add(name, inputs.wrong_arguments(config))
+    report.add(name, [fit.count_problem(config, gpus)])
+    facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
+    if shape is None:
+        report.add("", [f"GPU memory and disk: {_unknown_shape(config)}"], "unjudged")
+        report.facts[name] = facts
+        return 0.0
+    parallel = config["explorer"]["rollout_model"]["tensor_parallel_size"]
+    report.add(name, [None if config["model"]["init"]["enable"] else room_problem(config["model"], shape.longest),
+                      split_problem(shape, parallel) if gpus.any else None])
+    _memory(report, config, name, shape, gpus)
+    taken = workload.disk(config, shape, fit.element_bytes(config, gpus))
+    report.facts[name] = facts + (fit.described(shape, config, gpus) if gpus.any else []) + [("disk", _words(taken))]
+    return max(taken.total - _present(report.plan, name), 0.0)
+
+
+def _memory(report: Report, config: dict[str, Any], name: str, shape: Shape, gpus: Gpus) -> None:
+    if not gpus.gib:
+        return
+    found = [fit.trainer_problem(shape, config, gpus)]
+    if workload.explores(config):
+        found.append(fit.engine_problem(shape, config, gpus))
+    report.add(name, found, "warnings" if config["ignore_validator_suggestions"] else "problems")
+
+
+def _unknown_shape(config: dict[str, Any]) -> str:
+    path = config["model"]["model_path"]
+    if path and (Path(path) / "config.json").is_file():
+        return f"the architecture of {path} is none that is counted here (see pipeline/shape.py)."
+    return "the model is not here."
+
+
+def _present(plan: Plan | None, name: str) -> float:
+    """Bytes that a stage has already written; all that it will ever need when it is complete."""
+    stage = next((s for s in plan.stages if s.name == name), None) if plan else None
+    if stage is None:
+        return 0.0
+    if files.is_complete(stage.directory):
+        return float("inf")
+    return sum(path.stat().st_size for path in Path(stage.directory).rglob("*") if path.is_file())
+
+
+def _disk(report: Report, root: str, needed: float, elsewhere: bool) -> None:
+    """Compares the estimate with what is free at the run's root."""
+    if elsewhere:
+        report.facts["disk"] = [("needed", f"at most {size(needed)}; what is free elsewhere is not known here")]
+        return
+    existing = Path(os.path.abspath(root))
+    while not existing.is_dir():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    report.facts["disk"] = [("needed", f"at most {size(needed)} more of {size(free)} free at {existing}")]
+    if needed > free:
+        report.add("", [f"checkpoint_root_dir={root}: the training stages need up to {size(needed)}, {size(free)} are "
+                        "free there. Free some space, set another directory, or lower "
+                        "trainer.max_checkpoints_to_keep."])
+
+
+def _words(taken: workload.Disk) -> str:
+    parts = [f"checkpoints {size(taken.checkpoints)}"]
+    if taken.versions:
+        parts.append(f"weights on their way {size(taken.versions)}")
+    if taken.tables != 0:
+        parts.append("tables: known once the tasks are curated" if taken.tables is None else
+                     f"tables {size(taken.tables)}")
+    return f"at most {size(taken.total)}: {', '.join(parts)}"
+
+
+def size(count: float) -> str:
+    """Bytes in MiB, or GiB from one on."""
+    return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.1f} MiB"
+
+
+# ------------------------------------------------------------------------------------------------------- in words
+
+
+def text(report: Report) -> str:
+    """The report for a person, at most WIDTH columns: what is wrong first, then the plan."""
+    lines = [f"{report.run}: {_counted(report)}"]
+    for title, found in (("problems", report.problems), ("warnings", report.warnings),
+                         ("not judged here", report.unjudged)):
+        if found:
+            lines += ["", title, *(_wrapped(line, "  - ", "    ") for line in found)]
+    if report.plan:
+        made = [s.name + (" (made)" if files.is_complete(s.directory) else "") for s in report.plan.stages]
+        lines += ["", _wrapped(", ".join(made), "stages  ", " " * 8)]
+    width = max((len(word) for facts in report.facts.values() for word, _ in facts), default=0) + 4
+    for heading, facts in report.facts.items():
+        if facts:
+            lines += ["", heading, *(_wrapped(s, f"  {word}".ljust(width), " " * width) for word, s in facts)]
+    return "\n".join(lines)
+
+
+def _counted(report: Report) -> str:
+    counts = [f"{len(found)} {word}{'s' * (len(found) > 1)}" for word, found in
+              (("problem", report.problems), ("warning", report.warnings)) if found]
+    return ", ".join(counts) or "no problem found"
+
+
+def _wrapped(sentence: str, first: str, rest: str) -> str:
+    return textwrap.fill(sentence, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False,
+                         break_on_hyphens=False)
