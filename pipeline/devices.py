@@ -49,16 +49,20 @@ def visible_gpus(at_most: int | None) -> list[str]:
     return found[:at_most]
 
 
-def planned_gpus(cluster: dict) -> Gpus:
-    """What the section `cluster` declares, and where it is silent, what is visible here."""
+def planned_gpus(cluster: dict, here: bool = True) -> Gpus:
+    """What the section `cluster` declares, and where it is silent, what is visible here.
+
+    here: whether the run is for this machine; otherwise what it shows says nothing.
+    """
     memory, per_node = cluster["gpu_memory_gib"], cluster["gpu_per_node"]
+    seen = len(visible_gpus(None)) if here else 0
+    if seen and memory is None and per_node != 0:
+        memory = _smallest_memory()
     if per_node is not None:
-        memory = memory or (_smallest_memory() if per_node and visible_gpus(None) else None)
-        return Gpus(per_node * cluster["node_num"], memory, True)
-    seen = len(visible_gpus(None))
+        return Gpus(per_node * cluster["node_num"], memory if per_node else None, True)
     if seen:
-        return Gpus(seen, memory or _smallest_memory(), False)
-    return Gpus(None, memory, True) if memory else Gpus(0, None, False)
+        return Gpus(seen, memory, False)
+    return Gpus(None, memory, True) if memory or not here else Gpus(0, None, False)
 
 
 def _smallest_memory() -> float | None:

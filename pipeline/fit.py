@@ -1,6 +1,7 @@
 """Whether a training stage fits the GPUs that it is planned for, and if not, the cheapest change that makes it fit."""
 
 import math
+import os
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
@@ -59,26 +60,27 @@ def trainer_problem(shape: Shape, config: dict[str, Any], gpus: Gpus) -> str | N
     return f"the trainer needs about {found:.1f} GiB on each GPU, and may fill {USABLE:.0%} of {gpus.gib:g}. {advice}"
 
 
-def engine_problem(shape: Shape, config: dict[str, Any], gpus: Gpus) -> str | None:
-    """What is wrong when the engine cannot hold its weights and one longest sequence, or, colocated, finds too little
-    beside what the trainer keeps while it is idle."""
+def engine_problem(shape: Shape, config: dict[str, Any], gpus: Gpus, beside: float = 0) -> str | None:
+    """What is wrong when the engine cannot hold its weights and one longest sequence, or finds too little room.
+
+    beside: bytes that an idle trainer keeps of the same GPU, 0 when it has others.
+    """
     element, utilization = element_bytes(config, gpus), config["explorer"]["rollout_model"]["gpu_memory_utilization"]
     engine, longest = rollout(shape, config, element, gpus.gib), workload(config).longest
-    idle = training(shape, config, element).idle if config["mode"] == "colocate" else 0
     least = engine.weights + engine.token * longest
-    room = math.floor((1 - idle / (gpus.gib * GIB)) * 20) / 20  # in twentieths, downwards
+    room = math.floor((1 - beside / (gpus.gib * GIB)) * 20) / 20  # in twentieths, downwards
     if least > room * gpus.gib * GIB:
-        beside = f", beside {idle / GIB:.1f} GiB that the trainer keeps" if idle else ""
+        kept = f", beside {beside / GIB:.1f} GiB that the trainer keeps" if beside else ""
         return (f"the engine needs {least / GIB:.1f} GiB on each GPU for weights and one sequence of {longest:,} "
-                f"tokens{beside}; a GPU has {gpus.gib:g}. Raise explorer.rollout_model.tensor_parallel_size"
-                + (", or set mode=both with GPUs of its own." if idle else "."))
+                f"tokens{kept}; a GPU has {gpus.gib:g}. Raise explorer.rollout_model.tensor_parallel_size"
+                + (", or set mode=both with GPUs of its own." if beside else "."))
     if engine.share < least:
         return (f"explorer.rollout_model.gpu_memory_utilization={utilization}: {engine.share / GIB:.1f} GiB do not "
                 f"hold weights and one sequence of {longest:,} tokens, {least / GIB:.1f} GiB. Raise it to "
                 f"{math.ceil(least / (gpus.gib * GIB) * 20) / 20}.")
-    if idle and engine.share + idle > gpus.gib * GIB:
+    if beside and engine.share + beside > gpus.gib * GIB:
         return (f"explorer.rollout_model.gpu_memory_utilization={utilization}: the engine's {engine.share / GIB:.1f} "
-                f"GiB and the {idle / GIB:.1f} GiB that the colocated trainer keeps exceed {gpus.gib:g}. Lower it to "
+                f"GiB and the {beside / GIB:.1f} GiB that the colocated trainer keeps exceed {gpus.gib:g}. Lower it to "
                 f"{room}.")
     return None
 
@@ -135,10 +137,22 @@ def _largest_budget(shape: Shape, config: dict[str, Any], element: int, gib: flo
     return max(low * GRAIN, longest)
 
 
+def problems(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[str]:
+    """What does not fit of a stage, trainer and engine; `gpus.gib` must be known."""
+    trainer = trainer_problem(shape, config, gpus)
+    if not explores(config):
+        return [trainer] if trainer else []
+    element = element_bytes(config, gpus)
+    shared = config["mode"] == "colocate" and trainer is None  # else what it keeps is about to change
+    engine = engine_problem(shape, config, gpus, training(shape, config, element).idle if shared else 0)
+    return [problem for problem in (trainer, engine) if problem]
+
+
 def gpu_words(config: dict[str, Any], gpus: Gpus) -> str:
     """How many GPUs a stage holds, and of how many."""
     if not gpus.any:
-        return "none is declared (cluster.gpu_per_node) or visible: a CPU run, whose memory is not estimated"
+        return (f"none is declared (cluster.gpu_per_node) or visible: a CPU run on {os.cpu_count()} threads, whose "
+                "memory is not estimated")
     needed, ranks = stage_gpus(config), config["trainer"]["ranks"]
     of = "" if gpus.count is None else f" of {gpus.count}"
     if not explores(config):

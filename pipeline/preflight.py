@@ -18,7 +18,7 @@ from pipeline.devices import Gpus, planned_gpus
 from pipeline.errors import ConfigError, OuroError
 from pipeline.memory import GIB
 from pipeline.plan import Plan, make_plan
-from pipeline.shape import Shape, read_shape, room_problem, split_problem
+from pipeline.shape import read_shape, room_problem, split_problem
 from pipeline.tracking import check_monitor
 
 WIDTH = 110  # columns of the report
@@ -29,14 +29,14 @@ Facts = list[tuple[str, str]]  # (word, sentence)
 class Report:
     """problems: what must be changed first. warnings: what may be meant. unjudged: what is not on this machine.
 
-    facts: heading -> what is so. plan: the run's stages; None when a problem keeps them from being planned.
+    facts: (heading, what is so). plan: the run's stages; None when a problem keeps them from being planned.
     """
 
     run: str
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
-    facts: dict[str, Facts] = field(default_factory=dict)
+    facts: list[tuple[str, Facts]] = field(default_factory=list)
     plan: Plan | None = None
 
     def add(self, stage: str, found: list[str | None], to: str = "problems") -> None:
@@ -53,7 +53,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     of rows, which takes seconds.
     """
     report = Report(f"{config['project']}/{config['name']}")
-    gpus = planned_gpus(config["cluster"])
+    gpus = planned_gpus(config["cluster"], here=not elsewhere)
     absent = inputs.missing(config)
     report.add("", absent, "unjudged" if elsewhere else "problems")
     report.add("", inputs.wrong_code(config))
@@ -61,9 +61,14 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
         _plan(report, config)
     if data:
         _preview(report, config)
-    needed = sum(_stage(report, effective(config, overlay), overlay["stage_name"], gpus)
-                 for overlay in config["stages"])
-    _disk(report, config["checkpoint_root_dir"], needed, elsewhere)
+    if gpus.count is None:
+        report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set."], "unjudged")
+    if gpus.any and not gpus.gib:
+        report.add("", ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its "
+                        "own."], "unjudged")
+    needed = [_stage(report, effective(config, overlay), overlay["stage_name"], gpus) for overlay in config["stages"]]
+    if None not in needed:
+        _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere)
     return report
 
 
@@ -93,35 +98,29 @@ def _preview(report: Report, config: dict[str, Any]) -> None:
     report.add("", found["problems"])
     report.add("", found["warnings"], "warnings")
     report.add("", found["unjudged"], "unjudged")
-    report.facts["data"] = [tuple(fact) for fact in found["facts"]]
+    report.facts.append(("data", [tuple(fact) for fact in found["facts"]]))
 
 
-def _stage(report: Report, config: dict[str, Any], name: str, gpus: Gpus) -> float:
-    """Judges one training stage and describes it; returns the bytes that it still takes of the disk."""
+def _stage(report: Report, config: dict[str, Any], name: str, gpus: Gpus) -> float | None:
+    """Judges one training stage and describes it; returns the bytes that it still takes of the disk, if known."""
     shape = read_shape(config["model"])
     report.add(name, inputs.wrong_arguments(config))
     report.add(name, [fit.count_problem(config, gpus)])
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     if shape is None:
         report.add("", [f"GPU memory and disk: {_unknown_shape(config)}"], "unjudged")
-        report.facts[name] = facts
-        return 0.0
+        report.facts.append((name, facts))
+        return None
     parallel = config["explorer"]["rollout_model"]["tensor_parallel_size"]
     report.add(name, [None if config["model"]["init"]["enable"] else room_problem(config["model"], shape.longest),
                       split_problem(shape, parallel) if gpus.any else None])
-    _memory(report, config, name, shape, gpus)
+    if gpus.gib:
+        report.add(name, fit.problems(shape, config, gpus),
+                   "warnings" if config["ignore_validator_suggestions"] else "problems")
     taken = workload.disk(config, shape, fit.element_bytes(config, gpus))
-    report.facts[name] = facts + (fit.described(shape, config, gpus) if gpus.any else []) + [("disk", _words(taken))]
+    memory = fit.described(shape, config, gpus) if gpus.any else []
+    report.facts.append((name, [*facts, *memory, ("disk", _words(taken))]))
     return max(taken.total - _present(report.plan, name), 0.0)
-
-
-def _memory(report: Report, config: dict[str, Any], name: str, shape: Shape, gpus: Gpus) -> None:
-    if not gpus.gib:
-        return
-    found = [fit.trainer_problem(shape, config, gpus)]
-    if workload.explores(config):
-        found.append(fit.engine_problem(shape, config, gpus))
-    report.add(name, found, "warnings" if config["ignore_validator_suggestions"] else "problems")
 
 
 def _unknown_shape(config: dict[str, Any]) -> str:
@@ -144,13 +143,14 @@ def _present(plan: Plan | None, name: str) -> float:
 def _disk(report: Report, root: str, needed: float, elsewhere: bool) -> None:
     """Compares the estimate with what is free at the run's root."""
     if elsewhere:
-        report.facts["disk"] = [("needed", f"at most {size(needed)}; what is free elsewhere is not known here")]
+        words = f"at most {size(needed)}; what is free elsewhere is not known here"
+        report.facts.append(("disk", [("needed", words)]))
         return
     existing = Path(os.path.abspath(root))
     while not existing.is_dir():
         existing = existing.parent
     free = shutil.disk_usage(existing).free
-    report.facts["disk"] = [("needed", f"at most {size(needed)} more of {size(free)} free at {existing}")]
+    report.facts.append(("disk", [("needed", f"at most {size(needed)} more of {size(free)} free at {existing}")]))
     if needed > free:
         report.add("", [f"checkpoint_root_dir={root}: the training stages need up to {size(needed)}, {size(free)} are "
                         "free there. Free some space, set another directory, or lower "
@@ -185,8 +185,8 @@ def text(report: Report) -> str:
     if report.plan:
         made = [s.name + (" (made)" if files.is_complete(s.directory) else "") for s in report.plan.stages]
         lines += ["", _wrapped(", ".join(made), "stages  ", " " * 8)]
-    width = max((len(word) for facts in report.facts.values() for word, _ in facts), default=0) + 4
-    for heading, facts in report.facts.items():
+    width = max((len(word) for _, facts in report.facts for word, _ in facts), default=0) + 4
+    for heading, facts in report.facts:
         if facts:
             lines += ["", heading, *(_wrapped(s, f"  {word}".ljust(width), " " * width) for word, s in facts)]
     return "\n".join(lines)

@@ -2,9 +2,9 @@
 
     python -m stages.preview request.json answer.json
 
-Started by `ouro config check` (pipeline/samples.py). Rows are taken from all over a file without reading all of it; they
-go through the model's chat template and tokenizer. Answers with lists of problems, warnings, what could not be judged
-here, and facts. It is no stage of the plan: it makes nothing that another reads.
+Started by `ouro config check` (pipeline/samples.py). Rows are taken from all over a file without reading all of it;
+they go through the model's chat template and tokenizer. Answers with lists of problems, warnings, what could not be
+judged here, and facts. It is no stage of the plan: it makes nothing that another reads.
 """
 
 import json

@@ -62,6 +62,13 @@ def test_the_smallest_gpu_counts(tmp_path, monkeypatch):
     assert devices._smallest_memory() is None
 
 
+def test_what_is_visible_here_says_nothing_about_another_machine(machine):
+    machine("0,1", 80.0)
+    assert planned_gpus(cluster(), here=False) == Gpus(None, None, True)
+    assert planned_gpus(cluster(8), here=False) == Gpus(8, None, True)
+    assert planned_gpus(cluster(0), here=False) == Gpus(0, None, True)
+
+
 @pytest.mark.parametrize(("mode", "ranks", "engine", "needed"), [
     ("both", 4, 2, 6), ("colocate", 4, 2, 4), ("colocate", 1, 2, 2), ("both", 1, 1, 2)])
 def test_side_by_side_gpus_add_up_and_taking_turns_they_do_not(mode, ranks, engine, needed):
