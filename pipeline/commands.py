@@ -1,4 +1,4 @@
-"""What the sub-commands of `ouro` do, all but `run` (pipeline/invoke.py). Each takes the parsed command line."""
+"""What the sub-commands of `ouro` do, all but `run` (pipeline/invoke.py): each takes the parsed command line."""
 
 import shlex
 import sys

@@ -9,6 +9,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline import algorithms
+
 
 def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, names=None, how: bool = False):
     """A setting: default, meaning (unit included), inclusive/exclusive lower and inclusive upper bound, choices.
@@ -45,12 +47,16 @@ class Optimizer:
 
 @dataclass
 class Algorithm:
-    algorithm_type: str = setting("grpo", "what is trained: sft on demonstrations, grpo on rollouts",
-                                  choices=("sft", "grpo"))
-    repeat_times: int = setting(8, "rollouts per task; grpo compares them within the group", ge=1)
-    advantage_fn: str = setting("grpo", "name in operators/advantage.py", choices=("grpo", "reinforce"))
+    """What is trained, and its parts. Null: the algorithm's own, from conf/algorithm/<algorithm_type>.yaml."""
+
+    algorithm_type: str = setting("grpo", "name in conf/algorithm/, which fills what is null here",
+                                  choices=algorithms.names())
+    repeat_times: int | None = setting(None, "rollouts per task, a group; null: the algorithm's own", ge=1)
+    advantage_fn: str | None = setting(None, "name in operators/advantage.py; null: the algorithm's own",
+                                       choices=("grpo", "reinforce"))
     advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
-    policy_loss_fn: str = setting("ppo", "name in operators/loss.py", choices=("ppo",))
+    policy_loss_fn: str | None = setting(None, "name in operators/loss.py; null: the algorithm's own",
+                                         choices=("ppo",))
     policy_loss_fn_args: dict[str, Any] = setting({}, "arguments of policy_loss_fn, merged over its own defaults")
     optimizer: Optimizer = section(Optimizer)
 
@@ -237,7 +243,8 @@ class Config:
     data_processor: DataProcessor = section(DataProcessor)
     log: Log = section(Log)
     stages: list[dict[str, Any]] = setting(
-        [], "training stages in order: stage_name and whatever differs from the settings above, merged key by key")
+        [], "training stages: stage_name, after, and whatever differs from the settings above, merged key by key; "
+            "none: one stage")
 
 
 def resolve_dtype(name: str, gpu: bool) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from pipeline import signatures
 from pipeline.errors import ConfigError
 from pipeline.external import digest_code, module_file, resolve, users_code
+from pipeline.shape import absent_model
 from pipeline.signatures import Signature
 from pipeline.workload import explores
 
@@ -16,7 +17,7 @@ from pipeline.workload import explores
 class Source:
     """A file or directory of rows. key: the setting that names it. split: of a directory. format_key: of its columns.
 
-    columns: setting below format_key -> column, dotted into structs, such as {"prompt_key": "question"}; `optional`
+    columns: setting below format_key -> column, dotted into structs, such as ("prompt_key", "question"); `optional`
     ones may be absent.
     """
 
@@ -24,29 +25,30 @@ class Source:
     path: str
     split: str
     format_key: str
-    columns: dict[str, str]
+    columns: tuple[tuple[str, str], ...]
     optional: tuple[str, ...] = ()
 
 
 def sources(config: dict[str, Any]) -> list[Source]:
     """Every file or directory that rows are read from."""
     key, settings = "data_processor.task_pipeline", config["data_processor"]["task_pipeline"]
-    columns = {name: settings["format"][name] for name in ("prompt_key", "response_key", "solution_key")}
+    columns = tuple((name, settings["format"][name]) for name in ("prompt_key", "response_key", "solution_key"))
     return [Source(f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", columns, ("solution_key",))
             for index, path in enumerate(settings["inputs"])]
 
 
-def missing(config: dict[str, Any]) -> list[str]:
-    """What is named and not on this machine, one line each: right perhaps on another."""
+def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
+    """What a stage's settings name and is not on this machine, one line each: right perhaps on another.
+
+    start: the section `model` that names the model it begins with.
+    """
     looked = f"does not exist (looked from {Path.cwd()})"
     lines = [f"{s.key}: {s.path} {looked}." for s in sources(config) if not resolve(s.path).exists()]
-    recipe = config["data_processor"]["task_pipeline"]["config_path"]
+    recipe, model = config["data_processor"]["task_pipeline"]["config_path"], start["model_path"]
     if recipe and not resolve(recipe).exists():
         lines.append(f"data_processor.task_pipeline.config_path: {recipe} {looked}.")
-    model = config["model"]
-    if model["model_path"] and not model["init"]["enable"] and not (Path(model["model_path"]) / "config.json").is_file():
-        lines.append(f"model.model_path={model['model_path']}: no config.json there; needed a Hugging Face model "
-                     "directory (config.json, *.safetensors, tokenizer files).")
+    if model and not start["init"]["enable"] and (absent := absent_model(model)):
+        lines.append(absent)
     return lines + [f"'{name}': no such module. Needed package.module:function, with the package installed or its "
                     "parent directory on PYTHONPATH." for name in _code(config) if _module(name) is None]
 

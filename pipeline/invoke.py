@@ -18,16 +18,14 @@ def run(arguments) -> int:
     First what `ouro config check` knows without reading data: a problem must not appear after a stage has run.
     """
     from pipeline import preflight, view
-    from pipeline.launch import make_checked_plan
 
-    plan = make_checked_plan(arguments.overrides)
+    plan = preflight.checked_plan(arguments.overrides)
     shown = view.of_plan(plan)
     if shown.complete and not arguments.snakemake:
         plan.freeze()  # the run's view may show another configuration
         print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete")
         print(view.summary(shown))
         return 0
-    preflight.require(plan)
     before = _made(plan)
     environment = os.environ | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
     code = _wait_for(snakemake_command(arguments.overrides, arguments.snakemake), environment)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import files, fit, inputs, workload
-from pipeline.compose import effective
+from pipeline.compose import compose
 from pipeline.devices import Gpus, planned_gpus
 from pipeline.errors import ConfigError, OuroError
 from pipeline.memory import GIB
+from pipeline.overlays import before, effective, entries
 from pipeline.plan import Plan, make_plan
 from pipeline.shape import read_shape, room_problem, split_problem
 from pipeline.tracking import check_monitor
@@ -54,90 +55,109 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     """
     report = Report(f"{config['project']}/{config['name']}")
     gpus = planned_gpus(config["cluster"], here=not elsewhere)
-    absent = inputs.missing(config)
+    stages = {entry["stage_name"]: effective(config, entry) for entry in entries(config)}
+    starts = _starts(config)
+    absent = [line for name, settings in stages.items() for line in inputs.missing(settings, starts[name])]
     report.add("", absent, "unjudged" if elsewhere else "problems")
-    report.add("", inputs.wrong_code(config))
+    report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
     if not absent:
         _plan(report, config)
     if data:
-        _preview(report, config)
+        _preview(report, config, list(stages.values()))
     if gpus.count is None:
         report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set."], "unjudged")
     if gpus.any and not gpus.gib:
         report.add("", ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its "
                         "own."], "unjudged")
-    needed = [_stage(report, effective(config, overlay), overlay["stage_name"], gpus) for overlay in config["stages"]]
+    needed = [_stage(report, settings, starts[name], name, gpus) for name, settings in stages.items()]
     if None not in needed:
         _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere)
     return report
 
 
-def require(plan: Plan) -> None:
-    """Raises ConfigError with every problem of a run that is about to start; warnings go to stderr."""
-    report = check(plan.config)
+def checked_plan(overrides: list[str]) -> Plan:
+    """The plan of a run that is about to start. Raises ConfigError with every problem; warnings go to stderr."""
+    report = check(compose(overrides))
     for line in report.warnings:
         print(_wrapped(line, "ouro: warning: ", "  "), file=sys.stderr)
     if report.problems:
-        raise ConfigError("the run would not go through:\n  " + "\n  ".join(report.problems)
-                          + "\n`ouro config check` with the same overrides says more.")
+        raise ConfigError.of("the run would not go through (`ouro config check` says more):", report.problems)
+    return report.plan
+
+
+def _starts(config: dict[str, Any]) -> dict[str, dict]:
+    """Training stage -> the section `model` that names the model it begins with: its own, or that of the stage before
+    it, or the run's (as pipeline/plan.py finds it)."""
+    starts: dict[str, dict] = {}
+    for entry in entries(config):
+        own, parents = entry.get("model", {}), before(entry, list(starts))
+        if "model_path" in own or "init" in own:
+            starts[entry["stage_name"]] = effective(config, entry)["model"]
+        else:
+            starts[entry["stage_name"]] = starts[parents[0]] if parents else config["model"]
+    return starts
 
 
 def _plan(report: Report, config: dict[str, Any]) -> None:
     try:
         check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
         report.plan = make_plan(config)
-    except (OuroError, OSError) as error:
+    except OuroError as error:
         report.add("", [str(error)])
 
 
-def _preview(report: Report, config: dict[str, Any]) -> None:
+def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None:
     """Reads samples of the data in a process of its own."""
     from pipeline.samples import preview
 
-    found = preview(config, [s for s in inputs.sources(config) if inputs.resolve(s.path).exists()])
+    found = preview(config, list(dict.fromkeys(s for settings in stages for s in inputs.sources(settings))))
     report.add("", found["problems"])
     report.add("", found["warnings"], "warnings")
     report.add("", found["unjudged"], "unjudged")
     report.facts.append(("data", [tuple(fact) for fact in found["facts"]]))
 
 
-def _stage(report: Report, config: dict[str, Any], name: str, gpus: Gpus) -> float | None:
-    """Judges one training stage and describes it; returns the bytes that it still takes of the disk, if known."""
-    shape = read_shape(config["model"])
-    report.add(name, inputs.wrong_arguments(config))
-    report.add(name, [fit.count_problem(config, gpus)])
+def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus) -> float | None:
+    """Judges one training stage, unless it is complete, and describes it; returns the bytes that it still takes of the
+    disk, if known. start: the section `model` that names its model."""
+    made = _made(report.plan, name)
+    shape = read_shape(start)
+    judged = Report("") if made is None else report  # of what is complete nothing is wrong
+    judged.add(name, inputs.wrong_arguments(config))
+    judged.add(name, [fit.count_problem(config, gpus)])
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     if shape is None:
-        report.add("", [f"GPU memory and disk: {_unknown_shape(config)}"], "unjudged")
+        judged.add("", [f"GPU memory and disk: {_unknown_shape(start)}"], "unjudged")
         report.facts.append((name, facts))
-        return None
+        return None if judged is report else 0.0
     parallel = config["explorer"]["rollout_model"]["tensor_parallel_size"]
-    report.add(name, [None if config["model"]["init"]["enable"] else room_problem(config["model"], shape.longest),
+    judged.add(name, [None if start["init"]["enable"] else room_problem(start["model_path"], config["model"],
+                                                                        shape.longest),
                       split_problem(shape, parallel) if gpus.any else None])
     if gpus.gib:
-        report.add(name, fit.problems(shape, config, gpus),
+        judged.add(name, fit.problems(shape, config, gpus),
                    "warnings" if config["ignore_validator_suggestions"] else "problems")
     taken = workload.disk(config, shape, fit.element_bytes(config, gpus))
     memory = fit.described(shape, config, gpus) if gpus.any else []
     report.facts.append((name, [*facts, *memory, ("disk", _words(taken))]))
-    return max(taken.total - _present(report.plan, name), 0.0)
+    return 0.0 if made is None else max(taken.total - made, 0.0)
 
 
-def _unknown_shape(config: dict[str, Any]) -> str:
-    path = config["model"]["model_path"]
+def _unknown_shape(start: dict[str, Any]) -> str:
+    path = start["model_path"]
     if path and (Path(path) / "config.json").is_file():
         return f"the architecture of {path} is none that is counted here (see pipeline/shape.py)."
     return "the model is not here."
 
 
-def _present(plan: Plan | None, name: str) -> float:
-    """Bytes that a stage has already written; all that it will ever need when it is complete."""
+def _made(plan: Plan | None, name: str) -> float | None:
+    """Bytes that a stage has already written; None when it is complete."""
     stage = next((s for s in plan.stages if s.name == name), None) if plan else None
     if stage is None:
         return 0.0
     if files.is_complete(stage.directory):
-        return float("inf")
-    return sum(path.stat().st_size for path in Path(stage.directory).rglob("*") if path.is_file())
+        return None
+    return float(sum(path.stat().st_size for path in Path(stage.directory).rglob("*") if path.is_file()))
 
 
 def _disk(report: Report, root: str, needed: float, elsewhere: bool) -> None:

@@ -18,14 +18,17 @@ ROWS = 200  # read of each source
 
 
 def preview(config: dict[str, Any], sources: list[Source]) -> dict[str, list]:
-    """Lists `problems`, `warnings`, `unjudged`, and `facts` as [word, sentence], of sources that exist.
+    """Lists `problems`, `warnings`, `unjudged`, and `facts` as [word, sentence], of the sources that exist.
 
     Raises StageError when the process dies.
     """
     recipe = config["data_processor"]["task_pipeline"]["config_path"]
     request = {
-        "sources": [{**dataclasses.asdict(s), "path": str(resolve(s.path))} for s in sources], "rows": ROWS,
-        "model": config["model"], "system_prompt": config["buffer"]["explorer_input"]["system_prompt"],
+        "sources": [{**dataclasses.asdict(s), "path": str(resolve(s.path)), "columns": dict(s.columns)}
+                    for s in sources if resolve(s.path).exists()],
+        "rows": ROWS,
+        "model": config["model"],
+        "system_prompt": config["buffer"]["explorer_input"]["system_prompt"],
         "recipe": str(resolve(recipe)) if recipe and resolve(recipe).exists() else None,
     }
     with tempfile.TemporaryDirectory() as directory:

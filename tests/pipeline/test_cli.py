@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from pipeline import cli, invoke, launch
+from pipeline import cli, invoke, launch, preflight
 from pipeline.launch import split_overrides
 from tests.fake_run import FakeRun
 
@@ -90,6 +90,7 @@ def plan(run, monkeypatch):
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
     monkeypatch.setattr(launch, "make_checked_plan", lambda overrides: made)
+    monkeypatch.setattr(preflight, "checked_plan", lambda overrides: made)
     return made
 
 
@@ -166,7 +167,7 @@ def test_snakemake_itself_is_interrupted_as_usual(listening):
 
 
 def test_an_interrupt_elsewhere_is_130_without_a_traceback(listening, plan, monkeypatch):
-    monkeypatch.setattr(launch, "make_checked_plan", lambda overrides: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(preflight, "checked_plan", lambda overrides: signal.raise_signal(signal.SIGINT))
     assert cli.main(["run"]) == 130
 
 

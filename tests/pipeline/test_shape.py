@@ -63,11 +63,11 @@ def test_a_model_that_is_not_here_has_no_shape(tmp_path):
 
 
 def test_room_is_judged_by_the_longest_sequence():
-    model = {"model_path": "/m", "max_model_len": None, "max_prompt_tokens": 1000, "max_response_tokens": 25}
-    assert room_problem(model, 1025) is None
-    assert room_problem(model, None) is None
-    assert "/m has room for 1024 tokens (max_position_embeddings), and" in room_problem(model, 1024)
-    assert "or prompt + response, is 2048." in room_problem({**model, "max_model_len": 2048}, 1025)
+    model = {"max_model_len": None, "max_prompt_tokens": 1000, "max_response_tokens": 25}
+    assert room_problem("/m", model, 1025) is None
+    assert room_problem("/m", model, None) is None
+    assert "/m has room for 1024 tokens (max_position_embeddings), and" in room_problem("/m", model, 1024)
+    assert "or prompt + response, is 2048." in room_problem("/m", {**model, "max_model_len": 2048}, 1025)
 
 
 @pytest.mark.parametrize(("parts", "fits"), [(1, True), (2, True), (7, False), (14, True), (4, False)])

@@ -110,9 +110,6 @@ def test_none_takes_everything_and_starts_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "arguments", "words"), [
-    ("mlflow", {"password": "x"}, "MLFLOW_TRACKING_PASSWORD"),
-    ("mlflow", {"username": "x"}, "MLFLOW_TRACKING_USERNAME"),
-    ("wandb", {"api_key": "x"}, "WANDB_API_KEY"),
     ("mlflow", {"uri": "https://me:secret@host"}, "the address holds a user name or a password"),
     ("mlflow", {"uri": "https://secret@host/"}, "the address holds a user name or a password"),
     ("mlflow", {"uri": "https://secret@[host"}, r"uri: needed an address"),
