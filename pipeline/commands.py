@@ -96,11 +96,11 @@ def config_reference(arguments) -> int:
 
 
 def config_explain(arguments) -> int:
-    """Type, meaning, bounds, default and present value of a setting, or the settings below a prefix."""
+    """Type, meaning, bounds, default, value of a setting and where it comes from, or the settings below a prefix."""
     from pipeline import explain
     from pipeline.compose import compose
 
-    print(explain.explain(compose(arguments.overrides), arguments.key))
+    print(explain.explain(compose(arguments.overrides), arguments.key, arguments.overrides))
     return 0
 
 

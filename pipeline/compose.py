@@ -23,8 +23,7 @@ OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are no config grou
 def compose(overrides: list[str]) -> dict[str, Any]:
     """The whole configuration as plain dicts and lists, checked. Raises ConfigError with every problem found."""
     problems: list[str] = []
-    known = groups()
-    plain = [parsed for o in overrides if (parsed := _understood(o, known, problems))]
+    plain = hydra_overrides(overrides, problems)
     composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")])
     for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
         _override_stage(composed, override, problems)
@@ -60,6 +59,11 @@ def directories() -> list[Path]:
     return [CONF, own] if own.is_dir() and own.resolve() != CONF else [CONF]
 
 
+def search_path() -> list[str]:
+    """The override that lets Hydra look into the user's conf/ too."""
+    return [f"hydra.searchpath=[file://{d}]" for d in directories()[1:]]
+
+
 def groups() -> dict[str, list[str]]:
     """Config groups and their choices. Raises ConfigError for a choice of the user's that is named like one of ours."""
     found: dict[str, list[str]] = {}
@@ -75,6 +79,12 @@ def groups() -> dict[str, list[str]]:
 
 
 # ---------------------------------------------------------------------------------------------------------- overrides
+
+
+def hydra_overrides(overrides: list[str], problems: list[str]) -> list[str]:
+    """The overrides as Hydra is to be given them; what is none is among the problems."""
+    known = groups()
+    return [parsed for o in overrides if (parsed := _understood(o, known, problems))]
 
 
 def _understood(override: str, known: dict[str, list[str]], problems: list[str]) -> str | None:
@@ -139,9 +149,13 @@ def _register(path: Path) -> str:
         raise ConfigError(f"recipe={path} is no YAML: {_flat(error)}") from error
     if not isinstance(content, DictConfig) or not content:
         raise ConfigError(f"recipe={path} holds no settings; needed a mapping of them, as in conf/recipe/.")
-    name = re.sub(r"\W", "_", str(path))
-    ConfigStore.instance().store(group="recipe", name=name, node=content, package="_global_")
-    return name
+    ConfigStore.instance().store(group="recipe", name=recipe_name(path), node=content, package="_global_")
+    return recipe_name(path)
+
+
+def recipe_name(path: Path) -> str:
+    """The name by which Hydra knows the recipe of a file."""
+    return re.sub(r"\W", "_", str(path))
 
 
 def _exists(key: str) -> bool:
@@ -199,10 +213,9 @@ def _hydra(overrides: list[str]):
 
     if "schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name="schema", node=OmegaConf.create(schema.defaults()))
-    also = [f"hydra.searchpath=[file://{d}]" for d in directories()[1:]]
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            made = hydra_compose("config", [*overrides, *also])
+            made = hydra_compose("config", [*overrides, *search_path()])
     except yaml.YAMLError as error:
         raise ConfigError(f"a file of conf/ is no YAML: {_flat(error)}") from error
     except (HydraException, OmegaConfBaseException) as error:

@@ -314,6 +314,8 @@ def test_config_explain_a_setting(capsys):
     assert cli.main(["config", "explain", "algorithm.optimizer.lr", "algorithm.optimizer.lr=0.5"]) == 0
     lines = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
     assert {"type float", "bounds >= 0", "default 1e-06", "value now 0.5", "in stage sft 0.001"} <= lines
+    assert {"comes from the command line: algorithm.optimizer.lr=0.5",
+            "comes from the stage's own entry (conf/recipe/countdown.yaml)"} <= lines
 
 
 def test_the_page_of_settings_is_what_the_settings_say(capsys):
