@@ -36,9 +36,13 @@ def stage_gpus(config: dict[str, Any]) -> int:
 def count_problem(config: dict[str, Any], gpus: Gpus) -> str | None:
     """What is wrong when a stage asks for more GPUs than there are; `gpus.count` 0 is a CPU run and no problem."""
     needed, ranks, engine = stage_gpus(config), config["trainer"]["ranks"], engine_gpus(config)
-    if not gpus.count or needed <= gpus.count:
+    evaluates = bool(config["buffer"]["explorer_input"]["eval_tasksets"])
+    if not gpus.count or max(needed, engine if evaluates else 0) <= gpus.count:
         return None
     where = "cluster.node_num x gpu_per_node declares" if gpus.declared else "visible here:"
+    if needed <= gpus.count:
+        return (f"explorer.rollout_model needs {engine} GPUs to evaluate, {where} {gpus.count}. Lower "
+                "explorer.rollout_model.tensor_parallel_size.")
     if not explores(config):
         return f"trainer.ranks={ranks}: needs {ranks} GPUs, {where} {gpus.count}. Ask for fewer ranks."
     advice = "Ask for fewer."

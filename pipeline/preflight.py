@@ -43,8 +43,9 @@ class Report:
     def add(self, stage: str, found: list[str | None], to: str = "problems") -> None:
         """Adds what one stage has found; what is already there is not said again for another."""
         lines = getattr(self, to)
-        known = {line.partition(": ")[2] if line.startswith("stage ") else line for line in lines}
-        lines += [f"stage {stage}: {line}" if stage else line for line in found if line and line not in known]
+        for line in filter(None, found):
+            if not any(known == line or known.startswith("stage ") and known.endswith(f": {line}") for known in lines):
+                lines.append(f"stage {stage}: {line}" if stage else line)
 
 
 def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -> Report:

@@ -50,6 +50,8 @@ def test_a_stage_without_rollouts_needs_a_gpu_for_each_rank():
     sft = effective(config, config["stages"][0])
     assert fit.count_problem(sft, gpus(3)) is None
     assert "trainer.ranks=3: needs 3 GPUs, visible here: 2." in fit.count_problem(sft, Gpus(2, None, False))
+    sft["explorer"]["rollout_model"]["tensor_parallel_size"] = 4
+    assert "needs 4 GPUs to evaluate" in fit.count_problem(sft, gpus(3))
 
 
 # ------------------------------------------------------------------------------------------------------------ memory
