@@ -44,7 +44,7 @@ class Report:
         """Adds what one stage has found; what is already there is not said again for another."""
         lines = getattr(self, to)
         for line in filter(None, found):
-            if not any(known == line or known.startswith("stage ") and known.endswith(f": {line}") for known in lines):
+            if line not in (known.partition(": ")[2] if known.startswith("stage ") else known for known in lines):
                 lines.append(f"stage {stage}: {line}" if stage else line)
 
 

@@ -44,7 +44,7 @@ def sample_jsonl(path: Path, count: int) -> tuple[list[Row], int]:
                 file.readline()  # the rest of a line
             chosen.append(next((line for line in file if line.strip()), b""))
     lines = list(dict.fromkeys(filter(None, chosen)))
-    return [_parse(path, line) for line in lines], size * len(lines) // sum(map(len, lines))
+    return [_parse(path, line) for line in lines], size * len(lines) // max(sum(map(len, lines)), 1)
 
 
 def _parse(path: Path, line: bytes) -> Row:

@@ -26,7 +26,8 @@ def test_of_the_default_recipe_nothing_is_missing_or_wrong():
 def test_everything_that_is_not_here_is_told_at_once(tmp_path):
     (tmp_path / "here.jsonl").write_text("{}\n")
     lines = absent({f"{TASKS}.inputs": [str(tmp_path / "here.jsonl"), "/no/such.jsonl"],
-                    f"{TASKS}.config_path": "no.yaml", "model.init.enable": False, "model.model_path": "Qwen/Qwen2.5-0.5B",
+                    f"{TASKS}.config_path": "no.yaml",
+                    "model.init.enable": False, "model.model_path": "Qwen/Qwen2.5-0.5B",
                     f"{EXPLORER}.default_reward_fn_type": "no_such_module:reward"})
     keys = [line.split(" ")[0] for line in lines]
     assert keys == [f"{TASKS}.inputs.1:", f"{TASKS}.config_path:", "model.model_path=Qwen/Qwen2.5-0.5B:",

@@ -106,7 +106,7 @@ def test_an_architecture_that_is_not_counted_is_not_judged(model):
     assert not any(heading == "disk" for heading, _ in report.facts)
 
 
-# ---------------------------------------------------------------------------------------------------------- memory, disk
+# --------------------------------------------------------------------------------------------------------- memory, disk
 
 
 def test_an_estimate_over_the_limit_is_a_warning_when_suggestions_are_ignored(model):
