@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import files
+from pipeline.algorithms import PAIR_TYPES
 from pipeline.config import walk
 from pipeline.errors import ConfigError, ModelError
-from pipeline.identity import USES, Stage, is_below, make_stage
+from pipeline.identity import Stage, is_below, make_stage, uses
 from pipeline.overlays import before, effective, entries
 from pipeline.shape import absent_model, room_problem
 
@@ -98,8 +99,9 @@ class _Stages:
     def add_training(self, entry: dict, parents: list[str]) -> None:
         """One entry of `stages`, with the data and the start that it needs, and the evaluation of what it makes."""
         name, settings = entry["stage_name"], effective(self.config, entry)
-        kind = "train" if settings["algorithm"]["algorithm_type"] == "sft" else "rft"
-        _refuse_unread(entry, kind)
+        algorithm_type = settings["algorithm"]["algorithm_type"]
+        kind = "train" if algorithm_type in ("sft", *PAIR_TYPES) else "rft"
+        _refuse_unread(entry, kind, algorithm_type)
         data = {**settings, "seed": self.config["seed"]}  # another seed trains anew, on the same tasks
         tasks = self.shared("tasks", data, {}, name)
         curated = self.shared("curate", data, {"tasks": tasks}, name)
@@ -127,9 +129,10 @@ class _Stages:
         return _model_directory(settings["model"]["model_path"], limits or settings["model"])
 
 
-def _refuse_unread(entry: dict, kind: str) -> None:
+def _refuse_unread(entry: dict, kind: str, algorithm_type: str) -> None:
     """Raises ConfigError for settings of one stage that nothing made for it would ever read."""
-    read = (*(key for k in (kind, "evaluate", "tasks", "curate", "model") for key in USES[k]), "model.model_path")
+    kinds = (kind, "evaluate", "tasks", "curate", "model")
+    read = (*(key for k in kinds for key in uses(k, algorithm_type)), "model.model_path")
     how = {key for key, item in walk() if item.metadata["how"]}
     lost = [key for key in dict(walk()) if "*" not in key and key not in how and not is_below(key, read)
             and _has(entry, key)]
