@@ -175,8 +175,10 @@ def described(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[tuple[st
 
 
 def _trainer_words(found: Training, gpus: Gpus) -> str:
-    parts = (("weights", found.weights), ("optimizer", found.optimizer), ("gradients", found.gradients + found.bucket),
-             ("activations", found.activations))
+    parts = [("weights", found.weights), ("optimizer", found.optimizer),
+             ("gradients", found.gradients + found.bucket), ("activations", found.activations)]
+    if found.critic:
+        parts.append(("critic", found.critic))
     limit = f" of {gpus.gib:g}" if gpus.gib else ""
     listed = ", ".join(f"{word} {value / GIB:.1f}" for word, value in parts)
     return f"trainer about {found.peak / GIB:.1f} GiB{limit} a GPU ({listed})"

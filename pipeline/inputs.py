@@ -91,14 +91,23 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
         yield key, name, pipeline["generator_args"], _in("operators/generate.py", "GENERATORS", name), 1
     explorer = config["buffer"]["explorer_input"]
     tasksets = [(f"buffer.explorer_input.eval_tasksets.{i}", t) for i, t in enumerate(explorer["eval_tasksets"])]
+    yield from _parts(config["algorithm"], explores(config))
     if explores(config):
-        for part, file, table in POLICY:
-            if name := config["algorithm"][part]:
-                yield f"algorithm.{part}_args", name, config["algorithm"][f"{part}_args"], _in(file, table, name), None
         tasksets.append(("buffer.explorer_input.taskset", explorer["taskset"]))
     for key, taskset in tasksets:
         name = taskset["default_reward_fn_type"] or explorer["default_reward_fn_type"]
         yield f"{key}.reward_fn_args", name, taskset["reward_fn_args"], _in("operators/reward.py", "REWARDS", name), 2
+
+
+def _parts(algorithm: dict[str, Any], explored: bool) -> Iterator[tuple[str, str, dict, Signature | None, None]]:
+    """The parts of an algorithm that have arguments, as `_named` tells them."""
+    if algorithm["algorithm_type"] == "sft":  # one loss, without any
+        return
+    for part, found in PARTS.items():
+        name = algorithm[part]
+        if name and (explored or part not in ON_ROLLOUTS):
+            signature = found if isinstance(found, Signature) else _in(*found, name)
+            yield f"algorithm.{part}_args", name, algorithm[f"{part}_args"], signature, None
 
 
 def _in(file: str, table: str, name: str) -> Signature | None:
@@ -108,6 +117,15 @@ def _in(file: str, table: str, name: str) -> Signature | None:
     return None if _module(name) is None or _code_problem(name) else signatures.dotted(name)
 
 
-# settings below `algorithm` that name a function and have `*_args` beside them -> file, table
-POLICY = (("advantage_fn", "operators/advantage.py", "ADVANTAGES"),
-          ("policy_loss_fn", "operators/loss.py", "POLICY_LOSSES"))
+# the arguments of every estimator of KL: fields of KLTerm in stages/learner/objective.py (a test compares them)
+KL = Signature((), ("kl_coef", "adaptive", "target_kl", "horizon"), anything=False)
+
+# settings below `algorithm` that have `*_args` beside them -> file and table of their functions, or what all take
+PARTS = {
+    "advantage_fn": ("operators/advantage.py", "ADVANTAGES"),
+    "policy_loss_fn": ("operators/loss.py", "POLICY_LOSSES"),
+    "kl_loss_fn": KL,
+    "kl_penalty_fn": KL,
+    "entropy_loss_fn": ("operators/entropy.py", "ENTROPY_LOSSES"),
+}
+ON_ROLLOUTS = ("advantage_fn", "kl_penalty_fn")

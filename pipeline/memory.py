@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.algorithms import WITH_CRITIC
 from pipeline.shape import Shape
 
 GIB = 2**30
@@ -24,7 +25,8 @@ class Training:
 
     weights, optimizer, gradients: kept, see `states`. activations: what the forward pass leaves for the backward pass,
     and what that makes of it, at its highest. bucket: gradients on their way. step: what the optimizer step takes on
-    top of weights and optimizer, when activations are gone.
+    top of weights and optimizer, when activations are gone. critic: what PPO's critic keeps; its own step is never
+    higher than the policy's, which has the output head.
     """
 
     weights: float
@@ -33,45 +35,60 @@ class Training:
     activations: float
     bucket: float
     step: float
+    critic: float = 0.0
 
     @property
     def peak(self) -> float:
         """The larger of: the height of the backward pass; the optimizer step."""
-        kept = self.weights + self.optimizer
-        return kept + max(self.gradients + self.bucket + self.activations, self.step)
+        return self.idle + max(self.gradients + self.bucket + self.activations, self.step)
 
     @property
     def idle(self) -> float:
         """What stays while an engine has the same GPU: gradients and activations are gone."""
-        return self.weights + self.optimizer
+        return self.weights + self.optimizer + self.critic
 
 
 def training(shape: Shape, config: dict[str, Any], element: int) -> Training:
     """Memory of one rank of the trainer. config: the settings of a stage; element: bytes of a weight (2 or 4).
 
-    weights     c P; under ZeRO-3 c P / W and what is gathered at a time, c min(P, LIVE)
+    weights     c P; under ZeRO-3 c P / W, unless offloaded, and what is gathered at a time, c min(P, LIVE)
     optimizer   12 P / W: float32 master weights and Adam's two moments; in host memory when offloaded
     gradients   c P accumulate until the step (ZeRO-1); c P / W (ZeRO-2, 3); offloaded under these two, a buffer of the
                 largest tensor
     bucket      c BUCKET elements, which DeepSpeed takes whatever the model's size
     step        the rank's gradients, flattened, and in float32: (2 c + 4) P / W, the last only when c is not 4; ZeRO-3
                 takes LIVE elements at a time; only the gradients when offloaded
+    critic      its weights and optimizer as above; one of another model is counted as if it had this shape
     """
     settings = config["trainer"]
     ranks, stage, offload = settings["ranks"], settings["zero_stage"], settings["offload_optimizer"]
     parameters = shape.parameters
     own = parameters / ranks
-    weights = element * (own + min(parameters, LIVE) if stage == 3 else parameters)
+    weights, optimizer = _kept(parameters, settings, element)
     gradients = element * (own if stage >= 2 else parameters)
     if offload and stage >= 2:
         gradients = element * shape.embedding
     at_once = min(own, LIVE) if stage == 3 else own
     single = 0 if element == 4 else 4
     return Training(
-        weights=weights, optimizer=0 if offload else 12 * own, gradients=gradients,
+        weights=weights, optimizer=optimizer, gradients=gradients,
         activations=activations(shape, config, element), bucket=element * BUCKET,
         step=gradients if offload else element * own + (element + single) * at_once,
+        critic=sum(_kept(shape.critic, settings, element)) if has_critic(config) else 0,
     )
+
+
+def has_critic(config: dict[str, Any]) -> bool:
+    return config["algorithm"]["advantage_fn"] in WITH_CRITIC
+
+
+def _kept(parameters: int, settings: dict[str, Any], element: int) -> tuple[float, float]:
+    """Bytes of weights and of the optimizer of one engine on one rank."""
+    own = parameters / settings["ranks"]
+    optimizer = 0 if settings["offload_optimizer"] else 12 * own
+    if settings["zero_stage"] < 3:
+        return element * parameters, optimizer
+    return element * ((0 if settings["offload_param"] else own) + min(parameters, LIVE)), optimizer
 
 
 def activations(shape: Shape, config: dict[str, Any], element: int) -> float:

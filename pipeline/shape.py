@@ -65,6 +65,11 @@ class Shape:
         """All of them: embedding, layers, last norm, and the head when it is not tied."""
         return self.embedding * (1 if self.tied else 2) + self.layers * self.layer + self.width
 
+    @property
+    def critic(self) -> int:
+        """Parameters of a critic of this shape: no output head, but one of width 1 with its bias."""
+        return self.embedding + self.layers * self.layer + self.width + self.width + 1
+
 
 def shape_of(config: dict[str, Any]) -> Shape | None:
     """The shape that a Hugging Face config.json describes; None when it is none that is counted here."""

@@ -7,10 +7,12 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline import records
+from pipeline.algorithms import PAIR_TYPES
+from pipeline.memory import has_critic
 from pipeline.schedule import Schedule
 from pipeline.shape import Shape
 
-DEMONSTRATED = ("sft",)  # algorithm types that train on what is given; all others explore
+GIVEN = ("sft", *PAIR_TYPES)  # algorithm types that train on what is given; all others explore
 # Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to a
 # half, a token's text takes about 2, and an action mask next to nothing.
 ENTRY = {records.TOKENS: 3.0, records.FLOATS: 4.0, pa.list_(pa.int8()): 0.1}
@@ -39,7 +41,7 @@ class Workload:
 
 def explores(config: dict[str, Any]) -> bool:
     """Whether a stage of these settings makes rollouts to train on."""
-    return config["algorithm"]["algorithm_type"] not in DEMONSTRATED
+    return config["algorithm"]["algorithm_type"] not in GIVEN
 
 
 def workload(config: dict[str, Any]) -> Workload:
@@ -52,7 +54,8 @@ def workload(config: dict[str, Any]) -> Workload:
     longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
     steps = buffer["total_steps"]
     if not explores(config):
-        return Workload(0, buffer["batch_size"], longest, 0, steps, 0)
+        rows = 2 if config["algorithm"]["algorithm_type"] in PAIR_TYPES else 1
+        return Workload(0, rows * buffer["batch_size"], longest, 0, steps, 0)
     explored = buffer["batch_size"] * config["algorithm"]["repeat_times"]
     trained = buffer["train_batch_size"] or explored
     schedule = Schedule(explored, trained, sync["sync_interval"], sync["sync_offset"], steps or 1)
@@ -92,11 +95,13 @@ def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
     tables        experiences x row_bytes at the longest lengths
     checkpoints   each: the model, its head spelt out, c (P + V h when tied); DeepSpeed's weights, c P; float32 master
                   and two moments, 12 P. One more than are kept, while the newest is written
+                and 12 P + c P of a critic
     versions      weights on their way to the explorer, each one model
     """
     work, model = workload(config), config["model"]
     spelt_out = element * (shape.parameters + (shape.embedding if shape.tied else 0))
-    checkpoint = spelt_out + (element + 12) * shape.parameters
+    states = shape.parameters + (shape.critic if has_critic(config) else 0)
+    checkpoint = spelt_out + (element + 12) * states
     kept = config["trainer"]["max_checkpoints_to_keep"] + 1
     if work.trainer_steps is not None:
         kept = min(kept, -(-work.trainer_steps // config["trainer"]["save_interval"]))
@@ -109,11 +114,12 @@ def described(config: dict[str, Any]) -> list[tuple[str, str]]:
     """What a stage will do, as (word, sentence)."""
     work, settings = workload(config), config["trainer"]
     passes = f"{config['buffer']['total_epochs']} pass(es) over the "
+    pairs = config["algorithm"]["algorithm_type"] in PAIR_TYPES
+    what = "experiences" if work.explored else "responses in pairs" if pairs else "demonstrations"
     steps = f"{work.trainer_steps:,} optimizer steps" if work.trainer_steps else passes + (
-        "tasks; steps are known once they are curated" if work.explored else "demonstrations")
+        "tasks; steps are known once they are curated" if work.explored else "pairs" if pairs else "demonstrations")
     tokens = f"at most {work.trained * work.longest:,} tokens"
-    lines = [("trainer", f"{steps}; each of {work.trained:,} {'experiences' if work.explored else 'demonstrations'}, "
-                         f"{tokens}")]
+    lines = [("trainer", f"{steps}; each of {work.trained:,} {what}, {tokens}")]
     if work.explored:
         total = "" if work.experiences is None else f"; {work.experiences:,} experiences in all"
         steps = "" if work.explorer_steps is None else f"{work.explorer_steps:,} steps; "

@@ -1,9 +1,12 @@
 """What a configuration names outside itself: there or not, and called with arguments that exist."""
 
+import dataclasses
+
 import pytest
 
-from pipeline import inputs
+from pipeline import algorithms, inputs
 from pipeline.overlays import effective
+from stages.learner.objective import KLTerm
 from tests.configs import changed
 
 TASKS, EXPLORER = "data_processor.task_pipeline", "buffer.explorer_input"
@@ -54,6 +57,19 @@ def test_an_argument_that_a_function_does_not_have(key, given, words):
     (problem,) = inputs.wrong_arguments(rft({key: given}))
     assert problem.startswith(f"{key}: ")
     assert words in problem
+
+
+@pytest.mark.parametrize("kind", algorithms.names())
+def test_no_algorithm_of_ours_has_an_argument_too_many(kind):
+    plain = {f"algorithm.{part}": None for part in inputs.PARTS} | {
+        f"algorithm.{part}_args": {} for part in inputs.PARTS}
+    assert inputs.wrong_arguments(rft({**plain, "algorithm.algorithm_type": kind})) == []
+
+
+def test_the_arguments_of_a_kl_are_the_fields_of_its_term():
+    assert set(inputs.KL.optional) == {f.name for f in dataclasses.fields(KLTerm)} - {"estimator"}
+    (problem,) = inputs.wrong_arguments(rft({"algorithm.kl_loss_fn": "k2", "algorithm.kl_loss_fn_args": {"coef": 1}}))
+    assert "algorithm.kl_loss_fn_args: 'k2' has no argument 'coef'. Did you mean 'kl_coef'?" in problem
 
 
 def test_arguments_that_a_stage_does_not_use_are_not_judged_by_it():

@@ -12,8 +12,10 @@ P = 494_032_768  # its parameters, see test_shape.py
 TOY = Shape(10, 4, 2, 2, 1, 2, 8, tied=False)
 
 
-def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chunk=4096, attention="auto"):
-    return {"trainer": {"max_token_len_per_gpu": tokens, "enable_gradient_checkpointing": recompute,
+def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chunk=4096, attention="auto",
+             advantage="grpo", offload_param=False):
+    return {"algorithm": {"advantage_fn": advantage}, "trainer": {"offload_param": offload_param,
+                        "max_token_len_per_gpu": tokens, "enable_gradient_checkpointing": recompute,
                         "zero_stage": stage, "ranks": ranks, "offload_optimizer": offload,
                         "logprob_chunk_tokens": chunk, "attention": attention}}
 
@@ -49,6 +51,18 @@ def test_offload_moves_the_optimizer_to_the_host():
     assert (found.weights, found.optimizer) == (2 * P, 0)
     assert found.gradients == found.step == 2 * 151_936 * 896  # a buffer of the largest tensor
     assert training(QWEN, settings(offload=True), 2).gradients == 2 * P
+
+
+def test_under_zero_3_the_host_may_keep_the_weights_too():
+    found = training(QWEN, settings(stage=3, ranks=4, offload_param=True), 2)
+    assert found.weights == 2 * P  # what is gathered at a time
+
+
+def test_a_critic_keeps_weights_and_an_optimizer_of_its_own():
+    """No output head (QWEN's is its embedding), one of 896 weights and a bias: 14 bytes each on one rank."""
+    plain, with_critic = (training(QWEN, settings(advantage=name), 2) for name in ("grpo", "ppo"))
+    assert with_critic.critic == 14 * (P + 897)
+    assert with_critic.peak - plain.peak == with_critic.idle - plain.idle == 14 * (P + 897)
 
 
 def test_a_layer_keeps_these_bytes_of_a_token():

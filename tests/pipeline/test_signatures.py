@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 from operators.advantage import ADVANTAGES
+from operators.entropy import ENTROPY_LOSSES
 from operators.generate import GENERATORS
 from operators.loss import POLICY_LOSSES
 from operators.reward import REWARDS
@@ -14,6 +15,7 @@ from workflows.single_turn import WORKFLOWS
 
 TABLES = {("operators/advantage.py", "ADVANTAGES"): ADVANTAGES, ("operators/loss.py", "POLICY_LOSSES"): POLICY_LOSSES,
           ("operators/generate.py", "GENERATORS"): GENERATORS, ("operators/reward.py", "REWARDS"): REWARDS,
+          ("operators/entropy.py", "ENTROPY_LOSSES"): ENTROPY_LOSSES,
           ("workflows/single_turn.py", "WORKFLOWS"): WORKFLOWS}
 
 

@@ -25,6 +25,13 @@ def test_the_default_recipe():
     assert workload(stage("sft")) == Workload(0, 256, 36, 0, 400, 0)
 
 
+def test_pairs_are_two_rows_each():
+    found = stage("rft", algorithm__algorithm_type="dpo", algorithm__advantage_fn=None)
+    assert workload(found) == Workload(0, 128, 36, 0, 450, 0)
+    assert dict(described(found))["trainer"] == ("450 optimizer steps; each of 128 responses in pairs, at most 4,608 "
+                                                 "tokens")
+
+
 def test_train_batches_of_another_size_change_the_steps_of_the_explorer():
     """100 steps of 1024 rows are 102,400, which 64 x 8 = 512 rows a step make in 200."""
     found = workload(stage("rft", buffer__train_batch_size=1024, buffer__total_steps=100))
@@ -46,10 +53,11 @@ def test_passes_over_tasks_are_counted_once_they_are_curated():
 
 
 def test_a_row_grows_by_its_tokens():
-    """A prompt token: 3 bytes as id, 2 as text. A response token: 3, 2, two log-probs of 4, a mask of 0.1."""
+    """A prompt token: 3 bytes as id, 2 as text. A response token: 3, 2, two log-probs and an advantage of 4, a mask of
+    0.1."""
     fixed = row_bytes(0, 0)
     assert row_bytes(10, 0) - fixed == pytest.approx(50)
-    assert row_bytes(0, 10) - fixed == pytest.approx(131)
+    assert row_bytes(0, 10) - fixed == pytest.approx(171)
     assert 0 < fixed < 200
 
 
@@ -68,6 +76,13 @@ def test_a_short_stage_has_fewer_checkpoints_than_may_be_kept(steps, checkpoints
     """One every 25 steps, and the last."""
     found = disk(stage("rft", buffer__total_steps=steps), TIED, 4)
     assert found.checkpoints == checkpoints * (4 * (P + 40) + 16 * P)
+
+
+def test_a_critic_is_in_every_checkpoint():
+    """float32: 16 bytes for each of its parameters: no head (TIED's is its embedding), one of 4 weights and a bias."""
+    plain, critic = (disk(stage("rft", algorithm__advantage_fn=name), TIED, 4) for name in ("grpo", "ppo"))
+    assert critic.checkpoints - plain.checkpoints == 3 * 16 * (P + 5)
+    assert critic.versions == plain.versions
 
 
 def test_an_untied_head_is_a_parameter_like_others():
