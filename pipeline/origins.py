@@ -64,7 +64,7 @@ def _files(overrides: list[str]) -> list[tuple[str, dict]]:
     plain = [o for o in hydra_overrides(overrides, []) if not o.startswith("++")]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
-        listed = loader.compute_defaults_list("config", [*plain, *search_path()], RunMode.RUN).defaults
+        listed = loader.compute_defaults_list("config", [*plain, *search_path(directories())], RunMode.RUN).defaults
     layers = []
     for layer in listed:
         path = _path(layer.config_path, overrides)

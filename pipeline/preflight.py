@@ -9,11 +9,11 @@ import shutil
 import sys
 import textwrap
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pipeline import files, fit, inputs, workload
-from pipeline.compose import compose
 from pipeline.devices import Gpus, planned_gpus
 from pipeline.errors import ConfigError, OuroError
 from pipeline.memory import GIB
@@ -76,14 +76,20 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     return report
 
 
-def checked_plan(overrides: list[str]) -> Plan:
+def judged_plan(config: dict[str, Any]) -> Plan:
     """The plan of a run that is about to start. Raises ConfigError with every problem; warnings go to stderr."""
-    report = check(compose(overrides))
+    report = check(config)
     for line in report.warnings:
-        print(_wrapped(line, "ouro: warning: ", "  "), file=sys.stderr)
+        _warn(line)
     if report.problems:
         raise ConfigError.of("the run would not go through (`ouro config check` says more):", report.problems)
     return report.plan
+
+
+@cache
+def _warn(line: str) -> None:
+    """Says a warning once, however many points of a sweep it concerns."""
+    print(_wrapped(line, "ouro: warning: ", "  "), file=sys.stderr)
 
 
 def _starts(config: dict[str, Any]) -> dict[str, dict]:
@@ -104,7 +110,7 @@ def _plan(report: Report, config: dict[str, Any]) -> None:
         check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
         report.plan = make_plan(config)
     except OuroError as error:
-        report.add("", [str(error)])
+        report.add("", getattr(error, "problems", [str(error)]))
 
 
 def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None:

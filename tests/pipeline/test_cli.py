@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from pipeline import cli, invoke, launch, preflight
+from pipeline import cli, invoke, launch
 from pipeline.launch import split_overrides
 from tests.fake_run import FakeRun
 
@@ -61,7 +61,8 @@ def test_a_target_after_the_dashes_is_a_target(extra, home, monkeypatch, tmp_pat
 def test_words_after_the_dashes_go_to_snakemake(monkeypatch, tmp_path):
     assert cli.split_at_dashes(["run", "a=1", "--", "-n", "--", "x"]) == (["run", "a=1"], ["-n", "--", "x"])
     monkeypatch.chdir(invoke.HOME)
-    assert invoke.snakemake_command([], ["-n"]) == [sys.executable, "-m", "snakemake", "--cores", "all", "-n"]
+    assert invoke.snakemake_command([], ["-n"]) == [
+        sys.executable, "-m", "snakemake", "--cores", "all", "--keep-going", "-n"]
     monkeypatch.chdir(tmp_path)
     elsewhere = invoke.snakemake_command(["seed=2"], [])
     assert elsewhere[3:7] == ["--snakefile", str(invoke.HOME / "Snakefile"), "--directory", str(tmp_path)]
@@ -89,8 +90,7 @@ def plan(run, monkeypatch):
     made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0,
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
-    monkeypatch.setattr(launch, "make_checked_plan", lambda overrides: made)
-    monkeypatch.setattr(preflight, "checked_plan", lambda overrides: made)
+    monkeypatch.setattr(launch, "make_checked_plan", lambda overrides, plan_of=None: made)
     return made
 
 
@@ -167,7 +167,7 @@ def test_snakemake_itself_is_interrupted_as_usual(listening):
 
 
 def test_an_interrupt_elsewhere_is_130_without_a_traceback(listening, plan, monkeypatch):
-    monkeypatch.setattr(preflight, "checked_plan", lambda overrides: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(launch, "make_checked_plan", lambda *_: signal.raise_signal(signal.SIGINT))
     assert cli.main(["run"]) == 130
 
 

@@ -182,11 +182,11 @@ def test_a_run_with_a_problem_does_not_begin(capsys):
 
 def test_a_run_with_a_warning_begins(monkeypatch, capsys):
     monkeypatch.setattr(preflight, "check", lambda config: preflight.Report("a/b", warnings=["mind"], plan="the plan"))
-    assert preflight.checked_plan([]) == "the plan"
+    assert preflight.judged_plan({}) == "the plan"
     assert capsys.readouterr().err == "ouro: warning: mind\n"
     monkeypatch.setattr(preflight, "check", lambda config: preflight.Report("a/b", problems=["x", "y"]))
     with pytest.raises(ConfigError, match="the run would not go through") as error:
-        preflight.checked_plan([])
+        preflight.judged_plan({})
     assert error.value.problems == ("x", "y")
 
 
