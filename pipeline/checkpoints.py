@@ -98,7 +98,7 @@ def rewind(stage: Path) -> int:
     """
     complete = complete_checkpoints(stage)
     step = complete[-1] if complete else 0
-    for table in ("steps", "trained"):
+    for table in ("steps", "trained", "samples", "scores"):  # of the last two, a step is a weights version
         for later in tables.steps_present(stage, table):
             if later > step:
                 tables.step_file(stage, table, later).unlink()

@@ -161,6 +161,13 @@ class Explorer:
     rollout_model: RolloutModel = section(RolloutModel)
     max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
                                       how=True)
+    eval_interval: int | None = setting(
+        None, "trainer steps between evaluations on eval_tasksets, by the explorer of an rft stage while its trainer "
+              "waits (at most sync_timeout), each of the first weights it is handed that reached a multiple; null: "
+              "never (the guide's 100 would cost time unasked: what a stage made is evaluated in any case)",
+        ge=1, how=True)
+    eval_on_startup: bool = setting(True, "evaluate the model that the first training stage begins with, as a stage "
+                                          "of its own (evaluate_base)", how=True)
     max_retry_times: int = setting(0, "further attempts at a task whose reward function raised", ge=0)
 
 

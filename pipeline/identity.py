@@ -2,7 +2,7 @@
 
 Files are the external ones that it reads and the code that a setting names: an edited reward function, ours or the
 user's, is a new stage. A stage lives in `store/<name>-<hash>/`. It is handed only the settings in its identity and
-those marked `how`: it cannot read what it does not depend on.
+those marked `how`, and those it watches itself by (WATCHES): it cannot read what it does not depend on.
 """
 
 import os
@@ -39,6 +39,12 @@ USES = {
     "report": ("project", "name"),
 }
 
+# kind -> settings that a stage is handed to watch itself by, while it works: they change what it says of itself, not
+# what it makes for others, so they are not in its identity (and a stage that is complete does not say more).
+WATCHES = {
+    "rft": ("buffer.explorer_input.eval_tasksets",),
+}
+
 # settings that name a file or directory whose content enters the identity
 EXTERNAL = {
     "tasks": ("data_processor.task_pipeline.inputs",),
@@ -63,7 +69,7 @@ class Stage:
     """One node of the DAG.
 
     inputs: role -> directory of the stage (or, for role `model`, possibly an external model directory) it reads.
-    config: the settings it may read: those of its identity and the `how` settings, nested as in the configuration.
+    config: the settings it may read: those of its identity, the `how` settings and those it watches, nested as before.
     waits: directories of stages that must be complete before it, though it reads nothing of theirs.
     run: project/name of the run that asked for it (for metrics and messages; another run may share the stage).
     """
@@ -107,7 +113,8 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     used = _select(
         settings, lambda key, item: not item.metadata["how"] and key not in paths and is_below(key, USES[kind])
     )
-    how = _select(settings, lambda key, item: item.metadata["how"] or key in paths)
+    watched = (*paths, *WATCHES.get(kind, ()))
+    how = _select(settings, lambda key, item: item.metadata["how"] or key in watched)
     external = {key: digests(_get(settings, key), root) for key in paths}
     external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}

@@ -38,6 +38,7 @@ STEP_METRICS = {  # metric -> column of Step
     "time/rollout": "rollout_seconds",
     "time/sync_weight": "sync_seconds",
     "time/explore_other": "explore_other_seconds",
+    "time/eval": "evaluate_seconds",
     "time/wait_explore_step": "explore_wait_seconds",
     "time/train_step": "train_seconds",
     "time/publish_weight": "publish_seconds",

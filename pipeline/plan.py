@@ -58,7 +58,8 @@ def make_plan(config: dict[str, Any]) -> Plan:
     """The DAG of a composed configuration.
 
     tasks -> curate -> the training stages, each on the model of the nearest stage before it that made one -> an
-    evaluation of each -> report. Raises DataError or ModelError when a file that is named does not exist.
+    evaluation of each, and of what the first begins with -> report. Raises DataError or ModelError when a file that is
+    named does not exist.
     """
     made = _Stages(config)
     above: list[str] = []
@@ -83,7 +84,7 @@ class _Stages:
         """Adds a stage; returns its directory."""
         if any(s.name == name for s in self.stages):
             raise ConfigError(f"two stages are called '{name}'; stage names must differ (reserved: tasks, curate, "
-                              "model, report, evaluate_<stage>).")
+                              "model, report, evaluate_base, evaluate_<stage>).")
         self.stages.append(make_stage(name, kind, settings, inputs, self.root, waits))
         return self.stages[-1].directory
 
@@ -104,10 +105,13 @@ class _Stages:
         tasks = self.shared("tasks", data, {}, name)
         curated = self.shared("curate", data, {"tasks": tasks}, name)
         start = self._start(entry, settings, parents)
+        evaluated = settings["buffer"]["explorer_input"]["eval_tasksets"]
+        if evaluated and not self.models and settings["explorer"]["eval_on_startup"]:
+            self.add("evaluate_base", "evaluate", settings, {"tasks": curated, "model": start})
         waits = tuple(d for parent in parents if (d := self.models[parent]) != start)
         self.parents[name] = parents
         self.models[name] = self.add(name, kind, settings, {"tasks": curated, "model": start}, waits)
-        if settings["buffer"]["explorer_input"]["eval_tasksets"]:
+        if evaluated:
             self.add(f"evaluate_{name}", "evaluate", settings, {"tasks": curated, "model": self.models[name]})
 
     def _start(self, entry: dict, settings: dict, parents: list[str]) -> str:

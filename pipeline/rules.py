@@ -87,6 +87,9 @@ def _data(c: dict) -> list[str]:
     if len(set(names)) < len(names):
         problems.append(f"buffer.explorer_input.eval_tasksets are named {', '.join(names)}: scores are told apart by "
                         "name, so needed names that differ.")
+    if c["explorer"]["eval_interval"] and not names:
+        problems.append(f"explorer.eval_interval={c['explorer']['eval_interval']}: there is nothing to evaluate on; "
+                        "needed a set in buffer.explorer_input.eval_tasksets, or null.")
     pipeline = c["data_processor"]["task_pipeline"]
     if pipeline["generator"] and pipeline["inputs"]:
         problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")

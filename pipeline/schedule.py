@@ -70,6 +70,13 @@ class Schedule:
         trained = rows // self.rows_per_trainer_step
         return trained // self.sync_interval * self.sync_interval
 
+    def evaluates(self, explorer_step: int, interval: int) -> bool:
+        """Whether the weights of explorer step s are the first to have reached another multiple of `interval` (>= 1).
+
+        Version 0 is none: it is the model that the stage began with.
+        """
+        return self.weights_version(explorer_step) // interval > self.weights_version(explorer_step - 1) // interval
+
     def publishes(self, trainer_step: int) -> bool:
         """Whether an explorer step will ask for version t: the first that may, does so exactly for t."""
         first_user = self.last_explorer_step(trainer_step) + 1 + self.sync_offset

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipeline import files, tables
 from pipeline.errors import DataError, nearest
-from pipeline.progress import duration, step_line
+from pipeline.progress import duration, interval, step_line
 from pipeline.records import Score, Step
 
 
@@ -100,7 +100,9 @@ def state(stage: Node) -> State:
     locked = is_locked(stage.directory / ".lock")  # asked first: a stage may complete meanwhile
     steps = tables.steps_present(stage.directory, "steps")
     total = _total_steps(stage.directory)
-    latest = step_line(_read_step(stage.directory, steps[-1]), total) if steps else None
+    evaluated = tables.steps_present(stage.directory, "scores")[-1:]
+    latest = step_line(_read_step(stage.directory, steps[-1]), total, evaluated=[
+        score for step in evaluated for score in tables.read_scores(stage.directory, step)]) if steps else None
     if files.is_complete(stage.directory):
         seconds = files.read_json(stage.directory / files.MANIFEST).get("seconds")
         return State(stage.name, "complete", seconds, stage.directory, latest)
@@ -152,14 +154,9 @@ def is_locked(path: Path) -> bool:
 
 def scores(view: View) -> list[Score]:
     """Every score of the run's complete evaluations, in the order of its stages."""
-    found = [s.directory / "scores.parquet" for s in view.stages
-             if s.kind == "evaluate" and files.is_complete(s.directory)]
-    return [Score(**row) for path in found for row in tables.read(path, Score).to_pylist()]
-
-
-def interval(score: Score) -> str:
-    """`38% [35, 41]`: estimate and 95% interval, in percent."""
-    return f"{score.value:.0%} [{score.low * 100:.0f}, {score.high * 100:.0f}]"
+    done = [s.directory for s in view.stages if s.kind == "evaluate" and files.is_complete(s.directory)]
+    return [score for directory in done for step in tables.steps_present(directory, "scores")
+            for score in tables.read_scores(directory, step)]
 
 
 def before_and_after(found: list[Score]) -> list[tuple[Score, Score]]:

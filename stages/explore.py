@@ -22,6 +22,7 @@ from pipeline.schedule import Schedule, rft_schedule, tasks_of_step
 from pipeline.waiting import wait_for
 from stages.children import run_child
 from stages.follow import TOTAL
+from stages.interim import InterimEvaluation
 from workflows import runner
 from workflows.engine import Engine, open_engine
 from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens
@@ -134,6 +135,7 @@ class Explorer:
             self._wait_for_trainer()
         self.engine = open_engine(model, config, self.tokenizer.eos_token_id, sleeps=self.colocated)
         self.weights = Weights(context, self.engine)
+        self.interim = InterimEvaluation(context, self.schedule, self.engine, self.tokenizer)
         self.writer = Background()  # compresses and flushes one step's files while the next is generated
 
     def _wait_for_trainer(self) -> None:
@@ -147,6 +149,7 @@ class Explorer:
     def step(self, step: int) -> records.Rollout:
         """One explorer step; its files are written beside the next."""
         self.weights.bring_to(self.schedule.weights_version(step), self.writer.check)
+        evaluate_seconds = self.interim.before(step)
         begin = time.perf_counter()
         config = self.context.config
         repeats = config.algorithm.repeat_times
@@ -164,17 +167,21 @@ class Explorer:
             self._row(step, slot, repeats, task, seeds[slot], outcome)
             for slot, (task, outcome) in enumerate(zip(asked, outcomes, strict=True))
         ]
-        rollout = self._record(step, rows, rollout_seconds, time.perf_counter() - begin - rollout_seconds)
+        other_seconds = time.perf_counter() - begin - rollout_seconds
+        rollout = self._record(step, rows, rollout_seconds, other_seconds, evaluate_seconds)
         self.writer.start(self._write, step, rows, rollout)
         return rollout
 
-    def _record(self, step: int, rows: list, rollout_seconds: float, other_seconds: float) -> records.Rollout:
+    def _record(
+        self, step: int, rows: list, rollout_seconds: float, other_seconds: float, evaluate_seconds: float
+    ) -> records.Rollout:
         weights = self.weights
         return records.Rollout(
             stage=self.context.id, step=step, weights_version=weights.version, rows=len(rows),
             failed_rows=sum(row.status != "ok" for row in rows), tokens=sum(len(row.response_tokens) for row in rows),
             rollout_seconds=rollout_seconds, sync_seconds=weights.sync_seconds,
-            probe_max_difference=weights.difference, other_seconds=other_seconds, wait_seconds=weights.wait_seconds,
+            probe_max_difference=weights.difference, other_seconds=other_seconds, evaluate_seconds=evaluate_seconds,
+            wait_seconds=weights.wait_seconds,
         )
 
     def _write(self, step: int, rows: list[records.Experience], rollout: records.Rollout) -> None:

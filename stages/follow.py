@@ -5,14 +5,14 @@ from pathlib import Path
 
 from pipeline import checkpoints, files, records, tables
 from pipeline.process import Context
-from pipeline.progress import Progress
+from pipeline.progress import FILE_ONLY, Progress, score_words
 from pipeline.tracking import open_tracker
 
 TOTAL = "total.json"  # written by the trainer when it knows how many steps the stage has
 
 
 class Follower:
-    """Reads every new row of `steps` once, shows it and hands it to the monitor.
+    """Reads every new row of `steps` and every new evaluation once, shows it and hands it to the monitor.
 
     Opened by the first `poll`, because the children must be started before this process has threads.
     """
@@ -25,6 +25,7 @@ class Follower:
             context.log.info("goes on after step %d", self.next - 1)
             kept = (tables.step_file(context.directory, "steps", step) for step in range(1, self.next))
             context.earlier_seconds = sum(tables.read(path, records.Step)["seconds"][0].as_py() for path in kept)
+        self.evaluated = set(tables.steps_present(context.directory, "scores"))
         self.stack = ExitStack()
         self.tracker = self.progress = None
 
@@ -42,11 +43,21 @@ class Follower:
             total = files.read_json(self.context.directory / TOTAL)["total_steps"]
             progress = Progress(self.context.log, total, "steps", self.context.name, done=self.next - 1)
             self.progress = self.stack.enter_context(progress)
+        for step in sorted({*tables.steps_present(self.context.directory, "scores")} - self.evaluated):
+            self._evaluation(step)
         while self.progress is not None and (path := self._file()).exists():
             step = records.Step(**tables.read(path, records.Step).to_pylist()[0])
             self.progress.step(step)
             self.tracker.log_step(step)
             self.next += 1
+
+    def _evaluation(self, step: int) -> None:
+        scores = tables.read_scores(self.context.directory, step)
+        self.context.log.info("evaluated: %s", score_words(scores), extra=FILE_ONLY)
+        self.tracker.log_scores(scores, step)
+        self.evaluated.add(step)
+        if self.progress is not None:
+            self.progress.evaluated = scores
 
     def _file(self) -> Path:
         return tables.step_file(self.context.directory, "steps", self.next)

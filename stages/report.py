@@ -134,6 +134,10 @@ def _training(session, spec: dict) -> dict:
     titles = [title for c, (title, _) in CURVES.items() if not _is_flat_or_empty(columns[c], c)]
     if not len(columns["step"]):
         return {"name": name, "charts": []}
+    start = Path(spec["inputs"]["model"]).name
+    for taskset, points in findings.evaluations(session, spec["directory"].name, start).items():
+        titles.append(f"sampled accuracy, {taskset}")
+        drawn.append(charts.band(f"{name}-{taskset}", f"{name}: {titles[-1]}", *points.values()))
     times = findings.times(columns)
     sides = (("explorer", findings.EXPLORER_PARTS), ("trainer", findings.TRAINER_PARTS))
     stacks = [(side, charts.stack(f"{name}-{side}", f"{name}: {side}", columns["step"],

@@ -192,7 +192,8 @@ class Rollouts:
     def _cost(self, explored: list[int]) -> dict:
         """What explorer steps cost, as fields of the step record; nothing when there is none."""
         names = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
-                 "other_seconds": "explore_other_seconds", "wait_seconds": "explore_wait_seconds"}
+                 "other_seconds": "explore_other_seconds", "evaluate_seconds": "evaluate_seconds",
+                 "wait_seconds": "explore_wait_seconds"}
         cost: dict = {}
         for step in explored:
             path = tables.step_file(self.context.directory, "rollouts", step)

@@ -147,6 +147,15 @@ def test_rewinding_goes_back_to_the_last_checkpoint_and_keeps_what_it_can(tmp_pa
     assert names(tmp_path / "weights") == ["version=000004"]
 
 
+def test_rewinding_keeps_evaluations_of_weights_that_it_keeps(tmp_path):
+    for version in (2, 4):
+        for table in ("samples", "scores"):
+            tables.write(tables.step_file(tmp_path, table, version), records.TABLES[table], [])
+    checkpoint(tmp_path, 3)
+    checkpoints.rewind(tmp_path)
+    assert [tables.steps_present(tmp_path, table) for table in ("samples", "scores")] == [[2], [2]]
+
+
 def test_rewinding_without_a_checkpoint_keeps_what_the_first_model_made(tmp_path):
     cut_off(tmp_path)
     checkpoints.publish(tmp_path, 0, export, {})

@@ -69,6 +69,23 @@ def test_a_stage_waits_for_the_manifests_of_its_inputs(tmp_path):
     assert rft.manifest == os.path.join(tmp_path, "store", f"rft-{rft.identity}", "manifest.json")
 
 
+def test_what_the_first_stage_begins_with_is_evaluated_too(tmp_path):
+    """The default recipe begins with random weights and leaves it out."""
+    plan = planned(tmp_path, {"explorer.eval_on_startup": True})
+    (base,) = (s for s in plan.stages if s.name not in ALL)
+    assert (base.name, base.kind) == ("evaluate_base", "evaluate")
+    assert Path(base.inputs["model"]).name.startswith("model-")
+    assert identities(tmp_path, {"explorer.eval_on_startup": True, EVALS: []}).keys() == identities(
+        tmp_path, {EVALS: []}).keys()
+
+
+def test_what_an_rft_stage_watches_itself_by_does_not_make_another_of_it(tmp_path):
+    by_name = {s.name: s.config for s in planned(tmp_path).stages}
+    assert by_name["rft"]["buffer"]["explorer_input"]["eval_tasksets"][0]["name"] == "countdown_test"
+    assert "eval_tasksets" not in by_name["sft"]["buffer"]["explorer_input"]
+    assert re_run(tmp_path, {"explorer.eval_interval": 10}) == set()
+
+
 def test_without_evaluation_sets_there_is_no_evaluation(tmp_path):
     assert [s.name for s in planned(tmp_path, {EVALS: []}).stages] == [
         "tasks", "curate", "model", "sft", "rft", "report"]

@@ -52,6 +52,21 @@ def test_four_mini_batches_a_rollout_as_in_verl():
     assert schedule.slots(6) == (40, 48)
 
 
+def evaluated(schedule: Schedule, interval: int) -> list[tuple[int, int]]:
+    """(explorer step, its weights version) of every evaluation on the way."""
+    return [(s, schedule.weights_version(s)) for s in range(1, schedule.explorer_steps + 1)
+            if schedule.evaluates(s, interval)]
+
+
+def test_weights_are_evaluated_once_when_they_reach_a_multiple():
+    """Versions 0 0 0 0 4 4 4 4 8 8. Every 4: 4 and 8. Every 6: 4 is below, 8 is the first beyond. Every 10: none."""
+    schedule = Schedule(8, 8, sync_interval=4, sync_offset=0, total_steps=10)
+    assert evaluated(schedule, 4) == evaluated(schedule, 1) == [(5, 4), (9, 8)]
+    assert evaluated(schedule, 6) == [(9, 8)]
+    assert evaluated(schedule, 10) == []
+    assert evaluated(Schedule(8, 8, 1, 0, 5), 2) == [(3, 2), (5, 4)]
+
+
 def test_sync_interval_four_with_equal_batches():
     """Weights stay for four explorer steps: 0 for 1..4, 4 for 5..8, 8 for 9 and 10."""
     schedule = Schedule(8, 8, sync_interval=4, sync_offset=0, total_steps=10)

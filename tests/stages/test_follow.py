@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline import checkpoints, files, records, tables
+from pipeline.progress import score_words
 from stages import follow
 from stages.follow import TOTAL, Follower, finish_training
 from tests.factories import row
@@ -10,10 +11,13 @@ from tests.factories import row
 
 class Tracker:
     def __init__(self):
-        self.steps = []
+        self.steps, self.scores = [], []
 
     def log_step(self, step):
         self.steps.append(step.step)
+
+    def log_scores(self, scores, step):
+        self.scores.append((step, [score.value for score in scores]))
 
 
 @pytest.fixture
@@ -67,6 +71,25 @@ def test_a_resumed_stage_goes_on_behind_its_checkpoint(tmp_path, context_of, tra
         write_step(tmp_path, 3)
         follower.poll()
     assert tracker.steps == [3]
+
+
+def write_scores(stage, step, value):
+    made = row(records.Score, step=step, taskset="test", metric="sampled_accuracy", value=value, low=0.2, high=0.4)
+    tables.write(tables.step_file(stage, "scores", step), records.Score, [made])
+
+
+def test_evaluations_on_the_way_are_reported_once_and_shown_with_every_later_step(tmp_path, context_of, tracker):
+    write_scores(tmp_path, 2, 0.1)  # of a life before, kept and reported then
+    checkpoint(tmp_path, 2)
+    write_step(tmp_path, 1)
+    write_step(tmp_path, 2)
+    with Follower(context_of(tmp_path)) as follower:
+        files.write_json(tmp_path / TOTAL, {"total_steps": 5})
+        write_scores(tmp_path, 4, 0.3)
+        follower.poll()
+        follower.poll()
+        assert score_words(follower.progress.evaluated) == "test 30% [20, 40] at step 4"
+    assert tracker.scores == [(4, [0.3])]
 
 
 def test_a_finished_stage_hands_on_its_last_model_and_keeps_no_published_weights(tmp_path, context_of):

@@ -109,6 +109,25 @@ def test_a_run_of_sft_alone_without_evaluation(tmp_path):
     assert "Rollouts</h2>" not in page
 
 
+def test_evaluations_on_the_way_are_a_curve_with_its_interval(tmp_path):
+    run = FakeRun(tmp_path, steps=3)
+    run.data()
+    run.rft("model")
+    run.interim(0.4, 0.55)
+    page = make(run)
+    assert "<figcaption>sampled accuracy, test</figcaption>" in page
+    words = "sampled accuracy, test by step, with its 95% interval: 40.0% [35.0, 45.0] at step 1, 55.0% [50.0, 60.0]"
+    assert words in page
+
+
+def test_one_evaluation_on_the_way_is_no_curve(tmp_path):
+    run = FakeRun(tmp_path, steps=3)
+    run.data()
+    run.rft("model")
+    run.interim(0.4)
+    assert "sampled accuracy, test" not in make(run)
+
+
 def test_without_rollouts_the_evaluated_answers_are_shown(tmp_path):
     run = FakeRun(tmp_path, steps=1)
     run.data()
