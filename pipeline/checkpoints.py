@@ -27,6 +27,21 @@ def model_directory(directory: Path) -> Path:
     raise ModelError(f"{directory} holds no model: neither config.json nor model/config.json is there.")
 
 
+def weights_hash(model: Path) -> str:
+    """First 16 hex digits of the sha256 of a model's weight file; of the hashes of its files when they are several."""
+    found = [files.hash_file(path) for path in sorted(model.iterdir()) if path.suffix in WEIGHT_SUFFIXES]
+    if not found:
+        raise ModelError(f"{model} holds no weights: no file there ends in {', '.join(WEIGHT_SUFFIXES)}.")
+    return found[0] if len(found) == 1 else files.hash_text(" ".join(found))
+
+
+def trained_steps(stage: Path) -> int:
+    """Trainer steps of the stage that made a model; 0 for a model that was not trained here."""
+    if not (stage / "stage.json").exists():  # a directory of the user's may have any manifest.json
+        return 0
+    return files.read_json(stage / files.MANIFEST).get("steps", 0)
+
+
 def version_directory(stage: Path, version: int) -> Path:
     return stage / "weights" / f"version={version:06d}"
 

@@ -70,9 +70,11 @@ def row_counts(session, kinds: dict[str, str]) -> dict[str, int]:
     """Rows that each stage made: stage directory name -> rows. kinds: directory name -> kind."""
     one = {"tasks": "SELECT count(*) FROM raw",
            "curate": "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM rejected)"}
-    by_stage = {"rft": "SELECT stage, count(*) FROM experience GROUP BY stage",
-                "train": "SELECT stage, sum(trained_rows)::BIGINT FROM steps GROUP BY stage",
-                "evaluate": "SELECT stage, count(*) FROM samples GROUP BY stage"}
+    explored = "SELECT stage, count(*) FROM experience GROUP BY stage"
+    trained = "SELECT stage, sum(trained_rows)::BIGINT FROM steps GROUP BY stage"
+    answered = "SELECT stage, count(*) FROM samples GROUP BY stage"
+    by_stage = {"rft": explored, "rollout": explored, "train": trained, "offline": trained, "evaluate": answered,
+                "bench": answered}
     counts = {stage: session.execute(one[kind]).fetchall()[0][0] for stage, kind in kinds.items() if kind in one}
     for kind, question in by_stage.items():
         counts |= {stage: n for stage, n in session.execute(question).fetchall() if kinds.get(stage) == kind}

@@ -23,6 +23,8 @@ SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_m
             "buffer.explorer_input.system_prompt", "buffer.explorer_input.default_workflow_type",
             "buffer.explorer_input.default_reward_fn_type")
 
+EVALUATION = ("seed", "buffer.explorer_input.eval_tasksets", *SAMPLING)
+
 # kind -> the settings that enter its identity (a prefix takes everything below it). `how` settings never do.
 USES = {
     "tasks": ("seed", "data_processor.task_pipeline.generator", "data_processor.task_pipeline.generator_args",
@@ -35,7 +37,13 @@ USES = {
               "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
     "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
             "buffer.total_steps", "buffer.explorer_input.taskset", "trainer.grad_clip", "synchronizer", *SAMPLING),
-    "evaluate": ("seed", "buffer.explorer_input.eval_tasksets", *SAMPLING),
+    "rollout": ("seed", "algorithm.repeat_times", "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps",
+                "buffer.explorer_input.taskset", *SAMPLING),
+    "offline": ("seed", "algorithm", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
+                "trainer.grad_clip", "model.dtype", "model.temperature", "model.max_prompt_tokens",
+                "model.max_response_tokens", "model.max_model_len"),
+    "evaluate": EVALUATION,
+    "bench": EVALUATION,
     "report": ("project", "name"),
 }
 
@@ -58,10 +66,13 @@ CODE = {
     "model": ("stages/model.py",),
     "train": ("operators/loss.py",),
     "rft": ("operators/advantage.py", "operators/loss.py", "operators/reward.py", "workflows/single_turn.py"),
+    "rollout": ("operators/reward.py", "workflows/single_turn.py"),
+    "offline": ("operators/advantage.py", "operators/loss.py"),
     "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
+    "bench": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
 }
 
-HEAVY = ("train", "rft", "evaluate")
+HEAVY = ("train", "rft", "rollout", "offline", "evaluate", "bench")
 
 
 @dataclass(frozen=True)

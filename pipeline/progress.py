@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from pipeline.records import Score, Step
+from pipeline.records import Rollout, Score, Step
 
 QUIET_SECONDS = 10.0  # between two lines when there is no terminal
 FILE_ONLY = {"file_only": True}  # `extra` of a log record that the terminal is spared (pipeline/process.py)
@@ -67,6 +67,17 @@ def step_line(
         None if train is None else f"training {thousands(train)} tokens/s",
         f"{step.seconds:.2f} s",
         None if left_seconds is None else f"{duration(left_seconds)} left",
+    ]
+    return "  ".join(p for p in parts if p)
+
+
+def rollout_words(rollout: Rollout) -> str:
+    """What one explorer step made, and how fast."""
+    speed = rate(rollout.tokens, rollout.rollout_seconds)
+    parts = [
+        f"{rollout.rows} rows" + (f" ({rollout.failed_rows} failed)" if rollout.failed_rows else ""),
+        None if speed is None else f"rollout {thousands(speed)} tokens/s",
+        f"{rollout.rollout_seconds + rollout.other_seconds:.2f} s",
     ]
     return "  ".join(p for p in parts if p)
 

@@ -10,7 +10,7 @@ from pipeline.schedule import Schedule
 def broken_rules(config: dict) -> list[str]:
     """Every rule that is broken, one line each. config: of the whole run, or of one stage (pipeline/overlays.py)."""
     c = {**config, "algorithm": filled(config["algorithm"])}
-    return _names(c) + _model(c) + _lengths(c) + _algorithm(c) + _data(c)
+    return _names(c) + _mode(c) + _model(c) + _lengths(c) + _algorithm(c) + _data(c)
 
 
 def _names(c: dict) -> list[str]:
@@ -19,6 +19,21 @@ def _names(c: dict) -> list[str]:
     if re.search(r"[{}]", c["checkpoint_root_dir"]):
         problems.append(f"checkpoint_root_dir={c['checkpoint_root_dir']}: braces have a meaning to Snakemake; needed a "
                         "path without.")
+    return problems
+
+
+def _mode(c: dict) -> list[str]:
+    """What a mode asks of a stage alone; what it asks of those before it: pipeline/modes.py."""
+    problems = []
+    if c["mode"] == "serve":
+        problems.append("mode=serve: a server that records what it answers is no stage of files. Serve a stage's "
+                        "model/ with `vllm serve`; recorded answers, in task files with a solution column, are what "
+                        "sft trains on.")
+    if c["mode"] == "explore" and c["algorithm"]["algorithm_type"] == "sft":
+        problems.append("mode=explore: sft learns from demonstrations and explores nothing; needed mode=train or both.")
+    if c["mode"] == "bench" and not c["buffer"]["explorer_input"]["eval_tasksets"]:
+        problems.append("mode=bench: there is nothing to evaluate on; needed a set in "
+                        "buffer.explorer_input.eval_tasksets.")
     return problems
 
 
@@ -73,6 +88,8 @@ def _rollouts(c: dict) -> list[str]:
         if value not in (None, c["model"][name]):
             problems.append(f"buffer.explorer_input.taskset.rollout_args.{name}={value}: rollouts to train on follow "
                             f"model.{name}={c['model'][name]}, by which the trainer scores them: set that.")
+    if c["mode"] == "train":  # its batches are cut from another stage's: pipeline/modes.py
+        return problems
     explored = buffer["batch_size"] * algorithm["repeat_times"]
     try:
         Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)

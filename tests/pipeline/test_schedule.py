@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.schedule import Schedule, rft_schedule, task_order, tasks_of_step
+from pipeline.schedule import Schedule, rft_schedule, rollout_schedule, task_order, tasks_of_step
 
 EVERY = [
     Schedule(rows, batch, interval, offset, total)
@@ -65,6 +65,19 @@ def test_weights_are_evaluated_once_when_they_reach_a_multiple():
     assert evaluated(schedule, 6) == [(9, 8)]
     assert evaluated(schedule, 10) == []
     assert evaluated(Schedule(8, 8, 1, 0, 5), 2) == [(3, 2), (5, 4)]
+
+
+def test_an_explorer_alone_stays_with_the_weights_it_begins_with():
+    """10 tasks in steps of 4, three passes: 7 steps, two tasks left over."""
+    buffer = SimpleNamespace(batch_size=4, total_steps=None, total_epochs=3)
+    config = SimpleNamespace(buffer=buffer, algorithm=SimpleNamespace(repeat_times=2))
+    schedule = rollout_schedule(config, 10)
+    assert versions(schedule) == [0] * 7
+    assert published(schedule) == []
+    buffer.total_steps = 2
+    assert versions(rollout_schedule(config, 10)) == [0, 0]
+    with pytest.raises(DataError, match="no task to explore"):
+        rollout_schedule(config, 0)
 
 
 def test_sync_interval_four_with_equal_batches():

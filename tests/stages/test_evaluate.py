@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline import files, records, tables
+from pipeline import records, tables
 from stages import evaluate
 from tests.factories import row
 
@@ -35,11 +35,3 @@ def test_a_whole_evaluation(stage):
     assert [s["metric"] for s in scores] == ["greedy_accuracy", "sampled_accuracy", "pass@2", "pass@4"]
     assert {(s["model"], s["step"]) for s in scores} == {(stage.inputs["model"].name, 0)}
     assert set(stage.made) == {f"countdown_test/{s['metric']}" for s in scores}
-
-
-def test_the_step_of_a_model_is_that_of_the_stage_that_trained_it(tmp_path):
-    """A model of the user's has none, whatever lies beside it."""
-    files.write_json(tmp_path / "manifest.json", {"steps": 400})
-    assert evaluate.trained_steps(tmp_path) == 0
-    files.write_json(tmp_path / "stage.json", {})
-    assert evaluate.trained_steps(tmp_path) == 400

@@ -219,6 +219,23 @@ def test_exploring_goes_on_where_it_stopped_and_forgets_weights_that_are_no_long
     assert [d.name for d in (context.directory / "weights").iterdir()] == ["version=000003"]
 
 
+def test_alone_every_step_is_made_by_the_model_that_the_stage_begins_with(stage):
+    """Nobody publishes weights, nothing is proved, and 4 steps are 4 explorer steps."""
+    context = stage("mode=explore")
+    del context.config.buffer.explorer_input.eval_tasksets  # a stage that only explores is not handed them
+    context.config.explorer.eval_interval = 1
+    explore(context)
+    gc.unfreeze()
+    assert tables.steps_present(context.directory, "rollouts") == [1, 2, 3, 4]
+    assert files.read_json(context.directory / "total.json") == {"total_steps": 4}
+    made = tables.read(tables.step_file(context.directory, "experience", 4), records.Experience)
+    weights = files.hash_file(context.inputs["model"] / checkpoints.WEIGHTS)
+    assert set(made["weights_version"].to_pylist()) == {0}
+    assert set(made["weights_hash"].to_pylist()) == {weights}
+    rollout = tables.read(tables.step_file(context.directory, "rollouts", 4), records.Rollout).to_pylist()[0]
+    assert (rollout["probe_max_difference"], rollout["sync_seconds"]) == (None, 0.0)
+
+
 def test_weights_are_kept_until_the_files_of_the_step_they_made_are_there(stage, monkeypatch):
     """Killed between the two, the step would be made again, and its weights are those of a finished trainer step."""
     context, seen = stage(), []
