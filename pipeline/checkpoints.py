@@ -105,6 +105,13 @@ def _link(source: str, target: str) -> None:
     Path(target).hardlink_to(source)
 
 
+def begin_anew(stage: Path) -> None:
+    """Deletes what earlier lives of a stage made: tables, weights and checkpoints; its logs stay."""
+    made = (location.partition("/")[0] for location in tables.LOCATIONS.values() if "/" in location)
+    for name in (*made, "weights", "checkpoints", "model"):
+        shutil.rmtree(stage / name, ignore_errors=True)
+
+
 def rewind(stage: Path) -> int:
     """Brings a stage that was cut off back to its last checkpoint; returns that step, 0 when there is none.
 

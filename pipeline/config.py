@@ -161,6 +161,8 @@ class Explorer:
     rollout_model: RolloutModel = section(RolloutModel)
     max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
                                       how=True)
+    env_vars: dict[str, Any] = setting({}, "environment variables of the processes that answer tasks (the explorer, "
+                                           "evaluations); a secret: ${oc.env:VARIABLE}")
     eval_interval: int | None = setting(
         None, "trainer steps between evaluations on eval_tasksets, by the explorer of an rft stage while its trainer "
               "waits (at most sync_timeout), each of the first weights it is handed that reached a multiple; null: "
@@ -238,6 +240,9 @@ class Config:
                                 "what an earlier stage explored (sft: as always); bench: no training, every checkpoint "
                                 "kept of the stages before is evaluated",
                         choices=("both", "colocate", "explore", "train", "bench"), how=True)
+    continue_from_checkpoint: bool = setting(
+        True, "a stage that was cut off goes on from its last checkpoint; false: what it left is deleted and it begins "
+              "anew (stages that are complete stay)", how=True)
     checkpoint_root_dir: str = setting(".", "directory that holds store/ and runs/", how=True)
     seed: int = setting(1, "of everything random", ge=0)
     algorithm: Algorithm = section(Algorithm)

@@ -9,6 +9,7 @@ from pipeline.compose import groups
 from pipeline.config import walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.identity import EXTERNAL, USES
+from pipeline.modes import TRAINING, kind_of, planned
 from pipeline.overlays import effective, entries
 from pipeline.schedule import Schedule
 from pipeline.secrets import is_secret, mask
@@ -18,39 +19,63 @@ def show(config: dict) -> str:
     """The configuration as YAML, secrets masked, below comments with the numbers that follow from it."""
     from omegaconf import OmegaConf
 
-    notes = [f"#   {line}" for overlay in entries(config) for line in derived(config, overlay)]
+    notes = [f"#   {line}" for overlay in planned(config) for line in derived(config, overlay)]
     yaml = OmegaConf.to_yaml(OmegaConf.create(mask(config)))
     return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])
 
 
 def derived(config: dict, overlay: dict) -> list[str]:
-    """What one training stage will do, in numbers, one line each."""
+    """What one stage of the recipe will do, in numbers, one line each."""
     c = effective(config, overlay)
-    buffer, trainer = c["buffer"], c["trainer"]
-    name, steps = overlay["stage_name"], buffer["total_steps"]
-    budget = (f"{name}: micro-batches of at most {trainer['max_token_len_per_gpu']} tokens on each of "
-              f"{trainer['ranks']} rank(s)")
-    if c["algorithm"]["algorithm_type"] == "sft":
-        how_long = f"{steps} optimizer steps" if steps else f"{buffer['total_epochs']} pass(es) over the demonstrations"
-        return [f"{name}: {how_long}, {buffer['batch_size']} demonstrations a step", budget]
+    trainer, kind = c["trainer"], kind_of(c)
+    budget = f"micro-batches of at most {trainer['max_token_len_per_gpu']} tokens on each of {trainer['ranks']} rank(s)"
+    lines = NUMBERS[kind](c) + ([budget] if kind in TRAINING else [])
+    return [f"{overlay['stage_name']}: {line}" for line in lines]
+
+
+def _of_train(c: dict) -> list[str]:
+    buffer, steps = c["buffer"], c["buffer"]["total_steps"]
+    how_long = f"{steps} optimizer steps" if steps else f"{buffer['total_epochs']} pass(es) over the demonstrations"
+    return [f"{how_long}, {buffer['batch_size']} demonstrations a step"]
+
+
+def _of_rft(c: dict) -> list[str]:
+    buffer, sync = c["buffer"], c["synchronizer"]
     rollouts = buffer["batch_size"] * c["algorithm"]["repeat_times"]
     batch = buffer["train_batch_size"] or rollouts
     longest = batch * (c["model"]["max_prompt_tokens"] + c["model"]["max_response_tokens"])
-    sync = c["synchronizer"]
-    return [
-        f"{name}: explorer step = {buffer['batch_size']} tasks x {c['algorithm']['repeat_times']} rollouts "
-        f"= {rollouts} experiences",
-        f"{name}: trainer step = {batch} experiences, at most {longest} tokens",
-        _length(name, Schedule(rollouts, batch, sync["sync_interval"], sync["sync_offset"], steps or 1), buffer),
-        budget,
-    ]
+    schedule = Schedule(rollouts, batch, sync["sync_interval"], sync["sync_offset"], buffer["total_steps"] or 1)
+    return [_explorer_step(c), f"trainer step = {batch} experiences, at most {longest} tokens",
+            _length(schedule, buffer)]
 
 
-def _length(name: str, schedule: Schedule, buffer: dict) -> str:
+def _of_rollout(c: dict) -> list[str]:
+    steps = c["buffer"]["total_steps"]
+    how_long = f"{steps} explorer steps" if steps else f"{c['buffer']['total_epochs']} pass(es) over the tasks"
+    return [_explorer_step(c), f"{how_long}, no training: the model stays as it is"]
+
+
+def _of_offline(c: dict) -> list[str]:
+    buffer, steps = c["buffer"], c["buffer"]["total_steps"]
+    batch = buffer["train_batch_size"] or "an explorer step's"
+    how_long = f"{steps} trainer steps" if steps else f"{buffer['total_epochs']} pass(es) over what was explored"
+    return [f"{how_long}, {batch} experiences a step"]
+
+
+def _of_bench(c: dict) -> list[str]:
+    which = "the last checkpoint" if c["explorer"]["bench_on_latest_checkpoint"] else "every checkpoint kept"
+    return [f"{which} of each stage before it, on {len(c['buffer']['explorer_input']['eval_tasksets'])} set(s)"]
+
+
+def _explorer_step(c: dict) -> str:
+    tasks, repeats = c["buffer"]["batch_size"], c["algorithm"]["repeat_times"]
+    return f"explorer step = {tasks} tasks x {repeats} rollouts = {tasks * repeats} experiences"
+
+
+def _length(schedule: Schedule, buffer: dict) -> str:
     if buffer["total_steps"]:
-        return f"{name}: {schedule.total_steps} trainer steps need {schedule.explorer_steps} explorer steps"
-    return (f"{name}: {buffer['total_epochs']} pass(es) over the tasks; the number of steps is known once they are "
-            "curated")
+        return f"{schedule.total_steps} trainer steps need {schedule.explorer_steps} explorer steps"
+    return f"{buffer['total_epochs']} pass(es) over the tasks; the number of steps is known once they are curated"
 
 
 def explain(config: dict, key: str) -> str:
@@ -170,8 +195,13 @@ REFERENCE = [
     "`*` stands for the number of an element. `stages.<stage_name>.<key>` sets a key for one training stage.",
 ]
 
+NUMBERS = {"train": _of_train, "rft": _of_rft, "rollout": _of_rollout, "offline": _of_offline, "bench": _of_bench}
+
 # settings that act otherwise than through USES
 EFFECTS = {
+    "mode": "of which kind a stage is: another one is another stage; both and colocate make the same",
+    "explorer.eval_on_startup": "whether there is a stage evaluate_base; changing it re-runs no other",
+    "explorer.bench_on_latest_checkpoint": "which stages a bench has; changing it re-runs no other",
     "model.model_path": "what a stage makes, by content and not by path; another model makes the first training stage "
                         "anew, and all that read it",
     "checkpoint_root_dir": "where stages and runs lie; below another directory nothing is made yet, so all of it runs",

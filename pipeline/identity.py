@@ -20,6 +20,7 @@ from pipeline.records import FORMAT
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
             "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
+            "explorer.env_vars",
             "buffer.explorer_input.system_prompt", "buffer.explorer_input.default_workflow_type",
             "buffer.explorer_input.default_reward_fn_type")
 

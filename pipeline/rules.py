@@ -10,7 +10,7 @@ from pipeline.schedule import Schedule
 def broken_rules(config: dict) -> list[str]:
     """Every rule that is broken, one line each. config: of the whole run, or of one stage (pipeline/overlays.py)."""
     c = {**config, "algorithm": filled(config["algorithm"])}
-    return _names(c) + _mode(c) + _model(c) + _lengths(c) + _algorithm(c) + _data(c)
+    return _names(c) + _mode(c) + _environment(c) + _model(c) + _lengths(c) + _algorithm(c) + _data(c)
 
 
 def _names(c: dict) -> list[str]:
@@ -34,6 +34,20 @@ def _mode(c: dict) -> list[str]:
     if c["mode"] == "bench" and not c["buffer"]["explorer_input"]["eval_tasksets"]:
         problems.append("mode=bench: there is nothing to evaluate on; needed a set in "
                         "buffer.explorer_input.eval_tasksets.")
+    return problems
+
+
+def _environment(c: dict) -> list[str]:
+    problems = []
+    for name, value in c["explorer"]["env_vars"].items():
+        key = f"explorer.env_vars.{name}"
+        if not re.fullmatch(r"[A-Za-z_]\w*", str(name), re.ASCII):
+            problems.append(f"{key}: needed the name of an environment variable: letters, digits and '_'.")
+        if name in OURS:
+            problems.append(f"{key}: is set by the stage itself. {OURS[name]}")
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            problems.append(f"{key}={value}: needed a text or a number; a variable holds a text, so put the word in "
+                            "quotes.")
     return problems
 
 
@@ -111,3 +125,10 @@ def _data(c: dict) -> list[str]:
     if pipeline["generator"] and pipeline["inputs"]:
         problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")
     return problems
+
+
+# environment variables that a stage sets for its explorer, and what to use instead
+OURS = {
+    "CUDA_VISIBLE_DEVICES": "Set it where the run is started, or cluster.gpu_per_node.",
+    "PYTHONPATH": "Set it where the run is started.",
+}

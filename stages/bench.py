@@ -4,8 +4,10 @@ Reads tasks.parquet and the directory of a training stage; writes samples/ and s
 that is scored is not scored again. The last checkpoint is the stage's model, which stages/evaluate.py scores.
 """
 
+import os
+
 from pipeline import checkpoints, tables
-from pipeline.process import Context, run_stage
+from pipeline.process import Context, environment, run_stage
 from pipeline.progress import Progress
 from pipeline.tracking import open_tracker
 from workflows.engine import open_engine
@@ -14,6 +16,7 @@ from workflows.prompts import load_tokenizer
 
 
 def work(context: Context) -> None:
+    os.environ.update(environment(context.config))
     kept = checkpoints.complete_checkpoints(context.inputs["model"])[:-1]
     missing = [step for step in kept if step not in tables.steps_present(context.directory, "scores")]
     if missing:

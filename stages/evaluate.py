@@ -4,8 +4,10 @@ Reads tasks.parquet and a model; writes samples/ (every response) and scores/, e
 made the model. How that is done: workflows/evaluation.py.
 """
 
+import os
+
 from pipeline import checkpoints
-from pipeline.process import Context, run_stage
+from pipeline.process import Context, environment, run_stage
 from pipeline.progress import Progress
 from pipeline.tracking import open_tracker
 from workflows.engine import open_engine
@@ -14,6 +16,7 @@ from workflows.prompts import load_tokenizer
 
 
 def work(context: Context) -> None:
+    os.environ.update(environment(context.config))
     directory = context.inputs["model"]
     model = checkpoints.model_directory(directory)
     tokenizer = load_tokenizer(model)

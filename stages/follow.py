@@ -23,6 +23,8 @@ class Follower:
 
     def __init__(self, context: Context):
         self.context = context
+        if not context.config.continue_from_checkpoint:
+            checkpoints.begin_anew(context.directory)
         self.next = self._take_up() + 1
         (context.directory / TOTAL).unlink(missing_ok=True)
         if self.next > 1:

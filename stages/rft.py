@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from pipeline.errors import ConfigError
-from pipeline.process import Context, run_stage
+from pipeline.process import Context, environment, run_stage
 from stages.children import Child, cores, supervise
 from stages.follow import Follower, finish_training
 
@@ -60,7 +60,7 @@ def work(context: Context) -> None:
     gpus = visible_gpus(config)
     explorer_cores, trainer_cores = share_cores(cores(), config.synchronizer.sync_offset > 0, bool(gpus))
     trainer = Child("trainer", "stages.learn", trainer_cores, config.trainer.ranks)
-    explorer = Child("explorer", "stages.explore", explorer_cores)
+    explorer = Child("explorer", "stages.explore", explorer_cores, environment=environment(config))
     if gpus:
         for child, own in zip((explorer, trainer), share_gpus(gpus, config), strict=True):
             child.environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)

@@ -5,14 +5,15 @@ stages/explore.py; this process starts it and follows its steps.
 """
 
 from pipeline import tables
-from pipeline.process import Context, run_stage
+from pipeline.process import Context, environment, run_stage
 from stages.children import Child, cores, supervise
 from stages.follow import RolloutFollower
 
 
 def work(context: Context) -> None:
+    explorer = Child("explorer", "stages.explore", cores(), environment=environment(context.config))
     with RolloutFollower(context) as follower:
-        supervise(context, [Child("explorer", "stages.explore", cores())], follower.poll)
+        supervise(context, [explorer], follower.poll)
     context.made["explorer_steps"] = len(tables.steps_present(context.directory, "rollouts"))
 
 

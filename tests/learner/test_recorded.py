@@ -14,8 +14,9 @@ def recorded(tmp_path, context_of):
     explored = tmp_path / "look"
     for step in (1, 2, 3):
         rows = [row(records.Experience, experience_id=f"look/{step}/{i}", step=step, slot=i,
-                    group_id=f"{step}/{i // 2}", prompt_tokens=[7], response_tokens=[9], rollout_logprobs=[-0.5], action_mask=[1],
-                    reward=float(i % 2 == 0), accuracy=float(i % 2 == 0), status="ok", weights_version=0)
+                    group_id=f"{step}/{i // 2}", prompt_tokens=[7], response_tokens=[9], rollout_logprobs=[-0.5],
+                    action_mask=[1], reward=float(i % 2 == 0), accuracy=float(i % 2 == 0), status="ok",
+                    weights_version=0)
                 for i in range(4)]
         tables.write(tables.step_file(explored, "experience", step), records.Experience, rows)
         tables.write(tables.step_file(explored, "rollouts", step), records.Rollout,

@@ -165,6 +165,16 @@ def test_rewinding_goes_back_to_the_last_checkpoint_and_keeps_what_it_can(tmp_pa
     assert names(tmp_path / "weights") == ["version=000004"]
 
 
+def test_a_stage_that_begins_anew_keeps_nothing_but_its_logs(tmp_path):
+    cut_off(tmp_path)
+    checkpoint(tmp_path, 2)
+    tables.write(tables.step_file(tmp_path, "scores", 2), records.Score, [])
+    for name in ("stage.json", "trainer.log"):
+        (tmp_path / name).touch()
+    checkpoints.begin_anew(tmp_path)
+    assert names(tmp_path) == ["stage.json", "trainer.log"]
+
+
 def test_rewinding_keeps_evaluations_of_weights_that_it_keeps(tmp_path):
     for version in (2, 4):
         for table in ("samples", "scores"):

@@ -247,6 +247,7 @@ def test_the_same_configuration_has_the_same_identities(tmp_path):
     ("algorithm.repeat_times", 4, {"rft", "evaluate_rft", "report"}),
     (f"{EVALS}.0.limit", 5, {"evaluate_sft", "evaluate_rft", "report"}),
     ("model.temperature", 0.9, AFTER_SFT),
+    ("explorer.env_vars.SANDBOX", "http://here", AFTER_SFT),
     ("model.init.num_hidden_layers", 2, {"model", "sft"} | AFTER_SFT),
     ("data_processor.task_pipeline.generator_args.tasks", 2600, ALL - {"model"}),
     ("seed", 2, ALL),
@@ -262,7 +263,7 @@ def test_what_only_says_how_re_runs_nothing(tmp_path):
         "trainer.ranks": 2, "trainer.zero_stage": 3, "trainer.max_token_len_per_gpu": 999, "trainer.save_interval": 7,
         "trainer.attention": "padded", "trainer.enable_gradient_checkpointing": True, "mode": "colocate",
         "explorer.rollout_model.gpu_memory_utilization": 0.5, "synchronizer.sync_timeout": 9.0, "log.level": "DEBUG",
-        "explorer.max_failed_ratio": 0.9,
+        "explorer.max_failed_ratio": 0.9, "continue_from_checkpoint": False,
     }) == set()
 
 

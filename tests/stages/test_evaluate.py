@@ -1,5 +1,7 @@
 """The stage `evaluate`: a whole one, and which training step its model is said to come from."""
 
+import os
+
 import pytest
 
 from pipeline import records, tables
@@ -35,3 +37,10 @@ def test_a_whole_evaluation(stage):
     assert [s["metric"] for s in scores] == ["greedy_accuracy", "sampled_accuracy", "pass@2", "pass@4"]
     assert {(s["model"], s["step"]) for s in scores} == {(stage.inputs["model"].name, 0)}
     assert set(stage.made) == {f"countdown_test/{s['metric']}" for s in scores}
+
+
+def test_a_workflow_finds_the_variables_that_were_set_for_it(stage, monkeypatch):
+    monkeypatch.setenv("OURO_TEST_PORT", "none")
+    stage.config.explorer.env_vars = {"OURO_TEST_PORT": 8010}
+    evaluate.work(stage)
+    assert os.environ["OURO_TEST_PORT"] == "8010"
