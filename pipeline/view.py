@@ -178,12 +178,16 @@ def _scores(view: View, kind: str) -> list[Score]:
 
 
 def before_and_after(found: list[Score]) -> list[tuple[Score, Score]]:
-    """Per evaluation set, the sampled accuracy of the first and of the last model; sets with one model left out."""
-    by_set: dict[str, list[Score]] = {}
+    """Per evaluation set, the sampled accuracy of the first and of the last model; sets with one model left out.
+
+    Of each model that of its first evaluation: a bench may have asked it again, in another way.
+    """
+    by_set: dict[str, dict[str, Score]] = {}
     for score in found:
         if score.metric == "sampled_accuracy":
-            by_set.setdefault(score.taskset, []).append(score)
-    return [(group[0], group[-1]) for group in by_set.values() if len(group) > 1]
+            by_set.setdefault(score.taskset, {}).setdefault(score.model, score)
+    groups = (list(group.values()) for group in by_set.values())
+    return [(group[0], group[-1]) for group in groups if len(group) > 1]
 
 
 def summary(view: View) -> str:

@@ -163,17 +163,22 @@ def _is_flat_or_empty(values, column: str) -> bool:
 
 
 def _evaluation(found: list) -> list[dict]:
-    """Per evaluation set: models in order, metrics in order, and the score of each pair."""
+    """Per evaluation set: models in order, metrics in order, and the score of each pair.
+
+    A model that several stages evaluated has a row for each, with the name of the stage.
+    """
     sets = dict.fromkeys(s.taskset for s in found)
     made = []
     for taskset in sets:
         here = [s for s in found if s.taskset == taskset]
+        asked = {model: {s.stage for s in here if s.model == model} for model in {s.model for s in here}}
+        rows = [s.model if len(asked[s.model]) == 1 else f"{s.model} ({s.stage})" for s in here]
         made.append({
             "taskset": taskset,
             "tasks": here[0].tasks,
-            "models": list(dict.fromkeys(s.model for s in here)),
+            "models": list(dict.fromkeys(rows)),
             "metrics": list(dict.fromkeys(s.metric for s in here)),
-            "score": {(s.model, s.metric): s for s in here},
+            "score": {(row, s.metric): s for row, s in zip(rows, here, strict=True)},
         })
     return made
 
