@@ -2,6 +2,7 @@
 
     weights/version=000012/       model.safetensors + manifest.json: what the trainer hands to the explorer
     checkpoints/step=000050/      model/ (Hugging Face), state/ (DeepSpeed: exact), manifest.json
+    reference/step=000003.parquet log-probs of the rows of explorer step 3 under the weights the stage began with
     model/                        the last checkpoint's model/, for the stages that follow
 """
 
@@ -27,12 +28,12 @@ def model_directory(directory: Path) -> Path:
     raise ModelError(f"{directory} holds no model: neither config.json nor model/config.json is there.")
 
 
-def weights_hash(model: Path) -> str:
-    """First 16 hex digits of the sha256 of a model's weight file; of the hashes of its files when they are several."""
-    found = [files.hash_file(path) for path in sorted(model.iterdir()) if path.suffix in WEIGHT_SUFFIXES]
+def weights_hash(directory: Path) -> str:
+    """Hash of the weight files of a Hugging Face directory; of a single one that file's. Raises ModelError without."""
+    found = [files.hash_file(path) for path in sorted(directory.iterdir()) if path.suffix in WEIGHT_SUFFIXES]
     if not found:
-        raise ModelError(f"{model} holds no weights: no file there ends in {', '.join(WEIGHT_SUFFIXES)}.")
-    return found[0] if len(found) == 1 else files.hash_text(" ".join(found))
+        raise ModelError(f"{directory} holds no weights: no file there ends in {', '.join(WEIGHT_SUFFIXES)}.")
+    return found[0] if len(found) == 1 else files.hash_json(found)
 
 
 def trained_steps(stage: Path) -> int:
@@ -130,6 +131,7 @@ def rewind(stage: Path) -> int:
         if version > step:
             record.unlink(missing_ok=True)
             tables.step_file(stage, "experience", explored).unlink()
+            tables.step_file(stage, "reference", explored).unlink(missing_ok=True)
     for directory in (stage / "weights").glob("version=*"):
         # without a checkpoint the trainer publishes version 0 again: the explorer must not load it while it is replaced
         if int(directory.name.removeprefix("version=")) > step or not complete:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import files
+from pipeline.algorithms import PAIR_TYPES
 from pipeline.compose import CONF
 from pipeline.config import walk
 from pipeline.external import digest_code, digest_tree, digests, users_code
@@ -33,20 +34,27 @@ USES = {
               "data_processor.task_pipeline.format"),
     "curate": ("data_processor.task_pipeline.config_path",),
     "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
-    "train": ("seed", "algorithm.algorithm_type", "algorithm.optimizer", "buffer.batch_size", "buffer.total_epochs",
-              "buffer.total_steps", "buffer.explorer_input.system_prompt", "trainer.grad_clip", "model.dtype",
-              "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
+    "train": ("seed", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
+              "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps", "buffer.explorer_input.system_prompt",
+              "trainer.grad_clip", "model.dtype", "model.max_prompt_tokens", "model.max_response_tokens",
+              "model.max_model_len"),
     "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
-            "buffer.total_steps", "buffer.explorer_input.taskset", "trainer.grad_clip", "synchronizer", *SAMPLING),
+            "buffer.total_steps", "buffer.explorer_input.taskset", "trainer.grad_clip", "trainer.critic",
+            "trainer.critic_warmup", "model.critic_model_path", "synchronizer", *SAMPLING),
     "rollout": ("seed", "algorithm.repeat_times", "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps",
                 "buffer.explorer_input.taskset", *SAMPLING),
     "offline": ("seed", "algorithm", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
-                "trainer.grad_clip", "model.dtype", "model.temperature", "model.max_prompt_tokens",
-                "model.max_response_tokens", "model.max_model_len"),
+                "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
+                "model.dtype", "model.temperature", "model.max_prompt_tokens", "model.max_response_tokens",
+                "model.max_model_len"),
     "evaluate": EVALUATION,
     "bench": EVALUATION,
     "report": ("project", "name"),
 }
+
+# what kind `train` reads besides where it trains on pairs; demonstrations have one loss, whatever the run is told
+PAIRS_USE = ("algorithm.policy_loss_fn", "algorithm.policy_loss_fn_args", "algorithm.kl_loss_fn",
+             "algorithm.kl_loss_fn_args", "algorithm.entropy_loss_fn", "algorithm.entropy_loss_fn_args")
 
 # kind -> settings that a stage is handed to watch itself by, while it works: they change what it says of itself, not
 # what it makes for others, so they are not in its identity (and a stage that is complete does not say more).
@@ -58,17 +66,27 @@ WATCHES = {
 EXTERNAL = {
     "tasks": ("data_processor.task_pipeline.inputs",),
     "curate": ("data_processor.task_pipeline.config_path",),
+    "rft": ("model.critic_model_path",),
+    "offline": ("model.critic_model_path",),
 }
+
+ADVANTAGES = ("operators/advantage.py", "operators/advantages/action_tokens.py", "operators/advantages/group.py",
+              "operators/advantages/query.py", "operators/advantages/steps.py", "operators/advantages/token.py",
+              "operators/priority.py", "operators/sampling.py", "operators/shaping.py")
+LOSSES = ("operators/aggregation.py", "operators/correction.py", "operators/entropy.py", "operators/kl.py",
+          "operators/loss.py", "operators/losses/clipped.py", "operators/losses/demonstrations.py",
+          "operators/losses/mixture.py", "operators/losses/preference.py", "operators/losses/ratio.py",
+          "operators/losses/weighted.py")
 
 # kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
 CODE = {
     "tasks": ("operators/generate.py",),
     "curate": ("operators/curation.py", "operators/juicer.py", "operators/reward.py"),
     "model": ("stages/model.py",),
-    "train": ("operators/loss.py",),
-    "rft": ("operators/advantage.py", "operators/loss.py", "operators/reward.py", "workflows/single_turn.py"),
+    "train": LOSSES,
+    "rft": (*ADVANTAGES, *LOSSES, "operators/reward.py", "workflows/single_turn.py"),
     "rollout": ("operators/reward.py", "workflows/single_turn.py"),
-    "offline": ("operators/advantage.py", "operators/loss.py"),
+    "offline": (*ADVANTAGES, *LOSSES),
     "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
     "bench": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
 }
@@ -120,11 +138,15 @@ class Stage:
         return os.cpu_count() or 1 if self.kind in HEAVY else 1
 
 
+def uses(kind: str, algorithm_type: str) -> tuple[str, ...]:
+    """The settings that enter the identity of a stage of this kind."""
+    return (*USES[kind], *(PAIRS_USE if kind == "train" and algorithm_type in PAIR_TYPES else ()))
+
+
 def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str, waits=()) -> Stage:
     paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
-    used = _select(
-        settings, lambda key, item: not item.metadata["how"] and key not in paths and is_below(key, USES[kind])
-    )
+    read = uses(kind, settings["algorithm"]["algorithm_type"])
+    used = _select(settings, lambda key, item: not item.metadata["how"] and key not in paths and is_below(key, read))
     watched = (*paths, *WATCHES.get(kind, ()))
     how = _select(settings, lambda key, item: item.metadata["how"] or key in watched)
     external = {key: digests(_get(settings, key), root) for key in paths}

@@ -7,11 +7,13 @@ before, with a stage `bench` behind it.
 
 from typing import Any
 
+from pipeline.algorithms import PAIR_TYPES
 from pipeline.errors import ConfigError
 from pipeline.overlays import before, effective, entries
 from pipeline.schedule import Schedule
 
 BENCH = "bench"  # name of the stage that a run in mode `bench` has behind its recipe
+GIVEN = ("sft", *PAIR_TYPES)  # algorithms that learn from given responses and explore nothing
 TRAINING = ("train", "rft", "offline")  # kinds that make a model by training
 
 
@@ -19,7 +21,7 @@ def kind_of(settings: dict[str, Any]) -> str:
     """The kind of a stage of the recipe (the module stages/<kind>.py that does it), from its effective settings."""
     if settings["mode"] == "bench":
         return "bench"
-    if settings["algorithm"]["algorithm_type"] == "sft":
+    if settings["algorithm"]["algorithm_type"] in GIVEN:
         return "train"
     return {"explore": "rollout", "train": "offline"}.get(settings["mode"], "rft")
 

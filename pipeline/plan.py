@@ -14,7 +14,7 @@ from typing import Any
 from pipeline import files
 from pipeline.config import walk
 from pipeline.errors import ConfigError, ModelError
-from pipeline.identity import USES, Stage, is_below, make_stage
+from pipeline.identity import Stage, is_below, make_stage, uses
 from pipeline.modes import TRAINING, Line, planned
 from pipeline.overlays import effective
 
@@ -102,7 +102,7 @@ class _Stages:
     def add_entry(self, entry: dict) -> None:
         """One entry of `stages`, with the data and the start that it needs, and the evaluation of what it makes."""
         name, settings, kind = entry["stage_name"], effective(self.config, entry), self.line.kinds[entry["stage_name"]]
-        _refuse_unread(entry, kind)
+        _refuse_unread(entry, kind, settings["algorithm"]["algorithm_type"])
         data = {**settings, "seed": self.config["seed"]}  # another seed trains anew, on the same tasks
         curated = self.shared("curate", data, {"tasks": self.shared("tasks", data, {}, name)}, name)
         start = self._start(entry, settings, self.line.parents[name])
@@ -182,9 +182,10 @@ def _refuse_untrained(stages: list[Stage]) -> None:
                           "mode=bench first.")
 
 
-def _refuse_unread(entry: dict, kind: str) -> None:
+def _refuse_unread(entry: dict, kind: str, algorithm_type: str) -> None:
     """Raises ConfigError for settings of one stage that nothing made for it would ever read."""
-    read = (*(key for k in (kind, "evaluate", "tasks", "curate", "model") for key in USES[k]), "model.model_path")
+    kinds = (kind, "evaluate", "tasks", "curate", "model")
+    read = (*(key for k in kinds for key in uses(k, algorithm_type)), "model.model_path")
     how = {key for key, item in walk() if item.metadata["how"]}
     lost = [key for key in dict(walk()) if "*" not in key and key not in how and not is_below(key, read)
             and _has(entry, key)]

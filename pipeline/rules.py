@@ -2,9 +2,12 @@
 
 import re
 
-from pipeline.algorithms import filled
+from pipeline.algorithms import PAIR_TYPES, filled
 from pipeline.errors import ConfigError
 from pipeline.schedule import Schedule
+
+# advantages that mean nothing, or lose their baseline, in a group of one
+COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", "step_wise_grpo")
 
 
 def broken_rules(config: dict) -> list[str]:
@@ -29,8 +32,10 @@ def _mode(c: dict) -> list[str]:
         problems.append("mode=serve: a server that records what it answers is no stage of files. Serve a stage's "
                         "model/ with `vllm serve`; recorded answers, in task files with a solution column, are what "
                         "sft trains on.")
-    if c["mode"] == "explore" and c["algorithm"]["algorithm_type"] == "sft":
-        problems.append("mode=explore: sft learns from demonstrations and explores nothing; needed mode=train or both.")
+    algorithm = c["algorithm"]["algorithm_type"]
+    if c["mode"] == "explore" and algorithm in ("sft", *PAIR_TYPES):
+        problems.append(f"mode=explore: {algorithm} learns from given responses and explores nothing; needed mode=train "
+                        "or both.")
     if c["mode"] == "bench" and not c["buffer"]["explorer_input"]["eval_tasksets"]:
         problems.append("mode=bench: there is nothing to evaluate on; needed a set in "
                         "buffer.explorer_input.eval_tasksets.")
@@ -78,10 +83,12 @@ def _lengths(c: dict) -> list[str]:
 
 def _algorithm(c: dict) -> list[str]:
     algorithm, model, problems = c["algorithm"], c["model"], []
-    betas = algorithm["optimizer"]["betas"]
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        problems.append(f"algorithm.optimizer.betas={betas}: needed two numbers, at least 0 and less than 1.")
-    if algorithm["algorithm_type"] == "sft":
+    problems += _optimizer("algorithm.optimizer", algorithm["optimizer"])
+    problems += _optimizer("trainer.critic.optimizer", c["trainer"]["critic"]["optimizer"])
+    if c["trainer"]["offload_param"] and c["trainer"]["zero_stage"] != 3:
+        problems.append(f"trainer.offload_param with trainer.zero_stage={c['trainer']['zero_stage']}: only stage 3 "
+                        "parts the parameters, and can keep them in host memory. Set trainer.zero_stage=3.")
+    if algorithm["algorithm_type"] in ("sft", *PAIR_TYPES):
         return problems
     if model["top_p"] != 1 or model["top_k"] != -1:
         problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
@@ -89,12 +96,31 @@ def _algorithm(c: dict) -> list[str]:
     return problems + _rollouts(c)
 
 
+def _optimizer(key: str, optimizer: dict) -> list[str]:
+    betas, problems = optimizer["betas"], []
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        problems.append(f"{key}.betas={betas}: needed two numbers, at least 0 and less than 1.")
+    if optimizer["lr_warmup_steps"] and optimizer["lr_warmup_steps_ratio"]:
+        problems.append(f"{key}.lr_warmup_steps={optimizer['lr_warmup_steps']} and lr_warmup_steps_ratio="
+                        f"{optimizer['lr_warmup_steps_ratio']} exclude each other: set one to 0.")
+    return problems
+
+
 def _rollouts(c: dict) -> list[str]:
     """Rules for training on rollouts."""
     algorithm, buffer, taskset = c["algorithm"], c["buffer"], c["buffer"]["explorer_input"]["taskset"]
     problems = []
-    if algorithm["advantage_fn"] == "grpo" and algorithm["repeat_times"] < 2:
-        problems.append("algorithm.repeat_times=1: grpo compares the rollouts of a group, needed at least 2.")
+    if algorithm["advantage_fn"] in COMPARE and algorithm["repeat_times"] < 2:
+        problems.append(f"algorithm.repeat_times=1: {algorithm['advantage_fn']} compares the rollouts of a group, "
+                        "needed at least 2.")
+    level = algorithm["rollout_correction"]["level"]
+    if algorithm["bypass_old_logprobs"] and level not in (None, "none"):
+        problems.append(f"algorithm.rollout_correction.level={level} with algorithm.bypass_old_logprobs=true: the "
+                        "ratio of the loss is taken to the rollout's log-probs, and a second weight would count the "
+                        "gap twice. Set bypass_old_logprobs=false, or level=none.")
+    if c["trainer"]["critic_warmup"] and algorithm["advantage_fn"] != "ppo":
+        problems.append(f"trainer.critic_warmup={c['trainer']['critic_warmup']} with algorithm.advantage_fn="
+                        f"{algorithm['advantage_fn']}: only ppo has a critic. Set it to 0, or advantage_fn=ppo.")
     if taskset["repeat_times"] not in (None, algorithm["repeat_times"]):
         problems.append(f"buffer.explorer_input.taskset.repeat_times={taskset['repeat_times']}: rollouts to train on "
                         f"follow algorithm.repeat_times={algorithm['repeat_times']}: set that.")

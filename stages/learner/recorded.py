@@ -11,7 +11,7 @@ from pipeline import records, tables
 from pipeline.errors import DataError
 from pipeline.process import Context
 from pipeline.schedule import Schedule
-from stages.learner.batches import Rollouts
+from stages.learner.rollouts import Rollouts
 
 
 class Recorded(Rollouts):
@@ -49,7 +49,7 @@ class Recorded(Rollouts):
     def _file(self, explorer_step: int) -> Path:
         return tables.step_file(self.explored, "experience", self._in_pass(explorer_step))
 
-    def _counted(self, explored: range) -> str:
+    def _explorer_step(self, explored: range) -> str:
         first = explored.start  # a batch is no longer than a pass: its steps differ, and follow this one
         return f"({first} + (step - {self._in_pass(first)} + {len(self.recorded)}) % {len(self.recorded)})"
 

@@ -24,8 +24,12 @@ def recorded(tmp_path, context_of):
     return lambda *overrides: Recorded(context_of(tmp_path / "learn", *overrides, experience=explored))
 
 
+def batch(source, step):
+    return source.batch(source.cut(step))
+
+
 def ids(source, step):
-    return [r.id.removeprefix("look/") for r in source.batch(step).rows]
+    return [r.id.removeprefix("look/") for r in batch(source, step).rows]
 
 
 def test_one_explorer_step_is_a_batch_and_after_the_last_comes_the_first(recorded):
@@ -34,8 +38,9 @@ def test_one_explorer_step_is_a_batch_and_after_the_last_comes_the_first(recorde
     assert ids(source, 1) == ["1/0", "1/1", "1/2", "1/3"]
     assert ids(source, 3)[0] == "3/0"
     assert ids(source, 4) == ids(source, 1)
-    assert source.batch(5).staleness == [4] * 4  # version 0, trained at step 5
-    assert [r.advantage for r in source.batch(4).rows] == pytest.approx([0.707106, -0.707106] * 2, abs=2e-6)
+    assert batch(source, 5).staleness == [4] * 4  # version 0, trained at step 5
+    advantages = [r.columns["advantages"] for r in batch(source, 4).rows]
+    assert advantages == pytest.approx([0.707106, -0.707106] * 2, abs=2e-6)
 
 
 def test_a_batch_over_the_end_of_a_pass_takes_up_the_beginning(recorded):
@@ -60,7 +65,7 @@ def test_no_weights_are_handed_over_and_nothing_is_paid_twice(recorded):
     source = recorded("buffer.total_steps=3")
     assert source.hands_over is False
     assert source.publishes(1) is False
-    assert "rollout_seconds" not in source.batch(1).facts
+    assert "rollout_seconds" not in batch(source, 1).facts
 
 
 def test_a_batch_larger_than_all_that_was_explored_is_refused(recorded):

@@ -120,7 +120,7 @@ def test_the_hash_of_a_model_is_that_of_its_weight_file_or_of_all_of_them(tmp_pa
     one = files.hash_text("a")
     assert checkpoints.weights_hash(tmp_path) == one
     (tmp_path / "model-2.safetensors").write_text("b")
-    assert checkpoints.weights_hash(tmp_path) == files.hash_text(f"{one} {files.hash_text('b')}")
+    assert checkpoints.weights_hash(tmp_path) == files.hash_json([one, files.hash_text("b")])
 
 
 # ---------------------------------------------------------------------------------------------------------- rewind

@@ -16,7 +16,8 @@ def recipe(*stages: dict, **values) -> dict:
 
 @pytest.mark.parametrize(("mode", "algorithm", "kind"), [
     ("both", "grpo", "rft"), ("colocate", "grpo", "rft"), ("explore", "grpo", "rollout"), ("train", "grpo", "offline"),
-    ("bench", "grpo", "bench"), ("both", "sft", "train"), ("train", "sft", "train"), ("bench", "sft", "bench")])
+    ("bench", "grpo", "bench"), ("both", "sft", "train"),
+    ("train", "dpo", "train"), ("train", "sft", "train"), ("bench", "sft", "bench")])
 def test_the_kind_of_a_stage_is_what_its_mode_makes_of_its_algorithm(mode, algorithm, kind):
     assert kind_of({"mode": mode, "algorithm": {"algorithm_type": algorithm}}) == kind
 
@@ -74,7 +75,7 @@ def test_a_bench_of_nothing_is_refused():
 
 
 @pytest.mark.parametrize(("values", "words"), [
-    ({"mode": "explore", "algorithm.algorithm_type": "sft"}, "sft learns from demonstrations and explores nothing"),
+    ({"mode": "explore", "algorithm.algorithm_type": "sft"}, "sft learns from given responses and explores nothing"),
     ({"mode": "bench", "buffer.explorer_input.eval_tasksets": []}, "mode=bench: there is nothing to evaluate on"),
     ({"mode": "serve"}, "`vllm serve`")])
 def test_what_a_mode_does_not_go_with_is_said(values, words):
