@@ -34,8 +34,8 @@ def _mode(c: dict) -> list[str]:
                         "sft trains on.")
     algorithm = c["algorithm"]["algorithm_type"]
     if c["mode"] == "explore" and algorithm in ("sft", *PAIR_TYPES):
-        problems.append(f"mode=explore: {algorithm} learns from given responses and explores nothing; needed mode=train "
-                        "or both.")
+        problems.append(f"mode=explore: {algorithm} learns from given responses and explores nothing; needed "
+                        "mode=train or both.")
     if c["mode"] == "bench" and not c["buffer"]["explorer_input"]["eval_tasksets"]:
         problems.append("mode=bench: there is nothing to evaluate on; needed a set in "
                         "buffer.explorer_input.eval_tasksets.")
