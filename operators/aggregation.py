@@ -30,8 +30,7 @@ def token_weights(mode: str, lengths: np.ndarray, normalizer: float | None = Non
     lengths = np.asarray(lengths, np.int64)
     if not lengths.sum():
         return np.zeros(len(lengths))
-    weights = AGGREGATIONS[mode](lengths)
-    return weights / (normalizer or lengths.max()) if mode == "seq-mean-token-sum-norm" else weights
+    return AGGREGATIONS[mode](lengths, normalizer or lengths.max())
 
 
 def token_weights_by_kind(mode: str, lengths: np.ndarray, kinds: np.ndarray,
@@ -48,28 +47,32 @@ def token_weights_by_kind(mode: str, lengths: np.ndarray, kinds: np.ndarray,
     return weights
 
 
-def _token_mean(lengths: np.ndarray) -> np.ndarray:
+def _token_mean(lengths: np.ndarray, normalizer: float) -> np.ndarray:
     """Sum over all tokens / their number: long responses weigh more (DAPO, Yu et al. 2025, arXiv:2503.14476)."""
     return np.full(len(lengths), 1.0 / lengths.sum())
 
 
-def _seq_mean_token_sum(lengths: np.ndarray) -> np.ndarray:
-    """Mean over rows of the sum over their tokens: the policy gradient of whole responses.
-
-    Divided by a constant, the normalizer, it is the unbiased form of Dr. GRPO (Liu et al. 2025, arXiv:2503.20783,
-    section 3.1); the longest row of the batch is not constant, so give model.max_response_tokens for the paper's.
-    """
+def _seq_mean_token_sum(lengths: np.ndarray, normalizer: float) -> np.ndarray:
+    """Mean over rows of the sum over their tokens: the policy gradient of whole responses."""
     return np.full(len(lengths), 1.0 / len(lengths))
 
 
-def _seq_mean_token_mean(lengths: np.ndarray) -> np.ndarray:
+def _seq_mean_token_mean(lengths: np.ndarray, normalizer: float) -> np.ndarray:
     """Mean over rows of the mean over their tokens: every response weighs the same (GRPO, arXiv:2402.03300, eq. 3)."""
     return np.where(lengths > 0, 1.0 / (len(lengths) * np.maximum(lengths, 1)), 0.0)
 
 
-AGGREGATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+def _seq_mean_token_sum_norm(lengths: np.ndarray, normalizer: float) -> np.ndarray:
+    """Mean over rows of (the sum over their tokens / normalizer): Dr. GRPO (Liu et al. 2025, arXiv:2503.20783).
+
+    Unbiased by length as long as the normalizer is the same in every step: give model.max_response_tokens.
+    """
+    return np.full(len(lengths), 1.0 / (len(lengths) * normalizer))
+
+
+AGGREGATIONS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
     "token-mean": _token_mean,
     "seq-mean-token-sum": _seq_mean_token_sum,
     "seq-mean-token-mean": _seq_mean_token_mean,
-    "seq-mean-token-sum-norm": _seq_mean_token_sum,
+    "seq-mean-token-sum-norm": _seq_mean_token_sum_norm,
 }
