@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import config as settings
+from pipeline.data_rules import data_problems
 from pipeline.errors import ConfigError, nearest
 from pipeline.schedule import Schedule
 
@@ -244,32 +245,20 @@ def _rules(c: dict) -> list[str]:
     if c["algorithm"]["algorithm_type"] != "sft" and (model["top_p"] != 1 or model["top_k"] != -1):
         problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
                         "ratios would be biased. Leave them at 1 and -1; evaluation sets have their own rollout_args.")
-    names = [taskset["name"] for taskset in c["buffer"]["explorer_input"]["eval_tasksets"]]
-    if len(set(names)) < len(names):
-        problems.append(f"buffer.explorer_input.eval_tasksets are named {', '.join(names)}: scores are told apart by "
-                        "name, so needed names that differ.")
     if re.search(r"[{}]", c["checkpoint_root_dir"]):
         problems.append(f"checkpoint_root_dir={c['checkpoint_root_dir']}: braces have a meaning to Snakemake; needed a "
                         "path without.")
-    pipeline = c["data_processor"]["task_pipeline"]
-    if pipeline["generator"] and pipeline["inputs"]:
-        problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")
-    return problems
+    if c["mode"] == "train" and c["algorithm"]["algorithm_type"] != "sft":
+        problems.append("mode=train: an rft stage needs its explorer; needed both or colocate.")
+    return problems + data_problems(c)
 
 
 def _rollout_rules(c: dict) -> list[str]:
     """Rules for training on rollouts."""
-    algorithm, buffer, taskset = c["algorithm"], c["buffer"], c["buffer"]["explorer_input"]["taskset"]
+    algorithm, buffer = c["algorithm"], c["buffer"]
     problems = []
     if algorithm["advantage_fn"] == "grpo" and algorithm["repeat_times"] < 2:
         problems.append("algorithm.repeat_times=1: grpo compares the rollouts of a group, needed at least 2.")
-    if taskset["repeat_times"] not in (None, algorithm["repeat_times"]):
-        problems.append(f"buffer.explorer_input.taskset.repeat_times={taskset['repeat_times']}: rollouts to train on "
-                        f"follow algorithm.repeat_times={algorithm['repeat_times']}: set that.")
-    for name, value in taskset["rollout_args"].items():
-        if value not in (None, c["model"][name]):
-            problems.append(f"buffer.explorer_input.taskset.rollout_args.{name}={value}: rollouts to train on follow "
-                            f"model.{name}={c['model'][name]}, by which the trainer scores them: set that.")
     explored = buffer["batch_size"] * algorithm["repeat_times"]
     try:
         Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)

@@ -63,8 +63,30 @@ def _names(source: Path) -> set[str]:
     return names
 
 
-def digests(value: str | list[str] | None, root: str) -> list[str]:
+def missing(path: Path, key: str) -> DataError:
+    """The error for a path that is not there; one that could be a dataset of the Hugging Face hub is told apart."""
+    where = f"{path} does not exist (looked from {Path.cwd()}). Check {key}."
+    if path.is_absolute() or path.suffix in (".jsonl", ".parquet", ".json") or str(path).count("/") != 1:
+        return DataError(where)
+    return DataError(f"{where} If it is a dataset of the Hugging Face hub: a run downloads nothing; fetch it once, "
+                     f"`hf download --repo-type dataset {path} --local-dir data/{path.name}`, and set the path "
+                     f"data/{path.name}.")
+
+
+def values_of(config: Any, key: str) -> list[Any]:
+    """Values of a dotted key, `*` standing for every element of a list."""
+    found = [config]
+    for part in key.split("."):
+        found = [e for v in found for e in v] if part == "*" else [v[part] for v in found]
+    return found
+
+
+def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:
+    """Content hashes of the files and directories that a setting names; `key` is that setting."""
     names = [value] if isinstance(value, str) else list(value or [])
+    for name in names:
+        if not resolve(name).exists():
+            raise missing(Path(name), key)
     return [digest_tree(resolve(name), root) for name in names]
 
 

@@ -17,40 +17,53 @@ from pipeline import files
 from pipeline.compose import CONF, effective
 from pipeline.config import walk
 from pipeline.errors import ConfigError, ModelError
-from pipeline.external import digest_code, digest_tree, digests, users_code
+from pipeline.external import digest_code, digest_tree, digests, users_code, values_of
 from pipeline.records import FORMAT
 
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
             "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
-            "buffer.explorer_input.system_prompt", "buffer.explorer_input.default_workflow_type",
-            "buffer.explorer_input.default_reward_fn_type")
+            "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type")
+PROMPTS = ("buffer.explorer_input.system_prompt", "model.custom_chat_template", "model.enable_thinking")
+SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
+        "buffer.trainer_input.experience_buffer")
+PATHS = tuple(f"{one}.path" for one in SETS)
 
 # kind -> the settings that enter its identity (a prefix takes everything below it). `how` settings never do.
 USES = {
     "tasks": ("seed", "data_processor.task_pipeline.generator", "data_processor.task_pipeline.generator_args",
               "data_processor.task_pipeline.inputs", "data_processor.task_pipeline.split",
-              "data_processor.task_pipeline.format"),
-    "curate": ("data_processor.task_pipeline.config_path",),
+              "data_processor.task_pipeline.format",
+              *(f"{one}.{name}" for one in SETS for name in ("name", "path", "subset_name", "split", "format"))),
+    "curate": ("data_processor.task_pipeline.config_path", "data_processor.task_pipeline.operators",
+               "data_processor.task_pipeline.target_fields"),
     "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
-    "train": ("seed", "algorithm.algorithm_type", "algorithm.optimizer", "buffer.batch_size", "buffer.total_epochs",
-              "buffer.total_steps", "buffer.explorer_input.system_prompt", "trainer.grad_clip", "model.dtype",
-              "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
+    "train": ("seed", "algorithm.algorithm_type", "algorithm.optimizer", "buffer.batch_size", "buffer.train_batch_size",
+              "buffer.total_epochs", "buffer.total_steps", "buffer.trainer_input.experience_buffer",
+              "trainer.grad_clip", "model.dtype", "model.max_prompt_tokens", "model.max_response_tokens",
+              "model.max_model_len", *PROMPTS),
     "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
-            "buffer.total_steps", "buffer.explorer_input.taskset", "trainer.grad_clip", "synchronizer", *SAMPLING),
-    "evaluate": ("seed", "buffer.explorer_input.eval_tasksets", *SAMPLING),
+            "buffer.total_steps", "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets",
+            "trainer.grad_clip", "synchronizer", *SAMPLING, *PROMPTS),
+    "evaluate": ("seed", "buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type",
+                 *SAMPLING, *PROMPTS),
     "report": ("project", "name"),
 }
 
+DATA = tuple(key for kind in ("tasks", "curate") for key in USES[kind] if key != "seed")
+
 # settings that name a file or directory whose content enters the identity
 EXTERNAL = {
-    "tasks": ("data_processor.task_pipeline.inputs",),
+    "tasks": ("data_processor.task_pipeline.inputs", *PATHS),
     "curate": ("data_processor.task_pipeline.config_path",),
+    "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path"),
+    "rft": (*PATHS[:2], "model.chat_template_path"),
+    "evaluate": (PATHS[2], "model.chat_template_path"),
 }
 
 # kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
 CODE = {
-    "tasks": ("operators/generate.py",),
+    "tasks": ("operators/generate.py", "operators/formats.py"),
     "curate": ("operators/curation.py", "operators/juicer.py", "operators/reward.py"),
     "model": ("stages/model.py",),
     "train": ("operators/loss.py",),
@@ -58,6 +71,9 @@ CODE = {
     "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
 }
 RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages")  # say what a run is, not what a stage does
+
+# lists of sections, as `a.b.*`
+SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in walk() if ".*." in key}
 
 HEAVY = ("train", "rft", "evaluate")
 
@@ -143,35 +159,54 @@ def make_plan(config: dict[str, Any]) -> Plan:
     """The DAG of a composed configuration.
 
     tasks -> curate -> the training stages in order, each on the model of the one before -> an evaluation of each ->
-    report. Raises DataError or ModelError when a file that is named does not exist.
+    report. A stage that sets data of its own has its own tasks and curate. Raises DataError or ModelError when a file
+    that is named does not exist.
     """
-    root = os.path.normpath(config["checkpoint_root_dir"])
-    stages: list[Stage] = []
-
-    def add(name: str, kind: str, settings: dict, inputs: dict[str, str]) -> str:
-        if any(s.name == name for s in stages):
-            raise ConfigError(f"two stages are called '{name}'; stage names must differ (reserved: tasks, curate, "
-                              "model, report, evaluate_<stage>).")
-        stages.append(_stage(name, kind, settings, inputs, root))
-        return stages[-1].directory
-
-    tasks = add("tasks", "tasks", config, {})
-    curated = add("curate", "curate", config, {"tasks": tasks})
-    model = add("model", "model", config, {}) if config["model"]["init"]["enable"] else _model_directory(config)
-    for overlay in config["stages"]:
-        settings, name = effective(config, overlay), overlay["stage_name"]
+    made = _Made(os.path.normpath(config["checkpoint_root_dir"]))
+    overlays = [(o["stage_name"], o, effective(config, o)) for o in config["stages"]]
+    own = [name for name, overlay, _ in overlays if any(_has(overlay, key.split(".*")[0]) for key in DATA)]
+    if len(own) < len(overlays) or not overlays:
+        made.curated(config)
+    model = made.add("model", "model", config, {}) if config["model"]["init"]["enable"] else _model_directory(config)
+    for name, overlay, settings in overlays:
         kind = "train" if settings["algorithm"]["algorithm_type"] == "sft" else "rft"
         _refuse_unread(overlay, kind)
-        model = add(name, kind, settings, {"tasks": curated, "model": model})
+        # the seed is the run's here: a stage with another one trains otherwise, on the same tasks
+        data = made.curated({**settings, "seed": config["seed"]}, f"_{name}") if name in own else made.curated(config)
+        model = made.add(name, kind, settings, {"tasks": data, "model": model})
         if settings["buffer"]["explorer_input"]["eval_tasksets"]:
-            add(f"evaluate_{name}", "evaluate", settings, {"tasks": curated, "model": model})
-    add("report", "report", config, {s.name: s.directory for s in stages})
-    return Plan(config["project"], config["name"], root, config, stages)
+            made.add(f"evaluate_{name}", "evaluate", settings, {"tasks": data, "model": model})
+    made.add("report", "report", config, {s.name: s.directory for s in made.stages})
+    return Plan(config["project"], config["name"], made.root, config, made.stages)
+
+
+class _Made:
+    """The stages of a plan so far. Every method returns the directory of a stage."""
+
+    def __init__(self, root: str):
+        self.root, self.stages = root, []
+
+    def add(self, name: str, kind: str, settings: dict, inputs: dict[str, str]) -> str:
+        if any(s.name == name for s in self.stages):
+            raise ConfigError(f"two stages are called '{name}'; stage names must differ (reserved: tasks, curate, "
+                              "model, report, evaluate_<stage>, tasks_<stage>, curate_<stage>).")
+        self.stages.append(_stage(name, kind, settings, inputs, self.root))
+        return self.stages[-1].directory
+
+    def curated(self, settings: dict, suffix: str = "") -> str:
+        """The curated tasks of these settings: those of another stage when it has the same data."""
+        tasks = self._add_once(f"tasks{suffix}", "tasks", settings, {})
+        return self._add_once(f"curate{suffix}", "curate", settings, {"tasks": tasks})
+
+    def _add_once(self, name: str, kind: str, settings: dict, inputs: dict[str, str]) -> str:
+        new = _stage(name, kind, settings, inputs, self.root)
+        same = next((s for s in self.stages if (s.kind, s.identity) == (kind, new.identity)), None)
+        return same.directory if same else self.add(name, kind, settings, inputs)
 
 
 def _refuse_unread(overlay: dict, kind: str) -> None:
     """Raises ConfigError for a setting of one stage that neither it nor its evaluation would ever read."""
-    read = (*USES[kind], *USES["evaluate"])
+    read = (*USES[kind], *USES["evaluate"], *(key for key in DATA if key.startswith("data_processor.")))
     how = {key for key, item in walk() if item.metadata["how"]} - set(RUN_WIDE)
     for key in dict(walk()):
         if "*" in key or key in how or _is_below(key, read) or not _has(overlay, key):
@@ -194,7 +229,7 @@ def _stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: s
         settings, lambda key, item: not item.metadata["how"] and key not in paths and _is_below(key, USES[kind])
     )
     how = _select(settings, lambda key, item: item.metadata["how"] or key in paths)
-    external = {key: digests(_get(settings, key), root) for key in paths}
+    external = {key: [digests(value, root, key) for value in values_of(settings, key)] for key in paths}
     external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))
@@ -229,26 +264,33 @@ def _is_below(key: str, prefixes: tuple[str, ...]) -> bool:
 
 
 def _select(config: dict, wanted) -> dict:
-    """The part of a configuration whose settings satisfy `wanted(key, field)`, nested as before."""
+    """The part of a configuration whose settings satisfy `wanted(key, field)`, nested as before.
+
+    Of a list of sections every element is there, with what is wanted of it.
+    """
     chosen: dict = {}
-    for key, item in walk():
-        if "*" not in key and wanted(key, item):
-            *parents, leaf = key.split(".")
-            target = chosen
-            for parent in parents:
-                target = target.setdefault(parent, {})
-            target[leaf] = _get(config, key)
+    fields = dict(walk())
+    for key, item in fields.items():
+        if f"{key}.*" not in SECTIONS and wanted(key, item):
+            _place(chosen, config, key.split("."))
     return chosen
 
 
-def _get(config: dict, key: str) -> Any:
-    for part in key.split("."):
-        config = config[part]
-    return config
+def _place(chosen: dict, config: dict, parts: list[str]) -> None:
+    """Copies the value of a dotted key; `*` stands for every element of a list."""
+    head, *rest = parts
+    if rest[:1] == ["*"]:
+        elements = chosen.setdefault(head, [{} for _ in config[head]])
+        for element, source in zip(elements, config[head], strict=True):
+            _place(element, source, rest[1:])
+    elif rest:
+        _place(chosen.setdefault(head, {}), config[head], rest)
+    else:
+        chosen[head] = config[head]
 
 
-def _merge(a: dict, b: dict) -> dict:
-    merged = dict(a)
-    for key, value in b.items():
-        merged[key] = _merge(a[key], value) if isinstance(a.get(key), dict) and isinstance(value, dict) else value
-    return merged
+def _merge(a: Any, b: Any) -> Any:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return {**a, **b, **{key: _merge(a[key], b[key]) for key in a.keys() & b.keys()}}
+    both = isinstance(a, list) and isinstance(b, list)
+    return [_merge(x, y) for x, y in zip(a, b, strict=True)] if both else b

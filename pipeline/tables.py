@@ -89,10 +89,17 @@ LOCATIONS = {
 }
 
 
-def read_tasks(curated: Path, split: str, limit: int | None = None) -> list[records.Task]:
-    """The tasks of one split of a curate stage's directory, in the order of the file, the first `limit` of them."""
-    rows = read(Path(curated) / LOCATIONS["tasks"], records.Task).to_pylist()
-    return [records.Task(**row) for row in rows if row["split"] == split][:limit]
+def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str | None = None) -> list[records.Task]:
+    """The tasks of one split of a curate stage's directory, in the order of the file, the first `limit` of them.
+
+    taskset: of the set of that name with a path of its own; None: of the others, that curation has split.
+    """
+    import pyarrow.compute as pc
+
+    table = read(Path(curated) / LOCATIONS["tasks"], records.Task)
+    own = pc.is_null(table["taskset"]) if taskset is None else pc.equal(table["taskset"], taskset)
+    chosen = table.filter(pc.and_(pc.equal(table["split"], split), pc.fill_null(own, False)))[:limit]
+    return [records.Task(**row) for row in chosen.to_pylist()]
 
 
 def step_file(stage: Path, table: str, step: int) -> Path:

@@ -10,36 +10,29 @@ from pipeline import checkpoints, records, tables
 from pipeline.errors import DataError
 from pipeline.process import Context, run_stage
 from pipeline.progress import Progress
+from pipeline.tasksets import read_eval
 from pipeline.tracking import open_tracker
 from workflows import runner
 from workflows.engine import Engine, open_engine
-from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens
+from workflows.prompts import load_tokenizer, prompt_tokens, task_texts
 from workflows.seeds import base_seed, request_seed
 from workflows.single_turn import load_workflow
-
-
-def read_tasks(context: Context, taskset) -> list[records.Task]:
-    """The tasks of an evaluation set. Raises DataError when there is none."""
-    rows = tables.read_tasks(context.inputs["tasks"], taskset.split, taskset.limit)
-    if not rows:
-        path = context.inputs["tasks"] / "tasks.parquet"
-        raise DataError(f"evaluation set '{taskset.name}': {path} has no task of split '{taskset.split}'. Let the "
-                        "Data-Juicer recipe make one (split_by_hash_mapper), or remove the set.")
-    return rows
 
 
 def sample(context: Context, engine: Engine, tokenizer, taskset, decoding: str) -> list[records.Sample]:
     """Answers every task: once for greedy decoding, `repeat_times` times for sampled."""
     config, source = context.config, context.config.buffer.explorer_input
-    tasks = read_tasks(context, taskset)
+    tasks = read_eval(context.inputs["tasks"], taskset)
     runs = 1 if decoding == "greedy" else taskset.repeat_times or 1
-    texts = [prompt_text(tokenizer, task.question, source.system_prompt) for task in tasks]
+    texts = task_texts(tokenizer, tasks, config)
     tokens = prompt_tokens(tokenizer, texts)
     asked = [index for index in range(len(tasks)) for _ in range(runs)]
     seeds = [request_seed(f"{base_seed(config)}/{taskset.name}", 0, slot) for slot in range(len(asked))]
-    workflow = load_workflow(taskset.default_workflow_type or source.default_workflow_type)
+    workflow = load_workflow(
+        taskset.default_workflow_type or source.default_eval_workflow_type or source.default_workflow_type,
+        taskset.workflow_args)
     sampling = _sampling(config, taskset, decoding)
-    outcomes = runner.roll_out(engine, workflow, [tokens[i] for i in asked], seeds, sampling)
+    outcomes = runner.roll_out(engine, [workflow] * len(asked), [tokens[i] for i in asked], seeds, sampling)
     runner.decode(outcomes, tokenizer)
     function = load_reward(taskset.default_reward_fn_type or source.default_reward_fn_type)
     answers = [tasks[i].answer for i in asked]
@@ -107,7 +100,7 @@ def _score(row: records.Sample, metric: str, interval: tuple, tasks: int, runs: 
 def work(context: Context) -> None:
     config = context.config
     model = checkpoints.model_directory(context.inputs["model"])
-    tokenizer = load_tokenizer(model)
+    tokenizer = load_tokenizer(model, config.model)
     tasksets = config.buffer.explorer_input.eval_tasksets
     samples: list[records.Sample] = []
     scores: list[records.Score] = []

@@ -22,6 +22,7 @@ from stages.children import run_child
 from stages.follow import TOTAL
 from stages.learner.batches import Batch, Demonstrations, Rollouts
 from stages.learner.zero import Result, ZeroLearner, learning_rate
+from workflows.prompts import keep_template
 
 PROBE_TOKENS = 256
 
@@ -153,6 +154,7 @@ class Trainer:
         if self.learner.rank == 0:
             shutil.rmtree(temporary, ignore_errors=True)
             checkpoints.copy_model_files(self.model, temporary / "model")
+            keep_template(temporary / "model", self.context.config.model)
         self.learner.barrier()
         try:
             self.learner.save(temporary)

@@ -13,6 +13,7 @@ from pipeline import records, tables
 from pipeline.errors import DataError, StageError, pick
 from pipeline.process import Context
 from pipeline.schedule import rft_schedule, tasks_of_step
+from pipeline.tasksets import read_buffer, read_train
 from pipeline.waiting import wait_for
 from stages.learner.packing import Row
 from stages.learner.zero import Result
@@ -41,25 +42,30 @@ class Batch:
 
 
 class Demonstrations:
-    """Demonstrated responses (`split` sft), batch_size to a step, every one once an epoch."""
+    """Demonstrated responses (`split` sft), every one once an epoch.
+
+    train_batch_size to a step, else batch_size.
+    """
 
     def __init__(self, context: Context, model):
-        from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens, response_tokens
+        from workflows.demonstrations import last_responses, whole_conversations
+        from workflows.prompts import load_tokenizer
 
         self.context, config = context, context.config
-        rows = tables.read_tasks(context.inputs["tasks"], "sft")
+        source = config.buffer.trainer_input.experience_buffer
+        rows = read_buffer(context.inputs["tasks"], source, "sft")
         if not rows:
-            raise DataError(f"{context.inputs['tasks']}/tasks.parquet has no demonstrations (split sft): rows with a "
-                            "solution. Give the task files a column data_processor.task_pipeline.format.solution_key, "
-                            "or leave the sft stage out of the recipe.")
-        tokenizer = load_tokenizer(model)
-        system = config.buffer.explorer_input.system_prompt
-        prompts = prompt_tokens(tokenizer, [prompt_text(tokenizer, row.question, system) for row in rows])
-        responses = response_tokens(tokenizer, [row.solution for row in rows])
+            raise DataError(f"{context.inputs['tasks']}/tasks.parquet has no demonstrations (split sft). Set "
+                            "buffer.trainer_input.experience_buffer.path, or give the task files a column "
+                            "data_processor.task_pipeline.format.solution_key, or leave the sft stage out of the "
+                            "recipe.")
+        tokenizer = load_tokenizer(model, config.model)
+        every_turn = source.path is not None and source.format.enable_concatenated_multi_turn
+        made = (whole_conversations if every_turn else last_responses)(tokenizer, rows, config)
         limits = config.model
         self.rows = [
-            Row(row.task_id, prompt + response, len(prompt), [1] * len(response))
-            for row, prompt, response in zip(rows, prompts, responses, strict=True)
+            Row(row.task_id, prompt + response, len(prompt), mask)
+            for row, (prompt, response, mask) in zip(rows, made, strict=True)
             if len(prompt) <= limits.max_prompt_tokens and len(response) <= limits.max_response_tokens
         ]
         context.log.info("%d demonstrations, %d over the token limits left out", len(self.rows),
@@ -67,16 +73,16 @@ class Demonstrations:
         if not self.rows:
             raise DataError("every demonstration is longer than model.max_prompt_tokens or model.max_response_tokens; "
                             "raise them.")
+        self.batch_size = config.buffer.train_batch_size or config.buffer.batch_size
         self.total_steps = config.buffer.total_steps or max(
-            config.buffer.total_epochs * len(self.rows) // config.buffer.batch_size, 1)
+            config.buffer.total_epochs * len(self.rows) // self.batch_size, 1)
 
     @staticmethod
     def loss(logprobs, old_logprobs, advantages):
         return loss.sft(logprobs)
 
     def batch(self, step: int) -> Batch:
-        config = self.context.config
-        chosen = tasks_of_step(len(self.rows), config.buffer.batch_size, step, config.seed)
+        chosen = tasks_of_step(len(self.rows), self.batch_size, step, self.context.config.seed)
         return Batch([self.rows[i] for i in chosen])
 
     def publishes(self, step: int) -> bool:
@@ -106,9 +112,8 @@ class Rollouts:
         """check: called while waiting for rollouts; may raise (pipeline/waiting.py)."""
         self.context, config = context, context.config
         self.check = check
-        taskset = config.buffer.explorer_input.taskset
-        tasks = tables.read_tasks(context.inputs["tasks"], taskset.split, taskset.limit)
-        self.schedule = rft_schedule(config, len(tasks))
+        sets = read_train(context.inputs["tasks"], config.buffer.explorer_input)
+        self.schedule = rft_schedule(config, sum(len(tasks) for _, tasks in sets))
         self.total_steps = self.schedule.total_steps
         algorithm = config.algorithm
         function = pick(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")

@@ -182,7 +182,7 @@ EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
     ("buffer.explorer_input.taskset.rollout_args.temperature", 0.5, "follow model.temperature=1.0"),
     ("data_processor.task_pipeline.inputs", ["a.jsonl"], "generator and inputs exclude each other"),
     ("name", "a b", "name='a b'"), ("project", "..", "project='..'"), ("checkpoint_root_dir", "/x{y}", "braces"),
-    ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}], "are named a, a: scores"),
+    ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}], "are named a, a: rows"),
     ("monitor.monitor_args.api_key", "hush", "monitor.monitor_args.api_key: a secret does not go into"),
     ("algorithm.policy_loss_fn_args.my_password", "hush", "environment"),
 ])

@@ -223,8 +223,8 @@ def test_our_own_code_that_settings_name_counts_where_it_is_used(tmp_path, monke
 
 
 @pytest.mark.parametrize(("key", "value"), [
-    ("model.init.hidden_size", 128), ("data_processor.task_pipeline.config_path", "/nope.yaml"), ("name", "other"),
-    ("checkpoint_root_dir", "/nope"), ("data_processor.task_pipeline.generator_args", {"tasks": 9})])
+    ("model.init.hidden_size", 128), ("name", "other"), ("checkpoint_root_dir", "/nope"),
+    ("buffer.trainer_input.experience_buffer.format.enable_concatenated_multi_turn", True)])
 def test_a_setting_that_a_stage_does_not_read_is_refused_there(tmp_path, key, value):
     with pytest.raises(ConfigError, match=rf"stages\.rft\.{key}: a stage of this kind does not read it"):
         planned(tmp_path, {f"stages.rft.{key}": value})

@@ -1,3 +1,4 @@
+import dataclasses
 import logging
 from collections import Counter
 from types import SimpleNamespace
@@ -14,11 +15,12 @@ from pipeline.records import RawTask, Rejected, Task
 from stages.curate import make_task, work
 
 
-def curate(directory, rows, recipe):
-    """Runs the stage on rows; returns (tasks, rejected, made)."""
+def curate(directory, rows, recipe, **settings):
+    """Runs the stage on rows, with settings of the task pipeline; returns (tasks, rejected, made)."""
     source, target = directory / "tasks", directory / "curate"
     tables.write(source / "raw.parquet", RawTask, rows)
-    pipeline = SimpleNamespace(config_path=str(recipe))
+    pipeline = SimpleNamespace(**{"config_path": None if recipe is None else str(recipe), "operators": [],
+                                  "target_fields": [], "num_process": 1, **settings})
     config = SimpleNamespace(data_processor=SimpleNamespace(task_pipeline=pipeline))
     context = Context("p/n", "curate", "0", target, config, {"tasks": source}, logging.getLogger("test"))
     work(context)
@@ -73,11 +75,12 @@ def test_without_a_split_all_rows_are_for_training(tmp_path):
 
 
 def test_the_same_task_has_the_same_id():
-    row = {"row": 0, "question": "q", "answer": "a", "solution": None}
+    row = dataclasses.asdict(RawTask(0, "q", "a", None))
     first, second = make_task(row), make_task({**row, "row": 5, "split": "sft", "solution": "s"})
     assert first.task_id == second.task_id
     assert len(first.task_id) == 16
     assert make_task({**row, "answer": "b"}).task_id != first.task_id
+    assert make_task({**row, "context": [{"role": "user", "content": "c"}]}).task_id != first.task_id
 
 
 def test_demonstrations_alone_are_enough_for_a_recipe_of_sft(tmp_path):

@@ -5,8 +5,9 @@ import pytest
 from operators.statistics import wilson
 from pipeline import records, tables
 from pipeline.errors import DataError
+from pipeline.tasksets import read_eval
 from stages import evaluate
-from stages.evaluate import read_tasks, sample, score
+from stages.evaluate import sample, score
 from tests.factories import row
 from workflows.engine import open_engine
 from workflows.prompts import load_tokenizer
@@ -107,4 +108,4 @@ def test_a_set_without_tasks_is_named(stage):
     (taskset,) = stage.config.buffer.explorer_input.eval_tasksets
     taskset.split = "validation"
     with pytest.raises(DataError, match=r"evaluation set 'countdown_test': .*tasks\.parquet has no task of split '"):
-        read_tasks(stage, taskset)
+        read_eval(stage.inputs["tasks"], taskset)

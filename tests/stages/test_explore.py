@@ -9,8 +9,9 @@ from pipeline import checkpoints, files, records, tables
 from pipeline.errors import StageError, SyncError
 from pipeline.plan import make_plan
 from pipeline.process import namespace
-from stages.explore import Explorer, Weights, explore, prompt_hash, prove
+from stages.explore import Explorer, Weights, explore, prove
 from stages.learner import policy
+from stages.train_tasks import prompt_hash
 from tests.configs import TINY, overridden
 from tests.factories import row
 from workflows.runner import check_failures
@@ -157,9 +158,8 @@ def with_examples(prompt):
 
 
 def test_what_a_workflow_made_of_the_prompt_is_what_is_trained_on(stage):
-    context = stage()
+    context = stage("buffer.explorer_input.default_workflow_type=tests.stages.test_explore:with_examples")
     explorer = publish_model(context, 0)
-    explorer.workflow = with_examples
     step(explorer)
     found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
     short = explorer.prompts.tokens[explorer.prompts.tasks.index(TASKS[0])]
