@@ -3,10 +3,12 @@
 `data_processor.task_pipeline.config_path` is the recipe, or `operators` are. Every row that was read is in exactly one
 of the two tables, a rejected one with the operator that dropped it and what that operator saw. Each set with a path of
 its own is curated by itself (so that a question may stand in two sets) and keeps its split; the rest is split by the
-recipe. Without an operator that sets `split` it is all for training.
+recipe. Without an operator that sets `split` it is all for training. A conversation of several turns is judged by all
+that the user says in it, and stays as it was read: no mapper changes it.
 """
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from operators import juicer
@@ -27,7 +29,8 @@ def work(context: Context) -> None:
     recipe = read_recipe(settings)
     tasks, rejected = [], []
     for name, rows in by_set(raw).items():
-        kept, dropped = curate(rows, recipe, context.log.info, settings.num_process)
+        log = context.log.info if name[0] is None else partial(context.log.info, f"{name[0]}: %s")
+        kept, dropped = curate(rows, recipe, log, settings.num_process)
         check_set(name, kept, dropped)
         tasks += kept
         rejected += dropped
@@ -63,15 +66,28 @@ def curate(rows: list[dict], recipe: dict, log, processes: int) -> tuple[list[Ta
     texts = [as_texts(row) for row in rows if row["problem"] is None]
     kept, dropped = juicer.run_recipe(texts, recipe, log, processes)
     by_number = {row["row"]: row for row in rows}
-    tasks = [make_task(by_number[row["row"]] | {k: v for k, v in row.items() if k != "context"}) for row in kept]
+    tasks = [make_task(changed(by_number[row["row"]], row)) for row in kept]
     return tasks, make_rejected(by_number, unusable + dropped)
 
 
 def as_texts(row: dict) -> dict[str, Any]:
     """What the operators see of a row: texts alone, the turns before the question as one."""
-    context = "\n".join(f"{turn['role']}: {turn['content']}" for turn in row["context"]) or None
-    names = ("row", "question", "answer", "solution", "chosen", "rejected", "split")
-    return {name: row[name] for name in names} | {"context": context}
+    texts = {name: row[name] for name in ("row", "question", "answer", "solution", "chosen", "rejected", "split")}
+    if is_conversation(row):
+        said = [turn["content"] for turn in row["context"] if turn["role"] == "user"]
+        texts["question"] = "\n".join([*said, row["question"]])
+    return texts | {"context": "\n".join(f"{turn['role']}: {turn['content']}" for turn in row["context"]) or None}
+
+
+def changed(row: dict, texts: dict) -> dict:
+    """A row with what the operators made of its texts; of a conversation only its split."""
+    taken = ("split",) if is_conversation(row) else ("question", "answer", "solution", "chosen", "rejected", "split")
+    return row | {name: texts[name] for name in taken}
+
+
+def is_conversation(row: dict) -> bool:
+    """Whether more than a system message stands before the question."""
+    return any(turn["role"] != "system" for turn in row["context"])
 
 
 def make_task(row: dict) -> Task:
