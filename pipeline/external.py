@@ -9,7 +9,7 @@ from pipeline import files
 from pipeline.compose import CONF
 from pipeline.errors import ConfigError, DataError, nearest
 
-USERS_CODE = ("default_workflow_type", "default_reward_fn_type")  # keys whose value may be package.module:function
+USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type")  # keys whose value may be package.module:function
 
 
 def resolve(path: str) -> Path:
@@ -73,12 +73,13 @@ def missing(path: Path, key: str) -> DataError:
                      f"data/{path.name}.")
 
 
-def values_of(config: Any, key: str) -> list[Any]:
-    """Values of a dotted key, `*` standing for every element of a list."""
-    found = [config]
+def values_of(config: Any, key: str) -> list[tuple[str, Any]]:
+    """(dotted key, value) of every setting that a key means; `*` stands for every element of a list."""
+    found = [("", config)]
     for part in key.split("."):
-        found = [e for v in found for e in v] if part == "*" else [v[part] for v in found]
-    return found
+        found = [(f"{name}.{step}", value[step]) for name, value in found
+                 for step in (range(len(value)) if part == "*" else (part,))]
+    return [(name.removeprefix("."), value) for name, value in found]
 
 
 def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:

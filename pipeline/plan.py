@@ -229,7 +229,7 @@ def _stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: s
         settings, lambda key, item: not item.metadata["how"] and key not in paths and _is_below(key, USES[kind])
     )
     how = _select(settings, lambda key, item: item.metadata["how"] or key in paths)
-    external = {key: [digests(value, root, key) for value in values_of(settings, key)] for key in paths}
+    external = {key: [digests(value, root, name) for name, value in values_of(settings, key)] for key in paths}
     external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))

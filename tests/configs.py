@@ -34,6 +34,13 @@ def changed(values: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
+def filled(section: type, given: dict[str, Any]) -> dict[str, Any]:
+    """An element of a list of sections: what is given, over the defaults."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(section), given))
+
+
 def overridden(*overrides: str) -> dict[str, Any]:
     """The same, from `key=value` words: without Hydra, so that each test may have its own settings in no time."""
     return changed({key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in overrides)})

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from pipeline import files
+from pipeline.data_config import Taskset
 from pipeline.errors import ConfigError, DataError, ModelError
 from pipeline.external import digest_tree
 from pipeline.plan import make_plan
-from tests.configs import changed
+from tests.configs import changed, filled
 
 
 def planned(root: Path, values: dict | None = None):
@@ -330,3 +331,91 @@ def test_a_stage_reads_what_was_configured(tmp_path):
     (rft,) = (s for s in plan.stages if s.name == "rft")
     frozen = json.loads((Path(rft.directory) / "stage.json").read_text())
     assert frozen["config"]["buffer"]["explorer_input"]["taskset"]["reward_fn_args"] == {"end_token": "</answer>"}
+
+
+# ---------------------------------------------------------------------------------------------------------- tasksets
+
+SOURCE = "buffer.explorer_input"
+
+
+def jsonl(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def sets(root: Path, place: str = "", edited: str = "") -> dict:
+    """Two training sets, an evaluation set and demonstrations, each with a file of its own, in a directory `place`."""
+    files_of = {name: jsonl(root / place / f"{name}.jsonl", f"{name} {edited if edited.startswith(name) else ''}")
+                for name in ("first", "second", "held", "shown")}
+    return {"data_processor.task_pipeline.generator": None,
+            f"{SOURCE}.tasksets": [filled(Taskset, {"name": n, "path": files_of[n]}) for n in ("first", "second")],
+            f"{EVALS}.0.path": [files_of["held"]], "buffer.trainer_input.experience_buffer.path": files_of["shown"]}
+
+
+def test_the_content_of_the_file_of_every_set_counts_and_its_path_does_not(tmp_path):
+    first = identities(tmp_path, sets(tmp_path))
+    assert identities(tmp_path, sets(tmp_path, "elsewhere")) == first
+    for name in ("first", "second", "held", "shown"):
+        edited = identities(tmp_path, sets(tmp_path, edited=f"{name}, edited"))
+        assert {n for n in first if first[n] != edited[n]} == ALL - {"model"}, name
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), [
+    ("tasksets.1.reward_fn_args.x", 1, {"rft", "evaluate_rft", "report"}),
+    ("tasksets.1.limit", 3, {"rft", "evaluate_rft", "report"}),
+    ("tasksets.0.data_selector.selector_type", "random", {"rft", "evaluate_rft", "report"}),
+    ("tasksets.0.format.prompt_key", "q", ALL - {"model"}), ("tasksets.0.name", "renamed", ALL - {"model"}),
+    ("eval_tasksets.0.limit", 3, {"evaluate_sft", "evaluate_rft", "report"}),
+    ("eval_tasksets.0.format.response_key", "a", ALL - {"model"}),
+    ("default_eval_workflow_type", "simple_workflow", {"evaluate_sft", "evaluate_rft", "report"})])
+def test_what_of_a_set_re_runs_what(tmp_path, key, value, expected):
+    first = identities(tmp_path, sets(tmp_path))
+    second = identities(tmp_path, {**sets(tmp_path), f"{SOURCE}.{key}": value})
+    assert {name for name in first if first[name] != second[name]} == expected
+
+
+def test_a_stage_is_handed_the_sets_it_reads_with_their_paths(tmp_path):
+    by_name = {s.name: s.config for s in planned(tmp_path, sets(tmp_path)).stages}
+    (first, second) = by_name["tasks"]["buffer"]["explorer_input"]["tasksets"]
+    assert (first["name"], Path(first["path"]).name, Path(second["path"]).name) == ("first", "first.jsonl", "second.jsonl")
+    assert set(first) == {"name", "path", "subset_name", "split", "format"}
+    (held,) = by_name["evaluate_rft"]["buffer"]["explorer_input"]["eval_tasksets"]
+    assert (Path(held["path"][0]).name, held["repeat_times"]) == ("held.jsonl", 8)
+    assert by_name["curate"]["data_processor"]["task_pipeline"]["num_process"] == 1
+
+
+def test_a_file_of_a_set_that_is_not_there_is_named_with_its_setting(tmp_path):
+    values = sets(tmp_path) | {f"{SOURCE}.tasksets": [filled(Taskset, {"path": "openai/gsm8k"})]}
+    with pytest.raises(DataError, match=r"^openai/gsm8k does not exist .*Check buffer\.explorer_input\.tasksets\.0\.path"
+                                        r".*hf download --repo-type dataset openai/gsm8k"):
+        planned(tmp_path, values)
+
+
+def test_a_stage_with_data_of_its_own_has_its_own_tasks(tmp_path):
+    """The warmup of the guide: demonstrations from a file, set for that stage alone."""
+    shown = jsonl(tmp_path / "shown.jsonl", "x")
+    key = "stages.sft.buffer.trainer_input.experience_buffer.path"
+    plan = planned(tmp_path, {key: shown})
+    inputs = {s.name: Path(s.inputs["tasks"]).name.rsplit("-", 1)[0] for s in plan.stages if "tasks" in s.inputs}
+    assert inputs == {"curate": "tasks", "report": "tasks", "curate_sft": "tasks_sft", "sft": "curate_sft", "evaluate_sft": "curate_sft",
+                      "rft": "curate", "evaluate_rft": "curate"}
+    same = planned(tmp_path, {"stages.rft.data_processor.task_pipeline.split": "train"})  # what it is anyway
+    assert [s.name for s in same.stages] == [s.name for s in planned(tmp_path).stages]
+    seeded = planned(tmp_path, {"stages.rft.seed": 7})  # the same tasks, otherwise sampled
+    assert [s.name for s in seeded.stages] == [s.name for s in planned(tmp_path).stages]
+
+
+def test_a_chat_template_counts_by_its_content(tmp_path):
+    def of(place: str, text: str):
+        path = tmp_path / place
+        path.write_text(text)
+        return identities(tmp_path, {"model.chat_template_path": str(path)})
+
+    assert of("a.jinja", "one") == of("b.jinja", "one")
+    first, second = of("a.jinja", "one"), of("a.jinja", "two")
+    assert {n for n in first if first[n] != second[n]} == {"sft"} | AFTER_SFT
+    for key, value in (("custom_chat_template", "x"), ("enable_thinking", False)):
+        assert re_run(tmp_path, {f"model.{key}": value}) == {"sft"} | AFTER_SFT
+    for key, value in (("min_response_tokens", 0), ("repetition_penalty", 1.0), ("enable_prompt_truncation", True)):
+        assert re_run(tmp_path, {f"model.{key}": value}) == set()

@@ -89,6 +89,23 @@ def test_a_whole_evaluation(stage):
     assert set(stage.made) == {f"countdown_test/{s['metric']}" for s in scores}
 
 
+def test_a_set_with_a_path_has_its_own_rows_and_eval_sets_their_own_workflow(stage, tmp_path):
+    """Set held has a path: its one task, though the file has four others of split test."""
+    held = row(records.Task, task_id="h", taskset="held", split="test", question="1", context=[
+        {"role": "system", "content": "Add "}], answer='{"numbers": [1], "target": 1}')
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, [*TASKS, held])
+    (taskset,) = stage.config.buffer.explorer_input.eval_tasksets
+    taskset.name, taskset.path = "held", "held.jsonl"
+    stage.config.buffer.explorer_input.default_workflow_type = "nobody:nothing"
+    stage.config.buffer.explorer_input.default_eval_workflow_type = "simple_workflow"
+    evaluate.work(stage)
+    found = tables.read(stage.directory / "samples.parquet", records.Sample).to_pylist()
+    assert {(s["task_id"], s["taskset"], s["prompt"], s["status"]) for s in found} == {("h", "held", "Add 1:", "ok")}
+    taskset.name = "other"
+    with pytest.raises(DataError, match=r"evaluation set 'other': .*tasks\.parquet has no task of this set"):
+        read_eval(stage.inputs["tasks"], taskset)
+
+
 def test_the_seed_of_the_engine_decides_the_samples(stage):
     model = stage.inputs["model"]
     tokenizer = load_tokenizer(model)
