@@ -9,7 +9,8 @@ from pipeline import files
 from pipeline.compose import CONF
 from pipeline.errors import ConfigError, DataError, nearest
 
-USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type")  # keys whose value may be package.module:function
+# keys whose value may be package.module:function
+USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type")
 
 
 def resolve(path: str) -> Path:
@@ -66,7 +67,8 @@ def _names(source: Path) -> set[str]:
 def missing(path: Path, key: str) -> DataError:
     """The error for a path that is not there; one that could be a dataset of the Hugging Face hub is told apart."""
     where = f"{path} does not exist (looked from {Path.cwd()}). Check {key}."
-    if path.is_absolute() or path.suffix in (".jsonl", ".parquet", ".json") or str(path).count("/") != 1:
+    local = path.parent.exists() or path.parent.name == "data" or path.suffix in (".jsonl", ".parquet", ".jinja")
+    if path.is_absolute() or local or len(path.parts) != 2:
         return DataError(where)
     return DataError(f"{where} If it is a dataset of the Hugging Face hub: a run downloads nothing; fetch it once, "
                      f"`hf download --repo-type dataset {path} --local-dir data/{path.name}`, and set the path "

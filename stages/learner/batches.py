@@ -71,8 +71,11 @@ class Demonstrations:
         context.log.info("%d demonstrations, %d over the token limits left out", len(self.rows),
                          len(rows) - len(self.rows))
         if not self.rows:
-            raise DataError("every demonstration is longer than model.max_prompt_tokens or model.max_response_tokens; "
-                            "raise them.")
+            prompt, response, _ = min(made, key=lambda layout: len(layout[0]) + len(layout[1]))
+            raise DataError("every demonstration is longer than "
+                            f"model.max_prompt_tokens={limits.max_prompt_tokens} or "
+                            f"model.max_response_tokens={limits.max_response_tokens}; the shortest has {len(prompt)} "
+                            f"and {len(response)} (of a whole conversation: all after the first prompt). Raise them.")
         self.batch_size = config.buffer.train_batch_size or config.buffer.batch_size
         self.total_steps = config.buffer.total_steps or max(
             config.buffer.total_epochs * len(self.rows) // self.batch_size, 1)

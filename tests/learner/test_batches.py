@@ -219,9 +219,11 @@ def test_no_demonstrations_at_all_are_named(demonstrations):
 def test_demonstrations_of_a_file_of_their_own(tmp_path, context_of, tiny_model):
     """`Hi:` `Hey` end, `Bye:` `Ciao` end: a colon before each response and the end token (one token, a dot here)."""
     talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hey"}]
-    rows = [row(records.Task, task_id="mine", split="sft", taskset="mine", question="Bye", solution="Ciao", context=talk),
+    rows = [row(records.Task, task_id="mine", split="sft", taskset="mine", question="Bye", solution="Ciao",
+                context=talk),
             row(records.Task, task_id="pool", split="sft", question="1", solution="2"),
-            row(records.Task, task_id="pair", split="preference", taskset="mine", question="1", chosen="2", rejected="3")]
+            row(records.Task, task_id="pair", split="preference", taskset="mine", question="1", chosen="2",
+                rejected="3")]
     tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, rows)
     buffer = "buffer.trainer_input.experience_buffer"
 
@@ -234,7 +236,7 @@ def test_demonstrations_of_a_file_of_their_own(tmp_path, context_of, tiny_model)
     (all_,) = source(f"{buffer}.format.enable_concatenated_multi_turn=true").rows
     assert (all_.prompt_length, all_.mask) == (len("Hi:"), [1] * 4 + [0] * 4 + [1] * 5)
     assert len(source("buffer.train_batch_size=5").batch(1).rows) == 5
-    with pytest.raises(DataError, match=r"no demonstrations \(split sft\)\. Set buffer\.trainer_input\.experience_buffer"):
+    with pytest.raises(DataError, match=r"no demonstrations \(split sft\)\. Set buffer\.trainer_input\.exp"):
         source(f"{buffer}.name=nobody")
 
 

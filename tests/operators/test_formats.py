@@ -22,7 +22,8 @@ def turns(*pairs):
 
 
 VERL = {"data_source": "openai/gsm8k", "prompt": turns("s", "Think.", "u", "1 + 1?"),
-        "reward_model": {"style": "rule", "ground_truth": "2"}, "extra_info": {"answer": "one and one\n#### 2", "index": 7}}
+        "reward_model": {"style": "rule", "ground_truth": "2"},
+        "extra_info": {"answer": "one and one\n#### 2", "index": 7}}
 OF_VERL = {"prompt_type": "messages", "prompt_key": "prompt", "response_key": "reward_model.ground_truth"}
 
 
@@ -147,11 +148,12 @@ def test_one_record_without_a_key_is_a_row_with_its_reason():
 
 
 def test_a_key_that_no_record_has_names_the_file_what_there_is_and_the_nearest():
-    with pytest.raises(DataError, match=r"^a\.jsonl has no column 'reward_model\.ground_trut'; found data_source, prompt, "
-                                        r"reward_model, reward_model\.style, reward_model\.ground_truth, .*Did you mean "
-                                        r"'reward_model\.ground_truth'\? Set format\.response_key"):
+    with pytest.raises(DataError, match=r"^a\.jsonl has no column 'reward_model\.ground_trut'; found data_source, "
+                                        r"prompt, reward_model, reward_model\.style, reward_model\.ground_truth, .*Did "
+                                        r"you mean 'reward_model\.ground_truth'\? Set format\.response_key"):
         read([VERL], **OF_VERL | {"response_key": "reward_model.ground_trut"})
-    for columns, setting in (({"prompt_key": "problem"}, "prompt_key"), ({"system_prompt_key": "r"}, "system_prompt_key"),
+    for columns, setting in (({"prompt_key": "problem"}, "prompt_key"),
+                             ({"system_prompt_key": "r"}, "system_prompt_key"),
                              ({"prompt_type": "messages", "messages_key": "m"}, "messages_key")):
         with pytest.raises(DataError, match=rf"Set format\.{setting}"):
             read([{"question": "q", "answer": "a"}], **columns)

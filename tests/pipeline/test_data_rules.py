@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.compose import check, compose
+from pipeline.compose import check, compose, effective
 from pipeline.data_config import ExperienceBuffer, Taskset
 from pipeline.errors import ConfigError
 from tests.configs import changed, filled
@@ -22,13 +22,14 @@ def a_set(**given):
 @pytest.mark.parametrize(("values", "words"), [
     ({f"{SOURCE}.tasksets": [a_set(path="a.jsonl")], f"{SOURCE}.taskset.path": "b.jsonl"},
      "taskset (sets path) and buffer.explorer_input.tasksets exclude each other: move it into the list."),
-    ({f"{SOURCE}.tasksets": [a_set(path="a.jsonl")], f"{SOURCE}.taskset.data_selector.seed": 3}, "(sets data_selector)"),
+    ({f"{SOURCE}.tasksets": [a_set(path="a.jsonl")], f"{SOURCE}.taskset.data_selector.seed": 3}, "(sets data_sel"),
     ({f"{SOURCE}.tasksets": [a_set(name="a", path="a.jsonl"), a_set(name="a", path="b.jsonl")]},
      "tasksets are named a, a: rows and scores are told apart by name"),
-    ({f"{SOURCE}.tasksets": [a_set(path="a.jsonl", repeat_times=4)]}, "tasksets.0.repeat_times=4: rollouts to train on"),
+    ({f"{SOURCE}.tasksets": [a_set(path="a.jsonl", repeat_times=4)]}, "tasksets.0.repeat_times=4: rollouts"),
     ({f"{SOURCE}.tasksets": [a_set(path="a.jsonl", rollout_args={"top_p": 0.9})]}, "tasksets.0.rollout_args.top_p=0.9"),
     ({f"{SOURCE}.taskset.path": 7}, "taskset.path=7: needed a path, or a list of paths."),
-    ({f"{SOURCE}.taskset.path": []}, "taskset.path=[]: needed"), ({f"{SOURCE}.taskset.path": ["a", 1]}, "taskset.path=["),
+    ({f"{SOURCE}.taskset.path": []}, "taskset.path=[]: needed"),
+    ({f"{SOURCE}.taskset.path": ["a", 1]}, "taskset.path=['a', 1]: needed"),
     ({f"{SOURCE}.taskset.path": "a", f"{SOURCE}.taskset.split": "train[:10]"}, "needed the name of a split, such as"),
     ({f"{SOURCE}.taskset.split": "validation"}, "taskset.split=validation: without a path"),
     ({f"{SOURCE}.taskset.subset_name": "main"}, "taskset.subset_name: read only with a path"),
@@ -83,11 +84,24 @@ def test_a_stage_that_nothing_gives_rows_to_is_told_before_it_runs():
     with pytest.raises(ConfigError) as caught:
         compose(words)
     assert str(caught.value).splitlines()[1:] == [
-        f"  stage '{name}': {SOURCE}.eval_tasksets.0.path is not set, and {PIPELINE} has neither generator nor inputs to "
-        "take rows from: set one." for name in ("sft", "rft")]
+        f"  stage '{name}': {SOURCE}.eval_tasksets.0.path is not set, and {PIPELINE} has neither generator nor inputs "
+        "to take rows from: set one." for name in ("sft", "rft")]
     assert compose([*words, f"{SOURCE}.eval_tasksets.0.path=e.jsonl"])["stages"]
     with pytest.raises(ConfigError, match=rf"stage 'sft': {BUFFER}\.path is not set"):
         compose([*words[:2], f"{SOURCE}.eval_tasksets=[]"])
+
+
+def test_the_warmup_stage_of_the_trinity_guide_composes(monkeypatch):
+    """The example of its section on stages, word for word."""
+    monkeypatch.setenv("TRINITY_DATASET_PATH", "demonstrations.jsonl")
+    config = compose([
+        "stages=[{stage_name: sft_warmup, mode: train, algorithm: {algorithm_type: sft}, buffer: {"
+        "train_batch_size: 64, total_steps: 100, trainer_input: {experience_buffer: {name: sft_buffer, "
+        "path: '${oc.env:TRINITY_DATASET_PATH}'}}}}, {stage_name: rft}]"])
+    warmup, rft = (effective(config, stage)["buffer"] for stage in config["stages"])
+    assert (warmup["train_batch_size"], warmup["total_steps"]) == (64, 100)
+    assert warmup["trainer_input"]["experience_buffer"]["path"] == "demonstrations.jsonl"
+    assert rft["trainer_input"]["experience_buffer"]["path"] is None
 
 
 def test_a_buffer_says_what_its_records_hold():

@@ -109,7 +109,7 @@ def in_set(taskset, split, *questions, first=0, **columns):
 
 
 def test_sets_are_curated_each_by_itself_and_keep_their_split(tmp_path):
-    """The question stands in both sets, twice in one; the pool is split by the recipe, with a share of 0 for the test."""
+    """The question stands in both sets, twice in one; the recipe splits the pool, with a share of 0 for the test."""
     rows = [*in_set("a", "train", "the same", "the same"), *in_set("b", "test", "the same", first=2),
             RawTask(3, "the same", "1", None), RawTask(4, "shown", "1", "one")]
     recipe = recipe_file(tmp_path, "process: [{document_deduplicator: {text_key: question}},"
@@ -160,8 +160,8 @@ def test_a_record_that_could_not_be_used_is_rejected_with_its_reason(tmp_path):
 def test_a_set_of_which_nothing_is_left_is_named_with_a_reason(tmp_path):
     rows = [RawTask(0, "fine", "1", None),
             *in_set("chats", "test", None, None, first=1, problem="turn 1 has from, value; needed role and content")]
-    with pytest.raises(DataError, match=r"set 'chats': none of its 2 rows is left \(by operator: format 2\). The first: "
-                                        "format: turn 1 has from, value"):
+    with pytest.raises(DataError, match=r"set 'chats': none of its 2 rows is left \(by operator: format 2\)\. The "
+                                        "first: format: turn 1 has from, value"):
         curate(tmp_path, rows, None)
 
 

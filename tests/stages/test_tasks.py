@@ -193,7 +193,7 @@ def test_a_dataset_of_the_hub_is_not_downloaded():
     with pytest.raises(DataError, match=r"^openai/gsm8k does not exist.*`hf download --repo-type dataset openai/gsm8k "
                                         r"--local-dir data/gsm8k`, and set the path data/gsm8k"):
         read("openai/gsm8k")
-    for name in ("nowhere/a.jsonl", "/openai/gsm8k"):
+    for name in ("nowhere/a.jsonl", "/openai/gsm8k", "data/gsm8k", "tests/gsm8k", "a/b/c"):
         with pytest.raises(DataError) as caught:
             read(name)
         assert "hf download" not in str(caught.value)

@@ -21,7 +21,8 @@ TALK = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hey
 
 
 def settings(**given):
-    return SimpleNamespace(**{"custom_chat_template": None, "chat_template_path": None, "enable_thinking": None, **given})
+    none = dict.fromkeys(("custom_chat_template", "chat_template_path", "enable_thinking"))
+    return SimpleNamespace(**{**none, **given})
 
 
 def config(system=None, **given):
@@ -85,7 +86,7 @@ def test_a_template_file_that_is_not_there_is_named(tiny_model):
 
 
 def test_a_conversation_that_the_template_refuses_is_shown(tokenizer):
-    with pytest.raises(DataError, match=r"refuses the conversation \(user, assistant, user\) that ends with 'then\?': one"):
+    with pytest.raises(DataError, match=r"refuses the conversation \(user, assistant, user\) .* 'then\?': one"):
         prompt_text(tokenizer(STRICT), "then?", None, TALK)
 
 
@@ -128,5 +129,5 @@ def test_a_turn_that_answers_no_user_is_context(tokenizer):
 
 def test_a_template_that_changes_earlier_responses_cannot_show_them_in_one_pass(tokenizer):
     task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
-    with pytest.raises(DataError, match=r"does not repeat 'Hey' as it was answered.*enable_concatenated_multi_turn=false"):
+    with pytest.raises(DataError, match=r"does not repeat 'Hey' as it was answered.*concatenated_multi_turn=false"):
         whole_conversations(tokenizer(FORGETFUL), [task], config())
