@@ -30,7 +30,8 @@ def derived(config: dict, overlay: dict) -> list[str]:
               f"{trainer['ranks']} rank(s)")
     if c["algorithm"]["algorithm_type"] == "sft":
         how_long = f"{steps} optimizer steps" if steps else f"{buffer['total_epochs']} pass(es) over the demonstrations"
-        return [f"{name}: {how_long}, {buffer['batch_size']} demonstrations a step", budget]
+        a_step = buffer["train_batch_size"] or buffer["batch_size"]
+        return [f"{name}: {how_long}, {a_step} demonstrations a step", budget]
     rollouts = buffer["batch_size"] * c["algorithm"]["repeat_times"]
     batch = buffer["train_batch_size"] or rollouts
     longest = batch * (c["model"]["max_prompt_tokens"] + c["model"]["max_response_tokens"])

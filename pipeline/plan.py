@@ -16,8 +16,9 @@ from typing import Any
 from pipeline import files
 from pipeline.compose import CONF, effective
 from pipeline.config import walk
-from pipeline.errors import ConfigError, ModelError
-from pipeline.external import digest_code, digest_tree, digests, users_code, values_of
+from pipeline.data_plan import data_settings, has_pool
+from pipeline.errors import ConfigError
+from pipeline.external import digest_code, digest_tree, digests, users_code, users_model, values_of
 from pipeline.records import FORMAT
 
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
@@ -49,8 +50,6 @@ USES = {
                  *SAMPLING, *PROMPTS),
     "report": ("project", "name"),
 }
-
-DATA = tuple(key for kind in ("tasks", "curate") for key in USES[kind] if key != "seed")
 
 # settings that name a file or directory whose content enters the identity
 EXTERNAL = {
@@ -159,25 +158,29 @@ def make_plan(config: dict[str, Any]) -> Plan:
     """The DAG of a composed configuration.
 
     tasks -> curate -> the training stages in order, each on the model of the one before -> an evaluation of each ->
-    report. A stage that sets data of its own has its own tasks and curate. Raises DataError or ModelError when a file
-    that is named does not exist.
+    report. Stages that read other data have other tasks and curate. Raises DataError or ModelError when a file that is
+    named does not exist.
     """
     made = _Made(os.path.normpath(config["checkpoint_root_dir"]))
-    overlays = [(o["stage_name"], o, effective(config, o)) for o in config["stages"]]
-    own = [name for name, overlay, _ in overlays if any(_has(overlay, key.split(".*")[0]) for key in DATA)]
-    if len(own) < len(overlays) or not overlays:
-        made.curated(config)
-    model = made.add("model", "model", config, {}) if config["model"]["init"]["enable"] else _model_directory(config)
-    for name, overlay, settings in overlays:
-        kind = "train" if settings["algorithm"]["algorithm_type"] == "sft" else "rft"
-        _refuse_unread(overlay, kind)
-        # the seed is the run's here: a stage with another one trains otherwise, on the same tasks
-        data = made.curated({**settings, "seed": config["seed"]}, f"_{name}") if name in own else made.curated(config)
-        model = made.add(name, kind, settings, {"tasks": data, "model": model})
-        if settings["buffer"]["explorer_input"]["eval_tasksets"]:
-            made.add(f"evaluate_{name}", "evaluate", settings, {"tasks": data, "model": model})
+    stages = [(o["stage_name"], o, effective(config, o)) for o in config["stages"]]
+    # the seed is the run's here: a stage with another one trains otherwise, on the same tasks
+    data = {name: made.curated(settings | {"seed": config["seed"]}, _kind(settings), name)
+            for name, _, settings in stages or [("", None, config)]}
+    held = {name: made.curated(settings | {"seed": config["seed"]}, "evaluate", "eval")
+            for name, _, settings in stages if settings["buffer"]["explorer_input"]["eval_tasksets"]}
+    model = made.add("model", "model", config, {}) if config["model"]["init"]["enable"] else users_model(config)
+    for name, overlay, settings in stages:
+        _refuse_unread(overlay, _kind(settings))
+        model = made.add(name, _kind(settings), settings, {"tasks": data[name], "model": model})
+        if name in held:
+            made.add(f"evaluate_{name}", "evaluate", settings,
+                     {"tasks": held[name], "trained": data[name], "model": model})
     made.add("report", "report", config, {s.name: s.directory for s in made.stages})
     return Plan(config["project"], config["name"], made.root, config, made.stages)
+
+
+def _kind(settings: dict) -> str:
+    return "train" if settings["algorithm"]["algorithm_type"] == "sft" else "rft"
 
 
 class _Made:
@@ -193,8 +196,16 @@ class _Made:
         self.stages.append(_stage(name, kind, settings, inputs, self.root))
         return self.stages[-1].directory
 
-    def curated(self, settings: dict, suffix: str = "") -> str:
-        """The curated tasks of these settings: those of another stage when it has the same data."""
+    def curated(self, settings: dict, purpose: str, who: str) -> str:
+        """The curated tasks for a purpose (pipeline/data_plan.py): those of another stage when it reads the same.
+
+        They are called by `who` reads them first, or plainly tasks and curate when they have the pool.
+        """
+        settings = data_settings(settings, purpose)
+        taken = {s.name for s in self.stages}
+        names = ("", *(f"_{who}{number}" for number in ("", *range(2, 100)) if who))
+        suffix = next(n for n in names if not {f"tasks{n}", f"curate{n}"} & taken and (
+            n or not who or has_pool(settings)))
         tasks = self._add_once(f"tasks{suffix}", "tasks", settings, {})
         return self._add_once(f"curate{suffix}", "curate", settings, {"tasks": tasks})
 
@@ -206,7 +217,7 @@ class _Made:
 
 def _refuse_unread(overlay: dict, kind: str) -> None:
     """Raises ConfigError for a setting of one stage that neither it nor its evaluation would ever read."""
-    read = (*USES[kind], *USES["evaluate"], *(key for key in DATA if key.startswith("data_processor.")))
+    read = (*USES[kind], *USES["evaluate"], "data_processor.task_pipeline")
     how = {key for key, item in walk() if item.metadata["how"]} - set(RUN_WIDE)
     for key in dict(walk()):
         if "*" in key or key in how or _is_below(key, read) or not _has(overlay, key):
@@ -237,26 +248,6 @@ def _stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: s
     content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
     run = f"{settings['project']}/{settings['name']}"
     return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _merge(used, how))
-
-
-def _model_directory(config: dict) -> str:
-    path = config["model"]["model_path"]
-    if not path:
-        raise ConfigError("no model: set model.model_path to a Hugging Face directory, or model.init.enable=true.")
-    if not (Path(path) / "config.json").is_file():
-        raise ModelError(f"model.model_path={path}: no config.json there; needed a Hugging Face model directory "
-                         "(config.json, *.safetensors, tokenizer files).")
-    if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
-        raise ModelError(f"model.model_path={path}: the model has no tokenizer (tokenizer.json or "
-                         "tokenizer_config.json); copy the tokenizer files of the base model there.")
-    limits = config["model"]
-    room = files.read_json(Path(path) / "config.json").get("max_position_embeddings")
-    longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
-    if isinstance(room, int) and room < longest:
-        raise ConfigError(f"model.model_path={path} has room for {room} tokens (max_position_embeddings), and "
-                          f"model.max_model_len, or prompt + response, is {longest}. Shorten "
-                          "model.max_prompt_tokens or model.max_response_tokens.")
-    return path
 
 
 def _is_below(key: str, prefixes: tuple[str, ...]) -> bool:

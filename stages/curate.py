@@ -36,12 +36,10 @@ def work(context: Context) -> None:
         rejected += dropped
     assert len(tasks) + len(rejected) == len(raw), "a row was lost or multiplied"
     counts = Counter(task.split for task in tasks)
-    check_splits(counts, rejected)
+    check_splits(tasks, rejected)
     tables.write(context.directory / tables.LOCATIONS["tasks"], Task, tasks)
     tables.write(context.directory / tables.LOCATIONS["rejected"], Rejected, rejected)
     context.made.update(read=len(raw), kept=len(tasks), rejected=len(rejected), **{s: counts[s] for s in SPLITS})
-    for line in shared_tasks(tasks):
-        context.log.warning(line)
 
 
 def read_recipe(settings) -> dict[str, Any]:
@@ -115,38 +113,23 @@ def check_set(name: tuple[str | None, str | None], tasks: list[Task], rejected: 
                     f"{POOL}.config_path or operators drop.")
 
 
-def check_splits(counts: Counter, rejected: list[Rejected]) -> None:
-    """Raises DataError for a split that no stage reads, or when there is nothing to train on."""
-    unknown = sorted(str(split) for split in counts if split not in SPLITS)
+def check_splits(tasks: list[Task], rejected: list[Rejected]) -> None:
+    """Raises DataError for a split that no stage reads, or when nothing of the pool is left to train on."""
+    unknown = sorted({str(task.split) for task in tasks} - set(SPLITS))
     if unknown:
         raise DataError(f"the recipe sets split {', '.join(unknown)}; needed one of {', '.join(SPLITS)}.")
-    if not any(counts[split] for split in SPLITS if split != "test"):
-        kept = ", ".join(f"{count} {split}" for split, count in counts.items()) or "nothing"
-        first = f"; the first, {rejected[0].operator}: {rejected[0].reason}" if rejected else ""
-        raise DataError(f"nothing to train on is left: {kept} kept, {len(rejected)} rejected ({_reasons(rejected)}"
+    pool = Counter(task.split for task in tasks if task.taskset is None)
+    dropped = [row for row in rejected if row.taskset is None]
+    if (pool or dropped) and not any(pool[split] for split in SPLITS if split != "test"):
+        kept = ", ".join(f"{count} {split}" for split, count in pool.items()) or "nothing"
+        first = f"; the first, {dropped[0].operator}: {dropped[0].reason}" if dropped else ""
+        raise DataError(f"nothing to train on is left: {kept} kept, {len(dropped)} rejected ({_reasons(dropped)}"
                         f"{first}). Loosen that operator in {POOL}.config_path or operators, or check the format keys.")
 
 
 def _reasons(rejected: list[Rejected]) -> str:
     reasons = Counter(row.operator for row in rejected)
     return "by operator: " + (", ".join(f"{name} {count}" for name, count in reasons.most_common()) or "none")
-
-
-def shared_tasks(tasks: list[Task]) -> list[str]:
-    """A warning for every set of test tasks of which some are trained on too."""
-    trained = {_prompt_of(task) for task in tasks if task.split != "test"}
-    held: dict[str, list[bool]] = {}
-    for task in tasks:
-        if task.split == "test":
-            held.setdefault(task.taskset or POOL, []).append(_prompt_of(task) in trained)
-    return [f"{sum(found)} of the {len(found)} test tasks of {name} stand in a set that is trained on too: its scores "
-            "are not those of unseen tasks" for name, found in held.items() if any(found)]
-
-
-def _prompt_of(task: Task) -> str:
-    """The user's and the assistant's turns of a prompt, for comparison."""
-    turns = [turn["content"] for turn in task.context if turn["role"] != "system"]
-    return "\n".join(" ".join(text.split()) for text in [*turns, task.question])
 
 
 if __name__ == "__main__":

@@ -19,6 +19,23 @@ from workflows.seeds import base_seed, request_seed
 from workflows.single_turn import load_workflow
 
 
+def check_unseen(context: Context, name: str, tasks: list[records.Task]) -> None:
+    """Warns when tasks of an evaluation set are among those that the stage trained on."""
+    path = context.inputs["trained"] / tables.LOCATIONS["tasks"]
+    trained = {_prompt(row["context"], row["question"]) for row in tables.read(path, records.Task).to_pylist()
+               if row["split"] != "test"}
+    seen = sum(_prompt(task.context, task.question) in trained for task in tasks)
+    if seen:
+        context.log.warning("%d of the %d tasks of %s stand in the data that was trained on too: its scores are not "
+                            "those of unseen tasks", seen, len(tasks), name)
+
+
+def _prompt(context: list[dict], question: str) -> str:
+    """What is said before the response, system messages and spaces aside."""
+    turns = [turn["content"] for turn in context if turn["role"] != "system"]
+    return "\n".join(" ".join(text.split()) for text in [*turns, question])
+
+
 def sample(context: Context, engine: Engine, tokenizer, taskset, decoding: str) -> list[records.Sample]:
     """Answers every task: once for greedy decoding, `repeat_times` times for sampled."""
     config, source = context.config, context.config.buffer.explorer_input
@@ -108,6 +125,7 @@ def work(context: Context) -> None:
         engine = open_engine(model, config, tokenizer.eos_token_id)
         for taskset in tasksets:
             mine = []
+            check_unseen(context, taskset.name, read_eval(context.inputs["tasks"], taskset))
             for decoding in ("greedy", "sampled"):
                 mine += sample(context, engine, tokenizer, taskset, decoding)
                 progress.advance(1, f"{taskset.name} {decoding}")

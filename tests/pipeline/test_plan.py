@@ -14,7 +14,7 @@ from pipeline.data_config import Taskset
 from pipeline.errors import ConfigError, DataError, ModelError
 from pipeline.external import digest_tree
 from pipeline.plan import make_plan
-from tests.configs import changed, filled
+from tests.configs import changed, composed, filled
 
 
 def planned(root: Path, values: dict | None = None):
@@ -52,8 +52,9 @@ def test_stages_in_order_and_what_they_read(tmp_path):
     assert list(inputs) == ["tasks", "curate", "model", "sft", "evaluate_sft", "rft", "evaluate_rft", "report"]
     assert inputs["curate"] == {"tasks": "tasks"}
     assert inputs["sft"] == {"tasks": "curate", "model": "model"}
-    assert inputs["evaluate_sft"] == inputs["rft"] == {"tasks": "curate", "model": "sft"}
-    assert inputs["evaluate_rft"] == {"tasks": "curate", "model": "rft"}
+    assert inputs["rft"] == {"tasks": "curate", "model": "sft"}
+    assert inputs["evaluate_sft"] == {"tasks": "curate", "trained": "curate", "model": "sft"}
+    assert inputs["evaluate_rft"] == {"tasks": "curate", "trained": "curate", "model": "rft"}
     assert set(inputs["report"]) == ALL - {"report"}
 
 
@@ -353,36 +354,52 @@ def sets(root: Path, place: str = "", edited: str = "") -> dict:
             f"{EVALS}.0.path": [files_of["held"]], "buffer.trainer_input.experience_buffer.path": files_of["shown"]}
 
 
-def test_the_content_of_the_file_of_every_set_counts_and_its_path_does_not(tmp_path):
+RFT = {"tasks_rft", "curate_rft", "rft", "evaluate_rft", "report"}
+EVAL = {"tasks_eval", "curate_eval", "evaluate_sft", "evaluate_rft", "report"}
+LATER = {"rft", "evaluate_rft", "report"}
+
+
+def test_the_content_of_the_file_of_every_set_counts_where_it_is_read_and_its_path_does_not(tmp_path):
     first = identities(tmp_path, sets(tmp_path))
     assert identities(tmp_path, sets(tmp_path, "elsewhere")) == first
-    for name in ("first", "second", "held", "shown"):
+    warmup = {"tasks_sft", "curate_sft", "sft"} | AFTER_SFT
+    for name, expected in (("first", RFT), ("second", RFT), ("held", EVAL), ("shown", warmup)):
         edited = identities(tmp_path, sets(tmp_path, edited=f"{name}, edited"))
-        assert {n for n in first if first[n] != edited[n]} == ALL - {"model"}, name
+        assert {n for n in first if first[n] != edited[n]} == expected, name
 
 
 @pytest.mark.parametrize(("key", "value", "expected"), [
-    ("tasksets.1.reward_fn_args.x", 1, {"rft", "evaluate_rft", "report"}),
-    ("tasksets.1.limit", 3, {"rft", "evaluate_rft", "report"}),
-    ("tasksets.0.data_selector.selector_type", "random", {"rft", "evaluate_rft", "report"}),
-    ("tasksets.0.format.prompt_key", "q", ALL - {"model"}), ("tasksets.0.name", "renamed", ALL - {"model"}),
-    ("eval_tasksets.0.limit", 3, {"evaluate_sft", "evaluate_rft", "report"}),
-    ("eval_tasksets.0.format.response_key", "a", ALL - {"model"}),
-    ("default_eval_workflow_type", "simple_workflow", {"evaluate_sft", "evaluate_rft", "report"})])
+    ("tasksets.1.reward_fn_args.x", 1, LATER), ("tasksets.1.limit", 3, LATER),
+    ("tasksets.0.data_selector.selector_type", "random", LATER), ("tasksets.0.format.prompt_key", "q", RFT),
+    ("tasksets.0.name", "renamed", RFT), ("eval_tasksets.0.limit", 3, EVAL - {"tasks_eval", "curate_eval"}),
+    ("eval_tasksets.0.format.response_key", "a", EVAL),
+    ("default_eval_workflow_type", "simple_workflow", EVAL - {"tasks_eval", "curate_eval"})])
 def test_what_of_a_set_re_runs_what(tmp_path, key, value, expected):
     first = identities(tmp_path, sets(tmp_path))
     second = identities(tmp_path, {**sets(tmp_path), f"{SOURCE}.{key}": value})
     assert {name for name in first if first[name] != second[name]} == expected
 
 
+def test_a_set_without_files_is_no_part_of_the_pool(tmp_path):
+    """It may be renamed, or another be evaluated on, and the pool is what it was."""
+    assert re_run(tmp_path, {f"{SOURCE}.taskset.name": "renamed"}) == LATER
+    more = [composed()["buffer"]["explorer_input"]["eval_tasksets"][0] | {"name": n} for n in ("a", "b")]
+    assert re_run(tmp_path, {EVALS: more}) == {"evaluate_sft", "evaluate_rft", "report"}
+    path = jsonl(tmp_path / "held.jsonl", "x")
+    before, after = identities_of_default(), identities(tmp_path, {EVALS: [*more, filled(Taskset, {"path": path})]})
+    assert {n for n in after if after[n] != before.get(n)} == EVAL
+
+
 def test_a_stage_is_handed_the_sets_it_reads_with_their_paths(tmp_path):
     by_name = {s.name: s.config for s in planned(tmp_path, sets(tmp_path)).stages}
-    (first, second) = by_name["tasks"]["buffer"]["explorer_input"]["tasksets"]
+    (first, second) = by_name["tasks_rft"]["buffer"]["explorer_input"]["tasksets"]
     assert [Path(one["path"]).name for one in (first, second)] == ["first.jsonl", "second.jsonl"]
     assert set(first) == {"name", "path", "subset_name", "split", "format"}
+    assert by_name["tasks_rft"]["buffer"]["explorer_input"]["eval_tasksets"] == []
+    assert by_name["tasks_rft"]["buffer"]["trainer_input"]["experience_buffer"]["path"] is None
     (held,) = by_name["evaluate_rft"]["buffer"]["explorer_input"]["eval_tasksets"]
     assert (Path(held["path"][0]).name, held["repeat_times"]) == ("held.jsonl", 8)
-    assert by_name["curate"]["data_processor"]["task_pipeline"]["num_process"] == 1
+    assert by_name["curate_eval"]["data_processor"]["task_pipeline"]["num_process"] == 1
 
 
 def test_a_file_of_a_set_that_is_not_there_is_named_with_its_setting(tmp_path):
@@ -392,18 +409,29 @@ def test_a_file_of_a_set_that_is_not_there_is_named_with_its_setting(tmp_path):
         planned(tmp_path, values)
 
 
-def test_a_stage_with_data_of_its_own_has_its_own_tasks(tmp_path):
-    """The warmup of the guide: demonstrations from a file, set for that stage alone."""
+def test_stages_that_read_the_same_data_share_it(tmp_path):
+    """The warmup of the guide has demonstrations of its own; evaluation and rft have the pool of the recipe."""
     shown = jsonl(tmp_path / "shown.jsonl", "x")
-    key = "stages.sft.buffer.trainer_input.experience_buffer.path"
-    plan = planned(tmp_path, {key: shown})
-    inputs = {s.name: Path(s.inputs["tasks"]).name.rsplit("-", 1)[0] for s in plan.stages if "tasks" in s.inputs}
-    assert inputs == {"curate": "tasks", "report": "tasks", "curate_sft": "tasks_sft", "sft": "curate_sft",
-                      "evaluate_sft": "curate_sft", "rft": "curate", "evaluate_rft": "curate"}
-    same = planned(tmp_path, {"stages.rft.data_processor.task_pipeline.split": "train"})  # what it is anyway
-    assert [s.name for s in same.stages] == [s.name for s in planned(tmp_path).stages]
-    seeded = planned(tmp_path, {"stages.rft.seed": 7})  # the same tasks, otherwise sampled
-    assert [s.name for s in seeded.stages] == [s.name for s in planned(tmp_path).stages]
+
+    def curated(values):
+        return {s.name: Path(s.inputs["tasks"]).name.rsplit("-", 1)[0] for s in planned(tmp_path, values).stages
+                if s.kind in ("train", "rft", "evaluate")}
+
+    assert curated({"stages.sft.buffer.trainer_input.experience_buffer.path": shown}) == {
+        "sft": "curate_sft", "rft": "curate", "evaluate_sft": "curate", "evaluate_rft": "curate"}
+    assert curated({"stages.rft.data_processor.task_pipeline.split": "train"}) == curated({})  # what it is anyway
+    assert curated({"stages.rft.seed": 7}) == curated({})  # the same tasks, otherwise sampled
+    assert curated({"stages.rft.data_processor.task_pipeline.generator_args.tasks": 100}) == {
+        "sft": "curate", "evaluate_sft": "curate", "rft": "curate_rft", "evaluate_rft": "curate_rft"}
+    assert curated({"stages.rft.data_processor.task_pipeline.config_path": None}) == {
+        "sft": "curate", "evaluate_sft": "curate", "rft": "curate_rft", "evaluate_rft": "curate_rft"}
+
+
+def test_the_seed_is_no_part_of_what_is_read_from_files(tmp_path):
+    values = sets(tmp_path)
+    first, second = identities(tmp_path, values), identities(tmp_path, values | {"seed": 2})
+    assert {n for n in first if first[n] == second[n]} == {
+        f"{kind}_{who}" for kind in ("tasks", "curate") for who in ("sft", "rft", "eval")}
 
 
 def test_a_chat_template_counts_by_its_content(tmp_path):

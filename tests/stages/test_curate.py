@@ -12,8 +12,7 @@ from pipeline.compose import CONF, compose
 from pipeline.errors import DataError
 from pipeline.process import Context
 from pipeline.records import RawTask, Rejected, Task
-from stages.curate import make_task, shared_tasks, work
-from tests.factories import row
+from stages.curate import make_task, work
 
 
 def curate(directory, rows, recipe, **settings):
@@ -96,6 +95,13 @@ def test_nothing_left_lists_the_rejections(tmp_path):
     with pytest.raises(DataError, match=r"nothing to train on is left.*text_length_filter 2, required_columns 1"):
         curate(tmp_path, rows, recipe)
     assert not (tmp_path / "curate").exists()
+
+
+def test_sets_to_test_on_alone_are_enough_and_a_pool_needs_something_to_train_on(tmp_path):
+    assert curate(tmp_path, in_set("a", "test", "q"), None)[2]["test"] == 1
+    recipe = recipe_file(tmp_path, "process: [{split_by_hash_mapper: {test_ratio: 0.999}}]")
+    with pytest.raises(DataError, match="nothing to train on is left: 1 test kept, 0 rejected"):
+        curate(tmp_path, [RawTask(0, "q", "1", None), *in_set("a", "train", "q", first=1)], recipe)
 
 
 # ------------------------------------------------------------------------------------------ sets with their own files
@@ -191,17 +197,6 @@ def test_pairs_of_the_pool_are_for_preference_training(tmp_path):
     tasks, _, _ = curate(tmp_path, rows, recipe)
     assert [(t["split"], t["chosen"], t["rejected"]) for t in tasks] == [
         ("preference", "good", "bad"), ("train", None, None)]
-
-
-def test_test_tasks_that_are_trained_on_too_are_told(tmp_path):
-    """Two of the three stand in a set that is trained on, once with other spaces."""
-    system = [{"role": "system", "content": "Think."}]
-    tasks = [row(Task, split="train", question="What is 1 + 1?"), row(Task, split="sft", question="Who are you?"),
-             row(Task, split="test", taskset="held", question="What is  1 + 1?", context=system),
-             row(Task, split="test", taskset="held", question="Who are you?"),
-             row(Task, split="test", taskset="held", question="New?"), row(Task, split="test", question="Newer?")]
-    (line,) = shared_tasks(tasks)
-    assert line.startswith("2 of the 3 test tasks of held stand in a set that is trained on too")
 
 
 def test_a_raw_table_that_is_missing_names_the_file(tmp_path):

@@ -1,5 +1,7 @@
 """Scores of an evaluation, worked out by hand, and the responses behind them."""
 
+import logging
+
 import pytest
 
 from operators.statistics import wilson
@@ -66,7 +68,8 @@ TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else 
 @pytest.fixture
 def stage(tmp_path, tiny_model, context_of, tiny_settings):
     tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, TASKS)
-    context = context_of(tmp_path / "evaluate", tasks=tmp_path / "curate", model=tiny_model)
+    curated = tmp_path / "curate"
+    context = context_of(tmp_path / "evaluate", tasks=curated, trained=curated, model=tiny_model)
     context.config = tiny_settings("monitor.monitor_type=none", "model.max_response_tokens=6")
     (taskset,) = context.config.buffer.explorer_input.eval_tasksets
     taskset.limit, taskset.repeat_times = 3, 4
@@ -104,6 +107,22 @@ def test_a_set_with_a_path_has_its_own_rows_and_eval_sets_their_own_workflow(sta
     taskset.name = "other"
     with pytest.raises(DataError, match=r"evaluation set 'other': .*tasks\.parquet has no task of this set"):
         read_eval(stage.inputs["tasks"], taskset)
+
+
+def test_tasks_that_were_trained_on_too_are_told(stage, tmp_path, caplog):
+    """Two of the three were trained on, one with other spaces and another system message."""
+    system = [{"role": "system", "content": "Think."}]
+    tables.write(tmp_path / "trained" / "tasks.parquet", records.Task, [
+        row(records.Task, split="train", question="What is 1 + 1?"), row(records.Task, split="test", question="New?"),
+        row(records.Task, split="sft", question="Who are you?")])
+    stage.inputs["trained"] = tmp_path / "trained"
+    held = [row(records.Task, question="What is  1 + 1?", context=system), row(records.Task, question="Who are you?"),
+            row(records.Task, question="New?")]
+    stage.log = logging.getLogger()
+    evaluate.check_unseen(stage, "held", held)
+    evaluate.check_unseen(stage, "new", held[2:])
+    assert [r.getMessage() for r in caplog.records] == [
+        "2 of the 3 tasks of held stand in the data that was trained on too: its scores are not those of unseen tasks"]
 
 
 def test_the_seed_of_the_engine_decides_the_samples(stage):
