@@ -2,7 +2,8 @@
 
 The pool, which curation splits, is `data_processor.task_pipeline`: `generator`, or `inputs`. Every taskset, eval set
 and experience buffer with a `path` adds its own rows, under its name, with the split that its place in the
-configuration gives. (The plan hands over only what the stages behind this one read.) What files there may be: pipeline/data_files.py; what a record may look like: operators/formats.py.
+configuration gives. (The plan hands over only what the stages behind this one read.) What files there may be:
+pipeline/data_files.py; what a record may look like: operators/formats.py.
 """
 
 import inspect

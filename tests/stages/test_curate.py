@@ -1,7 +1,6 @@
 import dataclasses
 import logging
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,18 +9,18 @@ from operators.reward import parse_countdown
 from pipeline import tables
 from pipeline.compose import CONF, compose
 from pipeline.errors import DataError
-from pipeline.process import Context
+from pipeline.process import Context, namespace
 from pipeline.records import RawTask, Rejected, Task
 from stages.curate import make_task, work
+from tests.configs import changed
 
 
 def curate(directory, rows, recipe, **settings):
     """Runs the stage on rows, with settings of the task pipeline; returns (tasks, rejected, made)."""
     source, target = directory / "tasks", directory / "curate"
     tables.write(source / "raw.parquet", RawTask, rows)
-    pipeline = SimpleNamespace(**{"config_path": None if recipe is None else str(recipe), "operators": [],
-                                  "target_fields": [], "num_process": 1, **settings})
-    config = SimpleNamespace(data_processor=SimpleNamespace(task_pipeline=pipeline))
+    given = {"config_path": None if recipe is None else str(recipe), **settings}
+    config = namespace(changed({f"data_processor.task_pipeline.{key}": value for key, value in given.items()}))
     context = Context("p/n", "curate", "0", target, config, {"tasks": source}, logging.getLogger("test"))
     work(context)
     return (tables.read(target / "tasks.parquet", Task).to_pylist(),
