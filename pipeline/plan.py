@@ -105,7 +105,8 @@ class Stage:
     @property
     def upstream(self) -> list[str]:
         """Manifests of the stages it waits for."""
-        return [os.path.join(d, files.MANIFEST) for d in self.inputs.values() if files.in_store(d, self.root)]
+        read = dict.fromkeys(self.inputs.values())
+        return [os.path.join(d, files.MANIFEST) for d in read if files.in_store(d, self.root)]
 
     @property
     def error(self) -> str:

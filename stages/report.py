@@ -73,7 +73,8 @@ def in_order(specs: dict[str, dict]) -> list[dict]:
     """
     name_of = {Path(s["directory"]).name: name for name, s in specs.items()}
     for spec in specs.values():
-        spec["needs"] = [name_of[Path(d).name] for d in spec["inputs"].values() if Path(d).name in name_of]
+        needed = [name_of[Path(d).name] for d in spec["inputs"].values() if Path(d).name in name_of]
+        spec["needs"] = list(dict.fromkeys(needed))
 
     @cache
     def depth(name: str) -> int:

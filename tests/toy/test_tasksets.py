@@ -8,27 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from pipeline import records, tables
 from tests.toy.conftest import REPOSITORY
 
 pytestmark = pytest.mark.slow
-
-RECIPE = """\
-stages:
-  - stage_name: sft_warmup
-    mode: train
-    algorithm: {{algorithm_type: sft}}
-    buffer:
-      train_batch_size: 8
-      total_steps: 2
-      trainer_input:
-        experience_buffer: {{name: chats, path: {root}/chats.jsonl, format: {{prompt_type: messages,
-          messages_key: messages, enable_concatenated_multi_turn: true}}}}
-  - stage_name: rft
-"""
-
 
 def make_files(root: Path) -> None:
     """Sums as gsm8k has them, as veRL has them, and talked about; one conversation without a user."""
@@ -50,7 +34,10 @@ def overrides(root: Path) -> list[str]:
     verl = "{prompt_type: messages, prompt_key: prompt, response_key: reward_model.ground_truth}"
     sums = f"{{name: sums, path: {root}/sums.jsonl}}"
     held = f"{{name: held, path: [{root}/held.jsonl], repeat_times: 2}}"
-    stages = json.dumps(yaml.safe_load(RECIPE.format(root=root))["stages"])
+    chats = (f"{{name: chats, path: {root}/chats.jsonl, format: "
+             "{prompt_type: messages, messages_key: messages, enable_concatenated_multi_turn: true}}")
+    warmup = ("{stage_name: sft_warmup, mode: train, algorithm: {algorithm_type: sft}, buffer: {train_batch_size: 8, "
+              f"total_steps: 2, trainer_input: {{experience_buffer: {chats}}}}}}}")
     return [
         f"checkpoint_root_dir={root}", "name=files", "model.max_prompt_tokens=60", "model.max_response_tokens=40",
         "explorer.rollout_model.engine_type=transformers", "monitor.monitor_type=none",
@@ -58,7 +45,7 @@ def overrides(root: Path) -> list[str]:
         f"{source}.default_reward_fn_type=accuracy_reward", f"{source}.eval_tasksets=[{held}]",
         f"{source}.tasksets=[{sums}, {{name: verl, path: {root}/verl.parquet, format: {verl}}}]",
         "buffer.batch_size=12", "algorithm.repeat_times=2", "buffer.total_steps=2",
-        "stages=" + stages.replace('"', "'"),
+        f"stages=[{warmup}, {{stage_name: rft}}]",
     ]
 
 
