@@ -37,9 +37,3 @@ def data_settings(settings: dict[str, Any], purpose: str) -> dict[str, Any]:
         "buffer": buffer | {"explorer_input": source, "trainer_input": {"experience_buffer": shown}},
         "data_processor": settings["data_processor"] | {"task_pipeline": pool},
     }
-
-
-def has_pool(settings: dict[str, Any]) -> bool:
-    """Whether there are rows that curation splits."""
-    pool = settings["data_processor"]["task_pipeline"]
-    return bool(pool["generator"] or pool["inputs"])

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from pipeline.algorithms import PAIR_TYPES
 from pipeline.data_config import COLUMNS, BufferFormat, DataSelector, Format
 from pipeline.errors import nearest
 
@@ -23,9 +24,14 @@ def data_problems(c: dict) -> list[str]:
     for key, taskset in _eval_sets(source):
         if taskset["data_selector"] != vars(DataSelector()):
             problems.append(f"{key}.data_selector: an eval set is answered whole, in the order of its file; leave it.")
-    if c["algorithm"]["algorithm_type"] != "sft":
+    if not _is_supervised(c):
         problems += [p for key, taskset in _train_sets(source) for p in _rollout_problems(key, taskset, c)]
     return problems + _curation(c["data_processor"]["task_pipeline"]) + _without_rows(c)
+
+
+def _is_supervised(c: dict) -> bool:
+    """Whether what is trained on is an experience buffer, not the answers to tasks."""
+    return c["algorithm"]["algorithm_type"] in ("sft", *PAIR_TYPES)
 
 
 def _train_sets(source: dict) -> list[tuple[str, dict]]:
@@ -125,12 +131,17 @@ def _operator_problem(operator: dict[str, Any]) -> str | None:
 
 
 def _without_rows(c: dict) -> list[str]:
-    """Sets that nothing gives rows to. Judged per training stage only: each may bring its own data."""
+    """Sets that nothing gives rows to, though others have files: without any data the first stage says so.
+
+    Judged per training stage only: each may bring its own data.
+    """
     pool = c["data_processor"]["task_pipeline"]
     if c["stages"] or pool["generator"] or pool["inputs"]:
         return []
     source, buffer = c["buffer"]["explorer_input"], c["buffer"]["trainer_input"]["experience_buffer"]
-    trained = [("buffer.trainer_input.experience_buffer", buffer)] if c["algorithm"]["algorithm_type"] == "sft" else (
-        _train_sets(source))
+    trained = [("buffer.trainer_input.experience_buffer", buffer)] if _is_supervised(c) else _train_sets(source)
+    everything = [buffer, *(taskset for _, taskset in [*_train_sets(source), *_eval_sets(source)])]
+    if all(one["path"] is None for one in everything):
+        return []
     return [f"{key}.path is not set, and {PIPELINE} has neither generator nor inputs to take rows from: set one."
             for key, taskset in [*trained, *_eval_sets(source)] if taskset["path"] is None]

@@ -13,7 +13,20 @@ class OuroError(Exception):
 
 
 class ConfigError(OuroError):
-    """A setting that does not exist, has the wrong type, or lies outside its bounds."""
+    """A setting that does not exist, has the wrong type, or lies outside its bounds.
+
+    problems: one line each, when several were found together.
+    """
+
+    problems: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, title: str, problems: list[str]) -> "ConfigError":
+        """All problems in one error, each once."""
+        once = tuple(dict.fromkeys(problems))
+        made = cls("\n  ".join([title, *once]))
+        made.problems = once
+        return made
 
 
 class DataError(OuroError):

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline import files
 from pipeline.compose import CONF
-from pipeline.errors import ConfigError, DataError, ModelError, nearest
+from pipeline.errors import ConfigError, DataError, nearest
 
 # keys whose value may be package.module:function
 USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type")
@@ -116,24 +116,3 @@ def digest_tree(path: Path, root: str) -> str:
     if fresh != cache:
         files.write_json(cache_file, fresh)
     return files.hash_json(names)
-
-
-def users_model(config: dict) -> str:
-    """`model.model_path`. Raises ConfigError or ModelError when it is no model that can be trained here."""
-    path = config["model"]["model_path"]
-    if not path:
-        raise ConfigError("no model: set model.model_path to a Hugging Face directory, or model.init.enable=true.")
-    if not (Path(path) / "config.json").is_file():
-        raise ModelError(f"model.model_path={path}: no config.json there; needed a Hugging Face model directory "
-                         "(config.json, *.safetensors, tokenizer files).")
-    if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
-        raise ModelError(f"model.model_path={path}: the model has no tokenizer (tokenizer.json or "
-                         "tokenizer_config.json); copy the tokenizer files of the base model there.")
-    limits = config["model"]
-    room = files.read_json(Path(path) / "config.json").get("max_position_embeddings")
-    longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
-    if isinstance(room, int) and room < longest:
-        raise ConfigError(f"model.model_path={path} has room for {room} tokens (max_position_embeddings), and "
-                          f"model.max_model_len, or prompt + response, is {longest}. Shorten "
-                          "model.max_prompt_tokens or model.max_response_tokens.")
-    return path

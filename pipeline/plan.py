@@ -1,122 +1,23 @@
-"""From a configuration to the stages of a run: their order, their identity, their directories.
+"""From a configuration to the stages of a run: which there are, in what order, and what each begins with.
 
-A stage's identity is the hash of the settings *it uses*, the identities of its inputs and the digests of the external
-files it reads and of the code that a setting names: an edited reward function, ours or the user's, is a new stage.
-It lives in `store/<name>-<hash>/`; a run is a view, `runs/<project>/<name>/`, of links into the store.
-So two runs that agree on a stage share it, nothing is ever overwritten, and a deleted directory is made again.
-A stage is handed only the settings in its identity and those marked `how`: it cannot read what it does not depend on.
+A run is a view, `runs/<project>/<name>/`, of links into the store (pipeline/identity.py). So two runs that agree on a
+stage share it, nothing is ever overwritten, and a deleted directory is made again.
 """
 
 import dataclasses
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline import files
-from pipeline.compose import CONF, effective
+from pipeline.algorithms import PAIR_TYPES
 from pipeline.config import walk
-from pipeline.data_plan import data_settings, has_pool
-from pipeline.errors import ConfigError
-from pipeline.external import digest_code, digest_tree, digests, users_code, users_model, values_of
-from pipeline.records import FORMAT
-
-SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
-            "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
-            "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
-            "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type")
-PROMPTS = ("buffer.explorer_input.system_prompt", "model.custom_chat_template", "model.enable_thinking")
-SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
-        "buffer.trainer_input.experience_buffer")
-PATHS = tuple(f"{one}.path" for one in SETS)
-
-# kind -> the settings that enter its identity (a prefix takes everything below it). `how` settings never do.
-USES = {
-    "tasks": ("seed", "data_processor.task_pipeline.generator", "data_processor.task_pipeline.generator_args",
-              "data_processor.task_pipeline.inputs", "data_processor.task_pipeline.split",
-              "data_processor.task_pipeline.format",
-              *(f"{one}.{name}" for one in SETS for name in ("name", "path", "subset_name", "split", "format"))),
-    "curate": ("data_processor.task_pipeline.config_path", "data_processor.task_pipeline.operators",
-               "data_processor.task_pipeline.target_fields"),
-    "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
-    "train": ("seed", "algorithm.algorithm_type", "algorithm.optimizer", "buffer.batch_size", "buffer.train_batch_size",
-              "buffer.total_epochs", "buffer.total_steps", "buffer.trainer_input.experience_buffer",
-              "trainer.grad_clip", "model.dtype", "model.max_prompt_tokens", "model.max_response_tokens",
-              "model.max_model_len", *PROMPTS),
-    "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
-            "buffer.total_steps", "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets",
-            "trainer.grad_clip", "synchronizer", *SAMPLING, *PROMPTS),
-    "evaluate": ("seed", "buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type",
-                 *SAMPLING, *PROMPTS),
-    "report": ("project", "name"),
-}
-
-# settings that name a file or directory whose content enters the identity
-EXTERNAL = {
-    "tasks": ("data_processor.task_pipeline.inputs", *PATHS),
-    "curate": ("data_processor.task_pipeline.config_path",),
-    "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path"),
-    "rft": (*PATHS[:2], "model.chat_template_path"),
-    "evaluate": (PATHS[2], "model.chat_template_path"),
-}
-
-# kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
-CODE = {
-    "tasks": ("operators/generate.py", "operators/formats.py"),
-    "curate": ("operators/curation.py", "operators/juicer.py", "operators/reward.py"),
-    "model": ("stages/model.py",),
-    "train": ("operators/loss.py",),
-    "rft": ("operators/advantage.py", "operators/loss.py", "operators/reward.py", "workflows/single_turn.py"),
-    "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
-}
-RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages")  # say what a run is, not what a stage does
-
-# lists of sections, as `a.b.*`
-SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in walk() if ".*." in key}
-
-HEAVY = ("train", "rft", "evaluate")
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One node of the DAG.
-
-    inputs: role -> directory of the stage (or, for role `model`, possibly an external model directory) it reads.
-    config: the settings it may read: those of its identity and the `how` settings, nested as in the configuration.
-    run: project/name of the run that asked for it (for metrics and messages; another run may share the stage).
-    """
-
-    run: str
-    name: str
-    kind: str
-    identity: str
-    root: str
-    inputs: dict[str, str]
-    config: dict[str, Any]
-
-    @property
-    def directory(self) -> str:
-        return os.path.normpath(os.path.join(self.root, "store", f"{self.name}-{self.identity}"))
-
-    @property
-    def manifest(self) -> str:
-        return os.path.join(self.directory, files.MANIFEST)
-
-    @property
-    def upstream(self) -> list[str]:
-        """Manifests of the stages it waits for."""
-        read = dict.fromkeys(self.inputs.values())
-        return [os.path.join(d, files.MANIFEST) for d in read if files.in_store(d, self.root)]
-
-    @property
-    def error(self) -> str:
-        """Where its last failure is explained. (Snakemake deletes a rule's log first: stage.log must outlive that.)"""
-        return os.path.join(self.directory, "stage.error")
-
-    @property
-    def threads(self) -> int:
-        """CPU threads: engines and training take the whole machine, so that no two of them meet on it."""
-        return os.cpu_count() or 1 if self.kind in HEAVY else 1
+from pipeline.data_plan import data_settings
+from pipeline.errors import ConfigError, ModelError
+from pipeline.identity import Stage, is_below, make_stage, uses
+from pipeline.overlays import before, effective, entries
 
 
 @dataclass(frozen=True)
@@ -158,73 +59,101 @@ class Plan:
 def make_plan(config: dict[str, Any]) -> Plan:
     """The DAG of a composed configuration.
 
-    tasks -> curate -> the training stages in order, each on the model of the one before -> an evaluation of each ->
-    report. Stages that read other data have other tasks and curate. Raises DataError or ModelError when a file that is
-    named does not exist.
+    tasks -> curate -> the training stages, each on the model of the nearest stage before it that made one -> an
+    evaluation of each -> report. Raises DataError or ModelError when a file that is named does not exist.
     """
-    made = _Made(os.path.normpath(config["checkpoint_root_dir"]))
-    stages = [(o["stage_name"], o, effective(config, o)) for o in config["stages"]]
-    # the seed is the run's here: a stage with another one trains otherwise, on the same tasks
-    data = {name: made.curated(settings | {"seed": config["seed"]}, _kind(settings), name)
-            for name, _, settings in stages or [("", None, config)]}
-    held = {name: made.curated(settings | {"seed": config["seed"]}, "evaluate", "eval")
-            for name, _, settings in stages if settings["buffer"]["explorer_input"]["eval_tasksets"]}
-    model = made.add("model", "model", config, {}) if config["model"]["init"]["enable"] else users_model(config)
-    for name, overlay, settings in stages:
-        _refuse_unread(overlay, _kind(settings))
-        model = made.add(name, _kind(settings), settings, {"tasks": data[name], "model": model})
-        if name in held:
-            made.add(f"evaluate_{name}", "evaluate", settings,
-                     {"tasks": held[name], "trained": data[name], "model": model})
+    made = _Stages(config)
+    above: list[str] = []
+    for entry in entries(config):
+        made.add_training(entry, before(entry, above))
+        above.append(entry["stage_name"])
     made.add("report", "report", config, {s.name: s.directory for s in made.stages})
     return Plan(config["project"], config["name"], made.root, config, made.stages)
 
 
-def _kind(settings: dict) -> str:
-    return "train" if settings["algorithm"]["algorithm_type"] == "sft" else "rft"
+class _Stages:
+    """The stages of a plan while it grows."""
 
+    def __init__(self, config: dict):
+        self.config = config
+        self.root = os.path.normpath(config["checkpoint_root_dir"])
+        self.stages: list[Stage] = []
+        self.parents: dict[str, list[str]] = {}  # training stage -> those it comes after
+        self.models: dict[str, str] = {}  # training stage -> directory with the model it makes
 
-class _Made:
-    """The stages of a plan so far. Every method returns the directory of a stage."""
-
-    def __init__(self, root: str):
-        self.root, self.stages = root, []
-
-    def add(self, name: str, kind: str, settings: dict, inputs: dict[str, str]) -> str:
+    def add(self, name: str, kind: str, settings: dict, inputs: dict[str, str], waits: tuple[str, ...] = ()) -> str:
+        """Adds a stage; returns its directory."""
         if any(s.name == name for s in self.stages):
             raise ConfigError(f"two stages are called '{name}'; stage names must differ (reserved: tasks, curate, "
-                              "model, report, evaluate_<stage>, tasks_<stage>, curate_<stage>).")
-        self.stages.append(_stage(name, kind, settings, inputs, self.root))
+                              "model, report, evaluate_<stage>).")
+        self.stages.append(make_stage(name, kind, settings, inputs, self.root, waits))
         return self.stages[-1].directory
 
-    def curated(self, settings: dict, purpose: str, who: str) -> str:
-        """The curated tasks for a purpose (pipeline/data_plan.py): those of another stage when it reads the same.
+    def shared(self, kind: str, settings: dict, inputs: dict[str, str], owner: str) -> str:
+        """The directory of the stage of this kind and identity; another one, made for `owner`, bears its name too."""
+        wanted = make_stage(kind, kind, settings, inputs, self.root)
+        for stage in self.stages:
+            if (stage.kind, stage.identity) == (kind, wanted.identity):
+                return stage.directory
+        return self.add(f"{kind}_{owner}" if any(s.kind == kind for s in self.stages) else kind, kind, settings, inputs)
 
-        They are called by `who` reads them first, or plainly tasks and curate when they have the pool.
-        """
-        settings = data_settings(settings, purpose)
-        taken = {s.name for s in self.stages}
-        names = ("", *(f"_{who}{number}" for number in ("", *range(2, 100)) if who))
-        suffix = next(n for n in names if not {f"tasks{n}", f"curate{n}"} & taken and (
-            n or not who or has_pool(settings)))
-        tasks = self._add_once(f"tasks{suffix}", "tasks", settings, {})
-        return self._add_once(f"curate{suffix}", "curate", settings, {"tasks": tasks})
+    def add_training(self, entry: dict, parents: list[str]) -> None:
+        """One entry of `stages`, with the data and the start that it needs, and the evaluation of what it makes."""
+        name, settings = entry["stage_name"], effective(self.config, entry)
+        algorithm_type = settings["algorithm"]["algorithm_type"]
+        kind = "train" if algorithm_type in ("sft", *PAIR_TYPES) else "rft"
+        _refuse_unread(entry, kind, algorithm_type)
+        curated = self.curated(settings, kind, name)
+        held = settings["buffer"]["explorer_input"]["eval_tasksets"]
+        asked = self.curated(settings, "evaluate", name) if held else ""
+        start = self._start(entry, settings, parents)
+        waits = tuple(d for parent in parents if (d := self.models[parent]) != start)
+        self.parents[name] = parents
+        self.models[name] = self.add(name, kind, settings, {"tasks": curated, "model": start}, waits)
+        if held:
+            self.add(f"evaluate_{name}", "evaluate", settings,
+                     {"tasks": asked, "trained": curated, "model": self.models[name]})
 
-    def _add_once(self, name: str, kind: str, settings: dict, inputs: dict[str, str]) -> str:
-        new = _stage(name, kind, settings, inputs, self.root)
-        same = next((s for s in self.stages if (s.kind, s.identity) == (kind, new.identity)), None)
-        return same.directory if same else self.add(name, kind, settings, inputs)
+    def curated(self, settings: dict, purpose: str, name: str) -> str:
+        """The tasks of a purpose (pipeline/data_plan.py), curated; stages that read the same data share them."""
+        # the run's own seed: a stage with another one trains anew, on the same tasks
+        data = data_settings({**settings, "seed": self.config["seed"]}, purpose)
+        owner = name
+        if purpose == "evaluate":
+            owner = "eval" if data["buffer"]["explorer_input"]["eval_tasksets"] else "pool"
+        if {s.name for s in self.stages} & {f"tasks_{owner}", f"curate_{owner}"}:
+            owner = f"{owner}_{name}"
+        tasks = self.shared("tasks", data, {}, owner)
+        return self.shared("curate", data, {"tasks": tasks}, owner)
+
+    def _start(self, entry: dict, settings: dict, parents: list[str]) -> str:
+        """The model that a stage begins with: one it names itself, else that of the nearest stage before it."""
+        own = entry.get("model", {})
+        if "model_path" in own or "init" in own:
+            return self._model(settings, entry["stage_name"])
+        if not parents:
+            start = {**settings, "model": self.config["model"], "seed": self.config["seed"]}
+            return self._model(start, entry["stage_name"], settings["model"])
+        return self.models[parents[0]]
+
+    def _model(self, settings: dict, owner: str, limits: dict | None = None) -> str:
+        """limits: the section `model` that says how long sequences are, when it is another one."""
+        if settings["model"]["init"]["enable"]:
+            return self.shared("model", settings, {}, owner)
+        return _model_directory(settings["model"]["model_path"], limits or settings["model"])
 
 
-def _refuse_unread(overlay: dict, kind: str) -> None:
-    """Raises ConfigError for a setting of one stage that neither it nor its evaluation would ever read."""
-    read = (*USES[kind], *USES["evaluate"], "data_processor.task_pipeline")
-    how = {key for key, item in walk() if item.metadata["how"]} - set(RUN_WIDE)
-    for key in dict(walk()):
-        if "*" in key or key in how or _is_below(key, read) or not _has(overlay, key):
-            continue
-        raise ConfigError(f"stages.{overlay['stage_name']}.{key}: a stage of this kind does not read it, so it would "
-                          f"change nothing. Set {key} for the whole run.")
+def _refuse_unread(entry: dict, kind: str, algorithm_type: str) -> None:
+    """Raises ConfigError for settings of one stage that nothing made for it would ever read."""
+    kinds = (kind, "evaluate", "curate", "model")
+    read = (*(key for k in kinds for key in uses(k, algorithm_type)), "data_processor.task_pipeline",
+            "model.model_path")
+    how = {key for key, item in walk() if item.metadata["how"]}
+    lost = [key for key in dict(walk()) if "*" not in key and key not in how and not is_below(key, read)
+            and _has(entry, key)]
+    if lost:
+        raise ConfigError(f"stage '{entry['stage_name']}' does not read {', '.join(lost)}: it would change nothing "
+                          "there. Take it out, or set it where it is read.")
 
 
 def _has(nest: Any, key: str) -> bool:
@@ -235,54 +164,22 @@ def _has(nest: Any, key: str) -> bool:
     return True
 
 
-def _stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str) -> Stage:
-    paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
-    used = _select(
-        settings, lambda key, item: not item.metadata["how"] and key not in paths and _is_below(key, USES[kind])
-    )
-    how = _select(settings, lambda key, item: item.metadata["how"] or key in paths)
-    external = {key: [digests(value, root, name) for name, value in values_of(settings, key)] for key in paths}
-    external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
-    external |= {name: digest_code(name) for name in users_code(used)}
-    upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))
-                for role, d in inputs.items()}
-    content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
-    run = f"{settings['project']}/{settings['name']}"
-    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _merge(used, how))
-
-
-def _is_below(key: str, prefixes: tuple[str, ...]) -> bool:
-    return any(key == p or key.startswith(p + ".") for p in prefixes)
-
-
-def _select(config: dict, wanted) -> dict:
-    """The part of a configuration whose settings satisfy `wanted(key, field)`, nested as before.
-
-    Of a list of sections every element is there, with what is wanted of it.
-    """
-    chosen: dict = {}
-    fields = dict(walk())
-    for key, item in fields.items():
-        if f"{key}.*" not in SECTIONS and wanted(key, item):
-            _place(chosen, config, key.split("."))
-    return chosen
-
-
-def _place(chosen: dict, config: dict, parts: list[str]) -> None:
-    """Copies the value of a dotted key; `*` stands for every element of a list."""
-    head, *rest = parts
-    if rest[:1] == ["*"]:
-        elements = chosen.setdefault(head, [{} for _ in config[head]])
-        for element, source in zip(elements, config[head], strict=True):
-            _place(element, source, rest[1:])
-    elif rest:
-        _place(chosen.setdefault(head, {}), config[head], rest)
-    else:
-        chosen[head] = config[head]
-
-
-def _merge(a: Any, b: Any) -> Any:
-    if isinstance(a, dict) and isinstance(b, dict):
-        return {**a, **b, **{key: _merge(a[key], b[key]) for key in a.keys() & b.keys()}}
-    both = isinstance(a, list) and isinstance(b, list)
-    return [_merge(x, y) for x, y in zip(a, b, strict=True)] if both else b
+def _model_directory(path: str | None, limits: dict) -> str:
+    """A Hugging Face directory of the user's. limits: the section `model` of who will use it."""
+    if not path:
+        raise ConfigError("no model: set model.model_path to a Hugging Face directory, or model.init.enable=true.")
+    if not (Path(path) / "config.json").is_file():
+        hub = re.fullmatch(r"[\w.-]+/[\w.-]+", path)
+        fetch = f" From the Hugging Face hub: hf download {path} --local-dir models/{path}" if hub else ""
+        raise ModelError(f"model.model_path={path}: no config.json there; needed a Hugging Face model directory "
+                         f"(config.json, *.safetensors, tokenizer files).{fetch}")
+    if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
+        raise ModelError(f"model.model_path={path}: the model has no tokenizer (tokenizer.json or "
+                         "tokenizer_config.json); copy the tokenizer files of the base model there.")
+    room = files.read_json(Path(path) / "config.json").get("max_position_embeddings")
+    longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
+    if isinstance(room, int) and room < longest:
+        raise ConfigError(f"model.model_path={path} has room for {room} tokens (max_position_embeddings), and "
+                          f"model.max_model_len, or prompt + response, is {longest}. Shorten "
+                          "model.max_prompt_tokens or model.max_response_tokens.")
+    return path

@@ -6,7 +6,9 @@ from typing import Any
 
 import yaml
 
+from pipeline.algorithms import filled
 from pipeline.compose import compose
+from pipeline.schema import read
 
 # 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters. Weights every step.
 TINY = ("model.init.num_hidden_layers=2", "model.init.num_key_value_heads=1", "model.max_prompt_tokens=40",
@@ -34,13 +36,18 @@ def changed(values: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def filled(section: type, given: dict[str, Any]) -> dict[str, Any]:
+def element(section: type, given: dict[str, Any]) -> dict[str, Any]:
     """An element of a list of sections: what is given, over the defaults."""
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(section), given))
+    problems: list[str] = []
+    made = read(given, section, "element", problems)
+    assert not problems, problems
+    return made
 
 
 def overridden(*overrides: str) -> dict[str, Any]:
-    """The same, from `key=value` words: without Hydra, so that each test may have its own settings in no time."""
-    return changed({key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in overrides)})
+    """The same, from `key=value` words, with the algorithm's parts filled in, as a stage is handed them.
+
+    Without Hydra, so that each test may have its own settings in no time.
+    """
+    config = changed({key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in overrides)})
+    return {**config, "algorithm": filled(config["algorithm"])}

@@ -5,7 +5,7 @@ import pytest
 from pipeline.compose import check, compose, effective
 from pipeline.data_config import ExperienceBuffer, Taskset
 from pipeline.errors import ConfigError
-from tests.configs import changed, filled
+from tests.configs import changed, element
 
 SOURCE, BUFFER = "buffer.explorer_input", "buffer.trainer_input.experience_buffer"
 PIPELINE = "data_processor.task_pipeline"
@@ -16,7 +16,7 @@ def problems(values):
 
 
 def a_set(**given):
-    return filled(Taskset, given)
+    return element(Taskset, given)
 
 
 @pytest.mark.parametrize(("values", "words"), [
@@ -105,5 +105,5 @@ def test_the_warmup_stage_of_the_trinity_guide_composes(monkeypatch):
 
 
 def test_a_buffer_says_what_its_records_hold():
-    assert filled(ExperienceBuffer, {})["format"]["prompt_key"] == "prompt"
-    assert filled(ExperienceBuffer, {})["format"]["response_key"] == "response"
+    assert element(ExperienceBuffer, {})["format"]["prompt_key"] == "prompt"
+    assert element(ExperienceBuffer, {})["format"]["response_key"] == "response"

@@ -14,7 +14,7 @@ from pipeline.data_config import Taskset
 from pipeline.errors import ConfigError, DataError, ModelError
 from pipeline.external import digest_tree
 from pipeline.plan import make_plan
-from tests.configs import changed, composed, filled
+from tests.configs import changed, composed, element
 
 
 def planned(root: Path, values: dict | None = None):
@@ -89,6 +89,63 @@ def test_a_stage_name_twice_is_refused(tmp_path, name):
     stages = {"stages": [{"stage_name": "first"}, {"stage_name": name}]}
     with pytest.raises(ConfigError, match=f"two stages are called '{name}'"):
         planned(tmp_path, stages)
+
+
+# ------------------------------------------------------------------------------------------------------- their order
+
+
+def reads(root: Path, stages: list, values: dict | None = None) -> dict[str, dict[str, str]]:
+    """stage -> {role: name of the stage whose directory it reads}, waits under `waits`."""
+    plan = planned(root, {"stages": stages, EVALS: [], **(values or {})})
+    names = {s.directory: s.name for s in plan.stages}
+    made = {s.name: {role: names.get(d, d) for role, d in s.inputs.items()} for s in plan.stages}
+    for stage in plan.stages:
+        if stage.waits:
+            made[stage.name]["waits"] = ",".join(names[d] for d in stage.waits)
+    return made
+
+
+SFT = {"algorithm": {"algorithm_type": "sft"}}
+
+
+def test_a_recipe_without_stages_is_one_stage(tmp_path):
+    assert reads(tmp_path, [])["rft"] == {"tasks": "curate", "model": "model"}
+    assert "sft" in reads(tmp_path, [], {"algorithm.algorithm_type": "sft"})
+
+
+def test_stages_may_branch_and_join(tmp_path):
+    """sft -> (low, high), both on sft's model; last on that of the first it names, and it waits for the other."""
+    found = reads(tmp_path, [
+        {"stage_name": "sft", **SFT}, {"stage_name": "low", "algorithm": {"optimizer": {"lr": 1e-5}}},
+        {"stage_name": "high", "after": "sft"}, {"stage_name": "last", "after": ["high", "low"]},
+        {"stage_name": "alone", "after": []}])
+    assert found["low"]["model"] == found["high"]["model"] == "sft"
+    assert "waits" not in found["high"]
+    assert (found["last"]["model"], found["last"]["waits"]) == ("high", "low")
+    assert found["alone"] == {"tasks": "curate", "model": "model"}
+
+
+def test_a_stage_may_bring_its_own_model_and_its_own_tasks(tmp_path):
+    found = reads(tmp_path, [
+        {"stage_name": "first", **SFT},
+        {"stage_name": "wide", "model": {"init": {"hidden_size": 128}}},
+        {"stage_name": "more", "data_processor": {"task_pipeline": {"generator_args": {"tasks": 9}}}}])
+    assert found["wide"] == {"tasks": "curate", "model": "model_wide", "waits": "first"}
+    assert found["more"] == {"tasks": "curate_more", "model": "wide"}
+    assert found["curate_more"] == {"tasks": "tasks_more"}
+
+
+def test_another_seed_of_a_stage_trains_anew_on_the_same_tasks(tmp_path):
+    assert re_run(tmp_path, {"stages.rft.seed": 7}) == {"rft", "evaluate_rft", "report"}
+
+
+def test_what_a_stage_waits_for_is_not_in_its_identity(tmp_path):
+    def of(after):
+        plan = planned(tmp_path, {"stages": [{"stage_name": "a", **SFT}, {"stage_name": "b", **SFT, "after": []},
+                                             {"stage_name": "c", "after": after}]})
+        return next(s.identity for s in plan.stages if s.name == "c")
+
+    assert of(["a", "b"]) == of("a") == of(["a"])
 
 
 # -------------------------------------------------------------------------------------------------------- identities
@@ -224,12 +281,10 @@ def test_our_own_code_that_settings_name_counts_where_it_is_used(tmp_path, monke
     assert re_run(tmp_path, {}) == expected
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("model.init.hidden_size", 128), ("name", "other"), ("checkpoint_root_dir", "/nope"),
-    ("buffer.trainer_input.experience_buffer.format.enable_concatenated_multi_turn", True)])
-def test_a_setting_that_a_stage_does_not_read_is_refused_there(tmp_path, key, value):
-    with pytest.raises(ConfigError, match=rf"stages\.rft\.{key}: a stage of this kind does not read it"):
-        planned(tmp_path, {f"stages.rft.{key}": value})
+def test_settings_that_a_stage_does_not_read_are_refused_there(tmp_path):
+    values = {"stages.sft.synchronizer.sync_interval": 2, "stages.sft.buffer.explorer_input.taskset.limit": 9}
+    with pytest.raises(ConfigError, match=r"'sft' does not read buffer\.explorer_input\.taskset\.limit, sync"):
+        planned(tmp_path, values)
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all:f", "nowhere.at.all:f", "sys:exit", "pipeline..x:f"])
@@ -350,7 +405,7 @@ def sets(root: Path, place: str = "", edited: str = "") -> dict:
     files_of = {name: jsonl(root / place / f"{name}.jsonl", f"{name} {edited if edited.startswith(name) else ''}")
                 for name in ("first", "second", "held", "shown")}
     return {"data_processor.task_pipeline.generator": None,
-            f"{SOURCE}.tasksets": [filled(Taskset, {"name": n, "path": files_of[n]}) for n in ("first", "second")],
+            f"{SOURCE}.tasksets": [element(Taskset, {"name": n, "path": files_of[n]}) for n in ("first", "second")],
             f"{EVALS}.0.path": [files_of["held"]], "buffer.trainer_input.experience_buffer.path": files_of["shown"]}
 
 
@@ -362,7 +417,7 @@ LATER = {"rft", "evaluate_rft", "report"}
 def test_the_content_of_the_file_of_every_set_counts_where_it_is_read_and_its_path_does_not(tmp_path):
     first = identities(tmp_path, sets(tmp_path))
     assert identities(tmp_path, sets(tmp_path, "elsewhere")) == first
-    warmup = {"tasks_sft", "curate_sft", "sft"} | AFTER_SFT
+    warmup = {"tasks", "curate", "sft"} | AFTER_SFT
     for name, expected in (("first", RFT), ("second", RFT), ("held", EVAL), ("shown", warmup)):
         edited = identities(tmp_path, sets(tmp_path, edited=f"{name}, edited"))
         assert {n for n in first if first[n] != edited[n]} == expected, name
@@ -386,7 +441,7 @@ def test_a_set_without_files_is_no_part_of_the_pool(tmp_path):
     more = [composed()["buffer"]["explorer_input"]["eval_tasksets"][0] | {"name": n} for n in ("a", "b")]
     assert re_run(tmp_path, {EVALS: more}) == {"evaluate_sft", "evaluate_rft", "report"}
     path = jsonl(tmp_path / "held.jsonl", "x")
-    before, after = identities_of_default(), identities(tmp_path, {EVALS: [*more, filled(Taskset, {"path": path})]})
+    before, after = identities_of_default(), identities(tmp_path, {EVALS: [*more, element(Taskset, {"path": path})]})
     assert {n for n in after if after[n] != before.get(n)} == EVAL
 
 
@@ -403,7 +458,7 @@ def test_a_stage_is_handed_the_sets_it_reads_with_their_paths(tmp_path):
 
 
 def test_a_file_of_a_set_that_is_not_there_is_named_with_its_setting(tmp_path):
-    values = sets(tmp_path) | {f"{SOURCE}.tasksets": [filled(Taskset, {"path": "openai/gsm8k"})]}
+    values = sets(tmp_path) | {f"{SOURCE}.tasksets": [element(Taskset, {"path": "openai/gsm8k"})]}
     with pytest.raises(DataError, match=r"^openai/gsm8k does not exist .*Check buffer\.explorer_input\.tasksets\.0\.p"
                                         r"ath.*hf download --repo-type dataset openai/gsm8k"):
         planned(tmp_path, values)
@@ -418,7 +473,7 @@ def test_stages_that_read_the_same_data_share_it(tmp_path):
                 if s.kind in ("train", "rft", "evaluate")}
 
     assert curated({"stages.sft.buffer.trainer_input.experience_buffer.path": shown}) == {
-        "sft": "curate_sft", "rft": "curate", "evaluate_sft": "curate", "evaluate_rft": "curate"}
+        "sft": "curate", "rft": "curate_pool", "evaluate_sft": "curate_pool", "evaluate_rft": "curate_pool"}
     assert curated({"stages.rft.data_processor.task_pipeline.split": "train"}) == curated({})  # what it is anyway
     assert curated({"stages.rft.seed": 7}) == curated({})  # the same tasks, otherwise sampled
     assert curated({"stages.rft.data_processor.task_pipeline.generator_args.tasks": 100}) == {
@@ -431,7 +486,7 @@ def test_the_seed_is_no_part_of_what_is_read_from_files(tmp_path):
     values = sets(tmp_path)
     first, second = identities(tmp_path, values), identities(tmp_path, values | {"seed": 2})
     assert {n for n in first if first[n] == second[n]} == {
-        f"{kind}_{who}" for kind in ("tasks", "curate") for who in ("sft", "rft", "eval")}
+        f"{kind}{who}" for kind in ("tasks", "curate") for who in ("", "_rft", "_eval")}
 
 
 def test_a_chat_template_counts_by_its_content(tmp_path):

@@ -13,7 +13,7 @@ from pipeline.process import namespace
 from stages.explore import Explorer, Weights, explore, prove
 from stages.learner import policy
 from stages.train_tasks import prompt_hash
-from tests.configs import TINY, filled, overridden
+from tests.configs import TINY, element, overridden
 from tests.factories import row
 from workflows.runner import check_failures
 from workflows.scripted_engine import ScriptedEngine
@@ -319,7 +319,7 @@ def mixed(tmp_path, tiny_model, context_of):
 
     def make(*overrides, sets=SETS):
         context = context_of(tmp_path / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate", model=tiny_model)
-        context.config.buffer.explorer_input.tasksets = [namespace(filled(Taskset, given)) for given in sets]
+        context.config.buffer.explorer_input.tasksets = [namespace(element(Taskset, given)) for given in sets]
         return context
 
     return make
