@@ -145,6 +145,8 @@ class Model:
 class Cluster:
     node_num: int = setting(1, "machines", ge=1, le=1, how=True)
     gpu_per_node: int | None = setting(None, "use at most so many of the visible GPUs; null: all", ge=0, how=True)
+    gpu_memory_gib: float | None = setting(None, "memory of one GPU, by which `ouro config check` judges a plan; null: "
+                                           "that of the visible ones, GiB", gt=0, how=True)
 
 
 @dataclass
@@ -224,6 +226,11 @@ class Log:
 
 
 @dataclass
+class Sweep:
+    max_points: int = setting(64, "points of `ouro run -m` above which it asks to be told so", ge=1, how=True)
+
+
+@dataclass
 class Config:
     project: str = setting("ouroboros", "first part of runs/<project>/<name>")
     name: str = setting("run", "second part of runs/<project>/<name>")
@@ -231,6 +238,8 @@ class Config:
                         "train: a stage that has no explorer (sft, where all three mean the same)",
                         choices=("both", "colocate", "train"), how=True)
     checkpoint_root_dir: str = setting(".", "directory that holds store/ and runs/", how=True)
+    ignore_validator_suggestions: bool = setting(False, "a GPU memory estimate over the limit is only a warning",
+                                                 how=True)
     seed: int = setting(1, "of everything random", ge=0)
     algorithm: Algorithm = section(Algorithm)
     model: Model = section(Model)
@@ -242,6 +251,7 @@ class Config:
     monitor: Monitor = section(Monitor)
     data_processor: DataProcessor = section(DataProcessor)
     log: Log = section(Log)
+    sweep: Sweep = section(Sweep)
     stages: list[dict[str, Any]] = setting(
         [], "training stages: stage_name, after, and whatever differs from the settings above, merged key by key; "
             "none: one stage")

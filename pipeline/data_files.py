@@ -29,7 +29,7 @@ def open_files(paths: str | list[str], subset: str | None, split: str, key: str)
         if _is_saved_dataset(path):
             yield str(path), _read_saved_dataset(path, split, key)
         elif path.is_dir():
-            for file in _files_of_split(path, split, key):
+            for file in files_of_split(path, split, _set_split(key)):
                 yield str(file), _read_file(file)
         else:
             yield str(path), _read_file(path)
@@ -52,7 +52,7 @@ def _subset(path: Path, subset: str, key: str) -> Path:
     return path / subset
 
 
-def _files_of_split(directory: Path, split: str, key: str) -> list[Path]:
+def files_of_split(directory: Path, split: str, advice: str = "Set split.") -> list[Path]:
     """Data files below a directory; only those of `split` when the names tell splits apart (`train-00000.parquet`)."""
     found = sorted(f for f in directory.rglob("*") if f.suffix in READERS and f.is_file())
     if not found:
@@ -61,7 +61,7 @@ def _files_of_split(directory: Path, split: str, key: str) -> list[Path]:
     told = sorted({word for w in words.values() for word in w & {*SPLITS, split.lower()}})
     chosen = [f for f in found if split.lower() in words[f]] if told else found
     if not chosen:
-        raise DataError(f"{directory} has no files of split '{split}'; found {', '.join(told)}. {_set_split(key)}")
+        raise DataError(f"{directory} has no files of split '{split}'; found {', '.join(told)}. {advice}")
     return chosen
 
 
