@@ -2,6 +2,7 @@
 
     weights/version=000012/       model.safetensors + manifest.json: what the trainer hands to the explorer
     checkpoints/step=000050/      model/ (Hugging Face), state/ (DeepSpeed: exact), manifest.json
+    reference/step=000003.parquet log-probs of the rows of explorer step 3 under the weights the stage began with
     model/                        the last checkpoint's model/, for the stages that follow
 """
 
@@ -25,6 +26,12 @@ def model_directory(directory: Path) -> Path:
         if (candidate / "config.json").exists():
             return candidate
     raise ModelError(f"{directory} holds no model: neither config.json nor model/config.json is there.")
+
+
+def weights_hash(directory: Path) -> str:
+    """Hash of the weight files of a Hugging Face directory; of a single one that file's."""
+    found = [files.hash_file(path) for path in sorted(directory.iterdir()) if path.suffix in WEIGHT_SUFFIXES]
+    return found[0] if len(found) == 1 else files.hash_json(found)
 
 
 def version_directory(stage: Path, version: int) -> Path:
@@ -108,6 +115,7 @@ def rewind(stage: Path) -> int:
         if version > step:
             record.unlink(missing_ok=True)
             tables.step_file(stage, "experience", explored).unlink()
+            tables.step_file(stage, "reference", explored).unlink(missing_ok=True)
     for directory in (stage / "weights").glob("version=*"):
         # without a checkpoint the trainer publishes version 0 again: the explorer must not load it while it is replaced
         if int(directory.name.removeprefix("version=")) > step or not complete:

@@ -1,4 +1,4 @@
-"""What the sub-commands of `ouro` do, all but `run` (pipeline/invoke.py). Each takes the parsed command line."""
+"""What the sub-commands of `ouro` do, all but `run` (pipeline/invoke.py): each takes the parsed command line."""
 
 import shlex
 import sys
@@ -110,6 +110,8 @@ def stages(arguments) -> int:
         print(f"{stage.name}  ({stage.kind})\n  directory  {stage.directory}")
         for role, directory in stage.inputs.items():
             print(f"  input      {role} = {directory}")
+        for directory in stage.waits:
+            print(f"  waits for  {directory}")
         print(f"  command    {shlex.join([sys.executable, '-m', f'stages.{stage.kind}', stage.directory])}")
     if not arguments.write:
         print("\n`ouro stages --write` makes the directories, so that the commands can be typed.")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import axes, difference, files, query, sweep_view, tables
-from pipeline.compose import mask_secrets
+from pipeline.secrets import mask
 from pipeline.errors import DataError, nearest
 from pipeline.records import Score
 from pipeline.sweep_view import SweepView
@@ -72,7 +72,7 @@ def what_differs(shown: list[View | SweepView], runs: list[View]) -> list[dict[s
     else:
         configs = [difference.frozen(run.path) for run in runs]
         keys = [key for key in difference.differing(configs) if not difference.says_how(key)]
-        points = [difference.flatten(mask_secrets(config)) for config in configs]
+        points = [difference.flatten(mask(config)) for config in configs]
     labels = axes.labels(keys)
     return [{labels[key]: point.get(key) for key in keys} for point in points]
 

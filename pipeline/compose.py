@@ -1,284 +1,254 @@
 """Composes conf/ and the command line into one checked configuration (Hydra), or explains why it cannot.
 
-`compose(overrides)` returns a plain dict: schema defaults, then conf/config.yaml, then the recipe, then the overrides.
-Overrides are Hydra's (`key=value`, `group=choice`); `stages.<stage_name>.key=value` changes one stage of the recipe.
+`compose(overrides)` returns a plain dict: the schema's defaults, then conf/config.yaml, then the recipe and the groups
+that were chosen, then the overrides. Overrides are Hydra's (`key=value`, `group=choice`);
+`stages.<stage_name>.key=value` changes one stage of the recipe. Recipes and groups are looked up in our conf/ and in
+the conf/ of the current directory; `recipe=path/to/file.yaml` names a file. Every problem is found before any is told.
 """
 
-import copy
-import dataclasses
-import math
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import axes
-from pipeline import config as settings
+from pipeline import algorithms, axes, hydra_files, schema, secrets
+from pipeline.config import Config, walk
 from pipeline.errors import ConfigError, nearest
-from pipeline.hydra_files import composed
-from pipeline.schedule import Schedule
+from pipeline.overlays import effective, stage_problems
+from pipeline.rules import broken_rules
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-SECRETS = re.compile(r"((^|_)(api_?key|password|passwd|secret)|(access|auth|api|bearer|hf)_?token|^token)$", re.I)
+OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are no config group
 
 
 def compose(overrides: list[str]) -> dict[str, Any]:
     """The whole configuration as plain dicts and lists, checked. Raises ConfigError with every problem found."""
-    axes.refuse(overrides)
-    for_stages = [o for o in overrides if o.lstrip("+~").startswith("stages.")]
-    config = _hydra(_allow_new_arguments(_known([o for o in overrides if o not in for_stages])))
-    for override in for_stages:
-        _override_stage(config, override)
-    problems = check(config)
+    problems: list[str] = []
+    known = groups()
+    plain = [parsed for o in overrides if (parsed := _understood(o, known, problems))]
+    composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")])
+    for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
+        _override_stage(composed, override, problems)
+    names = [str(entry.get("stage_name")) for entry in composed.stages]
+    config = schema.read(_resolved(composed, problems), Config, "", problems)
+    problems += stage_problems(config) + broken_rules(config) + secrets.problems_of(config)
     for stage in config["stages"]:
-        own = check(effective(config, stage)) + _stage_name_problems(stage["stage_name"])
+        own = broken_rules(effective(config, stage)) 
         problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]
     if problems:
-        distinct = list(dict.fromkeys(problems))
-        raise ConfigError("the configuration has problems:\n  " + "\n  ".join(distinct), distinct)
+        raise ConfigError.of("the configuration has problems:", [_by_name(p, names) for p in problems])
     return config
 
 
-def effective(config: dict, stage: dict) -> dict:
-    """The settings of one stage: the global ones with the stage's own merged over them, key by key."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    if not stage.get("stage_name"):
-        raise ConfigError(f"a stage of `stages` has no stage_name: {stage}")
-    own = {k: v for k, v in stage.items() if k != "stage_name"}
-    try:
-        merged = OmegaConf.merge(_schema(), {**config, "stages": []}, own)
-        return OmegaConf.to_container(merged, resolve=True)
-    except OmegaConfBaseException as error:
-        raise _explain(error, f"stage '{stage['stage_name']}'") from error
+def check(config: dict) -> list[str]:
+    """Every wrong value and every broken rule of a configuration as plain dicts, one line each."""
+    problems: list[str] = []
+    read = schema.read(config, Config, "", problems)
+    return problems + broken_rules(read) + secrets.problems_of(config)
 
 
-@cache
-def _schema():
-    from omegaconf import OmegaConf
+def _by_name(problem: str, names: list[str]) -> str:
+    """Stages are told by name, not by their position in the list."""
+    return re.sub(r"^(.*?'?)stages\.(\d+)\.", lambda m: f"stage '{names[int(m[2])]}': {m[1]}", problem)
 
-    return OmegaConf.structured(settings.Config)
+
+# -------------------------------------------------------------------------------------------------- where files lie
+
+
+def directories() -> list[Path]:
+    """The conf/ directories: ours, and that of the current directory when it is another one."""
+    own = Path.cwd() / "conf"
+    return [CONF, own] if own.is_dir() and own.resolve() != CONF else [CONF]
 
 
 def groups() -> dict[str, list[str]]:
-    """Config groups of conf/ and their choices. What Data-Juicer reads is in its own format, and none."""
-    found = (d for d in sorted(CONF.iterdir()) if d.is_dir() and d.name != "data_juicer")
-    return {d.name: sorted(f.stem for f in d.glob("*.yaml")) for d in found}
+    """Config groups and their choices. Raises ConfigError for a choice of the user's that is named like one of ours."""
+    found: dict[str, list[str]] = {}
+    for directory in directories():
+        for group in sorted(d for d in directory.iterdir() if d.is_dir() and d.name not in OTHER_FORMATS):
+            names = sorted(f.stem for f in group.glob("*.yaml"))
+            if twice := set(names) & set(found.get(group.name, [])):
+                raise ConfigError(f"{group / min(twice)}.yaml has the name of one of ours, conf/{group.name}/"
+                                  f"{min(twice)}.yaml. Rename it: it would never be read.")
+            if names:
+                found[group.name] = sorted([*found.get(group.name, []), *names])
+    return found
 
 
-def known_keys() -> list[str]:
-    return [key for key, _ in settings.walk()]
+# ---------------------------------------------------------------------------------------------------------- overrides
 
 
-def _known(overrides: list[str]) -> list[str]:
-    """Refuses overrides of keys that do not exist, before Hydra advises to append them."""
-    leaves = dict(settings.walk())
-    sections = {key.rsplit(".", n)[0] for key in leaves for n in range(1, key.count(".") + 1)}
-    problems = []
-    for override in overrides:
-        if "=" not in override or override.startswith("~"):
-            problems.append(f"'{override}' is no override; write key=value. (A setting cannot be deleted: give it "
-                            "another value, such as null.)")
-            continue
-        key, value = override.lstrip("+").split("=", 1)
-        if key in groups():
-            value = value.strip("'\"")
-            problems += [] if value in groups()[key] else [
-                f"unknown {key} '{value}'.{nearest(value, groups()[key])} Known: {', '.join(groups()[key])}."]
-            continue
-        free = any(key.startswith(k + ".") for k, f in leaves.items() if f.default is dataclasses.MISSING)
-        plain = re.sub(r"\.\d+(?=\.|$)", ".*", key)
-        if not (key in leaves or plain in leaves or key in sections or free):
-            problems.append(f"unknown key '{key}'.{nearest(key, [*leaves, *groups()])}")
-    if problems:
-        raise ConfigError("\n  ".join(problems) + "\n`ouro config show` prints every key.", problems)
-    return overrides
+def _understood(override: str, known: dict[str, list[str]], problems: list[str]) -> str | None:
+    """The override as Hydra is to be given it; None when it is none, which is then among the problems."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    if "=" not in override or override.startswith("~"):
+        problems.append(f"'{override}' is no override; write key=value. (A setting cannot be deleted: give it another "
+                        "value, such as null.)")
+        return None
+    if axes.has_several(override):
+        problems.append(f"'{override}' has several values; needed one. For a run of each: ouro run -m. A list is "
+                        "[1,2], and a text with commas goes in quotes.")
+        return None
+    key, value = override.lstrip("+").split("=", 1)
+    if key in known and not value.startswith("{"):
+        return _choice(key, value.strip("'\""), known, problems)
+    if not key.startswith("stages.") and not _exists(key):
+        problems.append(schema.unknown(key) if key.partition(".")[0] in dict(_sections()) else
+                        f"unknown key '{key}'.{nearest(key, [*(k for k, _ in walk()), *known])}")
+        return None
+    try:
+        OverridesParser.create().parse_override(override)
+    except HydraException as error:
+        problems.append(f"'{override}': " + re.sub(r"\n.*", "", str(error)))
+        return None
+    return "++" + override.lstrip("+")  # no key is appended: it exists in the schema, though perhaps in no file
 
 
-def _allow_new_arguments(overrides: list[str]) -> list[str]:
-    """`*_args.x=1` adds x: what goes in there is known to the function, not to the schema."""
-    free = [key for key, item in settings.walk() if item.type == dict[str, Any]]
-    return ["++" + o if any(o.startswith(k + ".") for k in free) else o for o in overrides]
+def _choice(group: str, value: str, known: dict[str, list[str]], problems: list[str]) -> str | None:
+    """`group=choice` for Hydra. A path of a recipe is read and given a name.
+
+    One of our algorithms is its name alone: what it is made of is filled in where nothing else is said.
+    """
+    if group == "algorithm" and value in algorithms.names():
+        return f"++algorithm.algorithm_type={value}"
+    if value in known[group]:
+        return f"{group}={value}"
+    if group == "recipe" and value.endswith((".yaml", ".yml")):
+        return f"{group}={_register(Path(value))}"
+    if group in dict(_sections()):
+        problems.append(f"unknown {group} '{value}'.{nearest(value, known[group])} Known: {', '.join(known[group])}; "
+                        f"or set a key of the section, {group}.key=value.")
+    else:
+        problems.append(f"unknown {group} '{value}'.{nearest(value, known[group])} Known: {', '.join(known[group])}; "
+                        "or the path of a .yaml file.")
+    return None
 
 
-def _hydra(overrides: list[str]) -> dict[str, Any]:
+def _register(path: Path) -> str:
+    """Makes a recipe file known to Hydra by a name. Raises ConfigError when it cannot be read as one."""
     import yaml
-    from hydra.errors import HydraException, OverrideParseException
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import DictConfig, OmegaConf
+
+    if not path.is_file():
+        raise ConfigError(f"recipe={path}: there is no such file (looked from {Path.cwd()}).")
+    try:
+        content = OmegaConf.load(path)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"recipe={path} is no YAML: {_flat(error)}") from error
+    if not isinstance(content, DictConfig) or not content:
+        raise ConfigError(f"recipe={path} holds no settings; needed a mapping of them, as in conf/recipe/.")
+    name = re.sub(r"\W", "_", str(path))
+    ConfigStore.instance().store(group="recipe", name=name, node=content, package="_global_")
+    return name
+
+
+def _exists(key: str) -> bool:
+    """Whether a dotted key is a setting, a section, an element of a list or an entry of free arguments."""
+    plain = re.sub(r"\.\d+(?=\.|$)", ".*", key)
+    for known, item in walk():
+        if plain == known or known.startswith(plain + "."):
+            return True
+        if plain.startswith(known + ".") and str(item.type).startswith("dict"):
+            return True
+        if plain == known + ".*" and str(item.type).startswith("list"):
+            return True
+    return False
+
+
+def _sections():
+    """(name, keys) of the sections of the schema."""
+    sections: dict[str, list[str]] = {}
+    for key, _ in walk():
+        if "." in key:
+            sections.setdefault(key.partition(".")[0], []).append(key)
+    return sections.items()
+
+
+def _override_stage(composed, override: str, problems: list[str]) -> None:
+    """Applies `stages.<name>.key=value` to the stage of that name."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
+
+    parsed = OverridesParser.create().parse_override(override)
+    _, name, *path = parsed.key_or_group.split(".")
+    names = [str(s.get("stage_name")) for s in composed.stages]
+    if name not in names or not path:
+        problems.append(f"'{override.lstrip('+')}': no stage '{name}' in this recipe.{nearest(name, names)} Stages: "
+                        f"{', '.join(names) or 'none'}.")
+        return
+    try:
+        OmegaConf.update(composed, ".".join(["stages", str(names.index(name)), *path]), parsed.value(), force_add=True)
+    except Exception as error:  # a key below a value that is no section: OmegaConf has no type for it
+        problems.append(f"stage '{name}': key '{'.'.join(path)}': {str(error).splitlines()[0]}")
+
+
+# -------------------------------------------------------------------------------------------------------------- Hydra
+
+
+def _hydra(overrides: list[str]):
+    """The composition as an OmegaConf container, interpolations unresolved, types unchecked."""
+    import yaml
+    from hydra.errors import HydraException
+    from omegaconf import open_dict
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        return OmegaConf.to_container(composed(CONF, tuple(groups()), _schema(), overrides), resolve=True)
-    except OmegaConfBaseException as error:
-        raise _explain(error, "conf/") from error
-    except HydraException as error:
-        cause = error.__cause__
-        if isinstance(cause, OmegaConfBaseException):
-            raise _explain(cause, "the configuration") from error
-        which = f"'{error.override}': " if isinstance(error, OverrideParseException) else ""
-        raise ConfigError(which + re.sub(r"\n.*--multirun.*", "", str(error))) from error
+        made = hydra_files.composed(directories(), schema.defaults(), overrides)
     except yaml.YAMLError as error:
-        raise ConfigError(f"a file of conf/ is no YAML: {error}") from error
+        raise ConfigError(f"a file of conf/ is no YAML: {_flat(error)}") from error
+    except (HydraException, OmegaConfBaseException) as error:
+        cause = error.__cause__ if isinstance(error.__cause__, (OmegaConfBaseException, yaml.YAMLError)) else error
+        raise ConfigError(f"the configuration cannot be composed: {_flat(cause)}") from error
+    with open_dict(made):
+        return made
 
 
-def _explain(error, where: str) -> ConfigError:
-    """OmegaConf's error in our words: the key, what is wrong, the nearest right key."""
-    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
-
-    key = getattr(error, "full_key", None) or getattr(error, "key", None) or "?"
-    if isinstance(error, (ConfigAttributeError, ConfigKeyError)):
-        return ConfigError(f"{where}: unknown key '{key}'.{nearest(str(key), known_keys())}")
-    return ConfigError(f"{where}: key '{key}': {str(error).splitlines()[0]}")
+def _flat(error: Exception) -> str:
+    """An error's message on one line: YAML's names file, line and column on several."""
+    return " ".join(str(error).split())
 
 
-def _override_stage(config: dict, override: str) -> None:
-    """Applies `stages.<name>.key=value` to the stage of that name."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
+def _resolved(composed, problems: list[str]) -> dict[str, Any]:
+    """Plain dicts and lists with every interpolation filled in; those of secrets stay (pipeline/secrets.py)."""
     from omegaconf import OmegaConf
 
-    try:
-        parsed = OverridesParser.create().parse_override(override)
-    except HydraException as error:
-        raise ConfigError(f"'{override}' is no override ({error}); write stages.<stage_name>.key=value.") from error
-    if parsed.is_delete():
-        raise ConfigError(f"'{override}': needed one value, stages.<stage_name>.key=value. A stage is left out by "
-                          "another list `stages`.")
-    _, name, *path = parsed.key_or_group.split(".")
-    names = [s.get("stage_name") for s in config["stages"]]
-    if name not in names or not path:
-        raise ConfigError(f"'{override}': no stage '{name}' in this recipe.{nearest(name, map(str, names))} "
-                          f"Stages: {', '.join(map(str, names))}.")
-    index = names.index(name)
-    stage = OmegaConf.create(copy.deepcopy(config["stages"][index]))
-    OmegaConf.update(stage, ".".join(path), parsed.value(), force_add=True)
-    config["stages"][index] = OmegaConf.to_container(stage)
+    return _fill(composed, OmegaConf.to_container(composed, resolve=False), "", problems)
 
 
-def _stage_name_problems(name: Any) -> list[str]:
-    if name == "all":
-        return ["stage_name='all': that rule is Snakemake's own; needed another name."]
-    if isinstance(name, str) and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
-        return []
-    return [f"stage_name={name!r}: needed a letter, then letters, digits and '_'; it names a rule and a directory."]
+def _fill(node, raw: Any, key: str, problems: list[str]) -> Any:
+    """node: an OmegaConf container, raw: the same as plain dicts and lists."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    pairs = raw.items() if isinstance(raw, dict) else enumerate(raw)
+    made = {}
+    for name, value in pairs:
+        full = f"{key}.{name}" if key else str(name)
+        if isinstance(value, (dict, list)):
+            made[name] = _fill(node[name], value, full, problems)
+        elif isinstance(value, str) and "${" in value and not secrets.is_secret(full):
+            try:
+                made[name] = _plain(node[name])
+            except (OmegaConfBaseException, RecursionError) as error:
+                problems.append(_unresolved(full, value, error))  # and left out: its default stands in
+        else:
+            made[name] = value
+    return made if isinstance(raw, dict) else list(made.values())
 
 
-def check(config: dict) -> list[str]:
-    """Every value outside its bounds or choices, and every rule between keys that is broken, one line each."""
-    problems = []
-    for key, item in settings.walk():
-        for name, value in _values(config, key):
-            problems += _check_one(name, value, item.metadata)
-    return problems + _rules(config) + _secrets(config)
+def _plain(value: Any) -> Any:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def _secrets(value: Any, key: str = "") -> list[str]:
-    """Settings that look like a secret: every one is frozen into files that are copied and shown."""
-    if isinstance(value, dict):
-        return [p for k, v in value.items() for p in _secrets(v, f"{key}.{k}" if key else str(k))]
-    if isinstance(value, list):
-        return [p for i, v in enumerate(value) for p in _secrets(v, f"{key}.{i}")]
-    if isinstance(value, str) and value and SECRETS.search(key.rsplit(".", 1)[-1]):
-        return [f"{key}: a secret does not go into a configuration, which is written to files. Put it into the "
-                "environment, where the code that needs it reads it."]
-    return []
-
-
-def _values(config: Any, key: str, prefix: str = ""):
-    """Values of a dotted key; `*` stands for every element of a list."""
-    head, _, rest = key.partition(".")
-    if head == "*":
-        for index, element in enumerate(config):
-            yield from _values(element, rest, f"{prefix}{index}.")
-    elif rest:
-        yield from _values(config[head], rest, f"{prefix}{head}.")
-    else:
-        yield prefix + head, config[head]
-
-
-def _check_one(key: str, value: Any, bounds: dict) -> list[str]:
-    if value is None:
-        return []
-    if isinstance(value, float) and not math.isfinite(value):
-        return [f"{key}={value}: needed a finite number."]
-    if bounds["names"] and ":" not in value and value not in bounds["names"]:
-        return [f"{key}={value}: needed one of {', '.join(bounds['names'])}, or package.module:function of your own."
-                + nearest(value, bounds["names"])]
-    if bounds["choices"] and value not in bounds["choices"]:
-        return [f"{key}={value}: needed one of {', '.join(map(str, bounds['choices']))}."
-                + nearest(str(value), map(str, bounds["choices"]))]
-    tests = (("ge", lambda b: value >= b, "at least"), ("gt", lambda b: value > b, "greater than"),
-             ("le", lambda b: value <= b, "at most"))
-    return [f"{key}={value}: needed {words} {bounds[name]}." for name, holds, words in tests
-            if bounds[name] is not None and not holds(bounds[name])]
-
-
-def _rules(c: dict) -> list[str]:
-    """Rules between keys."""
-    model, init = c["model"], c["model"]["init"]
-    problems = [f"{key}={c[key]!r}: needed letters, digits, '_', '-', '.', '+', '=' and ',', beginning with a letter, "
-                "a digit or '_'; it becomes a directory name." for key in ("project", "name")
-                if not re.fullmatch(r"\w[\w.,=+-]*", c[key])]
-    if init["enable"] and model["model_path"]:
-        problems.append("model.model_path and model.init.enable exclude each other: set one.")
-    if init["enable"] and init["hidden_size"] % (32 * init["num_attention_heads"]):
-        problems.append(f"model.init.hidden_size={init['hidden_size']}: needed a multiple of 32 x num_attention_heads "
-                        f"({init['num_attention_heads']}); the CPU attention kernels of vLLM know no smaller heads.")
-    if init["enable"] and init["num_attention_heads"] % init["num_key_value_heads"]:
-        problems.append("model.init.num_key_value_heads must divide model.init.num_attention_heads.")
-    needed = model["max_prompt_tokens"] + model["max_response_tokens"]
-    if model["max_model_len"] is not None and model["max_model_len"] < needed:
-        problems.append(f"model.max_model_len={model['max_model_len']}: prompt + response need {needed} tokens.")
-    budget = c["trainer"]["max_token_len_per_gpu"]
-    longest = model["max_model_len"] or needed
-    if budget < longest:
-        problems.append(f"trainer.max_token_len_per_gpu={budget}: a sequence is not cut, and the longest "
-                        f"(model.max_model_len, or prompt + response) has {longest} tokens.")
-    betas = c["algorithm"]["optimizer"]["betas"]
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        problems.append(f"algorithm.optimizer.betas={betas}: needed two numbers, at least 0 and less than 1.")
-    if c["algorithm"]["algorithm_type"] == "grpo":
-        problems += _rollout_rules(c)
-    if c["algorithm"]["algorithm_type"] != "sft" and (model["top_p"] != 1 or model["top_k"] != -1):
-        problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
-                        "ratios would be biased. Leave them at 1 and -1; evaluation sets have their own rollout_args.")
-    names = [taskset["name"] for taskset in c["buffer"]["explorer_input"]["eval_tasksets"]]
-    if len(set(names)) < len(names):
-        problems.append(f"buffer.explorer_input.eval_tasksets are named {', '.join(names)}: scores are told apart by "
-                        "name, so needed names that differ.")
-    if re.search(r"[{}]", c["checkpoint_root_dir"]):
-        problems.append(f"checkpoint_root_dir={c['checkpoint_root_dir']}: braces have a meaning to Snakemake; needed a "
-                        "path without.")
-    pipeline = c["data_processor"]["task_pipeline"]
-    if pipeline["generator"] and pipeline["inputs"]:
-        problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")
-    return problems
-
-
-def _rollout_rules(c: dict) -> list[str]:
-    """Rules for training on rollouts."""
-    algorithm, buffer, taskset = c["algorithm"], c["buffer"], c["buffer"]["explorer_input"]["taskset"]
-    problems = []
-    if algorithm["advantage_fn"] == "grpo" and algorithm["repeat_times"] < 2:
-        problems.append("algorithm.repeat_times=1: grpo compares the rollouts of a group, needed at least 2.")
-    if taskset["repeat_times"] not in (None, algorithm["repeat_times"]):
-        problems.append(f"buffer.explorer_input.taskset.repeat_times={taskset['repeat_times']}: rollouts to train on "
-                        f"follow algorithm.repeat_times={algorithm['repeat_times']}: set that.")
-    for name, value in taskset["rollout_args"].items():
-        if value not in (None, c["model"][name]):
-            problems.append(f"buffer.explorer_input.taskset.rollout_args.{name}={value}: rollouts to train on follow "
-                            f"model.{name}={c['model'][name]}, by which the trainer scores them: set that.")
-    explored = buffer["batch_size"] * algorithm["repeat_times"]
-    try:
-        Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)
-    except ConfigError as error:
-        problems.append(str(error))
-    return problems
-
-
-def mask_secrets(value: Any) -> Any:
-    """A copy with every value whose key names a secret shown as ***."""
-    if isinstance(value, dict):
-        return {k: "***" if SECRETS.search(str(k)) and v else mask_secrets(v) for k, v in value.items()}
-    return [mask_secrets(v) for v in value] if isinstance(value, list) else value
+def _unresolved(key: str, value: str, error: Exception) -> str:
+    """The line for an interpolation that leads nowhere, or in a circle."""
+    missing = re.search(r"Environment variable '(\w+)' not found", str(error))
+    if missing:
+        return (f"key '{key}' wants the environment variable {missing[1]}, which is not set. Set it, or give a "
+                f"default: ${{oc.env:{missing[1]},default}}.")
+    if isinstance(error, RecursionError) or "ecursive" in str(error):
+        return f"key '{key}': {value} leads in a circle."
+    return f"key '{key}': {value} cannot be filled in: {str(error).splitlines()[0]}"

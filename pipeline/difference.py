@@ -81,11 +81,11 @@ def says_how(key: str) -> bool:
 
 def told(a: Side, b: Side) -> list[str]:
     """The lines of the answer. Values that look like a secret are compared, and shown as ***."""
-    from pipeline.compose import mask_secrets
+    from pipeline.secrets import mask
     from pipeline.query import Answer, as_table
 
     keys = differing([a.config, b.config])
-    values = [flatten(mask_secrets(one.config)) for one in (a, b)]
+    values = [flatten(mask(one.config)) for one in (a, b)]
     rows = [(key, *(_value(v, key) for v in values)) for key in keys]
     lines = [as_table(Answer(["key", a.title, b.title], rows)).rsplit("\n", 1)[0]] if rows else ["no setting differs"]
     return [*lines, "", *_stages(a.stages, b.stages)]

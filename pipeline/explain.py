@@ -5,19 +5,21 @@ import json
 from types import UnionType
 from typing import Any
 
-from pipeline.compose import effective, groups, mask_secrets
+from pipeline.compose import groups
 from pipeline.config import walk
 from pipeline.errors import ConfigError, nearest
-from pipeline.plan import EXTERNAL, USES
+from pipeline.identity import EXTERNAL, USES
+from pipeline.overlays import effective, entries
 from pipeline.schedule import Schedule
+from pipeline.secrets import is_secret, mask
 
 
 def show(config: dict) -> str:
     """The configuration as YAML, secrets masked, below comments with the numbers that follow from it."""
     from omegaconf import OmegaConf
 
-    notes = [f"#   {line}" for overlay in config["stages"] for line in derived(config, overlay)]
-    yaml = OmegaConf.to_yaml(OmegaConf.create(mask_secrets(config)))
+    notes = [f"#   {line}" for overlay in entries(config) for line in derived(config, overlay)]
+    yaml = OmegaConf.to_yaml(OmegaConf.create(mask(config)))
     return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])
 
 
@@ -66,11 +68,11 @@ def explain(config: dict, key: str) -> str:
     if enclosing:  # a name that only the function knows
         return _setting(config, key, enclosing, leaves[enclosing])
     below = {k: f for k, f in leaves.items() if k.startswith(general + ".")}
-    if below:
-        width = max(map(len, below))
-        return "\n".join(f"{k:<{width}}  {f.metadata['doc']}" for k, f in below.items())
-    if key in groups():
-        return f"{key}: a choice among the files of conf/{key}/: {', '.join(groups()[key])}"
+    known = groups().get(key)
+    choices = [f"{key}=NAME chooses a file of conf/{key}/: {', '.join(known)}"] if known else []
+    if below or choices:
+        width = max(map(len, below), default=0)
+        return "\n".join([*choices, *(f"{k:<{width}}  {f.metadata['doc']}" for k, f in below.items())])
     known = [*leaves, *groups(), *{k.rsplit(".", n)[0] for k in leaves for n in range(1, k.count(".") + 1)}]
     last = [k for k in leaves if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     hint = f" Did you mean {' or '.join(repr(k) for k in last)}?" if last else nearest(key, known)
@@ -84,11 +86,10 @@ def _setting(config: dict, key: str, general: str, item) -> str:
         rows = [("entry of", general), *(r for r in rows if r[0] not in ("type", "default"))]
     if "*" not in key:
         rows.append(("value now", shown(_value(config, key))))
-        rows += [(f"in stage {s['stage_name']}", shown(_value(effective(config, s), key))) for s in config["stages"]
+        rows += [(f"in stage {s['stage_name']}", shown(_value(effective(config, s), key))) for s in entries(config)
                  if _value(effective(config, s), key) != _value(config, key)]
     width = max(len(name) for name, _ in rows)
-    masked = mask_secrets({key.rsplit(".", 1)[-1]: "x"}) != {key.rsplit(".", 1)[-1]: "x"}
-    rows = [(n, "***" if masked and (n == "value now" or n.startswith("in stage")) else v) for n, v in rows]
+    rows = [(n, "***" if is_secret(key) and (n == "value now" or n.startswith("in stage")) else v) for n, v in rows]
     return "\n".join([key, *(f"  {name:<{width}}  {value}" for name, value in rows if value)])
 
 
@@ -153,7 +154,7 @@ def _value(config: Any, key: str) -> Any:
             config = config[part]
         else:
             return "not given"  # an entry of free arguments
-    return mask_secrets(config)
+    return mask(config)
 
 
 def shown(value: Any) -> str:

@@ -26,7 +26,8 @@ def records(session, question: str, values: Sequence = ()) -> list[dict]:
 
 def step_columns(session, stage: str) -> dict[str, np.ndarray]:
     """The columns of a stage's steps, in order, as floats; null is NaN."""
-    done = session.execute("SELECT * EXCLUDE (run, stage) FROM steps WHERE stage = ? ORDER BY step", [stage])
+    columns = "* EXCLUDE (run, stage, statistics)"
+    done = session.execute(f"SELECT {columns} FROM steps WHERE stage = ? ORDER BY step", [stage])
     table = np.array(done.fetchall(), dtype=float).reshape(-1, len(done.description))
     return {column[0]: table[:, i] for i, column in enumerate(done.description)}
 

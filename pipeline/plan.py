@@ -1,107 +1,22 @@
-"""From a configuration to the stages of a run: their order, their identity, their directories.
+"""From a configuration to the stages of a run: which there are, in what order, and what each begins with.
 
-A stage's identity is the hash of the settings *it uses*, the identities of its inputs and the digests of the external
-files it reads and of the code that a setting names: an edited reward function, ours or the user's, is a new stage.
-It lives in `store/<name>-<hash>/`; a run is a view, `runs/<project>/<name>/`, of links into the store.
-So two runs that agree on a stage share it, nothing is ever overwritten, and a deleted directory is made again.
-A stage is handed only the settings in its identity and those marked `how`: it cannot read what it does not depend on.
+A run is a view, `runs/<project>/<name>/`, of links into the store (pipeline/identity.py). So two runs that agree on a
+stage share it, nothing is ever overwritten, and a deleted directory is made again.
 """
 
 import dataclasses
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline import files
-from pipeline.compose import CONF, effective
+from pipeline.algorithms import PAIR_TYPES
 from pipeline.config import walk
 from pipeline.errors import ConfigError, ModelError
-from pipeline.external import digest_code, digest_tree, digests, users_code
-from pipeline.records import FORMAT
-
-SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
-            "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
-            "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
-            "buffer.explorer_input.system_prompt", "buffer.explorer_input.default_workflow_type",
-            "buffer.explorer_input.default_reward_fn_type")
-
-# kind -> the settings that enter its identity (a prefix takes everything below it). `how` settings never do.
-USES = {
-    "tasks": ("seed", "data_processor.task_pipeline.generator", "data_processor.task_pipeline.generator_args",
-              "data_processor.task_pipeline.inputs", "data_processor.task_pipeline.split",
-              "data_processor.task_pipeline.format"),
-    "curate": ("data_processor.task_pipeline.config_path",),
-    "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
-    "train": ("seed", "algorithm.algorithm_type", "algorithm.optimizer", "buffer.batch_size", "buffer.total_epochs",
-              "buffer.total_steps", "buffer.explorer_input.system_prompt", "trainer.grad_clip", "model.dtype",
-              "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
-    "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
-            "buffer.total_steps", "buffer.explorer_input.taskset", "trainer.grad_clip", "synchronizer", *SAMPLING),
-    "evaluate": ("seed", "buffer.explorer_input.eval_tasksets", *SAMPLING),
-    "report": ("project", "name"),
-}
-
-# settings that name a file or directory whose content enters the identity
-EXTERNAL = {
-    "tasks": ("data_processor.task_pipeline.inputs",),
-    "curate": ("data_processor.task_pipeline.config_path",),
-}
-
-# kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
-CODE = {
-    "tasks": ("operators/generate.py",),
-    "curate": ("operators/curation.py", "operators/juicer.py", "operators/reward.py"),
-    "model": ("stages/model.py",),
-    "train": ("operators/loss.py",),
-    "rft": ("operators/advantage.py", "operators/loss.py", "operators/reward.py", "workflows/single_turn.py"),
-    "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
-}
-# say what a run is, not what a stage does
-RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep.max_points")
-
-HEAVY = ("train", "rft", "evaluate")
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One node of the DAG.
-
-    inputs: role -> directory of the stage (or, for role `model`, possibly an external model directory) it reads.
-    config: the settings it may read: those of its identity and the `how` settings, nested as in the configuration.
-    run: project/name of the run that asked for it (for metrics and messages; another run may share the stage).
-    """
-
-    run: str
-    name: str
-    kind: str
-    identity: str
-    root: str
-    inputs: dict[str, str]
-    config: dict[str, Any]
-
-    @property
-    def directory(self) -> str:
-        return os.path.normpath(os.path.join(self.root, "store", f"{self.name}-{self.identity}"))
-
-    @property
-    def manifest(self) -> str:
-        return os.path.join(self.directory, files.MANIFEST)
-
-    @property
-    def upstream(self) -> list[str]:
-        """Manifests of the stages it waits for."""
-        return [os.path.join(d, files.MANIFEST) for d in self.inputs.values() if files.in_store(d, self.root)]
-
-    @property
-    def error(self) -> str:
-        """Where its last failure is explained. (Snakemake deletes a rule's log first: stage.log must outlive that.)"""
-        return os.path.join(self.directory, "stage.error")
-
-    @property
-    def threads(self) -> int:
-        """CPU threads: engines and training take the whole machine, so that no two of them meet on it."""
-        return os.cpu_count() or 1 if self.kind in HEAVY else 1
+from pipeline.identity import Stage, is_below, make_stage, uses
+from pipeline.overlays import before, effective, entries
 
 
 @dataclass(frozen=True)
@@ -143,42 +58,87 @@ class Plan:
 def make_plan(config: dict[str, Any]) -> Plan:
     """The DAG of a composed configuration.
 
-    tasks -> curate -> the training stages in order, each on the model of the one before -> an evaluation of each ->
-    report. Raises DataError or ModelError when a file that is named does not exist.
+    tasks -> curate -> the training stages, each on the model of the nearest stage before it that made one -> an
+    evaluation of each -> report. Raises DataError or ModelError when a file that is named does not exist.
     """
-    root = os.path.normpath(config["checkpoint_root_dir"])
-    stages: list[Stage] = []
+    made = _Stages(config)
+    above: list[str] = []
+    for entry in entries(config):
+        made.add_training(entry, before(entry, above))
+        above.append(entry["stage_name"])
+    made.add("report", "report", config, {s.name: s.directory for s in made.stages})
+    return Plan(config["project"], config["name"], made.root, config, made.stages)
 
-    def add(name: str, kind: str, settings: dict, inputs: dict[str, str]) -> str:
-        if any(s.name == name for s in stages):
+
+class _Stages:
+    """The stages of a plan while it grows."""
+
+    def __init__(self, config: dict):
+        self.config = config
+        self.root = os.path.normpath(config["checkpoint_root_dir"])
+        self.stages: list[Stage] = []
+        self.parents: dict[str, list[str]] = {}  # training stage -> those it comes after
+        self.models: dict[str, str] = {}  # training stage -> directory with the model it makes
+
+    def add(self, name: str, kind: str, settings: dict, inputs: dict[str, str], waits: tuple[str, ...] = ()) -> str:
+        """Adds a stage; returns its directory."""
+        if any(s.name == name for s in self.stages):
             raise ConfigError(f"two stages are called '{name}'; stage names must differ (reserved: tasks, curate, "
                               "model, report, evaluate_<stage>).")
-        stages.append(_stage(name, kind, settings, inputs, root))
-        return stages[-1].directory
+        self.stages.append(make_stage(name, kind, settings, inputs, self.root, waits))
+        return self.stages[-1].directory
 
-    tasks = add("tasks", "tasks", config, {})
-    curated = add("curate", "curate", config, {"tasks": tasks})
-    model = add("model", "model", config, {}) if config["model"]["init"]["enable"] else _model_directory(config)
-    for overlay in config["stages"]:
-        settings, name = effective(config, overlay), overlay["stage_name"]
-        kind = "train" if settings["algorithm"]["algorithm_type"] == "sft" else "rft"
-        _refuse_unread(overlay, kind)
-        model = add(name, kind, settings, {"tasks": curated, "model": model})
+    def shared(self, kind: str, settings: dict, inputs: dict[str, str], owner: str) -> str:
+        """The directory of the stage of this kind and identity; another one, made for `owner`, bears its name too."""
+        wanted = make_stage(kind, kind, settings, inputs, self.root)
+        for stage in self.stages:
+            if (stage.kind, stage.identity) == (kind, wanted.identity):
+                return stage.directory
+        return self.add(f"{kind}_{owner}" if any(s.kind == kind for s in self.stages) else kind, kind, settings, inputs)
+
+    def add_training(self, entry: dict, parents: list[str]) -> None:
+        """One entry of `stages`, with the data and the start that it needs, and the evaluation of what it makes."""
+        name, settings = entry["stage_name"], effective(self.config, entry)
+        algorithm_type = settings["algorithm"]["algorithm_type"]
+        kind = "train" if algorithm_type in ("sft", *PAIR_TYPES) else "rft"
+        _refuse_unread(entry, kind, algorithm_type)
+        data = {**settings, "seed": self.config["seed"]}  # another seed trains anew, on the same tasks
+        tasks = self.shared("tasks", data, {}, name)
+        curated = self.shared("curate", data, {"tasks": tasks}, name)
+        start = self._start(entry, settings, parents)
+        waits = tuple(d for parent in parents if (d := self.models[parent]) != start)
+        self.parents[name] = parents
+        self.models[name] = self.add(name, kind, settings, {"tasks": curated, "model": start}, waits)
         if settings["buffer"]["explorer_input"]["eval_tasksets"]:
-            add(f"evaluate_{name}", "evaluate", settings, {"tasks": curated, "model": model})
-    add("report", "report", config, {s.name: s.directory for s in stages})
-    return Plan(config["project"], config["name"], root, config, stages)
+            self.add(f"evaluate_{name}", "evaluate", settings, {"tasks": curated, "model": self.models[name]})
+
+    def _start(self, entry: dict, settings: dict, parents: list[str]) -> str:
+        """The model that a stage begins with: one it names itself, else that of the nearest stage before it."""
+        own = entry.get("model", {})
+        if "model_path" in own or "init" in own:
+            return self._model(settings, entry["stage_name"])
+        if not parents:
+            start = {**settings, "model": self.config["model"], "seed": self.config["seed"]}
+            return self._model(start, entry["stage_name"], settings["model"])
+        return self.models[parents[0]]
+
+    def _model(self, settings: dict, owner: str, limits: dict | None = None) -> str:
+        """limits: the section `model` that says how long sequences are, when it is another one."""
+        if settings["model"]["init"]["enable"]:
+            return self.shared("model", settings, {}, owner)
+        return _model_directory(settings["model"]["model_path"], limits or settings["model"])
 
 
-def _refuse_unread(overlay: dict, kind: str) -> None:
-    """Raises ConfigError for a setting of one stage that neither it nor its evaluation would ever read."""
-    read = (*USES[kind], *USES["evaluate"])
-    how = {key for key, item in walk() if item.metadata["how"]} - set(RUN_WIDE)
-    for key in dict(walk()):
-        if "*" in key or key in how or _is_below(key, read) or not _has(overlay, key):
-            continue
-        raise ConfigError(f"stages.{overlay['stage_name']}.{key}: a stage of this kind does not read it, so it would "
-                          f"change nothing. Set {key} for the whole run.")
+def _refuse_unread(entry: dict, kind: str, algorithm_type: str) -> None:
+    """Raises ConfigError for settings of one stage that nothing made for it would ever read."""
+    kinds = (kind, "evaluate", "tasks", "curate", "model")
+    read = (*(key for k in kinds for key in uses(k, algorithm_type)), "model.model_path")
+    how = {key for key, item in walk() if item.metadata["how"]}
+    lost = [key for key in dict(walk()) if "*" not in key and key not in how and not is_below(key, read)
+            and _has(entry, key)]
+    if lost:
+        raise ConfigError(f"stage '{entry['stage_name']}' does not read {', '.join(lost)}: it would change nothing "
+                          "there. Take it out, or set it where it is read.")
 
 
 def _has(nest: Any, key: str) -> bool:
@@ -189,33 +149,18 @@ def _has(nest: Any, key: str) -> bool:
     return True
 
 
-def _stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str) -> Stage:
-    paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
-    used = _select(
-        settings, lambda key, item: not item.metadata["how"] and key not in paths and _is_below(key, USES[kind])
-    )
-    how = _select(settings, lambda key, item: item.metadata["how"] or key in paths)
-    external = {key: digests(_get(settings, key), root) for key in paths}
-    external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
-    external |= {name: digest_code(name) for name in users_code(used)}
-    upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))
-                for role, d in inputs.items()}
-    content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
-    run = f"{settings['project']}/{settings['name']}"
-    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _merge(used, how))
-
-
-def _model_directory(config: dict) -> str:
-    path = config["model"]["model_path"]
+def _model_directory(path: str | None, limits: dict) -> str:
+    """A Hugging Face directory of the user's. limits: the section `model` of who will use it."""
     if not path:
         raise ConfigError("no model: set model.model_path to a Hugging Face directory, or model.init.enable=true.")
     if not (Path(path) / "config.json").is_file():
+        hub = re.fullmatch(r"[\w.-]+/[\w.-]+", path)
+        fetch = f" From the Hugging Face hub: hf download {path} --local-dir models/{path}" if hub else ""
         raise ModelError(f"model.model_path={path}: no config.json there; needed a Hugging Face model directory "
-                         "(config.json, *.safetensors, tokenizer files).")
+                         f"(config.json, *.safetensors, tokenizer files).{fetch}")
     if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ModelError(f"model.model_path={path}: the model has no tokenizer (tokenizer.json or "
                          "tokenizer_config.json); copy the tokenizer files of the base model there.")
-    limits = config["model"]
     room = files.read_json(Path(path) / "config.json").get("max_position_embeddings")
     longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
     if isinstance(room, int) and room < longest:
@@ -223,33 +168,3 @@ def _model_directory(config: dict) -> str:
                           f"model.max_model_len, or prompt + response, is {longest}. Shorten "
                           "model.max_prompt_tokens or model.max_response_tokens.")
     return path
-
-
-def _is_below(key: str, prefixes: tuple[str, ...]) -> bool:
-    return any(key == p or key.startswith(p + ".") for p in prefixes)
-
-
-def _select(config: dict, wanted) -> dict:
-    """The part of a configuration whose settings satisfy `wanted(key, field)`, nested as before."""
-    chosen: dict = {}
-    for key, item in walk():
-        if "*" not in key and wanted(key, item):
-            *parents, leaf = key.split(".")
-            target = chosen
-            for parent in parents:
-                target = target.setdefault(parent, {})
-            target[leaf] = _get(config, key)
-    return chosen
-
-
-def _get(config: dict, key: str) -> Any:
-    for part in key.split("."):
-        config = config[part]
-    return config
-
-
-def _merge(a: dict, b: dict) -> dict:
-    merged = dict(a)
-    for key, value in b.items():
-        merged[key] = _merge(a[key], value) if isinstance(a.get(key), dict) and isinstance(value, dict) else value
-    return merged

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from pipeline import files
+from pipeline import files, secrets
 from pipeline.config import walk
 from pipeline.errors import OuroError, StageError
 
@@ -114,7 +114,7 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
         if files.in_store(path, spec["root"]) and not files.is_complete(path):
             raise StageError(f"input '{role}' is not complete: {path} has no {files.MANIFEST}. Make it first: "
                              f"{again(path)}")
-    config = namespace(spec["config"])
+    config = namespace(secrets.reveal(spec["config"]))
     log = open_log(directory / log_name, spec["name"], config.log.level, terminal)
     return Context(spec["run"], spec["name"], spec["identity"], directory, config, inputs, log)
 

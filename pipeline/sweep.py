@@ -16,7 +16,8 @@ from pipeline.compose import compose
 from pipeline.config import Sweep as Settings
 from pipeline.errors import ConfigError, OuroError
 from pipeline.launch import checked_plan
-from pipeline.plan import Plan, Stage
+from pipeline.identity import Stage
+from pipeline.plan import Plan
 
 SWEEP = "sweep.json"
 MOST_NAMED = 4  # points named beside a problem
@@ -127,11 +128,11 @@ def _refuse(results: list, chosen: list[tuple]) -> None:
     concerned: dict[str, list[str]] = {}
     for result, (_, differs) in zip(results, chosen, strict=True):
         if isinstance(result, OuroError):
-            for problem in getattr(result, "problems", [str(result)]):
+            for problem in getattr(result, "problems", ()) or [str(result)]:
                 concerned.setdefault(problem, []).append(axes.told(differs))
     if concerned:
         lines = [f"{problem}{_which(points, len(chosen))}" for problem, points in concerned.items()]
-        raise ConfigError("the sweep has problems:\n  " + "\n  ".join(lines), lines)
+        raise ConfigError.of("the sweep has problems:", lines)
 
 
 def _which(points: list[str], number: int) -> str:

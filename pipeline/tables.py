@@ -82,6 +82,7 @@ LOCATIONS = {
     "rejected": "rejected.parquet",
     "experience": "experience/step=*/*.parquet",
     "trained": "trained/step=*.parquet",
+    "reference": "reference/step=*.parquet",
     "steps": "steps/step=*.parquet",
     "rollouts": "rollouts/step=*.parquet",
     "samples": "samples.parquet",

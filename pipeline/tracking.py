@@ -20,11 +20,11 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from pipeline import files
-from pipeline.compose import mask_secrets
 from pipeline.errors import ConfigError, nearest, pick
 from pipeline.metrics import score_metrics, step_metrics
 from pipeline.process import Context
 from pipeline.records import Score, Step
+from pipeline.secrets import mask
 
 FLUSH_SECONDS = 3.0
 LAST_FLUSH_SECONDS = 30.0  # how long the end of a stage waits for a slow monitor
@@ -120,7 +120,11 @@ def open_tracker(context: Context) -> Iterator[NoTracker]:
     Open it in the process that logs, after any fork: it has a thread.
     """
     kind = context.config.monitor.monitor_type
-    check_monitor(kind, context.config.monitor.monitor_args)
+    arguments = context.config.monitor.monitor_args
+    check_monitor(kind, arguments)
+    for name, variable in MONITORS[kind][3].items():  # the libraries read their secrets there
+        if name in arguments:
+            os.environ[variable] = str(arguments[name])
     tracker = NoTracker() if kind == "none" else Tracker(SINKS[kind](context), context.log)
     failed = True
     try:
@@ -131,15 +135,15 @@ def open_tracker(context: Context) -> Iterator[NoTracker]:
 
 
 def check_monitor(kind: str, arguments: dict[str, Any]) -> None:
-    """Refuses a monitor that is not installed, an unknown argument, and a secret in a file."""
+    """Refuses a monitor that is not installed, an unknown argument, and an address with a secret in it."""
     module, install, known, secrets = pick(MONITORS, kind, "monitor.monitor_type")
     for name, value in arguments.items():
         if name in secrets:
-            raise ConfigError(f"monitor.monitor_args.{name}: secrets are not kept in configuration files. Remove it "
-                              f"and set the environment variable {secrets[name]}.")
+            continue
         if name not in known:
-            raise ConfigError(f"monitor.monitor_args.{name}: unknown for monitor_type={kind}.{nearest(name, known)} "
-                              f"Known: {', '.join(known) or 'none'}.")
+            every = [*known, *secrets]
+            raise ConfigError(f"monitor.monitor_args.{name}: unknown for monitor_type={kind}.{nearest(name, every)} "
+                              f"Known: {', '.join(every) or 'none'}.")
         address = _address(name, value)
         if address.username or address.password:  # a token is often the user's name
             raise ConfigError(f"monitor.monitor_args.{name}: the address holds a user name or a password. Take it out "
@@ -173,7 +177,7 @@ MONITORS: dict[str, tuple[str | None, str, tuple[str, ...], dict[str, str]]] = {
 def stage_settings(context: Context) -> dict[str, str]:
     """The stage's settings as flat `section.key` -> text, secrets masked, without the monitor's own."""
     spec = files.read_json(context.directory / "stage.json")["config"]
-    return dict(_flat({k: v for k, v in mask_secrets(spec).items() if k != "monitor"}))
+    return dict(_flat({k: v for k, v in mask(spec).items() if k != "monitor"}))
 
 
 def _flat(value: dict, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from pipeline.algorithms import filled
 from pipeline.compose import compose
 
 # 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters. Weights every step.
@@ -35,5 +36,9 @@ def changed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def overridden(*overrides: str) -> dict[str, Any]:
-    """The same, from `key=value` words: without Hydra, so that each test may have its own settings in no time."""
-    return changed({key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in overrides)})
+    """The same, from `key=value` words, with the algorithm's parts filled in, as a stage is handed them.
+
+    Without Hydra, so that each test may have its own settings in no time.
+    """
+    config = changed({key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in overrides)})
+    return {**config, "algorithm": filled(config["algorithm"])}

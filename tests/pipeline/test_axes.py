@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline import axes
+from pipeline.compose import compose
 from pipeline.errors import ConfigError
 
 
@@ -71,7 +72,7 @@ def test_a_billion_points_are_counted_without_listing_them():
     (["seed=1,2", "seed=3"], "'seed=1,2' and 'seed=3' set the same key"),
     (["seed=range(5,1)"], "stands for no value at all"),
     (["seed=range(1,5,step=0)"], "a step of 0 never arrives"),
-    (["recipe=glob(x*)"], "glob chooses among the files of a group of conf/, which are recipe: countdown"),
+    (["recipe=glob(x*)"], "glob chooses among the files of a group of conf/, which are algorithm: "),
 ])
 def test_what_is_no_axis_is_refused_with_a_sentence(words, said):
     assert said in refused(*words)
@@ -84,10 +85,11 @@ def test_all_bad_axes_are_told_at_once():
     assert "seed" not in message
 
 
-@pytest.mark.parametrize("word", ["seed=1,2", "recipe=glob(*)", "stages.rft.seed=1,2", "seed=range(1,3)"])
+@pytest.mark.parametrize("word", ["seed=1,2", "recipe=glob(*)", "stages.rft.seed=1,2", "seed=range(1,3)",
+                                  "algorithm=grpo,ppo"])
 def test_several_values_where_one_is_needed_are_answered_with_the_option(word):
-    with pytest.raises(ConfigError, match=r"stands for several values; needed one.*`ouro run -m`"):
-        axes.refuse(["name=x", word])
+    with pytest.raises(ConfigError, match=r"has several values; needed one. For a run of each: ouro run -m"):
+        compose(["name=x", word])
 
 
 # ------------------------------------------------------------------------------------------------------------- names

@@ -6,11 +6,13 @@ from operators.advantage import ADVANTAGES
 from operators.generate import GENERATORS
 from operators.loss import POLICY_LOSSES
 from operators.reward import REWARDS
-from pipeline.compose import check, compose, effective, groups, mask_secrets
+from pipeline.compose import check, compose, groups
 from pipeline.config import REWARDS as REWARD_NAMES
 from pipeline.config import WORKFLOWS as WORKFLOW_NAMES
 from pipeline.config import walk
 from pipeline.errors import ConfigError
+from pipeline.overlays import effective
+from pipeline.secrets import mask
 from tests.configs import changed, composed
 from workflows.single_turn import WORKFLOWS
 
@@ -48,11 +50,10 @@ def test_a_stage_has_the_settings_of_all_with_its_own_merged_in_key_by_key():
 
 
 def test_one_stage_can_be_changed():
-    config = compose(["stages.sft.algorithm.optimizer.lr=2e-3", "stages.rft.seed=7", "stages.rft.name=other"])
+    config = compose(["stages.sft.algorithm.optimizer.lr=2e-3", "stages.rft.seed=7"])
     sft, rft = (effective(config, stage) for stage in config["stages"])
     assert (sft["algorithm"]["optimizer"]["lr"], sft["algorithm"]["optimizer"]["lr_warmup_steps"]) == (2e-3, 10)
     assert (sft["seed"], rft["seed"]) == (1, 7)
-    assert rft["name"] == "other"
 
 
 def test_arguments_of_functions_are_free():
@@ -124,7 +125,7 @@ def test_several_unknown_keys_come_at_once():
 @pytest.mark.parametrize(("key", "value", "bound"), [
     ("model.top_p", 1.5, "model.top_p=1.5: needed at most 1"), ("cluster.node_num", 2, "needed at most 1"),
     ("algorithm.repeat_times", 0, "algorithm.repeat_times=0: needed at least 1"),
-    ("algorithm.algorithm_type", "grop", "needed one of sft, grpo. Did you mean 'grpo'?"),
+    ("algorithm.algorithm_type", "grop", "Did you mean 'grpo'?"),
     ("algorithm.advantage_fn", "gpro", "Did you mean 'grpo'?"), ("algorithm.policy_loss_fn", "pppo", "'ppo'?"),
     ("buffer.explorer_input.default_reward_fn_type", "contdown_reward", "Did you mean 'countdown_reward'?"),
     ("buffer.explorer_input.default_workflow_type", "simpel", "or package.module:function of your own"),
@@ -142,7 +143,8 @@ def test_a_value_of_a_stage_outside_its_bounds():
 
 
 @pytest.mark.parametrize(("override", "key"), [
-    ("seed=abc", "seed"), ("seed=null", "seed"), ("algorithm=grpo", "algorithm"), ("stages.rft.seed=abc", "seed"),
+    ("seed=abc", "seed"), ("seed=null", "seed"), ("stages.rft.seed=abc", "seed"),
+    ("algorithm={optimizer: 3}", "algorithm.optimizer"),
     ("stages.rft.algorithm.repeat_times.x=4", "algorithm.repeat_times")])
 def test_a_value_of_the_wrong_type_names_the_key(override, key):
     assert f"key '{key}'" in refused(override)
@@ -150,10 +152,9 @@ def test_a_value_of_the_wrong_type_names_the_key(override, key):
 
 def test_a_missing_variable_of_the_environment_is_named(monkeypatch):
     monkeypatch.delenv("OURO_TEST_NAME", raising=False)
-    for override in ("name=${oc.env:OURO_TEST_NAME}", "stages.rft.name=${oc.env:OURO_TEST_NAME}"):
+    for override in ("name=${oc.env:OURO_TEST_NAME}", "stages.rft.log.level=${oc.env:OURO_TEST_NAME}"):
         message = refused(override)
-        assert "OURO_TEST_NAME" in message
-        assert "'name'" in message
+        assert f"'{override.split('=')[0].split('.', 2)[-1]}' wants the environment variable OURO_TEST_NAME" in message
 
 
 @pytest.mark.parametrize("override", ["seed", "=3", "~seed", "seed=1,2", "stages.rft", "stages.rft.seed=1,2",
@@ -222,6 +223,99 @@ def test_a_composed_configuration_has_no_problem():
 
 def test_secrets_are_masked_and_what_only_sounds_like_one_is_not():
     given = {"a": [{"api_key": "x", "max_prompt_tokens": 5}], "HF_TOKEN": "y", "password": None, "stop_token": "z"}
-    assert mask_secrets(given) == {
+    assert mask(given) == {
         "a": [{"api_key": "***", "max_prompt_tokens": 5}], "HF_TOKEN": "***", "password": None, "stop_token": "z"}
     assert given["a"][0]["api_key"] == "x"
+
+
+# ------------------------------------------------------------------------------------------------------ user's files
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A directory of the user's with a conf/ of its own, as the current one."""
+    monkeypatch.chdir(tmp_path)
+    for group in ("recipe", "trainer"):
+        (tmp_path / "conf" / group).mkdir(parents=True)
+    return tmp_path
+
+
+RECIPE = "# @package _global_\nname: mine\nmodel: {init: {enable: true}}\nbuffer: {batch_size: 3}\n"
+
+
+def test_recipes_and_groups_of_the_users_own_are_found_below_the_current_directory(project):
+    (project / "conf/recipe/mine.yaml").write_text(RECIPE)
+    (project / "conf/trainer/small.yaml").write_text("max_token_len_per_gpu: 4000\n")
+    config = compose(["recipe=mine", "trainer=small"])
+    assert (config["name"], config["buffer"]["batch_size"], config["trainer"]["max_token_len_per_gpu"]) == (
+        "mine", 3, 4000)
+    assert "Known: countdown, mine" in refused("recipe=mien")
+    assert "unknown trainer 'smal'. Did you mean 'small'?" in refused("trainer=smal")
+
+
+def test_a_choice_of_a_group_wins_over_the_recipe_and_an_override_over_both(project):
+    (project / "conf/recipe/mine.yaml").write_text(RECIPE + "trainer: {grad_clip: 3, max_token_len_per_gpu: 5000}\n")
+    (project / "conf/trainer/small.yaml").write_text("max_token_len_per_gpu: 4000\ngrad_clip: 2\n")
+    trainer = compose(["recipe=mine", "trainer=small", "trainer.grad_clip=1"])["trainer"]
+    assert (trainer["max_token_len_per_gpu"], trainer["grad_clip"]) == (4000, 1.0)
+
+
+def test_a_recipe_of_the_users_does_not_hide_behind_one_of_ours(project):
+    (project / "conf/recipe/countdown.yaml").write_text(RECIPE)
+    assert "countdown.yaml has the name of one of ours" in refused()
+
+
+def test_a_recipe_can_be_a_file_anywhere(project):
+    (project / "x").mkdir()
+    (project / "x" / "my own.yaml").write_text(RECIPE)
+    assert compose(["recipe='x/my own.yaml'"])["name"] == "mine"
+    assert "recipe=x/no.yaml: there is no such file" in refused("recipe=x/no.yaml")
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("name: [1, 2\nseed: 3\n", "line 2, column"), ("seed: 1\nname: a\nseed: 2\n", "line 3, column 1"),
+    ("name: x\n  seed: 2\n", "line 2, column"), ("- a\n- b\n", "holds no settings"), ("", "holds no settings"),
+    ("nmae: x\n", "unknown key 'nmae'. Did you mean 'name'?"), ("buffer: 3\n", "key 'buffer': needed a mapping"),
+])
+def test_a_broken_recipe_names_the_file_or_the_key(project, text, words):
+    (project / "bad.yaml").write_text(text)
+    assert words in refused("recipe=bad.yaml")
+    if text:  # a recipe of conf/ may be empty
+        (project / "conf/recipe/bad.yaml").write_text("# @package _global_\n" + text)
+        message = refused("recipe=bad")
+        assert "bad.yaml" in message or "recipe/bad" in message or words in message
+
+
+def test_settings_that_name_each_other_in_a_circle_are_named():
+    message = refused("name=${project}", "project=${name}")
+    assert "key 'name': ${project} leads in a circle." in message
+    assert "key 'project': ${name} leads in a circle." in message
+
+
+def test_a_setting_may_take_the_value_of_another():
+    assert compose(["name=${project}_${seed}", "seed=4"])["name"] == "ouroboros_4"
+    assert compose(["name=${oc.env:OURO_NOT_SET,fallback}"])["name"] == "fallback"
+
+
+def test_unknown_keys_wrong_types_bounds_and_rules_come_at_once():
+    message = refused("seeed=1", "seed=abc", "trainer.zero_stage=7", "stages.sft.buffer.batch_size=0",
+                      "stages.rft.buffer.train_batch_size=100", "stages.rft.algorithm.repeat_tims=4")
+    for words in ("unknown key 'seeed'", "key 'seed': needed a whole number, found the text 'abc'",
+                  "trainer.zero_stage=7: needed one of", "stage 'sft': buffer.batch_size=0: needed at least 1",
+                  "stage 'rft': buffer.train_batch_size=100 neither divides",
+                  "stage 'rft': unknown key 'algorithm.repeat_tims'"):
+        assert message.count(words) == 1
+
+
+@pytest.mark.parametrize(("group", "choice"), [(g, c) for g, names in groups().items() for c in names if g != "recipe"])
+def test_every_shipped_choice_of_a_group_composes_and_stays_in_its_section(group, choice, monkeypatch):
+    monkeypatch.setenv("OURO_MODEL", "models/x")
+    before = composed()
+    small = ["model.max_prompt_tokens=24", "model.max_response_tokens=12"]
+    after = compose([f"{group}={choice}", *small, *(["stages=[]"] if choice == "sft" else [])])
+    assert all(after[key] == before[key] for key in before if key not in (group, "stages"))
+
+
+def test_a_group_is_a_section_of_the_schema():
+    sections = {key.partition(".")[0] for key, _ in walk() if "." in key}
+    assert set(groups()) - {"recipe"} <= sections

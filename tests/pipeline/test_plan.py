@@ -89,6 +89,63 @@ def test_a_stage_name_twice_is_refused(tmp_path, name):
         planned(tmp_path, stages)
 
 
+# ------------------------------------------------------------------------------------------------------- their order
+
+
+def reads(root: Path, stages: list, values: dict | None = None) -> dict[str, dict[str, str]]:
+    """stage -> {role: name of the stage whose directory it reads}, waits under `waits`."""
+    plan = planned(root, {"stages": stages, EVALS: [], **(values or {})})
+    names = {s.directory: s.name for s in plan.stages}
+    made = {s.name: {role: names.get(d, d) for role, d in s.inputs.items()} for s in plan.stages}
+    for stage in plan.stages:
+        if stage.waits:
+            made[stage.name]["waits"] = ",".join(names[d] for d in stage.waits)
+    return made
+
+
+SFT = {"algorithm": {"algorithm_type": "sft"}}
+
+
+def test_a_recipe_without_stages_is_one_stage(tmp_path):
+    assert reads(tmp_path, [])["rft"] == {"tasks": "curate", "model": "model"}
+    assert "sft" in reads(tmp_path, [], {"algorithm.algorithm_type": "sft"})
+
+
+def test_stages_may_branch_and_join(tmp_path):
+    """sft -> (low, high), both on sft's model; last on that of the first it names, and it waits for the other."""
+    found = reads(tmp_path, [
+        {"stage_name": "sft", **SFT}, {"stage_name": "low", "algorithm": {"optimizer": {"lr": 1e-5}}},
+        {"stage_name": "high", "after": "sft"}, {"stage_name": "last", "after": ["high", "low"]},
+        {"stage_name": "alone", "after": []}])
+    assert found["low"]["model"] == found["high"]["model"] == "sft"
+    assert "waits" not in found["high"]
+    assert (found["last"]["model"], found["last"]["waits"]) == ("high", "low")
+    assert found["alone"] == {"tasks": "curate", "model": "model"}
+
+
+def test_a_stage_may_bring_its_own_model_and_its_own_tasks(tmp_path):
+    found = reads(tmp_path, [
+        {"stage_name": "first", **SFT},
+        {"stage_name": "wide", "model": {"init": {"hidden_size": 128}}},
+        {"stage_name": "more", "data_processor": {"task_pipeline": {"generator_args": {"tasks": 9}}}}])
+    assert found["wide"] == {"tasks": "curate", "model": "model_wide", "waits": "first"}
+    assert found["more"] == {"tasks": "curate_more", "model": "wide"}
+    assert found["curate_more"] == {"tasks": "tasks_more"}
+
+
+def test_another_seed_of_a_stage_trains_anew_on_the_same_tasks(tmp_path):
+    assert re_run(tmp_path, {"stages.rft.seed": 7}) == {"rft", "evaluate_rft", "report"}
+
+
+def test_what_a_stage_waits_for_is_not_in_its_identity(tmp_path):
+    def of(after):
+        plan = planned(tmp_path, {"stages": [{"stage_name": "a", **SFT}, {"stage_name": "b", **SFT, "after": []},
+                                             {"stage_name": "c", "after": after}]})
+        return next(s.identity for s in plan.stages if s.name == "c")
+
+    assert of(["a", "b"]) == of("a") == of(["a"])
+
+
 # -------------------------------------------------------------------------------------------------------- identities
 
 
@@ -222,12 +279,10 @@ def test_our_own_code_that_settings_name_counts_where_it_is_used(tmp_path, monke
     assert re_run(tmp_path, {}) == expected
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("model.init.hidden_size", 128), ("data_processor.task_pipeline.config_path", "/nope.yaml"), ("name", "other"),
-    ("checkpoint_root_dir", "/nope"), ("data_processor.task_pipeline.generator_args", {"tasks": 9})])
-def test_a_setting_that_a_stage_does_not_read_is_refused_there(tmp_path, key, value):
-    with pytest.raises(ConfigError, match=rf"stages\.rft\.{key}: a stage of this kind does not read it"):
-        planned(tmp_path, {f"stages.rft.{key}": value})
+def test_settings_that_a_stage_does_not_read_are_refused_there(tmp_path):
+    values = {"stages.sft.synchronizer.sync_interval": 2, "stages.sft.buffer.train_batch_size": 9}
+    with pytest.raises(ConfigError, match=r"'sft' does not read buffer\.train_batch_size, synchronizer\.sync_int"):
+        planned(tmp_path, values)
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all:f", "nowhere.at.all:f", "sys:exit", "pipeline..x:f"])

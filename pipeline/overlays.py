@@ -1,0 +1,81 @@
+"""The stages of a recipe: partial configurations over the global one, merged key by key, in an order or a DAG.
+
+An entry of `stages` is {stage_name, after, and any settings}. Without `after` a stage comes after the one above it;
+`after: [a, b]` names others above it, `after: []` none. The rest is merged over the global settings: sections key by
+key, lists as a whole. Arguments (`*_args`) belong to the function that they stand beside: where a stage names another
+function, only its own count.
+"""
+
+import re
+from typing import Any
+
+from pipeline import schema
+from pipeline.algorithms import filled, functions
+from pipeline.config import Config
+
+ITS_OWN = ("stage_name", "after")  # what an entry says besides settings
+RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep")  # say what a run is, not what a stage does
+
+
+def entries(config: dict) -> list[dict]:
+    """The stages of a run. A recipe without any is one stage: what the global settings say."""
+    if config["stages"]:
+        return config["stages"]
+    return [{"stage_name": "sft" if config["algorithm"]["algorithm_type"] == "sft" else "rft"}]
+
+
+def before(entry: dict, above: list[str]) -> list[str]:
+    """Names of the stages that one comes after. above: names of those that stand above it, in order."""
+    given = entry.get("after")
+    if given is None:
+        return above[-1:]
+    return [given] if isinstance(given, str) else given
+
+
+def effective(config: dict, entry: dict) -> dict:
+    """The settings of one stage: the global ones with its own merged over them, the algorithm's own parts filled in."""
+    own = {key: value for key, value in entry.items() if key not in ITS_OWN}
+    base = {**config, "stages": []}
+    merged = merge(base, own)
+    theirs, here = functions(base["algorithm"]), functions(merged["algorithm"])
+    for name in here:
+        if here[name] != theirs.get(name):
+            merged["algorithm"][f"{name}_args"] = dict(own.get("algorithm", {}).get(f"{name}_args", {}))
+    return {**merged, "algorithm": filled(merged["algorithm"])}
+
+
+def merge(base: Any, over: Any) -> Any:
+    """`over` laid over `base`: dicts key by key, everything else as a whole. Shares nothing that it changes."""
+    if not (isinstance(base, dict) and isinstance(over, dict)):
+        return over
+    return {**base, **{key: merge(base[key], value) if key in base else value for key, value in over.items()}}
+
+
+def stage_problems(config: dict) -> list[str]:
+    """What is wrong with the entries of `stages` as such, one line each. Leaves them as the schema reads them."""
+    problems: list[str] = []
+    above: list[str] = []
+    kept: list[dict] = []
+    for index, entry in enumerate(config["stages"]):
+        name = entry.get("stage_name")
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name == "all":
+            problems.append(f"entry {index} of `stages`: stage_name={name!r}: needed a letter, then letters, digits "
+                            "and '_', and not 'all'; it names a rule and a directory.")
+            continue
+        own: list[str] = []
+        read = schema.read({k: v for k, v in entry.items() if k not in ITS_OWN}, Config, "", own, partial=True)
+        own += [f"{key} is a setting of the whole run, not of a stage." for key in read if key in RUN_WIDE]
+        own += _after_problems(entry, above)
+        problems += [f"stage '{name}': {p}" for p in own]
+        kept.append({**{k: v for k, v in entry.items() if k in ITS_OWN}, **read})
+        above.append(name)
+    config["stages"] = kept
+    return problems
+
+
+def _after_problems(entry: dict, above: list[str]) -> list[str]:
+    names = before(entry, above)
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        return [f"after={entry['after']!r}: needed the name of a stage, or a list of names."]
+    return [f"after={name}: no stage of that name stands above it. Above: {', '.join(above) or 'none'}."
+            for name in names if name not in above]

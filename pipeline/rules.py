@@ -1,0 +1,118 @@
+"""Rules between settings: what a configuration must not say even where every value is within its bounds."""
+
+import re
+
+from pipeline.algorithms import PAIR_TYPES, filled
+from pipeline.errors import ConfigError
+from pipeline.schedule import Schedule
+
+# advantages that mean nothing, or lose their baseline, in a group of one
+COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", "step_wise_grpo")
+
+
+def broken_rules(config: dict) -> list[str]:
+    """Every rule that is broken, one line each. config: of the whole run, or of one stage (pipeline/overlays.py)."""
+    c = {**config, "algorithm": filled(config["algorithm"])}
+    return _names(c) + _model(c) + _lengths(c) + _algorithm(c) + _data(c)
+
+
+def _names(c: dict) -> list[str]:
+    problems = [f"{key}={c[key]!r}: needed letters, digits, '_', '-', '.', '+', '=' and ',', beginning with a letter, "
+                "a digit or '_'; it becomes a directory name." for key in ("project", "name")
+                if not re.fullmatch(r"\w[\w.,=+-]*", c[key])]
+    if re.search(r"[{}]", c["checkpoint_root_dir"]):
+        problems.append(f"checkpoint_root_dir={c['checkpoint_root_dir']}: braces have a meaning to Snakemake; needed a "
+                        "path without.")
+    return problems
+
+
+def _model(c: dict) -> list[str]:
+    model, init = c["model"], c["model"]["init"]
+    problems = []
+    if init["enable"] and model["model_path"]:
+        problems.append("model.model_path and model.init.enable exclude each other: set one.")
+    if init["enable"] and init["hidden_size"] % (32 * max(init["num_attention_heads"], 1)):
+        problems.append(f"model.init.hidden_size={init['hidden_size']}: needed a multiple of 32 x num_attention_heads "
+                        f"({init['num_attention_heads']}); the CPU attention kernels of vLLM know no smaller heads.")
+    if init["enable"] and init["num_attention_heads"] % max(init["num_key_value_heads"], 1):
+        problems.append("model.init.num_key_value_heads must divide model.init.num_attention_heads.")
+    return problems
+
+
+def _lengths(c: dict) -> list[str]:
+    model, problems = c["model"], []
+    needed = model["max_prompt_tokens"] + model["max_response_tokens"]
+    if model["max_model_len"] is not None and model["max_model_len"] < needed:
+        problems.append(f"model.max_model_len={model['max_model_len']}: prompt + response need {needed} tokens.")
+    budget, longest = c["trainer"]["max_token_len_per_gpu"], model["max_model_len"] or needed
+    if budget < longest:
+        problems.append(f"trainer.max_token_len_per_gpu={budget}: a sequence is not cut, and the longest "
+                        f"(model.max_model_len, or prompt + response) has {longest} tokens.")
+    return problems
+
+
+def _algorithm(c: dict) -> list[str]:
+    algorithm, model, problems = c["algorithm"], c["model"], []
+    problems += _optimizer("algorithm.optimizer", algorithm["optimizer"])
+    problems += _optimizer("trainer.critic.optimizer", c["trainer"]["critic"]["optimizer"])
+    if c["trainer"]["offload_param"] and c["trainer"]["zero_stage"] != 3:
+        problems.append(f"trainer.offload_param with trainer.zero_stage={c['trainer']['zero_stage']}: only stage 3 "
+                        "parts the parameters, and can keep them in host memory. Set trainer.zero_stage=3.")
+    if algorithm["algorithm_type"] in ("sft", *PAIR_TYPES):
+        return problems
+    if model["top_p"] != 1 or model["top_k"] != -1:
+        problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
+                        "ratios would be biased. Leave them at 1 and -1; evaluation sets have their own rollout_args.")
+    return problems + _rollouts(c)
+
+
+def _optimizer(key: str, optimizer: dict) -> list[str]:
+    betas, problems = optimizer["betas"], []
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        problems.append(f"{key}.betas={betas}: needed two numbers, at least 0 and less than 1.")
+    if optimizer["lr_warmup_steps"] and optimizer["lr_warmup_steps_ratio"]:
+        problems.append(f"{key}.lr_warmup_steps={optimizer['lr_warmup_steps']} and lr_warmup_steps_ratio="
+                        f"{optimizer['lr_warmup_steps_ratio']} exclude each other: set one to 0.")
+    return problems
+
+
+def _rollouts(c: dict) -> list[str]:
+    """Rules for training on rollouts."""
+    algorithm, buffer, taskset = c["algorithm"], c["buffer"], c["buffer"]["explorer_input"]["taskset"]
+    problems = []
+    if algorithm["advantage_fn"] in COMPARE and algorithm["repeat_times"] < 2:
+        problems.append(f"algorithm.repeat_times=1: {algorithm['advantage_fn']} compares the rollouts of a group, "
+                        "needed at least 2.")
+    level = algorithm["rollout_correction"]["level"]
+    if algorithm["bypass_old_logprobs"] and level not in (None, "none"):
+        problems.append(f"algorithm.rollout_correction.level={level} with algorithm.bypass_old_logprobs=true: the "
+                        "ratio of the loss is taken to the rollout's log-probs, and a second weight would count the "
+                        "gap twice. Set bypass_old_logprobs=false, or level=none.")
+    if c["trainer"]["critic_warmup"] and algorithm["advantage_fn"] != "ppo":
+        problems.append(f"trainer.critic_warmup={c['trainer']['critic_warmup']} with algorithm.advantage_fn="
+                        f"{algorithm['advantage_fn']}: only ppo has a critic. Set it to 0, or advantage_fn=ppo.")
+    if taskset["repeat_times"] not in (None, algorithm["repeat_times"]):
+        problems.append(f"buffer.explorer_input.taskset.repeat_times={taskset['repeat_times']}: rollouts to train on "
+                        f"follow algorithm.repeat_times={algorithm['repeat_times']}: set that.")
+    for name, value in taskset["rollout_args"].items():
+        if value not in (None, c["model"][name]):
+            problems.append(f"buffer.explorer_input.taskset.rollout_args.{name}={value}: rollouts to train on follow "
+                            f"model.{name}={c['model'][name]}, by which the trainer scores them: set that.")
+    explored = buffer["batch_size"] * algorithm["repeat_times"]
+    try:
+        Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)
+    except ConfigError as error:
+        problems.append(str(error))
+    return problems
+
+
+def _data(c: dict) -> list[str]:
+    problems = []
+    names = [taskset["name"] for taskset in c["buffer"]["explorer_input"]["eval_tasksets"]]
+    if len(set(names)) < len(names):
+        problems.append(f"buffer.explorer_input.eval_tasksets are named {', '.join(names)}: scores are told apart by "
+                        "name, so needed names that differ.")
+    pipeline = c["data_processor"]["task_pipeline"]
+    if pipeline["generator"] and pipeline["inputs"]:
+        problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")
+    return problems

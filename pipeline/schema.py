@@ -1,0 +1,116 @@
+"""Reads a nest of dicts and lists by the schema of pipeline/config.py: unknown keys, wrong types, bounds.
+
+Everything here collects: a problem is one line, and all of them are found before anybody is told. What cannot be read
+is left out of the result, so that rules between settings can be tried on the rest.
+"""
+
+import dataclasses
+import math
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+from pipeline.config import Config, walk
+from pipeline.errors import nearest
+
+UNREADABLE = object()
+
+
+def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = False) -> Any:
+    """`value` as `kind` declares it; UNREADABLE, with a line in `problems`, when it has another type.
+
+    kind: a dataclass of pipeline/config.py or the type of a setting. partial: keys may be missing (a stage's entry);
+    otherwise a missing one gets its default.
+    """
+    if dataclasses.is_dataclass(kind):
+        return _section(value, kind, key, problems, partial)
+    if isinstance(kind, UnionType):
+        if value is None:
+            return None
+        (kind,) = (k for k in get_args(kind) if k is not type(None))
+        return read(value, kind, key, problems, partial)
+    if get_origin(kind) is list:
+        return _list(value, *get_args(kind), key, problems)
+    if get_origin(kind) is dict:
+        return value if isinstance(value, dict) else _wrong(value, "a mapping", key, problems)
+    return value if kind is Any else _scalar(value, kind, key, problems)
+
+
+def _section(value: Any, kind: type, key: str, problems: list[str], partial: bool) -> Any:
+    if not isinstance(value, dict):
+        return _wrong(value, "a mapping of settings", key, problems)
+    fields = {item.name: item for item in dataclasses.fields(kind)}
+    made = {}
+    for name, given in value.items():
+        full = f"{key}.{name}" if key else str(name)
+        if name not in fields:
+            problems.append(unknown(full))
+            continue
+        found = read(given, fields[name].type, full, problems, partial)
+        if found is not UNREADABLE:
+            made[name] = found
+            problems += _outside(full, found, fields[name].metadata)
+    if not partial:
+        made |= {name: default(item) for name, item in fields.items() if name not in made}
+    return made
+
+
+def _list(value: Any, element: Any, key: str, problems: list[str]) -> Any:
+    if not isinstance(value, list):
+        return _wrong(value, "a list", key, problems)
+    found = (read(v, element, f"{key}.{i}", problems) for i, v in enumerate(value))
+    return [v for v in found if v is not UNREADABLE]
+
+
+def _scalar(value: Any, kind: type, key: str, problems: list[str]) -> Any:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is int and number and float(value).is_integer():  # 1e3 is a whole number too
+        return int(value)
+    if kind is float and number:
+        return float(value)
+    if kind is str and isinstance(value, (str, int, float)):
+        return str(value)
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    return _wrong(value, words[kind], key, problems)
+
+
+def _wrong(value: Any, needed: str, key: str, problems: list[str]) -> Any:
+    kinds = {type(None): "null", dict: "a mapping", list: "a list", bool: str(value).lower(),
+             str: f"the text {value!r}"}
+    problems.append(f"key '{key}': needed {needed}, found {kinds.get(type(value), value)}.")
+    return UNREADABLE
+
+
+def unknown(key: str) -> str:
+    """The line for a key that does not exist."""
+    return f"unknown key '{key}'.{nearest(key, [k for k, _ in walk()])}"
+
+
+def default(item: dataclasses.Field) -> Any:
+    """The default of a field, sections as dicts."""
+    made = item.default if item.default is not dataclasses.MISSING else item.default_factory()
+    return dataclasses.asdict(made) if dataclasses.is_dataclass(made) else made
+
+
+def defaults() -> dict[str, Any]:
+    """Every setting at its default."""
+    return dataclasses.asdict(Config())
+
+
+def _outside(key: str, value: Any, bounds: Any) -> list[str]:
+    """The line for a value outside its bounds or choices; a section has none."""
+    if value is None or not bounds:
+        return []
+    if isinstance(value, float) and not math.isfinite(value):
+        return [f"{key}={value}: needed a finite number."]
+    if bounds["names"] and ":" not in value and value not in bounds["names"]:
+        return [f"{key}={value}: needed one of {', '.join(bounds['names'])}, or package.module:function of your own."
+                + nearest(value, bounds["names"])]
+    if bounds["choices"] and value not in bounds["choices"]:
+        return [f"{key}={value}: needed one of {', '.join(map(str, bounds['choices']))}."
+                + nearest(str(value), map(str, bounds["choices"]))]
+    tests = (("ge", lambda b: value >= b, "at least"), ("gt", lambda b: value > b, "greater than"),
+             ("le", lambda b: value <= b, "at most"))
+    return [f"{key}={value}: needed {words} {bounds[name]}." for name, holds, words in tests
+            if bounds[name] is not None and not holds(bounds[name])]

@@ -1,0 +1,78 @@
+"""Secrets: refused where they would be written, masked where they are shown, filled in where they are used."""
+
+import json
+
+import pytest
+
+from pipeline import secrets
+from pipeline.compose import compose
+from pipeline.errors import ConfigError
+from pipeline.explain import show
+from pipeline.plan import make_plan
+from pipeline.process import open_stage
+from tests.configs import changed
+
+KEY = "buffer.explorer_input.taskset.reward_fn_args"
+
+
+@pytest.mark.parametrize(("key", "is_one"), [
+    ("monitor.monitor_args.api_key", True), ("a.my_password", True), ("HF_TOKEN", True), ("token", True),
+    ("max_prompt_tokens", False), ("stop_token", False), ("tokenizer", False), ("secretary", False)])
+def test_what_a_secret_is_called(key, is_one):
+    assert secrets.is_secret(key) == is_one
+
+
+def test_a_secret_may_be_named_but_not_written():
+    with pytest.raises(ConfigError, match=r"a secret does not go into.*write api_key: \$\{oc\.env:VARIABLE\}") as e:
+        compose([f"{KEY}.api_key=hush-hush"])
+    assert "hush" not in str(e.value)
+
+
+def test_a_default_for_a_secret_would_be_a_secret_in_a_file():
+    assert "does not go into" in secrets.problems_of({"api_key": "${oc.env:X,hush}"})[0]
+
+
+def test_a_variable_that_is_not_set_is_named_with_the_key_that_wants_it(monkeypatch):
+    monkeypatch.delenv("OURO_TEST_KEY", raising=False)
+    with pytest.raises(ConfigError, match=f"'{KEY}.api_key' wants the environment variable OURO_TEST_KEY"):
+        compose([f"{KEY}.api_key=${{oc.env:OURO_TEST_KEY}}"])
+
+
+def test_an_address_with_a_password_is_refused():
+    (problem,) = secrets.problems_of({"judge": {"url": "http://me:hush@host/v1"}})
+    assert problem.startswith("judge.url: the address carries a password")
+    assert "hush" not in problem
+    assert secrets.problems_of({"url": "http://host:80/a@b"}) == []
+
+
+def test_a_secret_reaches_the_stage_and_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("OURO_TEST_KEY", "hush-hush")
+    config = changed({f"{KEY}.api_key": "${oc.env:OURO_TEST_KEY}", "checkpoint_root_dir": str(tmp_path)})
+    plan = make_plan(config)
+    plan.freeze()
+    rft = next(s for s in plan.stages if s.name == "rft")
+    for file in tmp_path.rglob("*"):
+        assert not file.is_file() or "hush" not in file.read_text()
+    assert "hush" not in show(config)
+    assert "'***'" in show(config)
+    seen = secrets.reveal(json.loads((tmp_path / "store" / f"rft-{rft.identity}" / "stage.json").read_text()))
+    assert seen["config"]["buffer"]["explorer_input"]["taskset"]["reward_fn_args"] == {"api_key": "hush-hush"}
+    monkeypatch.setenv("OURO_TEST_KEY", "another")
+    assert make_plan(config).targets == plan.targets  # a new key is no new stage
+
+
+def test_a_stage_on_another_machine_says_which_variable_it_lacks(tmp_path, monkeypatch):
+    monkeypatch.setenv("OURO_TEST_KEY", "hush")
+    plan = make_plan(changed({f"{KEY}.api_key": "${oc.env:OURO_TEST_KEY}", "checkpoint_root_dir": str(tmp_path),
+                              "data_processor.task_pipeline.generator_args.api_key": "${oc.env:OURO_TEST_KEY}"}))
+    plan.freeze()
+    monkeypatch.delenv("OURO_TEST_KEY")
+    with pytest.raises(ConfigError, match=r"'api_key' wants the environment variable OURO_TEST_KEY.* not set here"):
+        open_stage(next(tmp_path.glob("store/tasks-*")))
+
+
+def test_secrets_are_masked_and_what_only_sounds_like_one_is_not():
+    given = {"a": [{"api_key": "x", "max_prompt_tokens": 5}], "HF_TOKEN": "y", "password": None, "stop_token": "z"}
+    assert secrets.mask(given) == {
+        "a": [{"api_key": "***", "max_prompt_tokens": 5}], "HF_TOKEN": "***", "password": None, "stop_token": "z"}
+    assert given["a"][0]["api_key"] == "x"
