@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import axes, difference, files, query, sweep_view, tables
-from pipeline.secrets import mask
 from pipeline.errors import DataError, nearest
 from pipeline.records import Score
+from pipeline.secrets import mask
 from pipeline.sweep_view import SweepView
 from pipeline.view import View
 

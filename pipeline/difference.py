@@ -81,8 +81,8 @@ def says_how(key: str) -> bool:
 
 def told(a: Side, b: Side) -> list[str]:
     """The lines of the answer. Values that look like a secret are compared, and shown as ***."""
-    from pipeline.secrets import mask
     from pipeline.query import Answer, as_table
+    from pipeline.secrets import mask
 
     keys = differing([a.config, b.config])
     values = [flatten(mask(one.config)) for one in (a, b)]

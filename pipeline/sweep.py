@@ -15,8 +15,8 @@ from pipeline import axes, files
 from pipeline.compose import compose
 from pipeline.config import Sweep as Settings
 from pipeline.errors import ConfigError, OuroError
-from pipeline.launch import checked_plan
 from pipeline.identity import Stage
+from pipeline.launch import checked_plan
 from pipeline.plan import Plan
 
 SWEEP = "sweep.json"
