@@ -5,6 +5,7 @@ import json
 from types import UnionType
 from typing import Any
 
+from pipeline.algorithms import PAIR_TYPES
 from pipeline.compose import groups
 from pipeline.config import walk
 from pipeline.errors import ConfigError, nearest
@@ -35,8 +36,9 @@ def derived(config: dict, overlay: dict) -> list[str]:
 
 def _of_train(c: dict) -> list[str]:
     buffer, steps = c["buffer"], c["buffer"]["total_steps"]
-    how_long = f"{steps} optimizer steps" if steps else f"{buffer['total_epochs']} pass(es) over the demonstrations"
-    return [f"{how_long}, {buffer['batch_size']} demonstrations a step"]
+    given = "pairs" if c["algorithm"]["algorithm_type"] in PAIR_TYPES else "demonstrations"
+    how_long = f"{steps} optimizer steps" if steps else f"{buffer['total_epochs']} pass(es) over the {given}"
+    return [f"{how_long}, {buffer['batch_size']} {given} a step"]
 
 
 def _of_rft(c: dict) -> list[str]:
