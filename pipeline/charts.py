@@ -61,7 +61,7 @@ def band(
     name: str, title: str, x: Sequence[int], y: Sequence[float], low: Sequence[float], high: Sequence[float]
 ) -> str:
     """A share by step as it was measured, with its 95% interval as a band. name: unique in the page."""
-    figure, axes = blank(percent=True)
+    figure, axes = blank(True)
     axes.fill_between(x, low, high, color=SERIES[0], alpha=0.18, linewidth=0)
     axes.plot(x, y, color=SERIES[0], linewidth=1.8, marker="o", markersize=3.5)
     ends = [f"{y[i]:.1%} [{low[i] * 100:.1f}, {high[i] * 100:.1f}] at step {x[i]}" for i in (0, -1)]

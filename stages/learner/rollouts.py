@@ -1,6 +1,5 @@
 """Train batches from the experience table: rows by the schedule, advantages by name."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -74,13 +73,13 @@ class Rollouts:
         per_step = self.schedule.rows_per_explorer_step
         explored = range(begin // per_step + 1, last + 1)
         files = tables.source(self._file(explorer_step) for explorer_step in explored)
-        table, failed = self._usable(files, explored), self._failed(files, explored, begin, end)
+        table = self._usable(files, explored, begin, end)
         if not any(begin <= position < end for position in table["position"].to_pylist()):
             raise StageError(f"trainer step {step} has no usable row: all {end - begin} of explorer steps "
                              f"{explored.start} to {last} failed. See ouro sql \"select status, reason, count(*) "
                              "from experience group by all\".")
         fed = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
-        facts = {"failed_rows": failed} | self._cost(fed)
+        facts = {"failed_rows": table["failed_rows"][0].as_py()} | self._cost(fed)
         return Cut(step, _rows(table), table["step"].to_pylist(), table, begin, end, available, facts)
 
     def _wait(self, step: int, explorer_step: int) -> None:
@@ -104,18 +103,15 @@ class Rollouts:
         """Of a row within the stage, in SQL."""
         return f"({self._explorer_step(explored)} - 1) * {self.schedule.rows_per_explorer_step} + slot"
 
-    def _usable(self, table: str, explored: range) -> pa.Table:
-        """The rows of `table` that advantages are made of, in order."""
+    def _usable(self, table: str, explored: range, begin: int = 0, end: int = 0) -> pa.Table:
+        """The rows of `table` that advantages are made of, in order; how many of the batch begin .. end failed."""
         position = self._position(explored)
+        failed = f"status <> 'ok' AND {position} >= {begin} AND {position} < {end}"
         return self.session.sql(
-            f"""SELECT {', '.join(COLUMNS)}, 0 AS turn, rollout_logprobs AS old_logprobs, {position} AS position
+            f"""SELECT {', '.join(COLUMNS)}, 0 AS turn, rollout_logprobs AS old_logprobs, {position} AS position,
+                       (SELECT count(*) FROM {table} WHERE {failed}) AS failed_rows
                 FROM {table} WHERE status = 'ok' ORDER BY position"""
         ).to_arrow_table()
-
-    def _failed(self, table: str, explored: range, begin: int, end: int) -> int:
-        position = self._position(explored)
-        where = f"status <> 'ok' AND {position} >= {begin} AND {position} < {end}"
-        return self.session.sql(f"SELECT count(*) FROM {table} WHERE {where}").fetchall()[0][0]
 
     def batch(self, cut: Cut) -> Batch:
         """The rows of the batch, with their advantages.
@@ -149,7 +145,7 @@ class Rollouts:
     def _with_advantage(row: Row, advantage, returns=None) -> Row:
         """A copy: an advantage function may give a row twice."""
         columns = row.columns | {"advantages": advantage} | ({} if returns is None else {"returns": returns})
-        return dataclasses.replace(row, columns=columns)
+        return Row(row.id, row.tokens, row.prompt_length, row.mask, columns)
 
     def _cost(self, explored: list[int]) -> dict:
         """What explorer steps cost, as fields of the step record; nothing when there is none."""
