@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from pipeline import commands, sweep_commands
+from pipeline.bridges import command as bridges
 from pipeline.errors import OuroError
 from pipeline.invoke import INTERRUPTED, run
 
@@ -94,9 +95,24 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("key", help="e.g. algorithm.optimizer.lr, or trainer")
     _overrides(it)
     command("reference", commands.config_reference, inner)
+    _bridges(command, listed)
     _overrides(it := command("stages", commands.stages))
     it.add_argument("--write", action="store_true", help="write stage.json and the run's view; runs nothing")
     return top
+
+
+def _bridges(command, listed) -> None:
+    inner = listed.add_parser("import", help="a configuration of Trinity-RFT, or a script of veRL, as a recipe")
+    inner = inner.add_subparsers(required=True, metavar="trinity|verl|keys")
+    for name, work, what in (("trinity", bridges.import_trinity, "its YAML file"),
+                             ("verl", bridges.import_verl, "its launch script, overrides, or YAML file")):
+        it = command(name, work, inner)
+        it.add_argument("file", metavar="FILE", help=f"{what}; - is the standard input")
+        it.add_argument("--name", help="of the recipe: conf/recipe/NAME.yaml; default: the name of the run")
+        it.add_argument("--output", metavar="FILE", help="another place for the recipe")
+        it.add_argument("--stdout", action="store_true", help="print the recipe, write no file")
+        it.add_argument("--force", action="store_true", help="replace a recipe that says something else")
+    command("keys", bridges.import_keys, inner)
 
 
 def parse(words: list[str]) -> argparse.Namespace:
