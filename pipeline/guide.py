@@ -38,7 +38,9 @@ def explain_absent(key: str) -> str | None:
     if found is None or isinstance(found[1], Works):
         return None
     entry, fate = found
-    return f"{entry}: {_sentence(fate)}"
+    if isinstance(fate, Renamed):
+        return f"{entry} is called {fate.to} here{_more(fate)}."
+    return f"{entry}: {fate.why}"
 
 
 def explain_value(key: str, value: Any) -> str | None:
@@ -67,7 +69,7 @@ def page() -> str:
 def _cell(key: str, fate: Fate) -> str:
     if isinstance(fate, Refused):
         return f"not meant here: {fate.why}"
-    text = ", ".join(filter(None, ["works", fate.note])) if isinstance(fate, Works) else _sentence(fate)
+    text = f"`{fate.to}`{_more(fate)}" if isinstance(fate, Renamed) else ", ".join(filter(None, ["works", fate.note]))
     reasons: dict[str, list[str]] = {}
     for value, why in VALUES.get(key, {}).items():
         reasons.setdefault(why, []).append(f"`{value}`")
@@ -75,12 +77,11 @@ def _cell(key: str, fate: Fate) -> str:
     return " ".join([text + ("." if refused else ""), *refused])
 
 
-def _sentence(fate: Fate) -> str:
-    if isinstance(fate, Refused):
-        return fate.why
-    assert isinstance(fate, Renamed)
-    more = [", ".join(f"{theirs}: {ours}" for theirs, ours in fate.values.items()), fate.note]
-    return f"`{fate.to}`" + "".join(f" ({text})" for text in more if text)
+def _more(fate: Renamed) -> str:
+    """What else differs in a key that has another name, in parentheses."""
+    parts = [", ".join(f"{theirs}: {ours}" for theirs, ours in fate.values.items()), fate.note]
+    said = "; ".join(part for part in parts if part)
+    return f" ({said})" if said else ""
 
 
 def _order(pair: tuple[str, Fate]) -> tuple:

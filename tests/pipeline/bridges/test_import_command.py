@@ -107,6 +107,16 @@ def test_the_worked_pairs_are_written(here, capsys, script, monkeypatch):
     assert "  sync_interval: 4  # data.train_batch_size=1024 / actor_rollout_ref.actor.ppo_mini" in recipe
 
 
+def test_the_story_of_the_documentation_is_what_the_command_prints(here, capsys):
+    page = (SOURCES.parents[3] / "docs" / "migrate.md").read_text()
+    (here / "trinity.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    (here / "run_grpo.sh").write_text((SOURCES / "grpo_seq_balance.sh").read_text())
+    for words in (["trinity", "trinity.yaml", "--name", "mine"], ["verl", "run_grpo.sh", "--name", "grpo"]):
+        shown = page.split(f"$ ouro import {' '.join(words)}\n")[1].split("```")[0].split("wrote conf")[0]
+        _, told = ouro(capsys, *words)
+        assert told.out.startswith(shown.rstrip("\n"))
+
+
 @pytest.mark.parametrize(("content", "said"), [
     (b"\xff\xfe\x00", "no text in UTF-8"), (b"a: [", "no YAML"), (b"", "holds no settings")])
 def test_a_source_that_cannot_be_read_is_one_message(here, capsys, content, said):
