@@ -6,7 +6,9 @@ that were chosen, then the overrides. Overrides are Hydra's (`key=value`, `group
 the conf/ of the current directory; `recipe=path/to/file.yaml` names a file. Every problem is found before any is told.
 """
 
+import copy
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     config = schema.read(_resolved(composed, problems), Config, "", problems)
     problems += stage_problems(config) + broken_rules(config) + secrets.problems_of(config)
     for stage in config["stages"]:
-        own = broken_rules(effective(config, stage)) 
+        own = broken_rules(effective(config, stage))
         problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]
     if problems:
         raise ConfigError.of("the configuration has problems:", [_by_name(p, names) for p in problems])
@@ -139,7 +141,7 @@ def _register(path: Path) -> str:
         raise ConfigError(f"recipe={path} is no YAML: {_flat(error)}") from error
     if not isinstance(content, DictConfig) or not content:
         raise ConfigError(f"recipe={path} holds no settings; needed a mapping of them, as in conf/recipe/.")
-    name = re.sub(r"\W", "_", str(path))
+    name = re.sub(r"\W", "_", str(path.resolve()))
     ConfigStore.instance().store(group="recipe", name=name, node=content, package="_global_")
     return name
 
@@ -189,27 +191,39 @@ def _override_stage(composed, override: str, problems: list[str]) -> None:
 
 def _hydra(overrides: list[str]):
     """The composition as an OmegaConf container, interpolations unresolved, types unchecked."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    choices = tuple(o.input_line for o in parsed if not o.is_force_add())
+    made = copy.deepcopy(_of_groups(choices, tuple(map(str, directories()))))
+    for override in (o for o in parsed if o.is_force_add()):
+        OmegaConf.update(made, override.key_or_group, override.value(), merge=True, force_add=True)
+    return made
+
+
+@cache
+def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]):
+    """What the files say. Read once for each choice of groups: the points of a sweep mostly differ in values alone."""
     import yaml
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf, open_dict
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     if "schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name="schema", node=OmegaConf.create(schema.defaults()))
-    also = [f"hydra.searchpath=[file://{d}]" for d in directories()[1:]]
+    also = [f"hydra.searchpath=[file://{place}]" for place in places[1:]]
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            made = hydra_compose("config", [*overrides, *also])
+        with initialize_config_dir(places[0], version_base="1.3"):
+            return hydra_compose("config", [*choices, *also])
     except yaml.YAMLError as error:
         raise ConfigError(f"a file of conf/ is no YAML: {_flat(error)}") from error
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ if isinstance(error.__cause__, (OmegaConfBaseException, yaml.YAMLError)) else error
         raise ConfigError(f"the configuration cannot be composed: {_flat(cause)}") from error
-    with open_dict(made):
-        return made
 
 
 def _flat(error: Exception) -> str:

@@ -278,6 +278,11 @@ class Log:
 
 
 @dataclass
+class Sweep:
+    max_points: int = setting(64, "points of `ouro run -m` above which it asks to be told so", ge=1, how=True)
+
+
+@dataclass
 class Config:
     project: str = setting("ouroboros", "first part of runs/<project>/<name>")
     name: str = setting("run", "second part of runs/<project>/<name>")
@@ -295,6 +300,7 @@ class Config:
     monitor: Monitor = section(Monitor)
     data_processor: DataProcessor = section(DataProcessor)
     log: Log = section(Log)
+    sweep: Sweep = section(Sweep)
     stages: list[dict[str, Any]] = setting(
         [], "training stages: stage_name, after, and whatever differs from the settings above, merged key by key; "
             "none: one stage")

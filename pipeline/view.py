@@ -36,6 +36,11 @@ class View:
         return self.path / "report.html"
 
     @property
+    def launched(self) -> int:
+        """When it was launched last, nanoseconds since 1970."""
+        return (self.path / "plan.json").stat().st_mtime_ns
+
+    @property
     def complete(self) -> bool:
         return all(files.is_complete(s.directory) for s in self.stages)
 
@@ -55,13 +60,17 @@ def of_plan(plan) -> View:
 
 def views(root: Path) -> list[View]:
     """Every run below root/runs, the most recently launched first."""
-    found = sorted(Path(root).glob("runs/*/*/plan.json"), key=lambda p: p.stat().st_mtime_ns, reverse=True)
-    return [open_view(p.parent) for p in found]
+    found = [open_view(p.parent) for p in Path(root).glob("runs/*/*/plan.json")]
+    return sorted(found, key=lambda run: run.launched, reverse=True)
 
 
 def find_view(root: Path, name: str | None = None) -> View:
     """The run called `project/name`, or `name` when only one project has it; the latest one without a name."""
-    known = views(root)
+    return choose(views(root), root, name)
+
+
+def choose(known: list, root: Path, name: str | None):
+    """The one of `known`, runs or sweeps with the latest first, that has a name. Raises DataError."""
     if not known:
         raise DataError(f"no run below {Path(root) / 'runs'}. Start one with `ouro run`, or say with --root where "
                         "the runs are (checkpoint_root_dir).")
@@ -74,7 +83,8 @@ def find_view(root: Path, name: str | None = None) -> View:
     names = [v.run for v in known]
     if exact:
         raise DataError(f"'{name}' is the name of several runs; say which: {', '.join(v.run for v in exact)}.")
-    raise DataError(f"no run '{name}'.{nearest(name, names)} Known: {', '.join(sorted(names))}.")
+    likely = nearest(name, [*names, *(n.split("/", 1)[1] for n in names)])
+    raise DataError(f"no run '{name}'.{likely} Known: {', '.join(sorted(names))}.")
 
 
 # ------------------------------------------------------------------------------------------------ state of a stage

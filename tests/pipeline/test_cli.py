@@ -61,7 +61,8 @@ def test_a_target_after_the_dashes_is_a_target(extra, home, monkeypatch, tmp_pat
 def test_words_after_the_dashes_go_to_snakemake(monkeypatch, tmp_path):
     assert cli.split_at_dashes(["run", "a=1", "--", "-n", "--", "x"]) == (["run", "a=1"], ["-n", "--", "x"])
     monkeypatch.chdir(invoke.HOME)
-    assert invoke.snakemake_command([], ["-n"]) == [sys.executable, "-m", "snakemake", "--cores", "all", "-n"]
+    assert invoke.snakemake_command([], ["-n"]) == [
+        sys.executable, "-m", "snakemake", "--cores", "all", "--keep-going", "-n"]
     monkeypatch.chdir(tmp_path)
     elsewhere = invoke.snakemake_command(["seed=2"], [])
     assert elsewhere[3:7] == ["--snakefile", str(invoke.HOME / "Snakefile"), "--directory", str(tmp_path)]
