@@ -94,8 +94,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _config(command, listed) -> None:
-    inner = listed.add_parser("config", help="the configuration: show, explain, diff, reference").add_subparsers(
-        required=True, metavar="show|explain|diff|reference")
+    inner = listed.add_parser("config", help="the configuration: check, show, explain, diff, reference").add_subparsers(
+        required=True, metavar="check|show|explain|diff|reference")
+    _judging(command("check", commands.config_check, inner))
     _root(it := command("diff", sweep_commands.config_diff, inner), several="nothing")
     _sides(it)
     _overrides(command("show", commands.config_show, inner))
@@ -141,6 +142,13 @@ def _first_line(work) -> str:
 def _overrides(command) -> None:
     command.add_argument("overrides", nargs="*", metavar="key=value",
                          help="Hydra overrides, e.g. seed=2 recipe=countdown")
+
+
+def _judging(command) -> None:
+    _overrides(command)
+    command.add_argument("--no-data", action="store_true", help="do not read samples of the data files (faster)")
+    command.add_argument("--elsewhere", action="store_true",
+                         help="the run is for another machine: what is not on this one is listed, and no problem")
 
 
 def _sides(command) -> None:

@@ -73,6 +73,16 @@ def report(arguments) -> int:
     return 0
 
 
+def config_check(arguments) -> int:
+    """Everything that is wrong with a configuration, its data and its fit to the machine; then the plan in numbers."""
+    from pipeline import preflight
+    from pipeline.compose import compose
+
+    report = preflight.check(compose(arguments.overrides), arguments.elsewhere, not arguments.no_data)
+    print(preflight.text(report))
+    return 2 if report.problems else 0
+
+
 def config_show(arguments) -> int:
     """The composed configuration as YAML, secrets masked, with the numbers that follow from it."""
     from pipeline import explain
@@ -91,11 +101,11 @@ def config_reference(arguments) -> int:
 
 
 def config_explain(arguments) -> int:
-    """Type, meaning, bounds, default and present value of a setting, or the settings below a prefix."""
+    """Type, meaning, bounds, default, value of a setting and where it comes from, or the settings below a prefix."""
     from pipeline import explain
     from pipeline.compose import compose
 
-    print(explain.explain(compose(arguments.overrides), arguments.key))
+    print(explain.explain(compose(arguments.overrides), arguments.key, arguments.overrides))
     return 0
 
 

@@ -8,6 +8,7 @@ the conf/ of the current directory; `recipe=path/to/file.yaml` names a file. Eve
 
 import copy
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,7 @@ OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are no config grou
 def compose(overrides: list[str]) -> dict[str, Any]:
     """The whole configuration as plain dicts and lists, checked. Raises ConfigError with every problem found."""
     problems: list[str] = []
-    known = groups()
-    plain = [parsed for o in overrides if (parsed := _understood(o, known, problems))]
+    plain = hydra_overrides(overrides, problems)
     composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")])
     for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
         _override_stage(composed, override, problems)
@@ -62,6 +62,11 @@ def directories() -> list[Path]:
     return [CONF, own] if own.is_dir() and own.resolve() != CONF else [CONF]
 
 
+def search_path(places: Sequence[Path | str]) -> list[str]:
+    """The override that lets Hydra look into the user's conf/ too. places: see `directories`."""
+    return [f"hydra.searchpath=[file://{place}]" for place in places[1:]]
+
+
 def groups() -> dict[str, list[str]]:
     """Config groups and their choices. Raises ConfigError for a choice of the user's that is named like one of ours."""
     found: dict[str, list[str]] = {}
@@ -79,6 +84,12 @@ def groups() -> dict[str, list[str]]:
 # ---------------------------------------------------------------------------------------------------------- overrides
 
 
+def hydra_overrides(overrides: list[str], problems: list[str]) -> list[str]:
+    """The overrides as Hydra is to be given them; what is none is among the problems."""
+    known = groups()
+    return [parsed for o in overrides if (parsed := _understood(o, known, problems))]
+
+
 def _understood(override: str, known: dict[str, list[str]], problems: list[str]) -> str | None:
     """The override as Hydra is to be given it; None when it is none, which is then among the problems."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -92,8 +103,7 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
     if key in known and not value.startswith("{"):
         return _choice(key, value.strip("'\""), known, problems)
     if not key.startswith("stages.") and not _exists(key):
-        problems.append(schema.unknown(key) if key.partition(".")[0] in dict(_sections()) else
-                        f"unknown key '{key}'.{nearest(key, [*(k for k, _ in walk()), *known])}")
+        problems.append(schema.unknown(key, known))
         return None
     try:
         parsed = OverridesParser.create().parse_override(override)
@@ -141,9 +151,13 @@ def _register(path: Path) -> str:
         raise ConfigError(f"recipe={path} is no YAML: {_flat(error)}") from error
     if not isinstance(content, DictConfig) or not content:
         raise ConfigError(f"recipe={path} holds no settings; needed a mapping of them, as in conf/recipe/.")
-    name = re.sub(r"\W", "_", str(path.resolve()))
-    ConfigStore.instance().store(group="recipe", name=name, node=content, package="_global_")
-    return name
+    ConfigStore.instance().store(group="recipe", name=recipe_name(path), node=content, package="_global_")
+    return recipe_name(path)
+
+
+def recipe_name(path: Path) -> str:
+    """The name by which Hydra knows the recipe of a file."""
+    return re.sub(r"\W", "_", str(path.resolve()))
 
 
 def _exists(key: str) -> bool:
@@ -215,10 +229,9 @@ def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]):
 
     if "schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name="schema", node=OmegaConf.create(schema.defaults()))
-    also = [f"hydra.searchpath=[file://{place}]" for place in places[1:]]
     try:
         with initialize_config_dir(places[0], version_base="1.3"):
-            return hydra_compose("config", [*choices, *also])
+            return hydra_compose("config", [*choices, *search_path(places)])
     except yaml.YAMLError as error:
         raise ConfigError(f"a file of conf/ is no YAML: {_flat(error)}") from error
     except (HydraException, OmegaConfBaseException) as error:

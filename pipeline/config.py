@@ -147,6 +147,8 @@ class Model:
 class Cluster:
     node_num: int = setting(1, "machines", ge=1, le=1, how=True)
     gpu_per_node: int | None = setting(None, "use at most so many of the visible GPUs; null: all", ge=0, how=True)
+    gpu_memory_gib: float | None = setting(None, "memory of one GPU, by which `ouro config check` judges a plan; null: "
+                                           "that of the visible ones, GiB", gt=0, how=True)
 
 
 @dataclass
@@ -289,6 +291,8 @@ class Config:
     mode: str = setting("both", "both: explorer and trainer side by side; colocate: they take turns on one device",
                         choices=("both", "colocate"), how=True)
     checkpoint_root_dir: str = setting(".", "directory that holds store/ and runs/", how=True)
+    ignore_validator_suggestions: bool = setting(False, "a GPU memory estimate over the limit is only a warning",
+                                                 how=True)
     seed: int = setting(1, "of everything random", ge=0)
     algorithm: Algorithm = section(Algorithm)
     model: Model = section(Model)

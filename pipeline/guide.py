@@ -38,9 +38,8 @@ def explain_absent(key: str) -> str | None:
     if found is None or isinstance(found[1], Works):
         return None
     entry, fate = found
-    if isinstance(fate, Renamed):
-        return f"{entry} is called {fate.to} here{_more(fate)}."
-    return f"{entry}: {fate.why}"
+    told = f"here it is `{fate.to}`{_more(fate)}" if isinstance(fate, Renamed) else fate.why
+    return told if entry == key else f"{entry}: {told}"
 
 
 def explain_value(key: str, value: Any) -> str | None:

@@ -82,7 +82,7 @@ SECRETS = _below("monitor.monitor_args", "api_key username password")
 
 # of WORKS, those that the schema does not have yet
 COMING = {
-    "continue_from_checkpoint", "ignore_validator_suggestions",
+    "continue_from_checkpoint",
     *_below("algorithm", "sample_strategy sample_strategy_args"),
     *_below("model", "custom_chat_template chat_template_path enable_thinking min_response_tokens "
                      "enable_prompt_truncation repetition_penalty"),

@@ -14,12 +14,15 @@ SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` 
 
 
 def run(arguments) -> int:
-    """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt."""
-    from pipeline import outcome
+    """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt.
+
+    First what `ouro config check` knows without reading data: a problem must not appear after a stage has run.
+    """
+    from pipeline import outcome, preflight
     from pipeline.launch import MULTIRUN, make_plan_or_sweep
 
     words = [MULTIRUN, *arguments.overrides] if arguments.multirun else arguments.overrides
-    plan = make_plan_or_sweep(words)
+    plan = make_plan_or_sweep(words, preflight.judged_plan)
     shown = outcome.of(plan)
     if shown.complete and not arguments.snakemake:
         plan.freeze()  # the run's view may show another configuration

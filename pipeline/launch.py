@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from pipeline.compose import compose
@@ -10,25 +11,28 @@ from pipeline.errors import ConfigError, OuroError
 from pipeline.plan import Plan, make_plan
 from pipeline.tracking import check_monitor
 
+Planner = Callable[[dict[str, Any]], Plan]
 MULTIRUN = "-m"  # among the overrides: they have several values
 
 
-def make_checked_plan(overrides: list[str]) -> Plan:
-    """Composes, checks (the monitor too: it must not fail after hours) and plans."""
-    return checked_plan(compose(overrides))
-
-
 def checked_plan(config: dict[str, Any]) -> Plan:
-    """The plan of a composed configuration whose monitor can be reached."""
+    """The plan of a composed configuration whose monitor can be reached (it must not fail after hours)."""
     check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
     return make_plan(config)
 
 
-def make_plan_or_sweep(words: list[str]):
-    """A Plan, or the Sweep that `-m` among the words asks for."""
-    from pipeline.sweep import make_sweep  # which plans its points by `checked_plan`
+def make_checked_plan(overrides: list[str], plan_of: Planner = checked_plan) -> Plan:
+    """Composes, checks and plans. plan_of: plans a composed configuration, or raises for what is wrong with it."""
+    return plan_of(compose(overrides))
 
-    return make_sweep([w for w in words if w != MULTIRUN]) if MULTIRUN in words else make_checked_plan(words)
+
+def make_plan_or_sweep(words: list[str], plan_of: Planner = checked_plan):
+    """A Plan, or the Sweep that `-m` among the words asks for."""
+    from pipeline.sweep import make_sweep  # which imports this module
+
+    if MULTIRUN in words:
+        return make_sweep([w for w in words if w != MULTIRUN], plan_of)
+    return make_checked_plan(words, plan_of)
 
 
 def split_overrides(given: Any) -> list[str]:

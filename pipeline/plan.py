@@ -6,7 +6,6 @@ stage share it, nothing is ever overwritten, and a deleted directory is made aga
 
 import dataclasses
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from pipeline.config import walk
 from pipeline.errors import ConfigError, ModelError
 from pipeline.identity import Stage, is_below, make_stage, uses
 from pipeline.overlays import before, effective, entries
+from pipeline.shape import absent_model, room_problem
 
 
 @dataclass(frozen=True)
@@ -153,18 +153,12 @@ def _model_directory(path: str | None, limits: dict) -> str:
     """A Hugging Face directory of the user's. limits: the section `model` of who will use it."""
     if not path:
         raise ConfigError("no model: set model.model_path to a Hugging Face directory, or model.init.enable=true.")
-    if not (Path(path) / "config.json").is_file():
-        hub = re.fullmatch(r"[\w.-]+/[\w.-]+", path)
-        fetch = f" From the Hugging Face hub: hf download {path} --local-dir models/{path}" if hub else ""
-        raise ModelError(f"model.model_path={path}: no config.json there; needed a Hugging Face model directory "
-                         f"(config.json, *.safetensors, tokenizer files).{fetch}")
+    if absent := absent_model(path):
+        raise ModelError(absent)
     if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ModelError(f"model.model_path={path}: the model has no tokenizer (tokenizer.json or "
                          "tokenizer_config.json); copy the tokenizer files of the base model there.")
-    room = files.read_json(Path(path) / "config.json").get("max_position_embeddings")
-    longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
-    if isinstance(room, int) and room < longest:
-        raise ConfigError(f"model.model_path={path} has room for {room} tokens (max_position_embeddings), and "
-                          f"model.max_model_len, or prompt + response, is {longest}. Shorten "
-                          "model.max_prompt_tokens or model.max_response_tokens.")
+    problem = room_problem(path, limits, files.read_json(Path(path) / "config.json").get("max_position_embeddings"))
+    if problem:
+        raise ConfigError(problem)
     return path

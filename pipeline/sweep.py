@@ -16,7 +16,7 @@ from pipeline.compose import compose
 from pipeline.config import Sweep as Settings
 from pipeline.errors import ConfigError, OuroError
 from pipeline.identity import Stage
-from pipeline.launch import checked_plan
+from pipeline.launch import Planner, checked_plan
 from pipeline.plan import Plan
 
 SWEEP = "sweep.json"
@@ -77,9 +77,10 @@ def rules(stages: Sequence[Stage]) -> list[tuple[str, Stage]]:
     return [(s.name if times[s.name] == 1 else f"{s.name}_{s.identity}", s) for s in stages]
 
 
-def make_sweep(overrides: list[str]) -> Sweep:
+def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
     """Composes, checks and plans every point. Raises ConfigError with the problems of all, each once.
 
+    plan_of: plans the configuration of a point, or raises for what is wrong with it.
     More points than `sweep.max_points` are refused after the first of them is composed.
     """
     words = axes.read(overrides)
@@ -92,7 +93,7 @@ def make_sweep(overrides: list[str]) -> Sweep:
     project, name, root = _shared(composed)
     for config, (_, differs) in zip(composed, chosen, strict=True):
         config["name"] = axes.name_of(name, differs)
-    plans = [_attempt(checked_plan, config) for config in composed]
+    plans = [_attempt(plan_of, config) for config in composed]
     _refuse(plans, chosen)
     points = [Point(o, differs, plan) for (o, differs), plan in zip(chosen, plans, strict=True)]
     return Sweep(project, name, root, points)

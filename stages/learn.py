@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline import checkpoints, files, records, tables
-from pipeline.algorithms import PAIR_TYPES
+from pipeline.algorithms import PAIR_TYPES, WITH_CRITIC
 from pipeline.background import Background
 from pipeline.errors import ModelError, StageError
 from pipeline.external import resolve
@@ -34,7 +34,6 @@ from stages.learner.rollouts import Rollouts
 from stages.learner.zero import Process
 
 PROBE_TOKENS = 256
-WITH_CRITIC = ("ppo",)  # advantages that need values
 GIVEN = {"sft": Demonstrations} | dict.fromkeys(PAIR_TYPES, Preferences)  # others train on rollouts
 
 

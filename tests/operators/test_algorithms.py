@@ -58,5 +58,5 @@ def test_advantages_that_compare_are_those_with_groups():
 def test_the_types_of_the_guide_and_those_that_peers_have_are_there():
     assert {path.stem for path in FILES} >= {
         "sft", "dpo", "ppo", "grpo", "dapo", "reinforce", "reinforceplusplus", "rloo", "remax", "opmd", "asymre",
-        "topr", "cispo", "gspo", "sapo", "mix", "mix_chord", "raft", "sppo", "rec", "multi_step_grpo", "gigpo",
+        "topr", "cispo", "gspo", "sapo", "raft", "sppo", "rec", "multi_step_grpo", "gigpo",
         "on_policy_distill", "jsd", "dr_grpo", "gspo_token", "kto", "ipo", "m2po", "decoupled_ppo"}

@@ -56,10 +56,10 @@ def test_every_key_of_the_guide_is_in_the_table():
 
 
 @pytest.mark.parametrize(("key", "said"), [
-    ("model.tinker.rank", "model.tinker.rank: models are trained here, by DeepSpeed ZeRO"),
+    ("model.tinker.rank", "models are trained here, by DeepSpeed ZeRO"),
     ("model.tinker.something_new", "model.tinker: models are trained here"),
-    ("trainer.param_offload", "trainer.param_offload is called trainer.offload_param here"),
-    ("trainer.trainer_strategy", "is called trainer.zero_stage here (fsdp: 3, fsdp2: 3; ZeRO-3"),
+    ("trainer.param_offload", "here it is `trainer.offload_param`"),
+    ("trainer.trainer_strategy", "`trainer.zero_stage` (fsdp: 3, fsdp2: 3; ZeRO-3"),
     ("stages.sft.explorer.name", "explorer.name: there are no actors"),
     ("buffer.explorer_input.eval_tasksets.3.format.tools_key", "tools are not there yet"),
     ("buffer.trainer_input.auxiliary_buffers.mine.max_read_timeout", "a file is not waited for"),

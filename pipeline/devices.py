@@ -1,0 +1,84 @@
+"""The GPUs of a run: those that this machine shows, those that the configuration declares, how many a stage asks for.
+
+Found without importing torch, so that a plan can be judged in no time and on a machine that has none.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs that a run may count on.
+
+    count: how many; None when a GPU is meant but nothing says how many. gib: memory of each; None when unknown.
+    declared: whether the configuration says so; otherwise this machine shows them.
+    """
+
+    count: int | None
+    gib: float | None
+    declared: bool
+
+    @property
+    def any(self) -> bool:
+        return self.count != 0
+
+
+def torch_has_cuda() -> bool:
+    """Whether the installed torch can use a GPU at all, found without importing it."""
+    found = importlib.util.find_spec("torch")
+    return bool(found and found.origin and (Path(found.origin).parent / "lib" / "libtorch_cuda.so").exists())
+
+
+def visible_gpus(at_most: int | None) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES names, or all that NVIDIA's driver shows; none for a CPU build of torch.
+
+    at_most: `cluster.gpu_per_node`, use only the first so many; None: all.
+    """
+    if not torch_has_cuda():
+        return []
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        found = [name for name in named.split(",") if name.strip()]
+    else:
+        found = [str(index) for index in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+    return found[:at_most]
+
+
+def planned_gpus(cluster: dict, here: bool = True) -> Gpus:
+    """What the section `cluster` declares, and where it is silent, what is visible here.
+
+    here: whether the run is for this machine; otherwise what it shows says nothing.
+    """
+    memory, per_node = cluster["gpu_memory_gib"], cluster["gpu_per_node"]
+    seen = len(visible_gpus(None)) if here else 0
+    if seen and memory is None and per_node != 0:
+        memory = _smallest_memory()
+    if per_node is not None:
+        return Gpus(per_node * cluster["node_num"], memory if per_node else None, True)
+    if seen:
+        return Gpus(seen, memory, False)
+    return Gpus(None, memory, True) if memory or not here else Gpus(0, None, False)
+
+
+def _smallest_memory() -> float | None:
+    """Memory of the smallest visible GPU in GiB by NVIDIA's own tool; None where that does not answer."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    query = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    sizes = [float(line) for line in answer.stdout.split() if line.replace(".", "", 1).isdigit()]
+    return min(sizes) / 1024 if answer.returncode == 0 and sizes else None
+
+
+def needed_gpus(mode: str, ranks: int, engine: int) -> int:
+    """GPUs that an rft stage holds: those of trainer and engine added, or the larger of both when they take turns.
+
+    ranks: one GPU each. engine: `tensor_parallel_size` x `engine_num`.
+    """
+    return max(ranks, engine) if mode == "colocate" else ranks + engine
