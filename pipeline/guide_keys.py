@@ -67,7 +67,7 @@ WORKS = [
     *_below("buffer.explorer_input", "default_workflow_type default_eval_workflow_type default_reward_fn_type"),
     *(f"{prefix}.{name}" for prefix in TASKSETS for name in OF_TASKSETS),
     *(f"{prefix}.{name}" for prefix in BUFFERS for name in OF_BUFFERS),
-    *_below("explorer", "eval_interval eval_on_startup env_vars max_retry_times"),
+    *_below("explorer", "eval_interval eval_on_startup bench_on_latest_checkpoint env_vars max_retry_times"),
     *_below("explorer.rollout_model", "engine_type engine_num tensor_parallel_size gpu_memory_utilization "
                                       "enforce_eager seed extra_engine_args"),
     *_below("synchronizer", "sync_method sync_style sync_interval sync_offset sync_timeout"),
@@ -82,14 +82,12 @@ SECRETS = _below("monitor.monitor_args", "api_key username password")
 
 # of WORKS, those that the schema does not have yet
 COMING = {
-    "continue_from_checkpoint",
     *_below("algorithm", "sample_strategy sample_strategy_args"),
     *_below("model", "custom_chat_template chat_template_path enable_thinking min_response_tokens "
                      "enable_prompt_truncation repetition_penalty"),
     "buffer.explorer_input.default_eval_workflow_type",
     *(f"{prefix}.{name}" for prefix in TASKSETS for name in OF_TASKSETS),
     *(f"{prefix}.{name}" for prefix in BUFFERS for name in OF_BUFFERS),
-    *_below("explorer", "eval_interval eval_on_startup env_vars"),
     "trainer.use_dynamic_bsz",
     *_below("data_processor.task_pipeline", "num_process operators target_fields"),
 }
