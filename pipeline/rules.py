@@ -13,7 +13,7 @@ COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", 
 def broken_rules(config: dict) -> list[str]:
     """Every rule that is broken, one line each. config: of the whole run, or of one stage (pipeline/overlays.py)."""
     c = {**config, "algorithm": filled(config["algorithm"])}
-    return _names(c) + _model(c) + _lengths(c) + _algorithm(c) + _data(c)
+    return _names(c) + _mode(c) + _environment(c) + _model(c) + _lengths(c) + _algorithm(c) + _data(c)
 
 
 def _names(c: dict) -> list[str]:
@@ -22,6 +22,37 @@ def _names(c: dict) -> list[str]:
     if re.search(r"[{}]", c["checkpoint_root_dir"]):
         problems.append(f"checkpoint_root_dir={c['checkpoint_root_dir']}: braces have a meaning to Snakemake; needed a "
                         "path without.")
+    return problems
+
+
+def _mode(c: dict) -> list[str]:
+    """What a mode asks of a stage alone; what it asks of those before it: pipeline/modes.py."""
+    problems = []
+    if c["mode"] == "serve":
+        problems.append("mode=serve: a server that records what it answers is no stage of files. Serve a stage's "
+                        "model/ with `vllm serve`; recorded answers, in task files with a solution column, are what "
+                        "sft trains on.")
+    algorithm = c["algorithm"]["algorithm_type"]
+    if c["mode"] == "explore" and algorithm in ("sft", *PAIR_TYPES):
+        problems.append(f"mode=explore: {algorithm} learns from given responses and explores nothing; needed "
+                        "mode=train or both.")
+    if c["mode"] == "bench" and not c["buffer"]["explorer_input"]["eval_tasksets"]:
+        problems.append("mode=bench: there is nothing to evaluate on; needed a set in "
+                        "buffer.explorer_input.eval_tasksets.")
+    return problems
+
+
+def _environment(c: dict) -> list[str]:
+    problems = []
+    for name, value in c["explorer"]["env_vars"].items():
+        key = f"explorer.env_vars.{name}"
+        if not re.fullmatch(r"[A-Za-z_]\w*", str(name), re.ASCII):
+            problems.append(f"{key}: needed the name of an environment variable: letters, digits and '_'.")
+        if name in OURS:
+            problems.append(f"{key}: is set by the stage itself. {OURS[name]}")
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            problems.append(f"{key}={value}: needed a text or a number; a variable holds a text, so put the word in "
+                            "quotes.")
     return problems
 
 
@@ -97,6 +128,8 @@ def _rollouts(c: dict) -> list[str]:
         if value not in (None, c["model"][name]):
             problems.append(f"buffer.explorer_input.taskset.rollout_args.{name}={value}: rollouts to train on follow "
                             f"model.{name}={c['model'][name]}, by which the trainer scores them: set that.")
+    if c["mode"] == "train":  # its batches are cut from another stage's: pipeline/modes.py
+        return problems
     explored = buffer["batch_size"] * algorithm["repeat_times"]
     try:
         Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)
@@ -111,7 +144,17 @@ def _data(c: dict) -> list[str]:
     if len(set(names)) < len(names):
         problems.append(f"buffer.explorer_input.eval_tasksets are named {', '.join(names)}: scores are told apart by "
                         "name, so needed names that differ.")
+    if c["explorer"]["eval_interval"] and not names:
+        problems.append(f"explorer.eval_interval={c['explorer']['eval_interval']}: there is nothing to evaluate on; "
+                        "needed a set in buffer.explorer_input.eval_tasksets, or null.")
     pipeline = c["data_processor"]["task_pipeline"]
     if pipeline["generator"] and pipeline["inputs"]:
         problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")
     return problems
+
+
+# environment variables that a stage sets for its explorer, and what to use instead
+OURS = {
+    "CUDA_VISIBLE_DEVICES": "Set it where the run is started, or cluster.gpu_per_node.",
+    "PYTHONPATH": "Set it where the run is started.",
+}

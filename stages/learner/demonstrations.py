@@ -13,6 +13,8 @@ from stages.learner.packing import Row
 class Demonstrations:
     """Demonstrated responses (`split` sft), batch_size to a step, every one once an epoch."""
 
+    hands_over = False  # no explorer waits for weights
+
     def __init__(self, context: Context, model):
         from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens, response_tokens
 
