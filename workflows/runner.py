@@ -60,17 +60,17 @@ class Outcome:
 
 
 def roll_out(
-    engine: Engine, workflow: Callable[[list[int]], Attempt], prompts: Sequence[list[int]], seeds: Sequence[int],
-    sampling: Sampling,
+    engine: Engine, workflows: Sequence[Callable[[list[int]], Attempt]], prompts: Sequence[list[int]],
+    seeds: Sequence[int], sampling: Sampling,
 ) -> list[Outcome]:
     """Attempts every prompt once. Rewards are not computed here (see `reward`).
 
-    seeds: of the attempts; every further turn of one has a seed of its own, made of it.
+    workflows: one for each prompt. seeds: of the attempts; every further turn of one has a seed of its own, made of it.
     """
     outcomes: list[Outcome | None] = [None] * len(prompts)
     waiting: dict[int, tuple[Attempt, list[int]]] = {}
     turn = 0
-    for index, prompt in enumerate(prompts):
+    for index, (workflow, prompt) in enumerate(zip(workflows, prompts, strict=True)):
         if len(prompt) > sampling.max_prompt_tokens:
             reason = f"{len(prompt)} prompt tokens, limit model.max_prompt_tokens={sampling.max_prompt_tokens}"
             outcomes[index] = Outcome("prompt_too_long", reason)

@@ -31,7 +31,8 @@ class Recording(ScriptedEngine):
 
 
 def roll(workflow, prompts, engine=None):
-    return runner.roll_out(engine or Recording(), workflow, prompts, list(range(100, 100 + len(prompts))), SAMPLING)
+    seeds = list(range(100, 100 + len(prompts)))
+    return runner.roll_out(engine or Recording(), [workflow] * len(prompts), prompts, seeds, SAMPLING)
 
 
 # --------------------------------------------------------------------------------------------------------- attempts
