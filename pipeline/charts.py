@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SERIES = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04")
+SERIES = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05")
 INK, MUTED, GRID, CARD = "#010101", "#020202", "#030303", "#040404"
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", CARD: "var(--card)",
              **{colour: f"var(--s{i})" for i, colour in enumerate(SERIES, 1)}}
-PART_SERIES = {"rollout": 1, "training": 1, "sync": 2, "publishing": 2, "other": 3, "waiting": 4}  # the same everywhere
+PART_SERIES = {"rollout": 1, "training": 1, "sync": 2, "publishing": 2, "other": 3, "waiting": 4,
+               "evaluation": 5}  # the same everywhere
 MOST_POINTS = 300  # of a curve; more are averaged in equal bins
 INCHES = (4.0, 2.1)
 
@@ -54,6 +55,17 @@ def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, percent: bool = F
     form = (lambda v: f"{v:.1%}") if percent else (lambda v: f"{v:.3g}")
     words = f"{title} by step: {form(line[0])} at step {x[0]:.0f}, {form(line[-1])} at step {x[-1]:.0f} (smoothed)"
     return inline(figure, name, words)
+
+
+def band(
+    name: str, title: str, x: Sequence[int], y: Sequence[float], low: Sequence[float], high: Sequence[float]
+) -> str:
+    """A share by step as it was measured, with its 95% interval as a band. name: unique in the page."""
+    figure, axes = blank(True)
+    axes.fill_between(x, low, high, color=SERIES[0], alpha=0.18, linewidth=0)
+    axes.plot(x, y, color=SERIES[0], linewidth=1.8, marker="o", markersize=3.5)
+    ends = [f"{y[i]:.1%} [{low[i] * 100:.1f}, {high[i] * 100:.1f}] at step {x[i]}" for i in (0, -1)]
+    return inline(figure, name, f"{title} by step, with its 95% interval: {', '.join(ends)}")
 
 
 def _empty(figure, axes, name: str, words: str) -> str:

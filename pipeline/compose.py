@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import algorithms, schema, secrets
+from pipeline import algorithms, modes, schema, secrets
 from pipeline.config import Config, walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.overlays import effective, stage_problems
@@ -32,7 +32,10 @@ def compose(overrides: list[str]) -> dict[str, Any]:
         _override_stage(composed, override, problems)
     names = [str(entry.get("stage_name")) for entry in composed.stages]
     config = schema.read(_resolved(composed, problems), Config, "", problems)
-    problems += stage_problems(config) + broken_rules(config) + secrets.problems_of(config)
+    unordered = stage_problems(config)
+    problems += unordered + broken_rules(config) + secrets.problems_of(config)
+    if not unordered:
+        problems += modes.problems(config)
     for stage in config["stages"]:
         own = broken_rules(effective(config, stage))
         problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]

@@ -155,7 +155,7 @@ class Buffer:
     train_batch_size: int | None = setting(None, "experiences per optimizer step (sft: demonstrations); null: an "
                                                  "explorer step's (sft: batch_size)", ge=1)
     total_epochs: int = setting(1, "passes over the tasks; ignored when total_steps is set", ge=1)
-    total_steps: int | None = setting(None, "optimizer steps of the stage", ge=1)
+    total_steps: int | None = setting(None, "optimizer steps of the stage (mode=explore: explorer steps)", ge=1)
     explorer_input: ExplorerInput = section(ExplorerInput)
     trainer_input: TrainerInput = section(TrainerInput)
 
@@ -179,6 +179,17 @@ class Explorer:
     rollout_model: RolloutModel = section(RolloutModel)
     max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
                                       how=True)
+    env_vars: dict[str, Any] = setting({}, "environment variables of the processes that answer tasks (the explorer, "
+                                           "evaluations); a secret: ${oc.env:VARIABLE}")
+    eval_interval: int | None = setting(
+        None, "trainer steps between evaluations on eval_tasksets, by the explorer of an rft stage while its trainer "
+              "waits (at most sync_timeout), each of the first weights it is handed that reached a multiple; null: "
+              "never (the guide's 100 would cost time unasked: what a stage made is evaluated in any case)",
+        ge=1, how=True)
+    bench_on_latest_checkpoint: bool = setting(False, "mode=bench: evaluate the last checkpoint of a stage only",
+                                               how=True)
+    eval_on_startup: bool = setting(True, "evaluate the model that the first training stage begins with, as a stage "
+                                          "of its own (evaluate_base)", how=True)
     max_retry_times: int = setting(0, "further attempts at a task whose reward function raised", ge=0)
 
 
@@ -234,9 +245,14 @@ class Sweep:
 class Config:
     project: str = setting("ouroboros", "first part of runs/<project>/<name>")
     name: str = setting("run", "second part of runs/<project>/<name>")
-    mode: str = setting("both", "both: explorer and trainer side by side; colocate: they take turns on one device; "
-                        "train: a stage that has no explorer (sft, where all three mean the same)",
-                        choices=("both", "colocate", "train"), how=True)
+    mode: str = setting("both", "both: explorer and trainer side by side; colocate: they take turns on the same "
+                                "devices; explore: the explorer alone, no model is made; train: the trainer alone, on "
+                                "what an earlier stage explored (sft: as always); bench: no training, every checkpoint "
+                                "kept of the stages before is evaluated",
+                        choices=("both", "colocate", "explore", "train", "bench"), how=True)
+    continue_from_checkpoint: bool = setting(
+        True, "a stage that was cut off goes on from its last checkpoint; false: what it left is deleted and it begins "
+              "anew (stages that are complete stay)", how=True)
     checkpoint_root_dir: str = setting(".", "directory that holds store/ and runs/", how=True)
     ignore_validator_suggestions: bool = setting(False, "a GPU memory estimate over the limit is only a warning",
                                                  how=True)

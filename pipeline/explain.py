@@ -9,6 +9,7 @@ from pipeline.compose import groups
 from pipeline.config import walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.identity import EXTERNAL, USES
+from pipeline.modes import planned
 from pipeline.origins import origin, stage_origin
 from pipeline.overlays import effective, entries
 from pipeline.secrets import is_secret, mask
@@ -19,7 +20,7 @@ def show(config: dict) -> str:
     """The configuration as YAML, secrets masked, below comments with the numbers that follow from it."""
     from omegaconf import OmegaConf
 
-    notes = [f"#   {entry['stage_name']}: {word}: {sentence}" for entry in entries(config)
+    notes = [f"#   {entry['stage_name']}: {word}: {sentence}" for entry in planned(config)
              for word, sentence in described(effective(config, entry))]
     yaml = OmegaConf.to_yaml(OmegaConf.create(mask(config)))
     return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])
@@ -160,6 +161,9 @@ ABSENT = "not given"  # an entry of free arguments that nobody set
 
 # settings that act otherwise than through USES
 EFFECTS = {
+    "mode": "of which kind a stage is: another one is another stage; both and colocate make the same",
+    "explorer.eval_on_startup": "whether there is a stage evaluate_base; changing it re-runs no other",
+    "explorer.bench_on_latest_checkpoint": "which stages a bench has; changing it re-runs no other",
     "model.model_path": "what a stage makes, by content and not by path; another model makes the first training stage "
                         "anew, and all that read it",
     "checkpoint_root_dir": "where stages and runs lie; below another directory nothing is made yet, so all of it runs",

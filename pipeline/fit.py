@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.config import resolve_dtype
 from pipeline.devices import Gpus, needed_gpus
 from pipeline.memory import GIB, USABLE, Rollout, Training, rollout, training
+from pipeline.modes import TRAINING, kind_of
 from pipeline.shape import Shape
 from pipeline.workload import explores, workload
 
@@ -30,7 +31,14 @@ def engine_gpus(config: dict[str, Any]) -> int:
 def stage_gpus(config: dict[str, Any]) -> int:
     """GPUs that a training stage holds."""
     ranks = config["trainer"]["ranks"]
+    if not trains(config):
+        return engine_gpus(config)
     return needed_gpus(config["mode"], ranks, engine_gpus(config)) if explores(config) else ranks
+
+
+def trains(config: dict[str, Any]) -> bool:
+    """Whether a stage of these settings has a trainer."""
+    return kind_of(config) in TRAINING
 
 
 def count_problem(config: dict[str, Any], gpus: Gpus) -> str | None:
@@ -43,6 +51,8 @@ def count_problem(config: dict[str, Any], gpus: Gpus) -> str | None:
     if needed <= gpus.count:
         return (f"explorer.rollout_model needs {engine} GPUs to evaluate, {where} {gpus.count}. Lower "
                 "explorer.rollout_model.tensor_parallel_size.")
+    if not trains(config):
+        return f"explorer.rollout_model needs {engine} GPUs, {where} {gpus.count}. Ask for fewer."
     if not explores(config):
         return f"trainer.ranks={ranks}: needs {ranks} GPUs, {where} {gpus.count}. Ask for fewer ranks."
     advice = "Ask for fewer."
@@ -143,6 +153,9 @@ def _largest_budget(shape: Shape, config: dict[str, Any], element: int, gib: flo
 
 def problems(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[str]:
     """What does not fit of a stage, trainer and engine; `gpus.gib` must be known."""
+    if not trains(config):
+        engine = engine_problem(shape, config, gpus)
+        return [engine] if engine else []
     trainer = trainer_problem(shape, config, gpus)
     if not explores(config):
         return [trainer] if trainer else []
@@ -159,6 +172,8 @@ def gpu_words(config: dict[str, Any], gpus: Gpus) -> str:
                 "memory is not estimated")
     needed, ranks = stage_gpus(config), config["trainer"]["ranks"]
     of = "" if gpus.count is None else f" of {gpus.count}"
+    if not trains(config):
+        return f"{needed}{of}: the engine"
     if not explores(config):
         return f"{needed}{of}: one for each rank"
     turns = "in turns" if config["mode"] == "colocate" else "side by side"
@@ -168,9 +183,9 @@ def gpu_words(config: dict[str, Any], gpus: Gpus) -> str:
 def described(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[tuple[str, str]]:
     """The estimate of a stage as (word, sentence)."""
     element = element_bytes(config, gpus)
-    lines = [("memory", _trainer_words(training(shape, config, element), gpus))]
-    if explores(config) and gpus.gib:
-        lines.append(("", _engine_words(rollout(shape, config, element, gpus.gib), config)))
+    lines = [("memory", _trainer_words(training(shape, config, element), gpus))] if trains(config) else []
+    if (explores(config) or not lines) and gpus.gib:
+        lines.append(("" if lines else "memory", _engine_words(rollout(shape, config, element, gpus.gib), config)))
     return lines
 
 

@@ -2,7 +2,7 @@
 
 Files are the external ones that it reads and the code that a setting names: an edited reward function, ours or the
 user's, is a new stage. A stage lives in `store/<name>-<hash>/`. It is handed only the settings in its identity and
-those marked `how`: it cannot read what it does not depend on.
+those marked `how`, and those it watches itself by (WATCHES): it cannot read what it does not depend on.
 """
 
 import os
@@ -20,11 +20,15 @@ from pipeline.records import FORMAT
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
             "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
-            "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type")
+            "explorer.env_vars", "buffer.explorer_input.default_workflow_type",
+            "buffer.explorer_input.default_reward_fn_type")
 PROMPTS = ("buffer.explorer_input.system_prompt", "model.custom_chat_template", "model.enable_thinking")
 SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
         "buffer.trainer_input.experience_buffer")
 PATHS = tuple(f"{one}.path" for one in SETS)
+
+EVALUATION = ("seed", "buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type",
+              *SAMPLING, *PROMPTS)
 
 # kind -> the settings that enter its identity (a prefix takes everything below it). `how` settings never do.
 USES = {
@@ -43,8 +47,14 @@ USES = {
             "buffer.total_steps", "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets",
             "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path", "synchronizer",
             *SAMPLING, *PROMPTS),
-    "evaluate": ("seed", "buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type",
-                 *SAMPLING, *PROMPTS),
+    "rollout": ("seed", "algorithm.repeat_times", "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps",
+                "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets", *SAMPLING, *PROMPTS),
+    "offline": ("seed", "algorithm", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
+                "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
+                "model.dtype", "model.temperature", "model.max_prompt_tokens", "model.max_response_tokens",
+                "model.max_model_len", "model.custom_chat_template"),
+    "evaluate": EVALUATION,
+    "bench": EVALUATION,
     "report": ("project", "name"),
 }
 
@@ -52,13 +62,22 @@ USES = {
 PAIRS_USE = ("algorithm.policy_loss_fn", "algorithm.policy_loss_fn_args", "algorithm.kl_loss_fn",
              "algorithm.kl_loss_fn_args", "algorithm.entropy_loss_fn", "algorithm.entropy_loss_fn_args")
 
+# kind -> settings that a stage is handed to watch itself by, while it works: they change what it says of itself, not
+# what it makes for others, so they are not in its identity (and a stage that is complete does not say more).
+WATCHES = {
+    "rft": ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type"),
+}
+
 # settings that name a file or directory whose content enters the identity
 EXTERNAL = {
     "tasks": ("data_processor.task_pipeline.inputs", *PATHS),
     "curate": ("data_processor.task_pipeline.config_path",),
     "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path"),
     "rft": (*PATHS[:2], "model.chat_template_path", "model.critic_model_path"),
+    "rollout": (*PATHS[:2], "model.chat_template_path"),
+    "offline": ("model.chat_template_path", "model.critic_model_path"),
     "evaluate": (PATHS[2], "model.chat_template_path"),
+    "bench": (PATHS[2], "model.chat_template_path"),
 }
 
 ADVANTAGES = ("operators/advantage.py", "operators/advantages/action_tokens.py", "operators/advantages/group.py",
@@ -76,13 +95,17 @@ CODE = {
     "model": ("stages/model.py",),
     "train": LOSSES,
     "rft": (*ADVANTAGES, *LOSSES, "operators/reward.py", "workflows/single_turn.py"),
+    "rollout": ("operators/reward.py", "workflows/single_turn.py"),
+    "offline": (*ADVANTAGES, *LOSSES),
     "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
+    "bench": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
 }
 
 # lists of sections, as `a.b.*`
 SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in walk() if ".*." in key}
 
-HEAVY = ("train", "rft", "evaluate")
+HEAVY = ("train", "rft", "rollout", "offline", "evaluate", "bench")
+BESIDE = ("held", "trained")  # roles of inputs by which a stage watches itself: no part of its identity (see WATCHES)
 
 
 @dataclass(frozen=True)
@@ -90,7 +113,7 @@ class Stage:
     """One node of the DAG.
 
     inputs: role -> directory of the stage (or, for role `model`, possibly an external model directory) it reads.
-    config: the settings it may read: those of its identity and the `how` settings, nested as in the configuration.
+    config: the settings it may read: those of its identity, the `how` settings and those it watches, nested as before.
     waits: directories of stages that must be complete before it, though it reads nothing of theirs.
     run: project/name of the run that asked for it (for metrics and messages; another run may share the stage).
     """
@@ -138,12 +161,13 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
     read = uses(kind, settings["algorithm"]["algorithm_type"])
     used = _select(settings, lambda key, item: not item.metadata["how"] and key not in paths and is_below(key, read))
-    how = _select(settings, lambda key, item: item.metadata["how"] or key in paths)
+    watched = (*paths, *WATCHES.get(kind, ()))
+    how = _select(settings, lambda key, item: item.metadata["how"] or is_below(key, watched))
     external = {key: [digests(value, root, name) for name, value in values_of(settings, key)] for key in paths}
     external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))
-                for role, d in inputs.items()}
+                for role, d in inputs.items() if role not in BESIDE}
     content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
     run = f"{settings['project']}/{settings['name']}"
     return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _join(used, how), waits)

@@ -1,7 +1,7 @@
 """Names of metrics: what a monitor calls the columns of the tables (the names of the Trinity-RFT guide)."""
 
 from pipeline.progress import rate
-from pipeline.records import Score, Step
+from pipeline.records import Rollout, Score, Step
 
 
 def step_metrics(step: Step) -> dict[str, float]:
@@ -11,6 +11,13 @@ def step_metrics(step: Step) -> dict[str, float]:
     named["perf/rollout_tokens_per_second"] = rate(step.rollout_tokens, step.rollout_seconds)
     named["perf/train_tokens_per_second"] = rate(step.trained_tokens, step.train_seconds)
     named["perf/throughput"] = rate(step.trained_tokens, step.seconds)
+    return {metric: float(value) for metric, value in named.items() if value is not None}
+
+
+def rollout_metrics(rollout: Rollout) -> dict[str, float]:
+    """The same of an explorer step, where no trainer step tells of it."""
+    named = {metric: getattr(rollout, column) for metric, column in ROLLOUT_METRICS.items()}
+    named["perf/rollout_tokens_per_second"] = rate(rollout.tokens, rollout.rollout_seconds)
     return {metric: float(value) for metric, value in named.items() if value is not None}
 
 
@@ -52,6 +59,7 @@ STEP_METRICS = {  # metric -> column of Step
     "time/rollout": "rollout_seconds",
     "time/sync_weight": "sync_seconds",
     "time/explore_other": "explore_other_seconds",
+    "time/eval": "evaluate_seconds",
     "time/wait_explore_step": "explore_wait_seconds",
     "time/train_step": "train_seconds",
     "time/publish_weight": "publish_seconds",
@@ -60,4 +68,11 @@ STEP_METRICS = {  # metric -> column of Step
     "time/step": "seconds",
     "perf/total_num_tokens": "trained_tokens",
     "perf/max_memory_allocated_gib": "peak_memory_gib",
+}
+
+ROLLOUT_METRICS = {  # metric -> column of Rollout
+    "sample/experience_count": "rows",
+    "rollout/failed_rows": "failed_rows",
+    "time/rollout": "rollout_seconds",
+    "time/explore_other": "other_seconds",
 }

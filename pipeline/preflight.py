@@ -17,7 +17,8 @@ from pipeline import files, fit, inputs, workload
 from pipeline.devices import Gpus, planned_gpus
 from pipeline.errors import ConfigError, OuroError
 from pipeline.memory import GIB
-from pipeline.overlays import before, effective, entries
+from pipeline.modes import planned
+from pipeline.overlays import before, effective
 from pipeline.plan import Plan, make_plan
 from pipeline.shape import read_shape, room_problem, split_problem
 from pipeline.tracking import check_monitor
@@ -56,7 +57,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     """
     report = Report(f"{config['project']}/{config['name']}")
     gpus = planned_gpus(config["cluster"], here=not elsewhere)
-    stages = {entry["stage_name"]: effective(config, entry) for entry in entries(config)}
+    stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
     starts = _starts(config)
     absent = [line for name, settings in stages.items() for line in inputs.missing(settings, starts[name])]
     report.add("", absent, "unjudged" if elsewhere else "problems")
@@ -96,7 +97,7 @@ def _starts(config: dict[str, Any]) -> dict[str, dict]:
     """Training stage -> the section `model` that names the model it begins with: its own, or that of the stage before
     it, or the run's (as pipeline/plan.py finds it)."""
     starts: dict[str, dict] = {}
-    for entry in entries(config):
+    for entry in planned(config):
         own, parents = entry.get("model", {}), before(entry, list(starts))
         if "model_path" in own or "init" in own:
             starts[entry["stage_name"]] = effective(config, entry)["model"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-FORMAT = 3
+FORMAT = 4
 
 TOKENS = pa.list_(pa.int32())
 FLOATS = pa.list_(pa.float32())
@@ -191,6 +191,7 @@ class Step:
     explore_other_seconds: float | None = column(
         pa.float64(), "explorer: task choice, rewards, rows; waits excluded", null=True
     )
+    evaluate_seconds: float | None = column(pa.float64(), "evaluations on the way, by the explorer", null=True)
     explore_wait_seconds: float | None = column(pa.float64(), "explorer: waiting for weights", null=True)
     train_seconds: float = column(pa.float64(), "forward, backward, optimizer")
     publish_seconds: float | None = column(pa.float64(), "write the weights for the explorer", null=True)
@@ -223,6 +224,7 @@ class Rollout:
         pa.float64(), "largest |engine - trainer| log-prob on the probe; null when no sync was due", null=True
     )
     other_seconds: float = column(pa.float64(), "task choice, rewards, rows; files are written beside the next step")
+    evaluate_seconds: float = column(pa.float64(), "evaluation of its weights before it; 0 when none was due")
     wait_seconds: float = column(pa.float64(), "waiting for weights")
 
 
@@ -230,8 +232,9 @@ class Rollout:
 class Sample:
     """One response in an evaluation."""
 
-    stage: str = column(pa.string(), "evaluation stage directory name, with its hash")
-    model: str = column(pa.string(), "name of the stage whose model was evaluated")
+    stage: str = column(pa.string(), "directory name of the stage that evaluated, with its hash")
+    model: str = column(pa.string(), "directory name of the stage whose weights were evaluated, or of the user's model")
+    step: int = column(pa.int32(), "trainer step of that stage that made the weights; 0 = not trained here")
     taskset: str = column(pa.string(), "name of the evaluation set")
     task_id: str = column(pa.string(), "task that was answered")
     decoding: str = column(pa.string(), "greedy or sampled")
@@ -250,8 +253,9 @@ class Sample:
 class Score:
     """One number of an evaluation, with its interval."""
 
-    stage: str = column(pa.string(), "evaluation stage directory name, with its hash")
-    model: str = column(pa.string(), "name of the stage whose model was evaluated")
+    stage: str = column(pa.string(), "directory name of the stage that evaluated, with its hash")
+    model: str = column(pa.string(), "directory name of the stage whose weights were evaluated, or of the user's model")
+    step: int = column(pa.int32(), "trainer step of that stage that made the weights; 0 = not trained here")
     taskset: str = column(pa.string(), "name of the evaluation set")
     metric: str = column(pa.string(), "greedy_accuracy, sampled_accuracy or pass@k")
     value: float = column(pa.float64(), "the estimate, 0 to 1; a failed row counts as not solved")

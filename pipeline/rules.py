@@ -14,7 +14,8 @@ COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", 
 def broken_rules(config: dict) -> list[str]:
     """Every rule that is broken, one line each. config: of the whole run, or of one stage (pipeline/overlays.py)."""
     c = {**config, "algorithm": filled(config["algorithm"])}
-    return _names(c) + _model(c) + _lengths(c) + _algorithm(c) + data_problems(c)
+    return (_names(c) + _mode(c) + _environment(c) + _model(c) + _lengths(c) + _algorithm(c) + _evaluation(c)
+            + data_problems(c))
 
 
 def _names(c: dict) -> list[str]:
@@ -23,6 +24,37 @@ def _names(c: dict) -> list[str]:
     if re.search(r"[{}]", c["checkpoint_root_dir"]):
         problems.append(f"checkpoint_root_dir={c['checkpoint_root_dir']}: braces have a meaning to Snakemake; needed a "
                         "path without.")
+    return problems
+
+
+def _mode(c: dict) -> list[str]:
+    """What a mode asks of a stage alone; what it asks of those before it: pipeline/modes.py."""
+    problems = []
+    if c["mode"] == "serve":
+        problems.append("mode=serve: a server that records what it answers is no stage of files. Serve a stage's "
+                        "model/ with `vllm serve`; recorded answers, in task files with a solution column, are what "
+                        "sft trains on.")
+    algorithm = c["algorithm"]["algorithm_type"]
+    if c["mode"] == "explore" and algorithm in ("sft", *PAIR_TYPES):
+        problems.append(f"mode=explore: {algorithm} learns from given responses and explores nothing; needed "
+                        "mode=train or both.")
+    if c["mode"] == "bench" and not c["buffer"]["explorer_input"]["eval_tasksets"]:
+        problems.append("mode=bench: there is nothing to evaluate on; needed a set in "
+                        "buffer.explorer_input.eval_tasksets.")
+    return problems
+
+
+def _environment(c: dict) -> list[str]:
+    problems = []
+    for name, value in c["explorer"]["env_vars"].items():
+        key = f"explorer.env_vars.{name}"
+        if not re.fullmatch(r"[A-Za-z_]\w*", str(name), re.ASCII):
+            problems.append(f"{key}: needed the name of an environment variable: letters, digits and '_'.")
+        if name in OURS:
+            problems.append(f"{key}: is set by the stage itself. {OURS[name]}")
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            problems.append(f"{key}={value}: needed a text or a number; a variable holds a text, so put the word in "
+                            "quotes.")
     return problems
 
 
@@ -60,8 +92,6 @@ def _algorithm(c: dict) -> list[str]:
                         "parts the parameters, and can keep them in host memory. Set trainer.zero_stage=3.")
     if algorithm["algorithm_type"] in ("sft", *PAIR_TYPES):
         return problems
-    if c["mode"] == "train":
-        problems.append("mode=train: an rft stage needs its explorer; needed both or colocate.")
     if model["top_p"] != 1 or model["top_k"] != -1:
         problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
                         "ratios would be biased. Leave them at 1 and -1; evaluation sets have their own rollout_args.")
@@ -93,9 +123,26 @@ def _rollouts(c: dict) -> list[str]:
     if c["trainer"]["critic_warmup"] and algorithm["advantage_fn"] != "ppo":
         problems.append(f"trainer.critic_warmup={c['trainer']['critic_warmup']} with algorithm.advantage_fn="
                         f"{algorithm['advantage_fn']}: only ppo has a critic. Set it to 0, or advantage_fn=ppo.")
+    if c["mode"] == "train":  # its batches are cut from another stage's: pipeline/modes.py
+        return problems
     explored = buffer["batch_size"] * algorithm["repeat_times"]
     try:
         Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)
     except ConfigError as error:
         problems.append(str(error))
     return problems
+
+
+def _evaluation(c: dict) -> list[str]:
+    interval = c["explorer"]["eval_interval"]
+    if not interval or c["buffer"]["explorer_input"]["eval_tasksets"]:
+        return []
+    return [f"explorer.eval_interval={interval}: there is nothing to evaluate on; needed a set in "
+            "buffer.explorer_input.eval_tasksets, or null."]
+
+
+# environment variables that a stage sets for its explorer, and what to use instead
+OURS = {
+    "CUDA_VISIBLE_DEVICES": "Set it where the run is started, or cluster.gpu_per_node.",
+    "PYTHONPATH": "Set it where the run is started.",
+}

@@ -85,8 +85,8 @@ LOCATIONS = {
     "reference": "reference/step=*.parquet",
     "steps": "steps/step=*.parquet",
     "rollouts": "rollouts/step=*.parquet",
-    "samples": "samples.parquet",
-    "scores": "scores.parquet",
+    "samples": "samples/step=*.parquet",
+    "scores": "scores/step=*.parquet",
 }
 
 
@@ -104,6 +104,11 @@ def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str
     own = pc.is_null(table["taskset"]) if taskset is None else pc.equal(table["taskset"], taskset)
     chosen = table.filter(pc.and_(pc.equal(table["split"], split), pc.fill_null(own, False)))[:limit]
     return [records.Task(**row) for row in chosen.to_pylist()]
+
+
+def read_scores(stage: Path, step: int) -> list[records.Score]:
+    """The scores of one evaluation that a stage made: that of the weights of `step`."""
+    return [records.Score(**row) for row in read(step_file(stage, "scores", step), records.Score).to_pylist()]
 
 
 def step_file(stage: Path, table: str, step: int) -> Path:

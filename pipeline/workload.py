@@ -9,10 +9,10 @@ import pyarrow as pa
 from pipeline import records
 from pipeline.algorithms import PAIR_TYPES
 from pipeline.memory import has_critic
+from pipeline.modes import TRAINING, kind_of
 from pipeline.schedule import Schedule
 from pipeline.shape import Shape
 
-GIVEN = ("sft", *PAIR_TYPES)  # algorithm types that train on what is given; all others explore
 # Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to a
 # half, a token's text takes about 2, and an action mask next to nothing.
 ENTRY = {records.TOKENS: 3.0, records.FLOATS: 4.0, pa.list_(pa.int8()): 0.1}
@@ -41,7 +41,7 @@ class Workload:
 
 def explores(config: dict[str, Any]) -> bool:
     """Whether a stage of these settings makes rollouts to train on."""
-    return config["algorithm"]["algorithm_type"] not in GIVEN
+    return kind_of(config) in ("rft", "rollout")
 
 
 def workload(config: dict[str, Any]) -> Workload:
@@ -52,12 +52,18 @@ def workload(config: dict[str, Any]) -> Workload:
     """
     buffer, model, sync = config["buffer"], config["model"], config["synchronizer"]
     longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
-    steps = buffer["total_steps"]
-    if not explores(config):
+    steps, kind = buffer["total_steps"], kind_of(config)
+    if kind == "bench":
+        return Workload(0, 0, longest, 0, 0, 0)
+    if kind == "train":
         rows = 2 if config["algorithm"]["algorithm_type"] in PAIR_TYPES else 1
         return Workload(0, rows * (buffer["train_batch_size"] or buffer["batch_size"]), longest, 0, steps, 0)
     explored = buffer["batch_size"] * config["algorithm"]["repeat_times"]
+    if kind == "rollout":
+        return Workload(explored, 0, longest, steps, 0, 0)
     trained = buffer["train_batch_size"] or explored
+    if kind == "offline":
+        return Workload(0, trained, longest, 0, steps, 0)
     schedule = Schedule(explored, trained, sync["sync_interval"], sync["sync_offset"], steps or 1)
     ahead = (1 + sync["sync_offset"]) * explored // trained // sync["sync_interval"]
     return Workload(explored, trained, longest, schedule.explorer_steps if steps else None, steps, 1 + max(ahead, 1))
@@ -112,22 +118,35 @@ def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
 
 def described(config: dict[str, Any]) -> list[tuple[str, str]]:
     """What a stage will do, as (word, sentence)."""
-    work, settings = workload(config), config["trainer"]
+    kind, explorer = kind_of(config), config["explorer"]
+    if kind == "bench":
+        which = "the last checkpoint" if explorer["bench_on_latest_checkpoint"] else "every checkpoint that is kept"
+        sets = len(config["buffer"]["explorer_input"]["eval_tasksets"])
+        return [("bench", f"{which} of the stages before it, on {sets} set(s)")]
+    work = workload(config)
+    lines = [("explorer", _explorer(config, work))] if work.explored else []
+    return [*lines, *_trainer(config, work, kind)] if kind in TRAINING else lines
+
+
+def _explorer(config: dict[str, Any], work: Workload) -> str:
+    total = "" if work.experiences is None else f"; {work.experiences:,} experiences in all"
+    steps = "" if work.explorer_steps is None else f"{work.explorer_steps:,} steps; "
+    return (f"{steps}each {config['buffer']['batch_size']:,} tasks x {config['algorithm']['repeat_times']} rollouts = "
+            f"{work.explored:,} experiences{total}")
+
+
+def _trainer(config: dict[str, Any], work: Workload, kind: str) -> list[tuple[str, str]]:
+    settings, pairs = config["trainer"], config["algorithm"]["algorithm_type"] in PAIR_TYPES
     passes = f"{config['buffer']['total_epochs']} pass(es) over the "
-    pairs = config["algorithm"]["algorithm_type"] in PAIR_TYPES
-    what = "experiences" if work.explored else "responses in pairs" if pairs else "demonstrations"
-    steps = f"{work.trainer_steps:,} optimizer steps" if work.trainer_steps else passes + (
-        "tasks; steps are known once they are curated" if work.explored else "pairs" if pairs else "demonstrations")
-    tokens = f"at most {work.trained * work.longest:,} tokens"
-    lines = [("trainer", f"{steps}; each of {work.trained:,} {what}, {tokens}")]
-    if work.explored:
-        total = "" if work.experiences is None else f"; {work.experiences:,} experiences in all"
-        steps = "" if work.explorer_steps is None else f"{work.explorer_steps:,} steps; "
-        lines.insert(0, ("explorer", f"{steps}each {config['buffer']['batch_size']:,} tasks x "
-                                     f"{config['algorithm']['repeat_times']} rollouts = {work.explored:,} experiences"
-                                     f"{total}"))
-    lines.append(("micro-batch", f"at most {settings['max_token_len_per_gpu']:,} tokens on each of "
-                                 f"{settings['ranks']} rank(s)"))
-    lines.append(("checkpoints", f"every {settings['save_interval']:,} optimizer steps and the last; "
-                                 f"{settings['max_checkpoints_to_keep']} kept"))
-    return lines
+    rows, source = {
+        "rft": ("experiences", "tasks; steps are known once they are curated"),
+        "offline": ("experiences", "experience of the stage before it that explored"),
+        "train": ("responses in pairs", "pairs") if pairs else ("demonstrations", "demonstrations"),
+    }[kind]
+    steps = f"{work.trainer_steps:,} optimizer steps" if work.trainer_steps else passes + source
+    return [
+        ("trainer", f"{steps}; each of {work.trained:,} {rows}, at most {work.trained * work.longest:,} tokens"),
+        ("micro-batch", f"at most {settings['max_token_len_per_gpu']:,} tokens on each of {settings['ranks']} rank(s)"),
+        ("checkpoints", f"every {settings['save_interval']:,} optimizer steps and the last; "
+                        f"{settings['max_checkpoints_to_keep']} kept"),
+    ]

@@ -1,7 +1,8 @@
 """The trainer of a stage, one process per rank: batches in, optimizer steps, weights and checkpoints out.
 
-Started by stages/train.py (demonstrations) and stages/rft.py (experience). The loop is the same for both; only where
-a batch comes from, and which loss it meets, differs (stages/learner/batches.py).
+Started by stages/train.py (demonstrations), stages/rft.py (experience, as it is made) and stages/offline.py
+(experience of an earlier stage). The loop is the same for all; only where a batch comes from, and which loss it meets,
+differs (stages/learner/batches.py).
 """
 
 import dataclasses
@@ -29,6 +30,7 @@ from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
 from stages.learner.preferences import Preferences
 from stages.learner.rates import learning_rate
+from stages.learner.recorded import Recorded
 from stages.learner.reference import References
 from stages.learner.rollouts import Rollouts
 from stages.learner.zero import Process
@@ -50,7 +52,8 @@ class Trainer:
         self.measured = 0.0  # when the seconds of the last step were taken
         self.objective = Objective(config)
         given = GIVEN.get(config.algorithm.algorithm_type)
-        self.source = given(context, self.model) if given else Rollouts(context, self._check)
+        experience = Recorded if "experience" in context.inputs else Rollouts
+        self.source = given(context, self.model) if given else experience(context, self._check)
         self.terms = {"kl_loss_fn": self.objective.kl} | ({} if given else {"kl_penalty_fn": self.source.penalty})
         self.process = Process.start(config.seed)
         refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())
@@ -78,7 +81,7 @@ class Trainer:
         """Loads the newest checkpoint, if there is one; returns its step."""
         found = checkpoints.complete_checkpoints(self.context.directory)
         if not found:
-            if isinstance(self.source, Rollouts):
+            if self.source.hands_over:
                 self._publish(0, _arbitrary_tokens(self.actor, self.context.config))
             return 0
         newest = checkpoints.checkpoint_directory(self.context.directory, found[-1])

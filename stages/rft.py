@@ -7,7 +7,7 @@ is decided by pipeline/schedule.py. This process starts both, follows the steps,
 
 from pipeline.devices import needed_gpus, visible_gpus
 from pipeline.errors import ConfigError
-from pipeline.process import Context, run_stage
+from pipeline.process import Context, environment, run_stage
 from stages.children import Child, cores, supervise
 from stages.follow import Follower, finish_training
 
@@ -39,7 +39,7 @@ def work(context: Context) -> None:
     gpus = visible_gpus(config.cluster.gpu_per_node)
     explorer_cores, trainer_cores = share_cores(cores(), config.synchronizer.sync_offset > 0, bool(gpus))
     trainer = Child("trainer", "stages.learn", trainer_cores, config.trainer.ranks)
-    explorer = Child("explorer", "stages.explore", explorer_cores)
+    explorer = Child("explorer", "stages.explore", explorer_cores, environment=environment(config))
     if gpus:
         for child, own in zip((explorer, trainer), share_gpus(gpus, config), strict=True):
             child.environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)

@@ -1,5 +1,7 @@
 """How an advantage function reads its batch: required columns, finite numbers, SQL over the view `batch`."""
 
+from functools import cache
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,9 +54,16 @@ def refuse_infinite(batch: pa.Table, name: str) -> None:
 
 def ask(batch: pa.Table, query: str, *columns: str) -> pa.Table:
     """The answer of DuckDB to `query` over the view `batch`, which has experience_id and the named columns."""
-    import duckdb
-
-    with duckdb.connect() as session:
-        session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
+    with _database().cursor() as session:
         session.register("batch", batch.select(["experience_id", *columns]))
         return session.sql(query).to_arrow_table()
+
+
+@cache
+def _database():
+    """One for the whole process: to open one takes longer than most questions."""
+    import duckdb
+
+    opened = duckdb.connect()
+    opened.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
+    return opened

@@ -14,6 +14,8 @@ from stages.learner.packing import Row
 class Demonstrations:
     """Demonstrated responses (`split` sft), train_batch_size (else batch_size) to a step, every one once an epoch."""
 
+    hands_over = False  # no explorer waits for weights
+
     def __init__(self, context: Context, model):
         from workflows.demonstrations import last_responses, whole_conversations
         from workflows.prompts import load_tokenizer

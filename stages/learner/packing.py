@@ -37,8 +37,10 @@ class Row:
 
     def of_actions(self, column: str) -> np.ndarray:
         """A column as float32 [sum of mask], one number an action token."""
-        every = np.broadcast_to(np.asarray(self.columns[column], np.float32), len(self.mask))
-        return every[np.asarray(self.mask, bool)]
+        given, acts = self.columns[column], np.asarray(self.mask, bool)
+        if isinstance(given, (int, float)):
+            return np.full(np.count_nonzero(acts), given, np.float32)
+        return np.asarray(given, np.float32)[acts]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ class Preferences:
     rows: row 2k is the chosen response of pair k, row 2k + 1 the rejected one.
     """
 
+    hands_over = False  # no explorer waits for weights
+
     def __init__(self, context: Context, model):
         self.context, config = context, context.config
         pairs = read_buffer(context.inputs["tasks"], config.buffer.trainer_input.experience_buffer, "preference")

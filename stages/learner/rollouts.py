@@ -1,9 +1,9 @@
 """Train batches from the experience table: rows by the schedule, advantages by name."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from operators.correction import importance_correction, mismatch
 from pipeline import records, tables
 from pipeline.errors import StageError, pick
 from pipeline.process import Context
-from pipeline.schedule import rft_schedule
+from pipeline.schedule import Schedule, rft_schedule
 from pipeline.tasksets import read_train
 from pipeline.waiting import wait_for
 from stages.learner.batches import Batch, Cut, mean
@@ -27,18 +27,20 @@ COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", 
            "rollout_logprobs", "action_mask", "reward", "reward_components", "accuracy", "status", "weights_version")
 ESTIMATES = ("old_logprobs", "ref_logprobs", "values")  # stages/learner/estimates.py
 ROLLOUT_COST = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
-                "other_seconds": "explore_other_seconds", "wait_seconds": "explore_wait_seconds"}
+                "other_seconds": "explore_other_seconds", "evaluate_seconds": "evaluate_seconds",
+                "wait_seconds": "explore_wait_seconds"}
 
 
 class Rollouts:
     """Experience, cut into batches by the schedule."""
 
+    hands_over = True  # an explorer waits for weights
+
     def __init__(self, context: Context, check: Callable[[], None] = lambda: None):
         """check: called while waiting for rollouts; may raise (pipeline/waiting.py)."""
         self.context, config = context, context.config
         self.check = check
-        sets = read_train(context.inputs["tasks"], config.buffer.explorer_input)
-        self.schedule = rft_schedule(config, sum(len(tasks) for _, tasks in sets))
+        self.schedule = self._schedule()
         self.total_steps = self.schedule.total_steps
         algorithm = config.algorithm
         function = pick(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
@@ -49,8 +51,12 @@ class Rollouts:
         self.session = tables.connect()
         self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
         self.session.register("nothing", tables.to_arrow([], records.Experience))
-        nothing = Cut(0, [], [], self._usable("nothing"), 0, 0, 0.0, {})
+        nothing = Cut(0, [], [], self._usable("nothing", range(1, 2)), 0, 0, 0.0, {})
         self.advantage(_with_estimates(nothing, ESTIMATES))  # a wrong argument is refused before anything is waited for
+
+    def _schedule(self) -> Schedule:
+        sets = read_train(self.context.inputs["tasks"], self.context.config.buffer.explorer_input)
+        return rft_schedule(self.context.config, sum(len(tasks) for _, tasks in sets))
 
     def publishes(self, step: int) -> bool:
         return self.schedule.publishes(step)
@@ -66,14 +72,14 @@ class Rollouts:
         begin, end = self.schedule.slots(step)
         per_step = self.schedule.rows_per_explorer_step
         explored = range(begin // per_step + 1, last + 1)
-        files = tables.source(tables.step_file(self.context.directory, "experience", s) for s in explored)
-        table, failed = self._usable(files), self._failed(files, begin, end)
+        files = tables.source(self._file(explorer_step) for explorer_step in explored)
+        table = self._usable(files, explored, begin, end)
         if not any(begin <= position < end for position in table["position"].to_pylist()):
             raise StageError(f"trainer step {step} has no usable row: all {end - begin} of explorer steps "
                              f"{explored.start} to {last} failed. See ouro sql \"select status, reason, count(*) "
                              "from experience group by all\".")
         fed = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
-        facts = {"failed_rows": failed} | self._cost(fed)
+        facts = {"failed_rows": table["failed_rows"][0].as_py()} | self._cost(fed)
         return Cut(step, _rows(table), table["step"].to_pylist(), table, begin, end, available, facts)
 
     def _wait(self, step: int, explorer_step: int) -> None:
@@ -86,21 +92,26 @@ class Rollouts:
             f"explorer step {explorer_step}", self.context.directory / "explorer.log", self.check,
         )
 
-    @property
-    def _position(self) -> str:
-        """Of a row within the stage, in SQL."""
-        return f"(step - 1) * {self.schedule.rows_per_explorer_step} + slot"
+    def _file(self, explorer_step: int) -> Path:
+        return tables.step_file(self.context.directory, "experience", explorer_step)
 
-    def _usable(self, table: str) -> pa.Table:
-        """The rows of `table` that advantages are made of, in order."""
+    def _explorer_step(self, explored: range) -> str:
+        """Of a row of these explorer steps, counted through the whole stage, in SQL."""
+        return "step"
+
+    def _position(self, explored: range) -> str:
+        """Of a row within the stage, in SQL."""
+        return f"({self._explorer_step(explored)} - 1) * {self.schedule.rows_per_explorer_step} + slot"
+
+    def _usable(self, table: str, explored: range, begin: int = 0, end: int = 0) -> pa.Table:
+        """The rows of `table` that advantages are made of, in order; how many of the batch begin .. end failed."""
+        position = self._position(explored)
+        failed = f"status <> 'ok' AND {position} >= {begin} AND {position} < {end}"
         return self.session.sql(
-            f"""SELECT {', '.join(COLUMNS)}, 0 AS turn, rollout_logprobs AS old_logprobs, {self._position} AS position
+            f"""SELECT {', '.join(COLUMNS)}, 0 AS turn, rollout_logprobs AS old_logprobs, {position} AS position,
+                       (SELECT count(*) FROM {table} WHERE {failed}) AS failed_rows
                 FROM {table} WHERE status = 'ok' ORDER BY position"""
         ).to_arrow_table()
-
-    def _failed(self, table: str, begin: int, end: int) -> int:
-        where = f"status <> 'ok' AND {self._position} >= {begin} AND {self._position} < {end}"
-        return self.session.sql(f"SELECT count(*) FROM {table} WHERE {where}").fetchall()[0][0]
 
     def batch(self, cut: Cut) -> Batch:
         """The rows of the batch, with their advantages.
@@ -134,7 +145,7 @@ class Rollouts:
     def _with_advantage(row: Row, advantage, returns=None) -> Row:
         """A copy: an advantage function may give a row twice."""
         columns = row.columns | {"advantages": advantage} | ({} if returns is None else {"returns": returns})
-        return dataclasses.replace(row, columns=columns)
+        return Row(row.id, row.tokens, row.prompt_length, row.mask, columns)
 
     def _cost(self, explored: list[int]) -> dict:
         """What explorer steps cost, as fields of the step record; nothing when there is none."""

@@ -85,13 +85,10 @@ class ZeroEngine:
             module.parameters(), lr=optimizer.lr, betas=tuple(optimizer.betas), eps=optimizer.eps,
             weight_decay=optimizer.weight_decay, fused=process.device.type == "cuda" or None,
         )
+        self.module = module  # to DeepSpeed the same; asked for it, its engine searches all its names, for milliseconds
         self.engine, *_ = deepspeed.initialize(
             model=module, optimizer=adamw, config=_deepspeed_config(settings, dtype)
         )
-
-    @property
-    def module(self) -> nn.Module:
-        return self.engine.module
 
     def forward(self, micro: MicroBatch) -> tuple[Tensor, ...]:
         """The module's outputs for one packed micro-batch."""

@@ -254,7 +254,7 @@ def test_a_mistake_in_sql_lists_the_views_and_their_columns(run, capsys):
     code, shown = sql(run, capsys, "SELECT nothing FROM scores")
     assert code == 2
     assert '"nothing" not found' in shown.err
-    assert "  scores: run, stage, model, taskset, metric, value" in shown.err
+    assert "  scores: run, stage, model, step, taskset, metric, value" in shown.err
 
 
 @pytest.mark.parametrize("question", ["", "  ", ";", "-- nothing"])

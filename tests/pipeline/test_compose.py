@@ -184,11 +184,17 @@ EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
     ("data_processor.task_pipeline.inputs", ["a.jsonl"], "generator and inputs exclude each other"),
     ("name", "a b", "name='a b'"), ("project", "..", "project='..'"), ("checkpoint_root_dir", "/x{y}", "braces"),
     ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}], "are named a, a: rows"),
+    ("explorer.env_vars.A-B", "x", "explorer.env_vars.A-B: needed the name of an environment variable"),
+    ("explorer.env_vars.DEBUG", True, "explorer.env_vars.DEBUG=True: needed a text or a number"),
+    ("explorer.env_vars.PYTHONPATH", "x", "is set by the stage itself"),
+    ("explorer.env_vars.OPENAI_API_KEY", "sk-1", "explorer.env_vars.OPENAI_API_KEY: a secret does not go into"),
+    ("explorer.eval_interval", 10, "explorer.eval_interval=10: there is nothing to evaluate on"),
     ("monitor.monitor_args.api_key", "hush", "monitor.monitor_args.api_key: a secret does not go into"),
     ("algorithm.policy_loss_fn_args.my_password", "hush", "environment"),
 ])
 def test_rules_between_settings(key, value, words):
-    (problem,) = check(changed({key: value}))
+    without = {"buffer.explorer_input.eval_tasksets": []} if key == "explorer.eval_interval" else {}
+    (problem,) = check(changed({key: value, **without}))
     assert words in problem
 
 

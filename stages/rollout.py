@@ -1,0 +1,21 @@
+"""Explores without training (mode=explore): answers tasks with one model, for a later stage to train on.
+
+Reads tasks.parquet and a model; writes experience/ and rollouts/, and makes no model. The explorer is
+stages/explore.py; this process starts it and follows its steps.
+"""
+
+from pipeline import tables
+from pipeline.process import Context, environment, run_stage
+from stages.children import Child, cores, supervise
+from stages.follow import RolloutFollower
+
+
+def work(context: Context) -> None:
+    explorer = Child("explorer", "stages.explore", cores(), environment=environment(context.config))
+    with RolloutFollower(context) as follower:
+        supervise(context, [explorer], follower.poll)
+    context.made["explorer_steps"] = len(tables.steps_present(context.directory, "rollouts"))
+
+
+if __name__ == "__main__":
+    run_stage(work, __doc__)
