@@ -187,7 +187,7 @@ def test_a_run_with_a_warning_begins(monkeypatch, capsys):
     monkeypatch.setattr(preflight, "check", lambda config: preflight.Report("a/b", problems=["x", "y"]))
     with pytest.raises(ConfigError, match="the run would not go through") as error:
         preflight.judged_plan({})
-    assert error.value.problems == ("x", "y")
+    assert error.value.problems == ["x", "y"]
 
 
 HEAVY = ("torch", "transformers", "vllm", "deepspeed", "datasets", "data_juicer", "mlflow", "duckdb", "operators",
