@@ -86,20 +86,23 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("runs", nargs="*", metavar="RUN | SWEEP", help="project/name or name; default: the latest sweep")
     it.add_argument("--metric", default=sweep_commands.METRIC, help=f"default: {sweep_commands.METRIC}")
     it.add_argument("--format", choices=("table", "csv", "json"), default="table")
+    _config(command, listed)
+    _bridges(command, listed)
+    _overrides(it := command("stages", commands.stages))
+    it.add_argument("--write", action="store_true", help="write stage.json and the run's view; runs nothing")
+    return top
+
+
+def _config(command, listed) -> None:
     inner = listed.add_parser("config", help="the configuration: check, show, explain, diff, reference").add_subparsers(
         required=True, metavar="check|show|explain|diff|reference")
     _judging(command("check", commands.config_check, inner))
-    _root(it := command("diff", sweep_commands.config_diff, inner), several="nothing")
-    _sides(it)
+    _sides(command("diff", sweep_commands.config_diff, inner))
     _overrides(command("show", commands.config_show, inner))
     it = command("explain", commands.config_explain, inner)
     it.add_argument("key", help="e.g. algorithm.optimizer.lr, or trainer")
     _overrides(it)
     command("reference", commands.config_reference, inner)
-    _bridges(command, listed)
-    _overrides(it := command("stages", commands.stages))
-    it.add_argument("--write", action="store_true", help="write stage.json and the run's view; runs nothing")
-    return top
 
 
 def _bridges(command, listed) -> None:
@@ -148,6 +151,7 @@ def _judging(command) -> None:
 
 
 def _sides(command) -> None:
+    _root(command, several="nothing")
     for side in ("a", "b"):
         command.add_argument(side, metavar=side.upper(), help="a run (project/name or name), or overrides in quotes")
 

@@ -16,12 +16,13 @@ from pipeline.compose import CONF
 from pipeline.config import walk
 from pipeline.external import digest_code, digest_tree, digests, users_code, values_of
 from pipeline.records import FORMAT
+from pipeline.tasksets import HELD
 
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
             "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
-            "explorer.env_vars", "buffer.explorer_input.default_workflow_type",
-            "buffer.explorer_input.default_reward_fn_type")
+            "explorer.env_vars",
+            "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type")
 PROMPTS = ("buffer.explorer_input.system_prompt", "model.custom_chat_template", "model.enable_thinking")
 SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
         "buffer.trainer_input.experience_buffer")
@@ -52,7 +53,7 @@ USES = {
     "offline": ("seed", "algorithm", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
                 "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
                 "model.dtype", "model.temperature", "model.max_prompt_tokens", "model.max_response_tokens",
-                "model.max_model_len", "model.custom_chat_template"),
+                "model.max_model_len", *PROMPTS),
     "evaluate": EVALUATION,
     "bench": EVALUATION,
     "report": ("project", "name"),
@@ -105,7 +106,6 @@ CODE = {
 SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in walk() if ".*." in key}
 
 HEAVY = ("train", "rft", "rollout", "offline", "evaluate", "bench")
-BESIDE = ("held", "trained")  # roles of inputs by which a stage watches itself: no part of its identity (see WATCHES)
 
 
 @dataclass(frozen=True)
@@ -161,13 +161,13 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
     read = uses(kind, settings["algorithm"]["algorithm_type"])
     used = _select(settings, lambda key, item: not item.metadata["how"] and key not in paths and is_below(key, read))
-    watched = (*paths, *WATCHES.get(kind, ()))
-    how = _select(settings, lambda key, item: item.metadata["how"] or is_below(key, watched))
+    watched = WATCHES.get(kind, ())
+    how = _select(settings, lambda key, item: item.metadata["how"] or key in paths or is_below(key, watched))
     external = {key: [digests(value, root, name) for name, value in values_of(settings, key)] for key in paths}
     external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))
-                for role, d in inputs.items() if role not in BESIDE}
+                for role, d in inputs.items() if role != HELD}  # watched by, too
     content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
     run = f"{settings['project']}/{settings['name']}"
     return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _join(used, how), waits)

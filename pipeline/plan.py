@@ -18,6 +18,7 @@ from pipeline.identity import Stage, is_below, make_stage, uses
 from pipeline.modes import TRAINING, Line, planned
 from pipeline.overlays import effective
 from pipeline.shape import absent_model, room_problem
+from pipeline.tasksets import HELD
 
 
 @dataclass(frozen=True)
@@ -104,29 +105,28 @@ class _Stages:
         """One entry of `stages`, with the data and the start that it needs, and the evaluation of what it makes."""
         name, settings, kind = entry["stage_name"], effective(self.config, entry), self.line.kinds[entry["stage_name"]]
         _refuse_unread(entry, kind, settings["algorithm"]["algorithm_type"])
-        given = self._given(name, settings, kind)
-        held = self.curated(settings, "evaluate", name) if settings["buffer"]["explorer_input"]["eval_tasksets"] else ""
-        start = self._start(entry, settings, self.line.parents[name])
+        held = bool(settings["buffer"]["explorer_input"]["eval_tasksets"])
+        inputs = self._reads(name, kind, settings)
+        asked = self.curated(settings, "evaluate", name) if held else ""
+        inputs["model"] = start = self._start(entry, settings, self.line.parents[name])
         if not self.models:
             self.base = start
-            self._evaluate_base("evaluate_base", settings, held)
+            self._evaluate_base("evaluate_base", settings, asked)
         self.models[name] = start
         if kind == "bench":
-            self.made[name] = tuple(self._bench(name, settings, held))
+            self.made[name] = tuple(self._bench(name, settings, asked))
             return
-        inputs = {**given, "model": start}
-        if kind == "rft" and held and settings["explorer"]["eval_interval"]:
-            inputs["held"] = held
+        if kind == "rft" and settings["explorer"]["eval_interval"]:
+            inputs[HELD] = asked
         directory = self.add(name, kind, settings, inputs, self._waits(name, inputs))
         self.made[name] = (directory,)
         if kind in TRAINING:
             self.models[name] = directory
             if held:
-                trained = {"trained": given["tasks"]} if "tasks" in given else {}
-                self.evaluated(f"evaluate_{name}", settings, held, directory, trained)
+                self.evaluated(f"evaluate_{name}", settings, asked, directory, inputs.get("tasks"))
 
-    def _given(self, name: str, settings: dict, kind: str) -> dict[str, str]:
-        """What a stage works on, by role: the tasks that it reads, or what an earlier stage explored."""
+    def _reads(self, name: str, kind: str, settings: dict) -> dict[str, str]:
+        """What an entry learns from or is asked: tasks, or experience of a stage before it."""
         if kind == "bench":
             return {}
         if kind == "offline":
@@ -151,12 +151,12 @@ class _Stages:
         above = (directory for parent in self.line.parents[name] for directory in self.made[parent])
         return tuple(dict.fromkeys(d for d in above if d not in inputs.values()))
 
-    def evaluated(self, name: str, settings: dict, tasks: str, model: str, trained: dict | None = None) -> str:
+    def evaluated(self, name: str, settings: dict, tasks: str, model: str, trained: str | None = None) -> str:
         """The directory of the evaluation of a model: one that there is already, else a stage of this name.
 
-        trained: {"trained": directory of the tasks that it was trained on}, where it was on tasks.
+        trained: the tasks that the model learnt from, with which those of the evaluation are compared.
         """
-        inputs = {"tasks": tasks, **(trained or {}), "model": model}
+        inputs = {"tasks": tasks, **({"trained": trained} if trained else {}), "model": model}
         wanted = make_stage(name, "evaluate", settings, inputs, self.root)
         same = (s.directory for s in self.stages if (s.kind, s.identity) == ("evaluate", wanted.identity))
         return next(same, None) or self.add(name, "evaluate", settings, inputs)
@@ -175,10 +175,11 @@ class _Stages:
         made = self._evaluate_base(f"{name}_base", settings, tasks)
         for trained in self.line.trained(name):
             model = self.models[trained]
+            read = next(s.inputs.get("tasks") for s in self.stages if s.directory == model)
             if not settings["explorer"]["bench_on_latest_checkpoint"]:
                 inputs = {"tasks": tasks, "model": model}
                 made.append(self.add(f"{name}_{trained}", "bench", settings, inputs, self._waits(name, inputs)))
-            made.append(self.evaluated(f"{name}_{trained}_last", settings, tasks, model))
+            made.append(self.evaluated(f"{name}_{trained}_last", settings, tasks, model, read))
         return made
 
     def _start(self, entry: dict, settings: dict, parents: list[str]) -> str:

@@ -14,8 +14,7 @@ COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", 
 def broken_rules(config: dict) -> list[str]:
     """Every rule that is broken, one line each. config: of the whole run, or of one stage (pipeline/overlays.py)."""
     c = {**config, "algorithm": filled(config["algorithm"])}
-    return (_names(c) + _mode(c) + _environment(c) + _model(c) + _lengths(c) + _algorithm(c) + _evaluation(c)
-            + data_problems(c))
+    return _names(c) + _mode(c) + _environment(c) + _model(c) + _lengths(c) + _algorithm(c) + data_problems(c)
 
 
 def _names(c: dict) -> list[str]:
@@ -38,7 +37,11 @@ def _mode(c: dict) -> list[str]:
     if c["mode"] == "explore" and algorithm in ("sft", *PAIR_TYPES):
         problems.append(f"mode=explore: {algorithm} learns from given responses and explores nothing; needed "
                         "mode=train or both.")
-    if c["mode"] == "bench" and not c["buffer"]["explorer_input"]["eval_tasksets"]:
+    every, sets = c["explorer"]["eval_interval"], c["buffer"]["explorer_input"]["eval_tasksets"]
+    if every and not sets:
+        problems.append(f"explorer.eval_interval={every}: there is nothing to evaluate on; needed a set in "
+                        "buffer.explorer_input.eval_tasksets, or null.")
+    if c["mode"] == "bench" and not sets:
         problems.append("mode=bench: there is nothing to evaluate on; needed a set in "
                         "buffer.explorer_input.eval_tasksets.")
     return problems
@@ -92,6 +95,8 @@ def _algorithm(c: dict) -> list[str]:
                         "parts the parameters, and can keep them in host memory. Set trainer.zero_stage=3.")
     if algorithm["algorithm_type"] in ("sft", *PAIR_TYPES):
         return problems
+    if c["mode"] == "train":
+        problems.append("mode=train: an rft stage needs its explorer; needed both or colocate.")
     if model["top_p"] != 1 or model["top_k"] != -1:
         problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
                         "ratios would be biased. Leave them at 1 and -1; evaluation sets have their own rollout_args.")
@@ -131,14 +136,6 @@ def _rollouts(c: dict) -> list[str]:
     except ConfigError as error:
         problems.append(str(error))
     return problems
-
-
-def _evaluation(c: dict) -> list[str]:
-    interval = c["explorer"]["eval_interval"]
-    if not interval or c["buffer"]["explorer_input"]["eval_tasksets"]:
-        return []
-    return [f"explorer.eval_interval={interval}: there is nothing to evaluate on; needed a set in "
-            "buffer.explorer_input.eval_tasksets, or null."]
 
 
 # environment variables that a stage sets for its explorer, and what to use instead

@@ -11,6 +11,8 @@ from typing import Any
 from pipeline import records, tables
 from pipeline.errors import DataError
 
+HELD = "held"  # the input of a stage that trains, with the tasks it is evaluated on meanwhile
+
 
 def train_sets(explorer_input) -> list:
     """The sets to train on: `tasksets`, else the one `taskset`."""

@@ -30,7 +30,7 @@ def _score(context: Context, steps: list[int]) -> None:
     trained = context.inputs["model"]
     models = {step: checkpoints.checkpoint_directory(trained, step) / "model" for step in steps}
     tokenizer = load_tokenizer(models[steps[0]], context.config.model)
-    sets = read_sets(context, tokenizer, context.inputs["tasks"])
+    sets = read_sets(context, tokenizer)
     passes = len(DECODINGS) * len(sets) * len(steps)
     with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:
         engine = open_engine(models[steps[0]], context.config, tokenizer.eos_token_id)

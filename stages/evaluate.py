@@ -11,7 +11,7 @@ from pipeline.process import Context, environment, run_stage
 from pipeline.progress import Progress
 from pipeline.tracking import open_tracker
 from workflows.engine import open_engine
-from workflows.evaluation import DECODINGS, Subject, check_unseen, evaluate, read_sets
+from workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
 from workflows.prompts import load_tokenizer
 
 
@@ -20,9 +20,7 @@ def work(context: Context) -> None:
     directory = context.inputs["model"]
     model = checkpoints.model_directory(directory)
     tokenizer = load_tokenizer(model, context.config.model)
-    sets = read_sets(context, tokenizer, context.inputs["tasks"])
-    if "trained" in context.inputs:
-        check_unseen(context, sets, context.inputs["trained"])
+    sets = read_sets(context, tokenizer)
     subject = Subject(directory.name, checkpoints.trained_steps(directory))
     passes = len(DECODINGS) * len(sets)
     with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:

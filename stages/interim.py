@@ -23,7 +23,7 @@ class InterimEvaluation:
         self.context, self.schedule, self.engine, self.tokenizer = context, schedule, engine, tokenizer
         alone = context.config.mode == "explore"
         self.interval = None if alone else context.config.explorer.eval_interval
-        self.sets = read_sets(context, tokenizer, context.inputs["held"]) if self.interval else []
+        self.sets = read_sets(context, tokenizer) if self.interval else []
 
     def before(self, explorer_step: int) -> float:
         """Evaluates the weights that the engine holds for this explorer step, if that is due; returns the seconds.

@@ -13,7 +13,7 @@ from operators.statistics import mean_interval, pass_at_k, wilson
 from pipeline import records, tables
 from pipeline.errors import DataError
 from pipeline.process import Context
-from pipeline.tasksets import read_eval
+from pipeline.tasksets import HELD, read_eval
 from workflows import runner
 from workflows.engine import Engine
 from workflows.prompts import prompt_tokens, task_texts
@@ -41,34 +41,39 @@ class EvaluationSet:
     tokens: list[list[int]]
 
 
-def read_sets(context: Context, tokenizer, curated: Path) -> list[EvaluationSet]:
+def read_sets(context: Context, tokenizer) -> list[EvaluationSet]:
     """`buffer.explorer_input.eval_tasksets`, through the chat template. Raises DataError when one has no task.
 
-    curated: directory of the curate stage that has their tasks.
+    A stage that trains has them beside its own tasks, as the input `held`; one that evaluates, as `tasks`.
     """
+    inputs = context.inputs
+    curated = inputs.get(HELD, inputs["tasks"])
+    trained = inputs["tasks"] if HELD in inputs else inputs.get("trained")
     made = []
     for taskset in context.config.buffer.explorer_input.eval_tasksets:
         tasks = read_eval(curated, taskset)
+        if trained:
+            check_unseen(context, trained, taskset.name, tasks)
         texts = task_texts(tokenizer, tasks, context.config)
         made.append(EvaluationSet(taskset, tasks, texts, prompt_tokens(tokenizer, texts)))
     return made
 
 
-def check_unseen(context: Context, sets: Sequence[EvaluationSet], trained: Path) -> None:
-    """Warns when tasks of an evaluation set are among those that were trained on. trained: as curated above."""
-    rows = tables.read(trained / tables.LOCATIONS["tasks"], records.Task).to_pylist()
-    known = {_prompt(row["context"], row["question"]) for row in rows if row["split"] != "test"}
-    for held in sets:
-        seen = sum(_prompt(task.context, task.question) in known for task in held.tasks)
-        if seen:
-            context.log.warning("%d of the %d tasks of %s stand in the data that was trained on too: its scores are "
-                                "not those of unseen tasks", seen, len(held.tasks), held.taskset.name)
+def check_unseen(context: Context, trained: Path, name: str, tasks: list[records.Task]) -> None:
+    """Warns when tasks of an evaluation set are among those that were trained on."""
+    learnt = {_prompt(row["context"], row["question"])
+              for row in tables.read(trained / tables.LOCATIONS["tasks"], records.Task).to_pylist()
+              if row["split"] != "test"}
+    seen = sum(_prompt(task.context, task.question) in learnt for task in tasks)
+    if seen:
+        context.log.warning("%d of the %d tasks of %s stand in the data that was trained on too: its scores are not "
+                            "those of unseen tasks", seen, len(tasks), name)
 
 
-def _prompt(context: list[dict], question: str) -> str:
+def _prompt(turns: list[dict], question: str) -> str:
     """What is said before the response, system messages and spaces aside."""
-    turns = [turn["content"] for turn in context if turn["role"] != "system"]
-    return "\n".join(" ".join(text.split()) for text in [*turns, question])
+    said = [turn["content"] for turn in turns if turn["role"] != "system"]
+    return "\n".join(" ".join(text.split()) for text in [*said, question])
 
 
 def evaluate(

@@ -24,8 +24,7 @@ def stage(tmp_path, tiny_model, context_of):
     tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, TASKS)
 
     def make(*overrides):
-        curated = tmp_path / "curate"
-        context = context_of(tmp_path / "rft", *TINY, *SMALL, *overrides, tasks=curated, held=curated, model=tiny_model)
+        context = context_of(tmp_path / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate", model=tiny_model)
         (tmp_path / "rft").mkdir(exist_ok=True)
         return context
 

@@ -2,7 +2,6 @@
 
 import logging
 import os
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +10,7 @@ from pipeline.errors import DataError
 from pipeline.tasksets import read_eval
 from stages import evaluate
 from tests.factories import row
-from workflows.evaluation import EvaluationSet, check_unseen
+from workflows.evaluation import check_unseen
 
 TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else "test", question=f"{i} 1 = {i + 1}",
              answer=f'{{"numbers": [{i}, 1], "target": {i + 1}}}') for i in range(5)]
@@ -20,7 +19,8 @@ TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else 
 @pytest.fixture
 def stage(tmp_path, tiny_model, context_of, tiny_settings):
     tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, TASKS)
-    context = context_of(tmp_path / "evaluate", tasks=tmp_path / "curate", model=tiny_model)
+    curated = tmp_path / "curate"
+    context = context_of(tmp_path / "evaluate", tasks=curated, trained=curated, model=tiny_model)
     context.config = tiny_settings("monitor.monitor_type=none", "model.max_response_tokens=6")
     (taskset,) = context.config.buffer.explorer_input.eval_tasksets
     taskset.limit, taskset.repeat_times = 3, 4
@@ -61,7 +61,7 @@ def test_a_set_with_a_path_has_its_own_rows_and_eval_sets_their_own_workflow(sta
     stage.config.buffer.explorer_input.default_workflow_type = "nobody:nothing"
     stage.config.buffer.explorer_input.default_eval_workflow_type = "simple_workflow"
     evaluate.work(stage)
-    found = tables.read(stage.directory / "samples" / "step=000000.parquet", records.Sample).to_pylist()
+    found = tables.read(tables.step_file(stage.directory, "samples", 0), records.Sample).to_pylist()
     assert {(s["task_id"], s["taskset"], s["prompt"], s["status"]) for s in found} == {("h", "held", "Add 1:", "ok")}
     taskset.name = "other"
     with pytest.raises(DataError, match=r"evaluation set 'other': .*tasks\.parquet has no task of this set"):
@@ -74,12 +74,10 @@ def test_tasks_that_were_trained_on_too_are_told(stage, tmp_path, caplog):
     tables.write(tmp_path / "trained" / "tasks.parquet", records.Task, [
         row(records.Task, split="train", question="What is 1 + 1?"), row(records.Task, split="test", question="New?"),
         row(records.Task, split="sft", question="Who are you?")])
-    stage.inputs["trained"] = tmp_path / "trained"
     held = [row(records.Task, question="What is  1 + 1?", context=system), row(records.Task, question="Who are you?"),
             row(records.Task, question="New?")]
     stage.log = logging.getLogger()
-    sets = [EvaluationSet(SimpleNamespace(name=name), tasks, [], []) for name, tasks in (
-        ("held", held), ("new", held[2:]))]
-    check_unseen(stage, sets, stage.inputs["trained"])
+    check_unseen(stage, tmp_path / "trained", "held", held)
+    check_unseen(stage, tmp_path / "trained", "new", held[2:])
     assert [r.getMessage() for r in caplog.records] == [
         "2 of the 3 tasks of held stand in the data that was trained on too: its scores are not those of unseen tasks"]

@@ -75,7 +75,7 @@ def test_the_seed_of_the_engine_decides_the_samples(stage):
     model = stage.inputs["model"]
     tokenizer = load_tokenizer(model)
     engine = open_engine(model, stage.config, tokenizer.eos_token_id)
-    (held,) = read_sets(stage, tokenizer, stage.inputs["tasks"])
+    (held,) = read_sets(stage, tokenizer)
 
     def responses(decoding, seed):
         stage.config.explorer.rollout_model.seed = seed
@@ -90,4 +90,4 @@ def test_a_set_without_tasks_is_named(stage):
     (taskset,) = stage.config.buffer.explorer_input.eval_tasksets
     taskset.split = "validation"
     with pytest.raises(DataError, match=r"evaluation set 'countdown_test': .*tasks\.parquet has no task of split '"):
-        read_sets(stage, load_tokenizer(stage.inputs["model"]), stage.inputs["tasks"])
+        read_sets(stage, load_tokenizer(stage.inputs["model"]))
