@@ -95,8 +95,6 @@ def _algorithm(c: dict) -> list[str]:
                         "parts the parameters, and can keep them in host memory. Set trainer.zero_stage=3.")
     if algorithm["algorithm_type"] in ("sft", *PAIR_TYPES):
         return problems
-    if c["mode"] == "train":
-        problems.append("mode=train: an rft stage needs its explorer; needed both or colocate.")
     if model["top_p"] != 1 or model["top_k"] != -1:
         problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
                         "ratios would be biased. Leave them at 1 and -1; evaluation sets have their own rollout_args.")
