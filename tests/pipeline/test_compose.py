@@ -59,9 +59,11 @@ def test_one_stage_can_be_changed():
 
 
 def test_arguments_of_functions_are_free():
-    config = compose(["algorithm.policy_loss_fn_args.mine=1", "buffer.explorer_input.taskset.reward_fn_args.x=[1,2]"])
+    generator = "data_processor.task_pipeline.generator_args"
+    config = compose(["algorithm.policy_loss_fn_args.mine=1", f"{generator}.mine=1",
+                      "buffer.explorer_input.taskset.reward_fn_args.x=[1,2]"])
     assert config["algorithm"]["policy_loss_fn_args"]["mine"] == 1
-    assert config["algorithm"]["policy_loss_fn_args"]["clip_range_high"] == 0.28  # the recipe's stays
+    assert config["data_processor"]["task_pipeline"]["generator_args"]["tasks"] == 2500  # the recipe's stays
     assert config["buffer"]["explorer_input"]["taskset"]["reward_fn_args"] == {"x": [1, 2]}
 
 

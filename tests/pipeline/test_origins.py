@@ -23,7 +23,7 @@ def found(key: str, *overrides: str) -> str:
     ("algorithm.algorithm_type", ["algorithm=sft"], "the command line: algorithm.algorithm_type=sft"),
     ("cluster.gpu_per_node", ["cluster=eight_gpus", "cluster.gpu_per_node=2"],
      "the command line: cluster.gpu_per_node=2"),
-    ("algorithm.policy_loss_fn_args.clip_range_high", [], "conf/recipe/countdown.yaml"),
+    ("data_processor.task_pipeline.generator_args.dirt", [], "conf/recipe/countdown.yaml"),
 ])
 def test_the_last_layer_that_has_a_key_is_its_origin(key, overrides, source):
     assert found(key, *overrides) == source

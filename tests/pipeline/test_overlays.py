@@ -67,10 +67,11 @@ def test_arguments_are_merged_over_the_algorithms_own(monkeypatch):
 
 
 def test_a_stage_with_another_function_does_not_inherit_arguments_of_the_first():
-    config = compose(["stages.rft.algorithm.advantage_fn=reinforce", "algorithm.advantage_fn_args.epsilon=1e-3"])
+    config = compose(["stages.rft.algorithm.advantage_fn=reinforce", "algorithm.advantage_fn_args.epsilon=1e-3",
+                      "algorithm.policy_loss_fn_args.clip_range_low=0.1"])
     sft, rft = (effective(config, s)["algorithm"] for s in config["stages"])
     assert rft["advantage_fn_args"] == {}
-    assert rft["policy_loss_fn_args"] == {"clip_range_low": 0.2, "clip_range_high": 0.28}
+    assert rft["policy_loss_fn_args"] == {"clip_range_low": 0.1}
     assert sft["policy_loss_fn_args"] == {}
     assert config["algorithm"]["advantage_fn_args"] == {"epsilon": 1e-3}
 
