@@ -7,7 +7,7 @@ enter the stage's identity, so changing it re-runs nothing.
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pipeline import algorithms
 
@@ -25,7 +25,7 @@ def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, 
 
 # the tables' own names (a test compares them): they are checked before anything heavy is imported
 WORKFLOWS = ("simple_workflow",)
-REWARDS = ("countdown_reward", "accuracy_reward", "format_reward")
+REWARDS = ("countdown_reward", "accuracy_reward", "format_reward", "reward_model")
 
 
 def section(kind: type):
@@ -119,16 +119,18 @@ class Taskset:
     limit: int | None = setting(None, "use only the first so many tasks", ge=1)
     rollout_args: RolloutArgs = section(RolloutArgs)
     default_workflow_type: str | None = setting(None, "null: explorer_input.default_workflow_type", names=WORKFLOWS)
-    default_reward_fn_type: str | None = setting(None, "null: explorer_input.default_reward_fn_type", names=REWARDS)
-    reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward function")
+    default_reward_fn_type: str | list[str] | None = setting(
+        None, "null: explorer_input.default_reward_fn_type", names=REWARDS)
+    reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward functions: each takes those that it has")
 
 
 @dataclass
 class ExplorerInput:
     default_workflow_type: str = setting("simple_workflow", "name in workflows/, or module:function", names=WORKFLOWS)
     system_prompt: str | None = setting(None, "system message put before every prompt")
-    default_reward_fn_type: str = setting("countdown_reward", "name in operators/reward.py, or module:function",
-                                          names=REWARDS)
+    default_reward_fn_type: str | list[str] = setting(
+        "countdown_reward", "name in operators/reward.py, reward_model, or module:function; the components of several "
+                            "in a list are summed", names=REWARDS)
     taskset: Taskset = section(Taskset)
     eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")
 
@@ -146,7 +148,7 @@ class Buffer:
 class RolloutModel:
     engine_type: str = setting("vllm", "vllm, transformers (plain generate) or scripted (tests only)",
                                choices=("vllm", "transformers", "scripted"))
-    engine_num: int = setting(1, "engines", ge=1, le=1, how=True)
+    engine_num: int = setting(1, "engines side by side, each with GPUs or CPU cores of its own", ge=1, how=True)
     tensor_parallel_size: int = setting(1, "GPUs per engine", ge=1, how=True)
     gpu_memory_utilization: float = setting(0.9, "share of GPU memory for the engine", gt=0, le=1, how=True)
     kv_cache_mib: int = setting(64, "key/value cache on CPU, MiB", ge=1, how=True)
@@ -157,8 +159,26 @@ class RolloutModel:
 
 
 @dataclass
+class AuxiliaryModel:
+    """A model beside the policy: one that scores responses, for the reward function reward_model."""
+
+    name: str | None = setting(None, "what reward_fn_args.model calls it; needed when there are several")
+    model_path: str | None = setting(
+        None, "Hugging Face directory of a sequence classifier with one label and a chat template")
+    engine_num: int = setting(1, "copies that score side by side, one GPU each", ge=1, how=True)
+    tensor_parallel_size: int = setting(1, "GPUs per copy: a scoring model is not divided", ge=1, le=1, how=True)
+    dtype: str = setting("auto", "its weights; auto: bfloat16 on GPU, float32 on CPU",
+                         choices=("auto", "float32", "bfloat16"))
+    max_model_len: int | None = setting(
+        None, "longest conversation, tokens; a longer one fails its row. null: what the model has positions for", ge=1)
+    max_token_len: int = setting(16384, "batch budget, padded tokens; a longer conversation is a batch of its own",
+                                 ge=1, how=True)
+
+
+@dataclass
 class Explorer:
     rollout_model: RolloutModel = section(RolloutModel)
+    auxiliary_models: list[AuxiliaryModel] = setting([], "models beside the policy, which score its responses")
     max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
                                       how=True)
     max_retry_times: int = setting(0, "further attempts at a task whose reward function raised", ge=0)
@@ -253,6 +273,12 @@ def longest_sequence(model) -> int:
     return model.max_model_len or model.max_prompt_tokens + model.max_response_tokens
 
 
+def elements(kind: Any) -> type | None:
+    """The section that every element of a setting of this type is; None for any other type."""
+    (element, *_) = get_args(kind) if get_origin(kind) is list else (None,)
+    return element if dataclasses.is_dataclass(element) else None
+
+
 def walk(kind: type = Config, prefix: str = ""):
     """Yields (dotted key, field) for every setting below `kind`, in order; elements of lists under `key.*`."""
     for item in dataclasses.fields(kind):
@@ -261,5 +287,5 @@ def walk(kind: type = Config, prefix: str = ""):
             yield from walk(item.type, key + ".")
         else:
             yield key, item
-            if item.type == list[Taskset]:
-                yield from walk(Taskset, key + ".*.")
+            if element := elements(item.type):
+                yield from walk(element, key + ".*.")

@@ -21,7 +21,7 @@ SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_m
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
             "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
             "buffer.explorer_input.system_prompt", "buffer.explorer_input.default_workflow_type",
-            "buffer.explorer_input.default_reward_fn_type")
+            "buffer.explorer_input.default_reward_fn_type", "explorer.auxiliary_models")
 
 # kind -> the settings that enter its identity (a prefix takes everything below it). `how` settings never do.
 USES = {
@@ -43,6 +43,8 @@ USES = {
 EXTERNAL = {
     "tasks": ("data_processor.task_pipeline.inputs",),
     "curate": ("data_processor.task_pipeline.config_path",),
+    "rft": ("explorer.auxiliary_models.*.model_path",),
+    "evaluate": ("explorer.auxiliary_models.*.model_path",),
 }
 
 # kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
@@ -51,8 +53,10 @@ CODE = {
     "curate": ("operators/curation.py", "operators/juicer.py", "operators/reward.py"),
     "model": ("stages/model.py",),
     "train": ("operators/loss.py",),
-    "rft": ("operators/advantage.py", "operators/loss.py", "operators/reward.py", "workflows/single_turn.py"),
-    "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
+    "rft": ("operators/advantage.py", "operators/loss.py", "operators/reward.py", "workflows/reward_model.py",
+            "workflows/single_turn.py"),
+    "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/reward_model.py",
+                 "workflows/single_turn.py"),
 }
 
 HEAVY = ("train", "rft", "evaluate")
@@ -113,7 +117,8 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     external |= {name: digest_code(name) for name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))
                 for role, d in inputs.items()}
-    content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
+    content = {"format": FORMAT, "kind": kind, "settings": _identifying(used, paths), "inputs": upstream,
+               "external": external}
     run = f"{settings['project']}/{settings['name']}"
     return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, merge(used, how), waits)
 
@@ -136,6 +141,21 @@ def _select(config: dict, wanted) -> dict:
 
 
 def _get(config: dict, key: str) -> Any:
-    for part in key.split("."):
+    """The value of a key; for one below `*`, the list of its values in all elements."""
+    above, star, below = key.partition(".*.")
+    for part in above.split("."):
         config = config[part]
-    return config
+    return [_get(element, below) for element in config] if star else config
+
+
+def _identifying(used: dict, paths: tuple[str, ...]) -> dict:
+    """The settings that a stage uses, less what elements of lists say of how it runs and where files lie."""
+    left_out = {key for key, item in walk() if "*" in key and (item.metadata["how"] or key in paths)}
+    return _without(used, left_out, "")
+
+
+def _without(value: Any, left_out: set[str], prefix: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _without(part, left_out, f"{prefix}{name}.") for name, part in value.items()
+                if f"{prefix}{name}" not in left_out}
+    return [_without(part, left_out, f"{prefix}*.") for part in value] if isinstance(value, list) else value

@@ -3,14 +3,14 @@
 import re
 
 from pipeline.algorithms import filled
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, nearest
 from pipeline.schedule import Schedule
 
 
 def broken_rules(config: dict) -> list[str]:
     """Every rule that is broken, one line each. config: of the whole run, or of one stage (pipeline/overlays.py)."""
     c = {**config, "algorithm": filled(config["algorithm"])}
-    return _names(c) + _model(c) + _lengths(c) + _algorithm(c) + _data(c)
+    return _names(c) + _model(c) + _lengths(c) + _algorithm(c) + _data(c) + _rewards(c)
 
 
 def _names(c: dict) -> list[str]:
@@ -90,4 +90,55 @@ def _data(c: dict) -> list[str]:
     pipeline = c["data_processor"]["task_pipeline"]
     if pipeline["generator"] and pipeline["inputs"]:
         problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")
+    return problems
+
+
+NO_ACCURACY = ("format_reward", "reward_model")  # reward functions that do not say whether a task is solved
+
+
+def _rewards(c: dict) -> list[str]:
+    """Rules between reward functions and the models that they ask."""
+    source, models = c["buffer"]["explorer_input"], c["explorer"]["auxiliary_models"]
+    sets = [(f"eval_tasksets.{i}", taskset) for i, taskset in enumerate(source["eval_tasksets"])]
+    chosen = {place: _functions(taskset, source) for place, taskset in sets}
+    problems = [f"buffer.explorer_input.{place}: {' and '.join(functions)} do not say what is solved. Name a function "
+                f"with a component `accuracy` in buffer.explorer_input.{place}.default_reward_fn_type."
+                for place, functions in chosen.items() if functions and set(functions) <= set(NO_ACCURACY)]
+    if c["algorithm"]["algorithm_type"] != "sft":
+        sets.append(("taskset", source["taskset"]))
+    asked = [(place, taskset["reward_fn_args"].get("model")) for place, taskset in sets
+             if "reward_model" in _functions(taskset, source)]
+    problems += [f"buffer.explorer_input.{place}: no reward function is named." for place, taskset in sets
+                 if not _functions(taskset, source)]
+    problems += [problem for place, name in asked if (problem := _model_asked(place, name, models))]
+    if models and not asked and sets:
+        problems.append("explorer.auxiliary_models: nothing asks them. Name reward_model among the functions of "
+                        "buffer.explorer_input.default_reward_fn_type, or leave them out.")
+    return problems + _auxiliary_models(models)
+
+
+def _functions(taskset: dict, source: dict) -> list[str]:
+    chosen = taskset["default_reward_fn_type"] or source["default_reward_fn_type"]
+    return [chosen] if isinstance(chosen, str) else chosen
+
+
+def _model_asked(place: str, name: str | None, models: list[dict]) -> str | None:
+    """What is wrong with the model that a set's reward function asks. name: None for the only one there is."""
+    names, key = [model["name"] for model in models], f"buffer.explorer_input.{place}.reward_fn_args.model"
+    if not models:
+        return (f"buffer.explorer_input.{place}: the reward function reward_model asks a model of "
+                "explorer.auxiliary_models, which is empty. Add {model_path: ...} there.")
+    if name is None and len(models) > 1:
+        return f"{key}: explorer.auxiliary_models has {len(models)}; needed the name of one of them."
+    if name is not None and name not in names:
+        return f"{key}={name}: no model of explorer.auxiliary_models has that name.{nearest(name, filter(None, names))}"
+    return None
+
+
+def _auxiliary_models(models: list[dict]) -> list[str]:
+    problems = [f"explorer.auxiliary_models.{i}.model_path: needed a Hugging Face directory, found null."
+                for i, model in enumerate(models) if not model["model_path"]]
+    names = [model["name"] for model in models]
+    if len(models) > 1 and (None in names or len(set(names)) < len(names)):
+        problems.append(f"explorer.auxiliary_models are named {', '.join(map(str, names))}: needed names that differ.")
     return problems

@@ -4,8 +4,9 @@ Reads tasks.parquet (split sft) and a model; writes steps/, checkpoints/ and mod
 stages/learn.py, one process per rank; this process starts it, follows its steps and reports them.
 """
 
+from pipeline.devices import cores
 from pipeline.process import Context, run_stage
-from stages.children import Child, cores, supervise
+from stages.children import Child, supervise
 from stages.follow import Follower, finish_training
 
 

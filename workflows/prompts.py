@@ -5,14 +5,23 @@ from pathlib import Path
 from pipeline.errors import ModelError
 
 
-def load_tokenizer(model: Path):
-    """The tokenizer of a Hugging Face directory. Raises ModelError when it has none or no end-of-sequence token."""
+def read_tokenizer(model: Path):
+    """The tokenizer of a Hugging Face directory. Raises ModelError when it has none."""
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
     except Exception as error:  # a damaged tokenizer.json ends in whatever its reader stumbles over
         raise ModelError(f"{model} has no readable tokenizer: {error}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers makes an empty one where there are no files
+        raise ModelError(f"{model} has no readable tokenizer: only special tokens were found. Are its files there "
+                         "(tokenizer.json, or those of its kind)?")
+    return tokenizer
+
+
+def load_tokenizer(model: Path):
+    """The tokenizer of a policy. Raises ModelError when there is none, or it has no end-of-sequence token."""
+    tokenizer = read_tokenizer(model)
     if tokenizer.eos_token_id is None:
         raise ModelError(f"the tokenizer of {model} has no eos_token; responses could not end. Set it in "
                          "tokenizer_config.json.")
