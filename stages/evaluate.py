@@ -4,9 +4,11 @@ Reads tasks.parquet and a model; writes samples.parquet (every response) and sco
 (over-long prompt, reward error) counts as not solved and is counted in the scores.
 """
 
-from operators.reward import load_reward
+import os
+
 from operators.statistics import mean_interval, pass_at_k, wilson
 from pipeline import checkpoints, records, tables
+from pipeline.devices import share_gpus, visible_gpus
 from pipeline.errors import DataError
 from pipeline.process import Context, run_stage
 from pipeline.progress import Progress
@@ -14,6 +16,7 @@ from pipeline.tracking import open_tracker
 from workflows import runner
 from workflows.engine import Engine, open_engine
 from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens
+from workflows.rewards import RewardFunction, Rewards
 from workflows.seeds import base_seed, request_seed
 from workflows.single_turn import load_workflow
 
@@ -28,7 +31,9 @@ def read_tasks(context: Context, taskset) -> list[records.Task]:
     return rows
 
 
-def sample(context: Context, engine: Engine, tokenizer, taskset, decoding: str) -> list[records.Sample]:
+def sample(
+    context: Context, engine: Engine, tokenizer, taskset, rewards: list[RewardFunction], decoding: str
+) -> list[records.Sample]:
     """Answers every task: once for greedy decoding, `repeat_times` times for sampled."""
     config, source = context.config, context.config.buffer.explorer_input
     tasks = read_tasks(context, taskset)
@@ -41,9 +46,7 @@ def sample(context: Context, engine: Engine, tokenizer, taskset, decoding: str) 
     sampling = _sampling(config, taskset, decoding)
     outcomes = runner.roll_out(engine, workflow, [tokens[i] for i in asked], seeds, sampling)
     runner.decode(outcomes, tokenizer)
-    function = load_reward(taskset.default_reward_fn_type or source.default_reward_fn_type)
-    answers = [tasks[i].answer for i in asked]
-    runner.reward(outcomes, answers, function, taskset.reward_fn_args, config.explorer.max_retry_times)
+    runner.reward(outcomes, [tasks[i].question for i in asked], [tasks[i].answer for i in asked], rewards)
     return [
         records.Sample(
             stage=context.id, model=context.inputs["model"].name, taskset=taskset.name, task_id=tasks[index].task_id,
@@ -106,17 +109,20 @@ def _score(row: records.Sample, metric: str, interval: tuple, tasks: int, runs: 
 
 def work(context: Context) -> None:
     config = context.config
+    if gpus := visible_gpus(config):  # not more than it needs: another stage may have the others
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(share_gpus(gpus, config, ranks=0)[0])
     model = checkpoints.model_directory(context.inputs["model"])
     tokenizer = load_tokenizer(model)
-    tasksets = config.buffer.explorer_input.eval_tasksets
+    tasksets, opener = config.buffer.explorer_input.eval_tasksets, Rewards(config)
+    rewards = [opener.of(taskset) for taskset in tasksets]
     samples: list[records.Sample] = []
     scores: list[records.Score] = []
     with open_tracker(context) as tracker, Progress(context.log, 2 * len(tasksets), "passes", context.name) as progress:
-        engine = open_engine(model, config, tokenizer.eos_token_id)
-        for taskset in tasksets:
+        engine = open_engine(model, config, tokenizer.eos_token_id, logs=context.directory)
+        for taskset, functions in zip(tasksets, rewards, strict=True):
             mine = []
             for decoding in ("greedy", "sampled"):
-                mine += sample(context, engine, tokenizer, taskset, decoding)
+                mine += sample(context, engine, tokenizer, taskset, functions, decoding)
                 progress.advance(1, f"{taskset.name} {decoding}")
             runner.check_failures(mine, config.explorer.max_failed_ratio)
             samples += mine

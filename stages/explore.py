@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from operators.reward import load_reward
 from pipeline import checkpoints, files, records, tables
 from pipeline.background import Background
 from pipeline.config import resolve_dtype
@@ -25,6 +24,7 @@ from stages.follow import TOTAL
 from workflows import runner
 from workflows.engine import Engine, open_engine
 from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens
+from workflows.rewards import Rewards
 from workflows.seeds import base_seed, request_seed
 from workflows.single_turn import load_workflow
 
@@ -77,21 +77,22 @@ class Weights:
 
 
 def prove(engine: Engine, manifest: dict, tolerance: float) -> float:
-    """Largest |engine - trainer| log-prob on the probe that came with the weights.
+    """Largest |engine - trainer| log-prob on the probe that came with the weights, over all engines.
 
-    Raises SyncError above `tolerance`: the engine does not answer with the trainer's weights.
+    Raises SyncError above `tolerance`: an engine does not answer with the trainer's weights.
     """
     expected = np.array(manifest["probe"]["logprobs"])
-    found = np.array(engine.score([manifest["probe"]["tokens"]])[0])
-    difference = float(np.abs(found - expected).max())
-    if not difference <= tolerance:  # also true of NaN
-        raise SyncError(
-            f"weights version {manifest['version']} were loaded, but the engine does not answer like the trainer: "
-            f"log-probs of the probe differ by up to {difference:.3g} (mean {np.abs(found - expected).mean():.3g}), "
-            f"allowed {tolerance:g} (synchronizer.probe_tolerance). Rollouts would be off-policy without anyone "
-            "knowing. Does the model have parts that the engine does not reload, or another dtype than the trainer?"
-        )
-    return difference
+    differences = [np.abs(np.array(found) - expected) for found in engine.probe(manifest["probe"]["tokens"])]
+    for index, difference in enumerate(differences):
+        if not difference.max() <= tolerance:  # also true of NaN
+            which = f"engine {index} of {len(differences)}" if len(differences) > 1 else "the engine"
+            raise SyncError(
+                f"weights version {manifest['version']} were loaded, but {which} does not answer like the trainer: "
+                f"log-probs of the probe differ by up to {difference.max():.3g} (mean {difference.mean():.3g}), "
+                f"allowed {tolerance:g} (synchronizer.probe_tolerance). Rollouts would be off-policy without anyone "
+                "knowing. Does the model have parts that the engine does not reload, or another dtype than the trainer?"
+            )
+    return max(float(difference.max()) for difference in differences)
 
 
 def _tolerance(context: Context) -> float:
@@ -126,13 +127,14 @@ class Explorer:
         self.prompts = read_prompts(context, self.tokenizer)
         self.schedule: Schedule = rft_schedule(config, len(self.prompts.tasks))
         taskset, source = config.buffer.explorer_input.taskset, config.buffer.explorer_input
-        self.reward = load_reward(taskset.default_reward_fn_type or source.default_reward_fn_type)
+        self.rewards = Rewards(config).of(taskset)
         self.workflow = load_workflow(taskset.default_workflow_type or source.default_workflow_type)
         self.sampling = runner.Sampling.of(config.model)
         self.colocated = config.mode == "colocate"
         if self.colocated:  # one after the other: the engine measures the free memory when it starts
             self._wait_for_trainer()
-        self.engine = open_engine(model, config, self.tokenizer.eos_token_id, sleeps=self.colocated)
+        self.engine = open_engine(
+            model, config, self.tokenizer.eos_token_id, sleeps=self.colocated, logs=context.directory)
         self.weights = Weights(context, self.engine)
         self.writer = Background()  # compresses and flushes one step's files while the next is generated
 
@@ -188,10 +190,8 @@ class Explorer:
 
     def _reward(self, asked: list[int], outcomes: list[runner.Outcome]) -> None:
         runner.decode(outcomes, self.tokenizer)
-        config = self.context.config
-        answers = [self.prompts.tasks[t].answer for t in asked]
-        arguments = config.buffer.explorer_input.taskset.reward_fn_args
-        runner.reward(outcomes, answers, self.reward, arguments, config.explorer.max_retry_times)
+        tasks = [self.prompts.tasks[t] for t in asked]
+        runner.reward(outcomes, [task.question for task in tasks], [task.answer for task in tasks], self.rewards)
 
     def _row(self, step: int, slot: int, repeats: int, task: int, seed: int, outcome: runner.Outcome):
         place, run = divmod(slot, repeats)
@@ -229,7 +229,8 @@ def explore(context: Context) -> None:
     explorer = Explorer(context)
     gc.collect()
     gc.freeze()  # vLLM's hundred thousands of objects live as long as the process: spare the collector the walk
-    context.log.info("engine %s ready; goes on with explorer step %d", explorer.engine.version, first)
+    number = context.config.explorer.rollout_model.engine_num
+    context.log.info("%d x %s ready; goes on with explorer step %d", number, explorer.engine.version, first)
     for step in range(first, explorer.schedule.explorer_steps + 1):
         rollout = explorer.step(step)
         context.log.info(

@@ -10,6 +10,7 @@ from stages.evaluate import read_tasks, sample, score
 from tests.factories import row
 from workflows.engine import open_engine
 from workflows.prompts import load_tokenizer
+from workflows.rewards import Rewards
 
 
 def samples(decoding: str, **solved: list[float | None]) -> list[records.Sample]:
@@ -93,10 +94,11 @@ def test_the_seed_of_the_engine_decides_the_samples(stage):
     tokenizer = load_tokenizer(model)
     engine = open_engine(model, stage.config, tokenizer.eos_token_id)
     (taskset,) = stage.config.buffer.explorer_input.eval_tasksets
+    rewards = Rewards(stage.config).of(taskset)
 
     def responses(decoding, seed):
         stage.config.explorer.rollout_model.seed = seed
-        return [s.response_tokens for s in sample(stage, engine, tokenizer, taskset, decoding)]
+        return [s.response_tokens for s in sample(stage, engine, tokenizer, taskset, rewards, decoding)]
 
     assert responses("sampled", None) == responses("sampled", stage.config.seed)
     assert responses("sampled", 99) != responses("sampled", None)

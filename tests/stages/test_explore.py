@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from pipeline import checkpoints, files, records, tables
+from pipeline import checkpoints, files, records, schema, tables
+from pipeline.config import AuxiliaryModel
 from pipeline.errors import StageError, SyncError
 from pipeline.plan import make_plan
 from pipeline.process import namespace
@@ -13,6 +14,7 @@ from stages.explore import Explorer, Weights, explore, prompt_hash, prove
 from stages.learner import policy
 from tests.configs import TINY, overridden
 from tests.factories import row
+from tests.models import classifier
 from workflows.runner import check_failures
 from workflows.scripted_engine import ScriptedEngine
 from workflows.single_turn import Trajectory
@@ -21,13 +23,13 @@ MANIFEST = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, -2.0
 
 
 class Scores:
-    """An engine that gives these log-probs for any sequence."""
+    """An engine, or several, that gives these log-probs for any sequence."""
 
-    def __init__(self, *logprobs):
-        self.logprobs = list(logprobs)
+    def __init__(self, *logprobs, others=()):
+        self.logprobs = [list(logprobs), *others]
 
-    def score(self, sequences):
-        return [self.logprobs for _ in sequences]
+    def probe(self, sequence):
+        return self.logprobs
 
 
 # ---------------------------------------------------------------------------------------------------------- proving
@@ -42,6 +44,12 @@ def test_proving_returns_the_largest_difference():
 def test_weights_that_do_not_answer_like_the_trainer_stop_the_run(logprobs):
     with pytest.raises(SyncError, match=r"weights version 3 were loaded, .*allowed 0\.5 \(synchronizer\."):
         prove(Scores(*logprobs), MANIFEST, 0.5)
+
+
+def test_every_engine_is_proved_and_the_worst_is_what_is_recorded():
+    assert prove(Scores(-1.0, -2.0, others=[[-1.0, -2.25]]), MANIFEST, 0.5) == 0.25
+    with pytest.raises(SyncError, match=r"but engine 2 of 3 does not answer like the trainer: .*up to 0\.75"):
+        prove(Scores(-1.0, -2.0, others=[[-1.0, -2.25], [-1.75, -2.0]]), MANIFEST, 0.5)
 
 
 def test_a_trainer_whose_probe_is_no_number_stops_the_run():
@@ -212,6 +220,28 @@ def test_a_step_writes_every_row_with_its_provenance(stage):
     assert (rollout.rows, rollout.failed_rows) == (6, 4)
     assert rollout.tokens == sum(len(r["response_tokens"]) for r in found)
     assert rollout.probe_max_difference < 1e-5
+
+
+def test_a_reward_model_scores_beside_a_rule_and_what_it_cannot_score_has_no_reward(stage, tmp_path):
+    """t0 has 7 characters of question, t3 too: with at most 24 of response and <eos> they fit into 32 tokens."""
+    from workflows.rewards import Rewards
+
+    context = stage("explorer.max_failed_ratio=1")
+    source = context.config.buffer.explorer_input
+    source.default_reward_fn_type = ["format_reward", "reward_model"]
+    source.taskset.reward_fn_args = {"score": 0.25, "weight": 2.0}
+    context.config.explorer.auxiliary_models = [namespace(schema.read(
+        {"model_path": str(classifier(tmp_path / "judge")), "max_model_len": 32}, AuxiliaryModel, "", []))]
+    step(publish_model(context, 0))
+    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    scored = [r for r in found if r["status"] == "ok"]
+    assert {r["task_id"] for r in scored} == {"t0", "t3"}
+    model, questions = Rewards(context.config).model(None), {task.task_id: task.question for task in TASKS}
+    expected = model.score([questions[r["task_id"]] for r in scored], [r["response"] for r in scored], None)
+    for r, score in zip(scored, expected, strict=True):
+        assert dict(r["reward_components"]) == pytest.approx({"format_score": -0.25, "reward_model": 2 * score})
+        assert r["reward"] == pytest.approx(2 * score - 0.25)
+        assert r["accuracy"] is None
 
 
 def row_of(record):
