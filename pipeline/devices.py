@@ -1,7 +1,7 @@
 """Which GPUs and CPU cores there are, and how the processes of a stage share them. Imports no torch.
 
 GPUs in order: the trainer's ranks, then the engines (engine_num x tensor_parallel_size), then the auxiliary models
-(engine_num each). With mode=both nobody shares one; with mode=colocate all begin at the first.
+(engine_num each). Nobody shares one, unless mode=colocate: then all three begin at the first.
 """
 
 import importlib.util
@@ -60,7 +60,7 @@ def engine_gpus(config) -> int:
 
 def first_auxiliary_gpu(config) -> int:
     """Position, among the GPUs of the process that answers, of the first one that an auxiliary model takes."""
-    return engine_gpus(config) if config.mode == "both" else 0
+    return 0 if config.mode == "colocate" else engine_gpus(config)
 
 
 def answering_gpus(config) -> int:
@@ -74,7 +74,7 @@ def share_gpus(visible: list[str], config, ranks: int) -> tuple[list[str], list[
 
     ranks: of the trainer; 0 for an evaluation, which has none. Raises ConfigError when there are too few.
     """
-    answering, together = answering_gpus(config), config.mode == "both"
+    answering, together = answering_gpus(config), config.mode != "colocate"
     needed = answering + ranks if together else max(answering, ranks)
     if len(visible) < needed:
         model = config.explorer.rollout_model
@@ -83,7 +83,7 @@ def share_gpus(visible: list[str], config, ranks: int) -> tuple[list[str], list[
         parts += [f"{m.engine_num} for explorer.auxiliary_models ({m.model_path})"
                   for m in config.explorer.auxiliary_models]
         parts += [f"{ranks} for trainer.ranks"] if ranks else []
-        advice = " Set mode=colocate to take turns on the same ones, or ask for fewer." if together else ""
+        advice = " Set mode=colocate to take turns on the same ones, or ask for fewer." if together and ranks else ""
         raise ConfigError(f"mode={config.mode} needs {needed} GPUs ({', '.join(parts)}), found {len(visible)}.{advice}")
     first = ranks if together else 0
     return visible[first : first + answering], visible[:ranks]

@@ -88,6 +88,23 @@ def test_new_weights_reach_every_engine(one, two, tmp_path):
     assert [pytest.approx(before, abs=1e-5)] * 2 == two.probe(probe)
 
 
+@pytest.mark.slow
+def test_two_vllm_engines_answer_like_one(tiny_model, tiny_settings, tmp_path):
+    requests = [ask([10 + i % 5, 20, 30][: 1 + i % 3], seed=i, tokens=4 + i % 9) for i in range(24)]
+    answers, probes = [], []
+    for number in (1, 2):
+        config = tiny_settings("explorer.rollout_model.engine_type=vllm", f"explorer.rollout_model.engine_num={number}")
+        pool = EnginePool(tiny_model, config, load_tokenizer(tiny_model).eos_token_id, False, tmp_path)
+        answers.append(pool.generate(requests))
+        probes += pool.probe([5, 6, 7, 8])
+        pool.close()
+    assert [r.tokens for r in answers[1]] == [r.tokens for r in answers[0]]
+    for a, b in zip(*answers, strict=True):
+        assert b.logprobs == pytest.approx(a.logprobs, abs=1e-5)
+    assert len(probes) == 3
+    assert probes[1:] == [pytest.approx(probes[0], abs=1e-5)] * 2
+
+
 # ----------------------------------------------------------------------------------------------------------- failing
 
 
