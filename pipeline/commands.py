@@ -105,6 +105,8 @@ def stages(arguments) -> int:
         print(f"{stage.name}  ({stage.kind})\n  directory  {stage.directory}")
         for role, directory in stage.inputs.items():
             print(f"  input      {role} = {directory}")
+        for directory in stage.waits:
+            print(f"  waits for  {directory}")
         print(f"  command    {shlex.join([sys.executable, '-m', f'stages.{stage.kind}', stage.directory])}")
     if not arguments.write:
         print("\n`ouro stages --write` makes the directories, so that the commands can be typed.")
