@@ -93,10 +93,10 @@ class EnginePool:
         """
         answers: dict[str, object] = {}
         try:
-            asked = [m for m, given in zip(self._members, arguments, strict=True) if given is not None]
-            for member, given in zip(asked, (a for a in arguments if a is not None), strict=True):
+            asked = [pair for pair in zip(self._members, arguments, strict=True) if pair[1] is not None]
+            for member, given in asked:
                 self._send(member, (method, given))
-            waiting = {member.connection: member for member in asked}
+            waiting = {member.connection: member for member, _ in asked}
             while waiting:
                 for ready in wait(list(waiting), POLL_SECONDS):
                     member = waiting.pop(ready)
