@@ -2,8 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -89,7 +92,9 @@ def test_new_weights_reach_every_engine(one, two, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_vllm_engines_answer_like_one(tiny_model, tiny_settings, tmp_path):
+def test_two_vllm_engines_answer_like_one(one, tiny_model, tiny_settings, tmp_path):
+    policy.export({n: value * 0.5 for n, value in one.model.named_parameters()}, one.model, tmp_path)
+    one.load_weights(tmp_path)
     requests = [ask([10 + i % 5, 20, 30][: 1 + i % 3], seed=i, tokens=4 + i % 9) for i in range(24)]
     answers, probes = [], []
     for number in (1, 2):
@@ -97,6 +102,8 @@ def test_two_vllm_engines_answer_like_one(tiny_model, tiny_settings, tmp_path):
         pool = EnginePool(tiny_model, config, load_tokenizer(tiny_model).eos_token_id, False, tmp_path)
         answers.append(pool.generate(requests))
         probes += pool.probe([5, 6, 7, 8])
+        pool.load_weights(tmp_path)
+        assert pool.probe([5, 6, 7, 8]) == [pytest.approx(one.score([[5, 6, 7, 8]])[0], abs=1e-4)] * number
         pool.close()
     assert [r.tokens for r in answers[1]] == [r.tokens for r in answers[0]]
     for a, b in zip(*answers, strict=True):
@@ -182,8 +189,41 @@ def test_a_mistake_of_the_user_stays_one(settings, tmp_path):
         EnginePool(None, config, EOS, False, tmp_path)
 
 
-def test_engines_end_with_the_process_that_asks_them(scripted):
+def test_an_engine_that_nobody_asks_any_more_ends(scripted):
     pool = scripted()
     for member in pool._members:
         member.connection.close()
         assert member.process.wait(5) == 0
+
+
+ORPHANS = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.process import namespace
+from tests.configs import overridden
+from workflows.engine_pool import EnginePool
+model = "explorer.rollout_model"
+config = namespace(overridden(f"{model}.engine_type=scripted", f"{model}.engine_num=2"))
+pool = EnginePool(None, config, 1, False, Path(sys.argv[1]))
+print(*[member.process.pid for member in pool._members], flush=True)
+for member in pool._members:
+    os.kill(member.process.pid, signal.SIGSTOP)  # as if it computed: it hears of nothing
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_engines_die_with_the_process_that_asks_them_even_when_they_are_busy(tmp_path):
+    done = subprocess.run([sys.executable, "-c", ORPHANS, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = [int(word) for word in done.stdout.split()]
+    assert len(pids) == 2
+    deadline = time.monotonic() + 5
+    while not all(map(has_ended, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert all(map(has_ended, pids))
+
+
+def has_ended(pid):
+    """Gone, or only waiting for a parent to ask how it ended."""
+    status = Path(f"/proc/{pid}/status")
+    return not status.exists() or "\nState:\tZ" in status.read_text()
