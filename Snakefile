@@ -1,6 +1,7 @@
 # The order of the stages, and nothing else: what they are is decided in pipeline/plan.py, what they do in stages/.
 #   snakemake --cores all                                                     the default recipe
 #   snakemake --cores all --config overrides="algorithm.optimizer.lr=4e-4"    Hydra overrides, space-separated
+#   snakemake --cores all --config overrides="-m seed=1,2"                    a sweep: what its points share is made once
 import os
 import sys
 
@@ -9,8 +10,9 @@ from snakemake.utils import min_version
 min_version("9.0")
 sys.path.insert(0, str(workflow.basedir))
 
-from pipeline import view
+from pipeline import outcome
 from pipeline.launch import load_plan
+from pipeline.sweep import rules as named_rules
 
 PLAN = load_plan(config)
 
@@ -21,7 +23,12 @@ onstart:
 
 onsuccess:
     if not os.environ.get("OURO_SUMMARY_FOLLOWS"):  # `ouro run` prints it below snakemake's own last lines
-        print(view.summary(view.of_plan(PLAN)))
+        print(outcome.conclude(outcome.of(PLAN)))
+
+
+onerror:
+    if not os.environ.get("OURO_SUMMARY_FOLLOWS"):
+        print(outcome.conclude(outcome.of(PLAN)), outcome.what_failed(outcome.of(PLAN), 1), sep="\n", file=sys.stderr)
 
 
 rule all:
@@ -30,11 +37,11 @@ rule all:
     default_target: True
 
 
-for stage in PLAN.stages:
+for rule_name, stage in named_rules(PLAN.stages):
 
     rule:
         name:
-            stage.name
+            rule_name
         input:
             [ancient(manifest) for manifest in stage.upstream],
         output:

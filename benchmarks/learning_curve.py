@@ -10,7 +10,8 @@ from pipeline import tables, view
 
 QUESTION = "SELECT run, step, solve_rate FROM steps WHERE solve_rate IS NOT NULL ORDER BY run, step"
 SCORES = """
-SELECT run, model LIKE 'rft-%' AS after, value, low, high FROM scores WHERE metric = 'sampled_accuracy'
+SELECT run, model LIKE 'rft-%' AS after, value, low, high FROM scores
+WHERE metric = 'sampled_accuracy' AND stage LIKE 'evaluate%'
 ORDER BY run, after"""
 WINDOW = 15  # steps in the running mean
 

@@ -1,35 +1,28 @@
-"""Advantages as table operations: each function returns a DuckDB query over the view `batch`.
+"""Advantages by name. An advantage is a table operation: the batch in, one row a response out.
 
-`batch` holds the usable rows of the explorer steps that a train batch is cut from (pipeline.records.Experience,
-status ok). The query yields one row per row of `batch`: (experience_id, advantage). The advantage of a row is given
-to each of its action tokens.
+function(batch: pyarrow.Table, **arguments) -> pyarrow.Table with the columns `experience_id` and `advantage`, float64
+for the whole response or list<float64> [R] for each of its tokens, and for a critic `returns`, list<float64> [R].
+`batch` holds the usable rows of the explorer steps that a train batch is cut from. A row that is missing in the answer
+is not trained on; one that comes twice is trained on twice. What an operation must know of the batch it finds there;
+a column that is absent or null is a DataError, and so is a reward that is not a finite number.
 """
 
-import math
+from operators.advantages import group, steps, token
 
-from pipeline.errors import ConfigError
-
-
-def grpo(epsilon: float = 1e-6) -> str:
-    """Group-relative advantage (Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, eq. 3 with outcome rewards).
-
-    A = (r - mean_group) / (std_group + epsilon), std the unbiased (n - 1) form. A group is the rows of one task in one
-    explorer step. Sums to zero over a group. Degenerate: equal rewards, or a group of one, give 0.
-    """
-    if not isinstance(epsilon, (int, float)) or not 0 < epsilon < math.inf:
-        raise ConfigError(f"algorithm.advantage_fn_args.epsilon={epsilon!r}: needed a number greater than 0, or equal "
-                          "rewards would divide by 0.")
-    return f"""
-        SELECT experience_id,
-               (reward - avg(reward) OVER by_group)
-               / (coalesce(stddev_samp(reward) OVER by_group, 0) + {float(epsilon)!r}) AS advantage
-        FROM batch
-        WINDOW by_group AS (PARTITION BY group_id)"""
-
-
-def reinforce() -> str:
-    """The reward itself (Williams, 1992): A = r. No baseline, so the gradient is unbiased and noisy."""
-    return "SELECT experience_id, reward AS advantage FROM batch"
-
-
-ADVANTAGES = {"grpo": grpo, "reinforce": reinforce}
+ADVANTAGES = {
+    "asymre": group.asymre,
+    "dr_grpo": group.dr_grpo,
+    "gigpo": steps.gigpo,
+    "grpo": group.grpo,
+    "jsd": token.jsd,
+    "on_policy_distill": token.on_policy_distill,
+    "opmd": group.opmd,
+    "ppo": token.ppo,
+    "raft": group.raft,
+    "rec": group.rec,
+    "reinforce": group.reinforce,
+    "reinforceplusplus": token.reinforceplusplus,
+    "remax": token.remax,
+    "rloo": group.rloo,
+    "step_wise_grpo": steps.step_wise_grpo,
+}

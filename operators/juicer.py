@@ -97,6 +97,18 @@ def _items(recipe: dict):
             raise ConfigError(f"recipe line {item!r}: needed `- operator_name: {{argument: value}}`.")
 
 
+def problems(recipe: dict) -> list[str]:
+    """What is wrong with a recipe's operators and their arguments, one line each, without running any."""
+    found, items = [], _items(recipe)
+    while True:
+        try:
+            _build(*next(items), _text_key(recipe))
+        except StopIteration:
+            return found
+        except ConfigError as error:
+            found.append(str(error))
+
+
 def _import_data_juicer():
     """Imports Data-Juicer without Ray and without its run-time installation of packages; returns its base module."""
     os.environ.update(UV_OFFLINE="1", PIP_NO_INDEX="1")

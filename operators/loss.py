@@ -1,46 +1,42 @@
-"""Policy losses: pure functions over flat vectors of action tokens.
+"""Policy losses by name: pure functions over flat vectors of action tokens.
 
 Every function takes [N] tensors, one entry per action token of a micro-batch, and returns the loss of each token [N]
-and a dict of [N] statistics. How tokens are weighted into one number is not decided here: the learner multiplies by
+and a dict of [N] statistics. Its parameters without a default name the columns that it needs (operators/arguments.py),
+the others are the user's. How tokens are weighted into one number is not decided here: the learner multiplies by
 weights that are fixed over the whole train batch, so the result depends neither on micro-batches nor on ranks.
+
+Columns: logprobs (with gradient), old_logprobs (the policy that sampled), prox_logprobs (the policy before this
+update), ref_logprobs (the reference), advantages, rows (index of the row in the micro-batch, int64; rows are never
+split), is_expert (bool), step (0-d, the optimizer step from 1).
 """
 
-import torch
-from torch import Tensor
+from operators.losses import clipped, demonstrations, mixture, preference, weighted
 
+POLICY_LOSSES = {
+    "cispo": weighted.cispo,
+    "decoupled_ppo": clipped.decoupled_ppo,
+    "dpo": preference.dpo,
+    "gspo": clipped.gspo,
+    "gspo_token": clipped.gspo_token,
+    "importance_sampling": clipped.importance_sampling,
+    "ipo": preference.ipo,
+    "kto": preference.kto,
+    "m2po": clipped.m2po,
+    "mix": mixture.mix,
+    "mix_chord": mixture.mix_chord,
+    "opmd": weighted.opmd,
+    "ppo": clipped.ppo,
+    "rec": weighted.rec,
+    "sapo": clipped.sapo,
+    "sft": demonstrations.sft,
+    "sft_is": demonstrations.sft_is,
+    "sft_phi": demonstrations.sft_phi,
+    "sppo": clipped.sppo,
+    "topr": weighted.topr,
+}
 
-def sft(logprobs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Negative log-likelihood of the demonstrated tokens: -log p."""
-    return -logprobs, {}
+# how the tokens of a loss are averaged where its objective is not the mean over tokens (operators/aggregation.py)
+NATURAL_AGGREGATION = dict.fromkeys(("dpo", "gspo", "gspo_token", "ipo", "kto", "sapo"), "seq-mean-token-mean")
 
-
-def ppo(
-    logprobs: Tensor,
-    old_logprobs: Tensor,
-    advantages: Tensor,
-    clip_range_low: float = 0.2,
-    clip_range_high: float = 0.2,
-    clip_ratio_c: float = 3.0,
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Clipped surrogate (Schulman et al. 2017, arXiv:1707.06347, eq. 7) with the dual clip of Ye et al. 2020.
-
-    ratio = exp(clamp(logprobs - old_logprobs, -20, 20))
-    loss  = max(-A ratio, -A clip(ratio, 1 - low, 1 + high)), and where A < 0 at most -A clip_ratio_c.
-
-    clip_range_high > clip_range_low is DAPO's clip-higher (Yu et al. 2025, arXiv:2503.14476). old_logprobs are those
-    of the policy that sampled; the clamp keeps the exponential finite when a token has become impossible.
-    Statistics: clip_fraction (1 where the clipped term is the larger), kl (k3 estimate of KL(old || new) in nats,
-    ratio - 1 - log ratio, Schulman 2020; non-negative).
-    """
-    log_ratio = (logprobs - old_logprobs).clamp(-20.0, 20.0)
-    ratio = log_ratio.exp()
-    unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1.0 - clip_range_low, 1.0 + clip_range_high)
-    pessimistic = torch.maximum(unclipped, clipped)
-    bounded = torch.minimum(pessimistic, -advantages * clip_ratio_c)
-    loss = torch.where(advantages < 0, bounded, pessimistic)
-    statistics = {"clip_fraction": (clipped > unclipped).to(logprobs.dtype), "kl": ratio - 1.0 - log_ratio}
-    return loss, {name: value.detach() for name, value in statistics.items()}
-
-
-POLICY_LOSSES = {"ppo": ppo}
+PAIRED = ("dpo", "ipo", "kto")  # rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected one of a pair
+AVERAGED_BY_KIND = ("mix", "mix_chord")  # expert rows and rollouts are averaged apart: token_weights_by_kind

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+PAIR_TYPES = ("dpo", "ipo", "kto")  # they train on pairs of a preferred and a rejected response
+WITH_CRITIC = ("ppo",)  # advantages that need values
 DIRECTORY = Path(__file__).resolve().parent.parent / "conf" / "algorithm"
 
 

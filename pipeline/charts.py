@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SERIES = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04")
-INK, MUTED, GRID = "#010101", "#020202", "#030303"
-VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)",
+SERIES = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05")
+INK, MUTED, GRID, CARD = "#010101", "#020202", "#030303", "#040404"
+VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", CARD: "var(--card)",
              **{colour: f"var(--s{i})" for i, colour in enumerate(SERIES, 1)}}
-PART_SERIES = {"rollout": 1, "training": 1, "sync": 2, "publishing": 2, "other": 3, "waiting": 4}  # the same everywhere
+PART_SERIES = {"rollout": 1, "training": 1, "sync": 2, "publishing": 2, "other": 3, "waiting": 4,
+               "evaluation": 5}  # the same everywhere
 MOST_POINTS = 300  # of a curve; more are averaged in equal bins
 INCHES = (4.0, 2.1)
 
@@ -43,7 +44,7 @@ def smooth(y: np.ndarray, width: float) -> np.ndarray:
 def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, percent: bool = False) -> str:
     """One metric by step: faint raw points and the smoothed line of what is finite. name: unique in the page."""
     x, y = thin(np.asarray(x, float), np.asarray(y, float))
-    figure, axes = _axes(percent)
+    figure, axes = blank(percent)
     if not len(x):
         return _empty(figure, axes, name, f"{title} by step: no finite value")
     line = smooth(y, max(len(y) / 40, 0.1))
@@ -53,14 +54,25 @@ def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, percent: bool = F
         axes.set_xlim(x[0] - 1, x[0] + 1)
     form = (lambda v: f"{v:.1%}") if percent else (lambda v: f"{v:.3g}")
     words = f"{title} by step: {form(line[0])} at step {x[0]:.0f}, {form(line[-1])} at step {x[-1]:.0f} (smoothed)"
-    return _svg(figure, name, words)
+    return inline(figure, name, words)
+
+
+def band(
+    name: str, title: str, x: Sequence[int], y: Sequence[float], low: Sequence[float], high: Sequence[float]
+) -> str:
+    """A share by step as it was measured, with its 95% interval as a band. name: unique in the page."""
+    figure, axes = blank(True)
+    axes.fill_between(x, low, high, color=SERIES[0], alpha=0.18, linewidth=0)
+    axes.plot(x, y, color=SERIES[0], linewidth=1.8, marker="o", markersize=3.5)
+    ends = [f"{y[i]:.1%} [{low[i] * 100:.1f}, {high[i] * 100:.1f}] at step {x[i]}" for i in (0, -1)]
+    return inline(figure, name, f"{title} by step, with its 95% interval: {', '.join(ends)}")
 
 
 def _empty(figure, axes, name: str, words: str) -> str:
     axes.set_xticks([])
     axes.set_yticks([])
     axes.text(0.5, 0.5, "no finite value", transform=axes.transAxes, ha="center", va="center", size=9, color=MUTED)
-    return _svg(figure, name, words)
+    return inline(figure, name, words)
 
 
 def _dots(axes, x: np.ndarray, y: np.ndarray) -> None:
@@ -80,19 +92,20 @@ def stack(name: str, title: str, x: np.ndarray, parts: dict[str, np.ndarray]) ->
     if len(x) == 1:  # one step is as wide as a step
         x, parts = np.array([x[0] - 0.5, x[0] + 0.5]), {label: np.repeat(y, 2) for label, y in parts.items()}
     filled = [thin(x, np.nan_to_num(np.asarray(y, float)), 120) for y in parts.values()]
-    figure, axes = _axes(False)
+    figure, axes = blank(False)
     colours = [SERIES[PART_SERIES[label] - 1] for label in parts]
     axes.stackplot(filled[0][0], *(y for _, y in filled), colors=colours, linewidth=0)
     means = ", ".join(f"{label} {np.nan_to_num(y).mean():.3g}" for label, y in parts.items())
-    return _svg(figure, name, f"{title}, mean seconds a step: {means}")
+    return inline(figure, name, f"{title}, mean seconds a step: {means}")
 
 
-def _axes(percent: bool):
+def blank(percent: bool, inches: tuple[float, float] = INCHES, place: tuple = (0.125, 0.11, 0.865, 0.82)):
+    """A figure with one pair of axes in the page's colours. place: left, bottom, width, height as shares of it."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    figure = Figure(figsize=INCHES)
-    axes = figure.add_axes((0.125, 0.11, 0.865, 0.82))
+    figure = Figure(figsize=inches)
+    axes = figure.add_axes(place)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(GRID)
     axes.tick_params(length=0, labelsize=8, labelcolor=MUTED)
@@ -108,7 +121,7 @@ def _axes(percent: bool):
     return figure, axes
 
 
-def _svg(figure, name: str, words: str) -> str:
+def inline(figure, name: str, words: str) -> str:
     """The figure as an accessible inline element: no header, no unused ids, two decimals, the page's colours."""
     import matplotlib
 
@@ -125,6 +138,7 @@ def _svg(figure, name: str, words: str) -> str:
     for colour, variable in VARIABLES.items():
         body = body.replace(colour, variable)
     body = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", body).replace("xlink:href", "href")
+    body = re.sub(r" font-family: [^;\"]*;?", "", body)  # the page's
     return re.sub(r"\s*\n\s*", " ", body).replace("<svg", f'<svg role="img" aria-label="{html.escape(words)}"', 1)
 
 

@@ -2,6 +2,7 @@
 
     weights/version=000012/       model.safetensors + manifest.json: what the trainer hands to the explorer
     checkpoints/step=000050/      model/ (Hugging Face), state/ (DeepSpeed: exact), manifest.json
+    reference/step=000003.parquet log-probs of the rows of explorer step 3 under the weights the stage began with
     model/                        the last checkpoint's model/, for the stages that follow
 """
 
@@ -25,6 +26,21 @@ def model_directory(directory: Path) -> Path:
         if (candidate / "config.json").exists():
             return candidate
     raise ModelError(f"{directory} holds no model: neither config.json nor model/config.json is there.")
+
+
+def weights_hash(directory: Path) -> str:
+    """Hash of the weight files of a Hugging Face directory; of a single one that file's. Raises ModelError without."""
+    found = [files.hash_file(path) for path in sorted(directory.iterdir()) if path.suffix in WEIGHT_SUFFIXES]
+    if not found:
+        raise ModelError(f"{directory} holds no weights: no file there ends in {', '.join(WEIGHT_SUFFIXES)}.")
+    return found[0] if len(found) == 1 else files.hash_json(found)
+
+
+def trained_steps(stage: Path) -> int:
+    """Trainer steps of the stage that made a model; 0 for a model that was not trained here."""
+    if not (stage / "stage.json").exists():  # a directory of the user's may have any manifest.json
+        return 0
+    return files.read_json(stage / files.MANIFEST).get("steps", 0)
 
 
 def version_directory(stage: Path, version: int) -> Path:
@@ -90,6 +106,13 @@ def _link(source: str, target: str) -> None:
     Path(target).hardlink_to(source)
 
 
+def begin_anew(stage: Path) -> None:
+    """Deletes what earlier lives of a stage made: tables, weights and checkpoints; its logs stay."""
+    made = (location.partition("/")[0] for location in tables.LOCATIONS.values() if "/" in location)
+    for name in (*made, "weights", "checkpoints", "model"):
+        shutil.rmtree(stage / name, ignore_errors=True)
+
+
 def rewind(stage: Path) -> int:
     """Brings a stage that was cut off back to its last checkpoint; returns that step, 0 when there is none.
 
@@ -98,7 +121,7 @@ def rewind(stage: Path) -> int:
     """
     complete = complete_checkpoints(stage)
     step = complete[-1] if complete else 0
-    for table in ("steps", "trained"):
+    for table in ("steps", "trained", "samples", "scores"):  # of the last two, a step is a weights version
         for later in tables.steps_present(stage, table):
             if later > step:
                 tables.step_file(stage, table, later).unlink()
@@ -108,6 +131,7 @@ def rewind(stage: Path) -> int:
         if version > step:
             record.unlink(missing_ok=True)
             tables.step_file(stage, "experience", explored).unlink()
+            tables.step_file(stage, "reference", explored).unlink(missing_ok=True)
     for directory in (stage / "weights").glob("version=*"):
         # without a checkpoint the trainer publishes version 0 again: the explorer must not load it while it is replaced
         if int(directory.name.removeprefix("version=")) > step or not complete:

@@ -2,6 +2,7 @@
 
     ouro run algorithm.optimizer.lr=4e-4        the default recipe with one setting changed
     ouro run recipe=countdown -- -n             words after -- go to snakemake
+    ouro run -m algorithm.optimizer.lr=1e-6,3e-6 seed=1,2      a sweep: every combination; then `ouro compare`
     ouro sql "select model, metric, value, low, high from scores"
 """
 
@@ -11,7 +12,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from pipeline import commands
+from pipeline import commands, sweep_commands
+from pipeline.bridges import command as bridges
 from pipeline.errors import OuroError
 from pipeline.invoke import INTERRUPTED, run
 
@@ -67,10 +69,11 @@ def parser() -> argparse.ArgumentParser:
         made.set_defaults(work=work, several="overrides")
         return made
 
-    _overrides(command("run", run, epilog="Words after -- go to snakemake: ouro run recipe=countdown -- -n"))
+    _overrides(it := command("run", run, epilog="Words after -- go to snakemake: ouro run recipe=countdown -- -n"))
+    it.add_argument("-m", "--multirun", action="store_true", help="a sweep: values such as lr=1e-6,3e-6 are points")
     _root(it := command("status", commands.status), several="words")
     it.add_argument("words", nargs="*", metavar="RUN | key=value",
-                    help="project/name or name of a run (default: the latest), or the overrides of one")
+                    help="project/name or name of a run or sweep (default: the latest), or the overrides of one")
     _root(it := command("sql", commands.sql), several="runs")
     it.add_argument("question", help="SQL over tasks, rejected, experience, trained, steps, rollouts, samples, scores")
     it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
@@ -79,16 +82,38 @@ def parser() -> argparse.ArgumentParser:
     _root(it := command("report", commands.report), several="runs")
     it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
     it.add_argument("--open", action="store_true", help="open it in a browser")
-    inner = listed.add_parser("config", help="the configuration: show, explain, reference").add_subparsers(
-        required=True, metavar="show|explain|reference")
+    _root(it := command("compare", sweep_commands.compare), several="runs")
+    it.add_argument("runs", nargs="*", metavar="RUN | SWEEP", help="project/name or name; default: the latest sweep")
+    it.add_argument("--metric", default=sweep_commands.METRIC, help=f"default: {sweep_commands.METRIC}")
+    it.add_argument("--format", choices=("table", "csv", "json"), default="table")
+    inner = listed.add_parser("config", help="the configuration: check, show, explain, diff, reference").add_subparsers(
+        required=True, metavar="check|show|explain|diff|reference")
+    _judging(command("check", commands.config_check, inner))
+    _root(it := command("diff", sweep_commands.config_diff, inner), several="nothing")
+    _sides(it)
     _overrides(command("show", commands.config_show, inner))
     it = command("explain", commands.config_explain, inner)
     it.add_argument("key", help="e.g. algorithm.optimizer.lr, or trainer")
     _overrides(it)
     command("reference", commands.config_reference, inner)
+    _bridges(command, listed)
     _overrides(it := command("stages", commands.stages))
     it.add_argument("--write", action="store_true", help="write stage.json and the run's view; runs nothing")
     return top
+
+
+def _bridges(command, listed) -> None:
+    inner = listed.add_parser("import", help="a configuration of Trinity-RFT, or a script of veRL, as a recipe")
+    inner = inner.add_subparsers(required=True, metavar="trinity|verl|keys")
+    for name, work, what in (("trinity", bridges.import_trinity, "its YAML file"),
+                             ("verl", bridges.import_verl, "its launch script, overrides, or YAML file")):
+        it = command(name, work, inner)
+        it.add_argument("file", metavar="FILE", help=f"{what}; - is the standard input")
+        it.add_argument("--name", help="of the recipe: conf/recipe/NAME.yaml; default: the name of the run")
+        it.add_argument("--output", metavar="FILE", help="another place for the recipe")
+        it.add_argument("--stdout", action="store_true", help="print the recipe, write no file")
+        it.add_argument("--force", action="store_true", help="replace a recipe that says something else")
+    command("keys", bridges.import_keys, inner)
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -113,6 +138,18 @@ def _first_line(work) -> str:
 def _overrides(command) -> None:
     command.add_argument("overrides", nargs="*", metavar="key=value",
                          help="Hydra overrides, e.g. seed=2 recipe=countdown")
+
+
+def _judging(command) -> None:
+    _overrides(command)
+    command.add_argument("--no-data", action="store_true", help="do not read samples of the data files (faster)")
+    command.add_argument("--elsewhere", action="store_true",
+                         help="the run is for another machine: what is not on this one is listed, and no problem")
+
+
+def _sides(command) -> None:
+    for side in ("a", "b"):
+        command.add_argument(side, metavar=side.upper(), help="a run (project/name or name), or overrides in quotes")
 
 
 def _root(command, several: str) -> None:

@@ -1,4 +1,4 @@
-"""What the sub-commands of `ouro` do, all but `run` (pipeline/invoke.py): each takes the parsed command line."""
+"""What the sub-commands of `ouro` do, all but `run` (pipeline/invoke.py). Each takes the parsed command line."""
 
 import shlex
 import sys
@@ -8,38 +8,43 @@ from pipeline.errors import OuroError
 
 
 def status(arguments) -> int:
-    """The stages of a run: state, seconds, directory, and the last step of those that train."""
-    from pipeline import view
+    """The stages of a run: state, seconds, directory, and the last step of those that train; the points of a sweep."""
+    from pipeline import sweep_view, view
     from pipeline.launch import make_checked_plan
-    from pipeline.query import Answer, as_table
 
-    overrides = [w for w in arguments.words if "=" in w]
-    names = [w for w in arguments.words if "=" not in w]
+    overrides = [w for w in arguments.words if "=" in w and not sweep_view.is_known(arguments.root, w)]
+    names = [w for w in arguments.words if w not in overrides]
     if (overrides and names) or len(names) > 1:
         raise OuroError("`ouro status` takes the name of one run, or overrides (key=value), not both.")
     if overrides and arguments.root != Path():
         raise OuroError("`ouro status` with overrides looks where they say: write checkpoint_root_dir=DIR for --root.")
-    shown = view.of_plan(make_checked_plan(overrides)) if overrides else view.find_view(arguments.root, *names)
-    states = [view.state(s) for s in shown.stages]
-    rows = [(s.name, s.state, "" if s.seconds is None else f"{s.seconds:.1f}", view.near(s.directory))
-            for s in states]
-    print(shown.run)
-    print(as_table(Answer(["stage", "state", "seconds", "directory"], rows)).rsplit("\n", 1)[0])
-    for s in states:
-        for line in filter(None, (s.latest, s.problem)):
-            print(f"{s.name}: {line}")
+    shown = view.of_plan(make_checked_plan(overrides)) if overrides else sweep_view.find(arguments.root, *names)
+    print(sweep_view.status(shown) if isinstance(shown, sweep_view.SweepView) else _status(shown))
     return 0
 
 
+def _status(shown) -> str:
+    from pipeline import view
+    from pipeline.query import Answer, as_table
+
+    states = [view.state(s) for s in shown.stages]
+    rows = [(s.name, s.state, "" if s.seconds is None else f"{s.seconds:.1f}", view.near(s.directory))
+            for s in states]
+    table = as_table(Answer(["stage", "state", "seconds", "directory"], rows)).rsplit("\n", 1)[0]
+    latest = [f"{s.name}: {line}" for s in states for line in filter(None, (s.latest, s.problem))]
+    return "\n".join([shown.run, table, *latest])
+
+
 def sql(arguments) -> int:
-    """One question to the tables of the latest run, of the named runs, or of all."""
-    from pipeline import query, view
+    """One question to the tables of the latest run or sweep, of the named ones, or of all."""
+    from pipeline import query, sweep_view, view
     from pipeline.files import is_complete
 
     if arguments.all:
         runs = view.views(arguments.root)
     else:
-        runs = [view.find_view(arguments.root, name) for name in arguments.runs or [None]]
+        named = [sweep_view.find(arguments.root, name) for name in arguments.runs or [None]]
+        runs = [run for one in named for run in sweep_view.runs_of(one)]
     text = query.show(query.ask(query.session(runs), arguments.question), arguments.format)
     for shown in runs:
         if missing := [s.name for s in shown.stages if not is_complete(s.directory)]:
@@ -51,14 +56,14 @@ def sql(arguments) -> int:
 
 
 def report(arguments) -> int:
-    """Where the report of a run (or of several) is."""
+    """Where the report of a run (or of several) is; that of a sweep compares its points."""
     import webbrowser
 
-    from pipeline import view
+    from pipeline import sweep_view
     from pipeline.errors import StageError
 
     for name in arguments.runs or [None]:
-        shown = view.find_view(arguments.root, name)
+        shown = sweep_view.find(arguments.root, name)
         if not shown.report.exists():
             raise StageError(f"{shown.run} has no report yet ({shown.report} does not exist). `ouro status "
                              f"{shown.run}` shows how far it is; `ouro run` with the same overrides completes it.")
@@ -66,6 +71,16 @@ def report(arguments) -> int:
         if arguments.open and not webbrowser.open(shown.report.resolve().as_uri()):
             print("ouro: no browser was found here; open the file by hand.", file=sys.stderr)
     return 0
+
+
+def config_check(arguments) -> int:
+    """Everything that is wrong with a configuration, its data and its fit to the machine; then the plan in numbers."""
+    from pipeline import preflight
+    from pipeline.compose import compose
+
+    report = preflight.check(compose(arguments.overrides), arguments.elsewhere, not arguments.no_data)
+    print(preflight.text(report))
+    return 2 if report.problems else 0
 
 
 def config_show(arguments) -> int:
@@ -86,11 +101,11 @@ def config_reference(arguments) -> int:
 
 
 def config_explain(arguments) -> int:
-    """Type, meaning, bounds, default and present value of a setting, or the settings below a prefix."""
+    """Type, meaning, bounds, default, value of a setting and where it comes from, or the settings below a prefix."""
     from pipeline import explain
     from pipeline.compose import compose
 
-    print(explain.explain(compose(arguments.overrides), arguments.key))
+    print(explain.explain(compose(arguments.overrides), arguments.key, arguments.overrides))
     return 0
 
 

@@ -6,14 +6,18 @@ that were chosen, then the overrides. Overrides are Hydra's (`key=value`, `group
 the conf/ of the current directory; `recipe=path/to/file.yaml` names a file. Every problem is found before any is told.
 """
 
+import copy
 import re
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import algorithms, schema, secrets
+from pipeline import algorithms, modes, schema, secrets
 from pipeline.config import Config, walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.overlays import effective, stage_problems
+from pipeline.reward_rules import unasked_models
 from pipeline.rules import broken_rules
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -23,16 +27,18 @@ OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are no config grou
 def compose(overrides: list[str]) -> dict[str, Any]:
     """The whole configuration as plain dicts and lists, checked. Raises ConfigError with every problem found."""
     problems: list[str] = []
-    known = groups()
-    plain = [parsed for o in overrides if (parsed := _understood(o, known, problems))]
+    plain = hydra_overrides(overrides, problems)
     composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")])
     for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
         _override_stage(composed, override, problems)
     names = [str(entry.get("stage_name")) for entry in composed.stages]
     config = schema.read(_resolved(composed, problems), Config, "", problems)
-    problems += stage_problems(config) + broken_rules(config) + secrets.problems_of(config)
+    unordered = stage_problems(config)
+    problems += unordered + broken_rules(config) + secrets.problems_of(config)
+    if not unordered:
+        problems += modes.problems(config) + unasked_models(config)
     for stage in config["stages"]:
-        own = broken_rules(effective(config, stage)) 
+        own = broken_rules(effective(config, stage))
         problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]
     if problems:
         raise ConfigError.of("the configuration has problems:", [_by_name(p, names) for p in problems])
@@ -60,6 +66,11 @@ def directories() -> list[Path]:
     return [CONF, own] if own.is_dir() and own.resolve() != CONF else [CONF]
 
 
+def search_path(places: Sequence[Path | str]) -> list[str]:
+    """The override that lets Hydra look into the user's conf/ too. places: see `directories`."""
+    return [f"hydra.searchpath=[file://{place}]" for place in places[1:]]
+
+
 def groups() -> dict[str, list[str]]:
     """Config groups and their choices. Raises ConfigError for a choice of the user's that is named like one of ours."""
     found: dict[str, list[str]] = {}
@@ -77,6 +88,12 @@ def groups() -> dict[str, list[str]]:
 # ---------------------------------------------------------------------------------------------------------- overrides
 
 
+def hydra_overrides(overrides: list[str], problems: list[str]) -> list[str]:
+    """The overrides as Hydra is to be given them; what is none is among the problems."""
+    known = groups()
+    return [parsed for o in overrides if (parsed := _understood(o, known, problems))]
+
+
 def _understood(override: str, known: dict[str, list[str]], problems: list[str]) -> str | None:
     """The override as Hydra is to be given it; None when it is none, which is then among the problems."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -90,8 +107,7 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
     if key in known and not value.startswith("{"):
         return _choice(key, value.strip("'\""), known, problems)
     if not key.startswith("stages.") and not _exists(key):
-        problems.append(schema.unknown(key) if key.partition(".")[0] in dict(_sections()) else
-                        f"unknown key '{key}'.{nearest(key, [*(k for k, _ in walk()), *known])}")
+        problems.append(schema.unknown(key, known))
         return None
     try:
         parsed = OverridesParser.create().parse_override(override)
@@ -139,9 +155,13 @@ def _register(path: Path) -> str:
         raise ConfigError(f"recipe={path} is no YAML: {_flat(error)}") from error
     if not isinstance(content, DictConfig) or not content:
         raise ConfigError(f"recipe={path} holds no settings; needed a mapping of them, as in conf/recipe/.")
-    name = re.sub(r"\W", "_", str(path))
-    ConfigStore.instance().store(group="recipe", name=name, node=content, package="_global_")
-    return name
+    ConfigStore.instance().store(group="recipe", name=recipe_name(path), node=content, package="_global_")
+    return recipe_name(path)
+
+
+def recipe_name(path: Path) -> str:
+    """The name by which Hydra knows the recipe of a file."""
+    return re.sub(r"\W", "_", str(path.resolve()))
 
 
 def _exists(key: str) -> bool:
@@ -189,27 +209,38 @@ def _override_stage(composed, override: str, problems: list[str]) -> None:
 
 def _hydra(overrides: list[str]):
     """The composition as an OmegaConf container, interpolations unresolved, types unchecked."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    choices = tuple(o.input_line for o in parsed if not o.is_force_add())
+    made = copy.deepcopy(_of_groups(choices, tuple(map(str, directories()))))
+    for override in (o for o in parsed if o.is_force_add()):
+        OmegaConf.update(made, override.key_or_group, override.value(), merge=True, force_add=True)
+    return made
+
+
+@cache
+def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]):
+    """What the files say. Read once for each choice of groups: the points of a sweep mostly differ in values alone."""
     import yaml
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf, open_dict
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     if "schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name="schema", node=OmegaConf.create(schema.defaults()))
-    also = [f"hydra.searchpath=[file://{d}]" for d in directories()[1:]]
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            made = hydra_compose("config", [*overrides, *also])
+        with initialize_config_dir(places[0], version_base="1.3"):
+            return hydra_compose("config", [*choices, *search_path(places)])
     except yaml.YAMLError as error:
         raise ConfigError(f"a file of conf/ is no YAML: {_flat(error)}") from error
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ if isinstance(error.__cause__, (OmegaConfBaseException, yaml.YAMLError)) else error
         raise ConfigError(f"the configuration cannot be composed: {_flat(cause)}") from error
-    with open_dict(made):
-        return made
 
 
 def _flat(error: Exception) -> str:

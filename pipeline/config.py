@@ -25,6 +25,11 @@ def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, 
 
 # the tables' own names (a test compares them): they are checked before anything heavy is imported
 WORKFLOWS = ("simple_workflow",)
+KL_ESTIMATORS = ("none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3")
+ADVANTAGES = ("asymre", "dr_grpo", "gigpo", "grpo", "jsd", "on_policy_distill", "opmd", "ppo", "raft", "rec",
+              "reinforce", "reinforceplusplus", "remax", "rloo", "step_wise_grpo")
+POLICY_LOSSES = ("cispo", "decoupled_ppo", "dpo", "gspo", "gspo_token", "importance_sampling", "ipo", "kto", "m2po",
+                 "mix", "mix_chord", "opmd", "ppo", "rec", "sapo", "sft", "sft_is", "sft_phi", "sppo", "topr")
 REWARDS = ("countdown_reward", "accuracy_reward", "format_reward", "reward_model")
 
 
@@ -40,9 +45,38 @@ class Optimizer:
     betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")
     eps: float = setting(1e-8, "added to the denominator", gt=0)
     weight_decay: float = setting(0.01, "decoupled weight decay", ge=0)
-    lr_scheduler_type: str = setting("constant", "shape after the warmup", choices=("constant", "cosine", "linear"))
+    lr_scheduler_type: str = setting("constant", "shape after the warmup; wsd stays at lr and falls at the end",
+                                     choices=("constant", "cosine", "linear", "wsd"))
     lr_warmup_steps: int = setting(0, "optimizer steps of linear warmup from 0", ge=0)
-    min_lr_ratio: float = setting(0.0, "last learning rate as a share of lr (cosine, linear)", ge=0, le=1)
+    lr_warmup_steps_ratio: float = setting(0.0, "the same as a share of all steps; instead of lr_warmup_steps",
+                                           ge=0, le=1)
+    lr_decay_steps: int = setting(0, "last optimizer steps in which wsd falls", ge=0)
+    lr_decay_steps_ratio: float = setting(0.1, "the same as a share of all steps; lr_decay_steps goes before",
+                                          ge=0, le=1)
+    min_lr_ratio: float = setting(0.0, "last learning rate as a share of lr (cosine, linear, wsd)", ge=0, le=1)
+
+
+@dataclass
+class CriticOptimizer(Optimizer):
+    lr: float = setting(1e-5, "peak learning rate", ge=0)
+
+
+@dataclass
+class Critic:
+    """PPO's value model; only algorithm_type=ppo has one."""
+
+    cliprange_value: float = setting(0.5, "a value may move by so much from the one that the step began with", gt=0)
+    optimizer: CriticOptimizer = section(CriticOptimizer)
+
+
+@dataclass
+class RolloutCorrection:
+    """Weights for what the engine sampled with other probabilities than the trainer's (operators/correction.py)."""
+
+    level: str | None = setting(None, "null: token with bypass_old_logprobs=false, else none, because the ratio of the "
+                                      "loss is then taken to the rollout's own", choices=("none", "token", "sequence"))
+    mode: str = setting("truncate", "what is done above the threshold", choices=("truncate", "mask"))
+    threshold: float = setting(2.0, "largest trainer / engine probability that counts in full", ge=1)
 
 
 @dataclass
@@ -53,11 +87,29 @@ class Algorithm:
                                   choices=algorithms.names())
     repeat_times: int | None = setting(None, "rollouts per task, a group; null: the algorithm's own", ge=1)
     advantage_fn: str | None = setting(None, "name in operators/advantage.py; null: the algorithm's own",
-                                       choices=("grpo", "reinforce"))
+                                       choices=ADVANTAGES)
     advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
     policy_loss_fn: str | None = setting(None, "name in operators/loss.py; null: the algorithm's own",
-                                         choices=("ppo",))
+                                         choices=POLICY_LOSSES)
     policy_loss_fn_args: dict[str, Any] = setting({}, "arguments of policy_loss_fn, merged over its own defaults")
+    loss_agg_mode: str | None = setting(
+        None, "how the loss of tokens becomes one number, over the whole train batch; null: the algorithm's "
+        "own, else as the policy loss's paper has it; seq-mean-token-sum-norm divides by model.max_response_tokens",
+        choices=("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"))
+    kl_loss_fn: str | None = setting(
+        None, "KL to the reference, the model that the stage begins with, as a part of the loss; name in "
+        "operators/kl.py; null: the algorithm's own", choices=KL_ESTIMATORS)
+    kl_loss_fn_args: dict[str, Any] = setting(
+        {}, "kl_coef 0.001; adaptive false: true steers it towards target_kl, nats a token, over `horizon` rows")
+    kl_penalty_fn: str | None = setting(None, "the same taken off the reward, before the advantage",
+                                        choices=KL_ESTIMATORS)
+    kl_penalty_fn_args: dict[str, Any] = setting({}, "as kl_loss_fn_args")
+    entropy_loss_fn: str | None = setting(None, "entropy bonus; name in operators/entropy.py",
+                                          choices=("default", "mix", "none"))
+    entropy_loss_fn_args: dict[str, Any] = setting({}, "entropy_coef 0.0; entropy is reported in any case")
+    bypass_old_logprobs: bool = setting(True, "old log-probs of the loss: true: the rollout's; false: scored by the "
+                                              "trainer before the step, one forward more")
+    rollout_correction: RolloutCorrection = section(RolloutCorrection)
     optimizer: Optimizer = section(Optimizer)
 
 
@@ -78,6 +130,8 @@ class Init:
 @dataclass
 class Model:
     model_path: str | None = setting(None, "Hugging Face model directory; null with init.enable")
+    critic_model_path: str | None = setting(None, "Hugging Face model directory that ppo's critic begins with; null: "
+                                                  "the model that the stage begins with")
     init: Init = section(Init)
     dtype: str = setting("auto", "weights in training and rollout; auto: bfloat16 on GPU, float32 on CPU",
                          choices=("auto", "float32", "bfloat16"))
@@ -93,6 +147,8 @@ class Model:
 class Cluster:
     node_num: int = setting(1, "machines", ge=1, le=1, how=True)
     gpu_per_node: int | None = setting(None, "use at most so many of the visible GPUs; null: all", ge=0, how=True)
+    gpu_memory_gib: float | None = setting(None, "memory of one GPU, by which `ouro config check` judges a plan; null: "
+                                           "that of the visible ones, GiB", gt=0, how=True)
 
 
 @dataclass
@@ -140,7 +196,7 @@ class Buffer:
     batch_size: int = setting(32, "tasks per explorer step (sft: demonstrations per optimizer step)", ge=1)
     train_batch_size: int | None = setting(None, "experiences per optimizer step; null: an explorer step's", ge=1)
     total_epochs: int = setting(1, "passes over the tasks; ignored when total_steps is set", ge=1)
-    total_steps: int | None = setting(None, "optimizer steps of the stage", ge=1)
+    total_steps: int | None = setting(None, "optimizer steps of the stage (mode=explore: explorer steps)", ge=1)
     explorer_input: ExplorerInput = section(ExplorerInput)
 
 
@@ -181,6 +237,17 @@ class Explorer:
     auxiliary_models: list[AuxiliaryModel] = setting([], "models beside the policy, which score its responses")
     max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
                                       how=True)
+    env_vars: dict[str, Any] = setting({}, "environment variables of the processes that answer tasks (the explorer, "
+                                           "evaluations); a secret: ${oc.env:VARIABLE}")
+    eval_interval: int | None = setting(
+        None, "trainer steps between evaluations on eval_tasksets, by the explorer of an rft stage while its trainer "
+              "waits (at most sync_timeout), each of the first weights it is handed that reached a multiple; null: "
+              "never (the guide's 100 would cost time unasked: what a stage made is evaluated in any case)",
+        ge=1, how=True)
+    bench_on_latest_checkpoint: bool = setting(False, "mode=bench: evaluate the last checkpoint of a stage only",
+                                               how=True)
+    eval_on_startup: bool = setting(True, "evaluate the model that the first training stage begins with, as a stage "
+                                          "of its own (evaluate_base)", how=True)
     max_retry_times: int = setting(0, "further attempts at a task whose reward function raised", ge=0)
 
 
@@ -197,6 +264,9 @@ class Trainer:
                              choices=("auto", "flash_attn", "varlen", "padded"), how=True)
     enable_gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass", how=True)
     offload_optimizer: bool = setting(False, "ZeRO-Offload: optimizer states in host memory", how=True)
+    critic: Critic = section(Critic)
+    critic_warmup: int = setting(0, "first optimizer steps, in which only the critic learns (ppo)", ge=0)
+    offload_param: bool = setting(False, "parameters in host memory too; zero_stage=3 only", how=True)
     logprob_chunk_tokens: int = setting(4096, "positions per chunk of the output head", ge=1, how=True)
 
 
@@ -241,12 +311,25 @@ class Log:
 
 
 @dataclass
+class Sweep:
+    max_points: int = setting(64, "points of `ouro run -m` above which it asks to be told so", ge=1, how=True)
+
+
+@dataclass
 class Config:
     project: str = setting("ouroboros", "first part of runs/<project>/<name>")
     name: str = setting("run", "second part of runs/<project>/<name>")
-    mode: str = setting("both", "both: explorer and trainer side by side; colocate: they take turns on one device",
-                        choices=("both", "colocate"), how=True)
+    mode: str = setting("both", "both: explorer and trainer side by side; colocate: they take turns on the same "
+                                "devices; explore: the explorer alone, no model is made; train: the trainer alone, on "
+                                "what an earlier stage explored (sft: as always); bench: no training, every checkpoint "
+                                "kept of the stages before is evaluated",
+                        choices=("both", "colocate", "explore", "train", "bench"), how=True)
+    continue_from_checkpoint: bool = setting(
+        True, "a stage that was cut off goes on from its last checkpoint; false: what it left is deleted and it begins "
+              "anew (stages that are complete stay)", how=True)
     checkpoint_root_dir: str = setting(".", "directory that holds store/ and runs/", how=True)
+    ignore_validator_suggestions: bool = setting(False, "a GPU memory estimate over the limit is only a warning",
+                                                 how=True)
     seed: int = setting(1, "of everything random", ge=0)
     algorithm: Algorithm = section(Algorithm)
     model: Model = section(Model)
@@ -258,6 +341,7 @@ class Config:
     monitor: Monitor = section(Monitor)
     data_processor: DataProcessor = section(DataProcessor)
     log: Log = section(Log)
+    sweep: Sweep = section(Sweep)
     stages: list[dict[str, Any]] = setting(
         [], "training stages: stage_name, after, and whatever differs from the settings above, merged key by key; "
             "none: one stage")

@@ -1,37 +1,31 @@
-"""Which GPUs and CPU cores there are, and how the processes of a stage share them. Imports no torch.
+"""The GPUs of a run: those that this machine shows, those that the configuration declares, how many a stage asks for.
 
-GPUs in order: the trainer's ranks, then the engines (engine_num x tensor_parallel_size), then the auxiliary models
-(engine_num each). Nobody shares one, unless mode=colocate: then all three begin at the first.
+Found without importing torch, so that a plan can be judged in no time and on a machine that has none.
 """
 
 import importlib.util
 import os
+import shutil
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import ConfigError
 
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs that a run may count on.
 
-def cores() -> list[int]:
-    """The CPU cores this process may use, ascending."""
-    return sorted(os.sched_getaffinity(0))
-
-
-def share_cores(available: list[int], overlap: bool, gpu: bool, engines: int) -> tuple[list[int], list[int]]:
-    """CPU cores of explorer and trainer: disjoint when both compute on them at once, otherwise all for both.
-
-    The explorer then gets one core for each engine, and the trainer at least one.
+    count: how many; None when a GPU is meant but nothing says how many. gib: memory of each; None when unknown.
+    declared: whether the configuration says so; otherwise this machine shows them.
     """
-    if gpu or not overlap or len(available) < 2:
-        return available, available
-    first = min(engines, len(available) - 1)
-    return available[:first], available[first:]
 
+    count: int | None
+    gib: float | None
+    declared: bool
 
-def deal_cores(available: list[int], parts: int) -> list[list[int]]:
-    """The cores of each of `parts` processes: disjoint, or one each, several times given, when there are too few."""
-    if len(available) < parts:
-        return [[available[part % len(available)]] for part in range(parts)]
-    return [available[part::parts] for part in range(parts)]
+    @property
+    def any(self) -> bool:
+        return self.count != 0
 
 
 def torch_has_cuda() -> bool:
@@ -40,8 +34,11 @@ def torch_has_cuda() -> bool:
     return bool(found and found.origin and (Path(found.origin).parent / "lib" / "libtorch_cuda.so").exists())
 
 
-def visible_gpus(config) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES names, or all that NVIDIA's driver shows; none for a CPU build of torch."""
+def visible_gpus(at_most: int | None) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES names, or all that NVIDIA's driver shows; none for a CPU build of torch.
+
+    at_most: `cluster.gpu_per_node`, use only the first so many; None: all.
+    """
     if not torch_has_cuda():
         return []
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -49,41 +46,36 @@ def visible_gpus(config) -> list[str]:
         found = [name for name in named.split(",") if name.strip()]
     else:
         found = [str(index) for index in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
-    return found[: config.cluster.gpu_per_node]
+    return found[:at_most]
 
 
-def engine_gpus(config) -> int:
-    """GPUs that all engines take."""
-    model = config.explorer.rollout_model
-    return model.engine_num * model.tensor_parallel_size
+def planned_gpus(cluster: dict, here: bool = True) -> Gpus:
+    """What the section `cluster` declares, and where it is silent, what is visible here.
 
-
-def first_auxiliary_gpu(config) -> int:
-    """Position, among the GPUs of the process that answers, of the first one that an auxiliary model takes."""
-    return 0 if config.mode == "colocate" else engine_gpus(config)
-
-
-def answering_gpus(config) -> int:
-    """GPUs that engines and auxiliary models take: those of an explorer or an evaluation."""
-    auxiliary = sum(model.engine_num for model in config.explorer.auxiliary_models)
-    return max(engine_gpus(config), first_auxiliary_gpu(config) + auxiliary)
-
-
-def share_gpus(visible: list[str], config, ranks: int) -> tuple[list[str], list[str]]:
-    """GPUs of explorer and trainer: disjoint when both hold them at once, otherwise the first ones for both.
-
-    ranks: of the trainer; 0 for an evaluation, which has none. Raises ConfigError when there are too few.
+    here: whether the run is for this machine; otherwise what it shows says nothing.
     """
-    answering, together = answering_gpus(config), config.mode != "colocate"
-    needed = answering + ranks if together else max(answering, ranks)
-    if len(visible) < needed:
-        model = config.explorer.rollout_model
-        parts = [f"{model.engine_num} x {model.tensor_parallel_size} for explorer.rollout_model (engine_num x "
-                 "tensor_parallel_size)"]
-        parts += [f"{m.engine_num} for explorer.auxiliary_models ({m.model_path})"
-                  for m in config.explorer.auxiliary_models]
-        parts += [f"{ranks} for trainer.ranks"] if ranks else []
-        advice = " Set mode=colocate to take turns on the same ones, or ask for fewer." if together and ranks else ""
-        raise ConfigError(f"mode={config.mode} needs {needed} GPUs ({', '.join(parts)}), found {len(visible)}.{advice}")
-    first = ranks if together else 0
-    return visible[first : first + answering], visible[:ranks]
+    memory, per_node = cluster["gpu_memory_gib"], cluster["gpu_per_node"]
+    seen = len(visible_gpus(None)) if here else 0
+    if seen and memory is None and per_node != 0:
+        memory = _smallest_memory()
+    if per_node is not None:
+        return Gpus(per_node * cluster["node_num"], memory if per_node else None, True)
+    if seen:
+        return Gpus(seen, memory, False)
+    return Gpus(None, memory, True) if memory or not here else Gpus(0, None, False)
+
+
+def _smallest_memory() -> float | None:
+    """Memory of the smallest visible GPU in GiB by NVIDIA's own tool; None where that does not answer."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    query = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    sizes = [float(line) for line in answer.stdout.split() if line.replace(".", "", 1).isdigit()]
+    return min(sizes) / 1024 if answer.returncode == 0 and sizes else None
+
+
+def needed_gpus(mode: str, *holders: int) -> int:
+    """GPUs of a stage whose parts hold so many each: their sum, or the largest when they take turns (colocate)."""
+    return max(holders) if mode == "colocate" else sum(holders)

@@ -15,18 +15,18 @@ class OuroError(Exception):
 class ConfigError(OuroError):
     """A setting that does not exist, has the wrong type, or lies outside its bounds.
 
-    problems: one line each, when several were found together.
+    problems: the message in parts that each say one thing, so that those of several configurations can be counted.
     """
 
-    problems: tuple[str, ...] = ()
+    def __init__(self, message: str, problems: Iterable[str] = ()):
+        super().__init__(message)
+        self.problems = list(problems) or [message]
 
     @classmethod
-    def of(cls, title: str, problems: list[str]) -> "ConfigError":
-        """All problems in one error, each once."""
-        once = tuple(dict.fromkeys(problems))
-        made = cls("\n  ".join([title, *once]))
-        made.problems = once
-        return made
+    def of(cls, title: str, problems: Iterable[str]) -> "ConfigError":
+        """All problems below a title, each once."""
+        once = list(dict.fromkeys(problems))
+        return cls("\n  ".join([title, *once]), once)
 
 
 class DataError(OuroError):

@@ -9,53 +9,27 @@ from pipeline.compose import groups
 from pipeline.config import walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.identity import EXTERNAL, USES
+from pipeline.modes import planned
+from pipeline.origins import origin, stage_origin
 from pipeline.overlays import effective, entries
-from pipeline.schedule import Schedule
 from pipeline.secrets import is_secret, mask
+from pipeline.workload import described
 
 
 def show(config: dict) -> str:
     """The configuration as YAML, secrets masked, below comments with the numbers that follow from it."""
     from omegaconf import OmegaConf
 
-    notes = [f"#   {line}" for overlay in entries(config) for line in derived(config, overlay)]
+    notes = [f"#   {entry['stage_name']}: {word}: {sentence}" for entry in planned(config)
+             for word, sentence in described(effective(config, entry))]
     yaml = OmegaConf.to_yaml(OmegaConf.create(mask(config)))
     return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])
 
 
-def derived(config: dict, overlay: dict) -> list[str]:
-    """What one training stage will do, in numbers, one line each."""
-    c = effective(config, overlay)
-    buffer, trainer = c["buffer"], c["trainer"]
-    name, steps = overlay["stage_name"], buffer["total_steps"]
-    budget = (f"{name}: micro-batches of at most {trainer['max_token_len_per_gpu']} tokens on each of "
-              f"{trainer['ranks']} rank(s)")
-    if c["algorithm"]["algorithm_type"] == "sft":
-        how_long = f"{steps} optimizer steps" if steps else f"{buffer['total_epochs']} pass(es) over the demonstrations"
-        return [f"{name}: {how_long}, {buffer['batch_size']} demonstrations a step", budget]
-    rollouts = buffer["batch_size"] * c["algorithm"]["repeat_times"]
-    batch = buffer["train_batch_size"] or rollouts
-    longest = batch * (c["model"]["max_prompt_tokens"] + c["model"]["max_response_tokens"])
-    sync = c["synchronizer"]
-    return [
-        f"{name}: explorer step = {buffer['batch_size']} tasks x {c['algorithm']['repeat_times']} rollouts "
-        f"= {rollouts} experiences",
-        f"{name}: trainer step = {batch} experiences, at most {longest} tokens",
-        _length(name, Schedule(rollouts, batch, sync["sync_interval"], sync["sync_offset"], steps or 1), buffer),
-        budget,
-    ]
+def explain(config: dict, key: str, overrides: list[str]) -> str:
+    """Type, meaning, bounds, default, value of a setting and where that comes from, or the settings below a prefix.
 
-
-def _length(name: str, schedule: Schedule, buffer: dict) -> str:
-    if buffer["total_steps"]:
-        return f"{name}: {schedule.total_steps} trainer steps need {schedule.explorer_steps} explorer steps"
-    return (f"{name}: {buffer['total_epochs']} pass(es) over the tasks; the number of steps is known once they are "
-            "curated")
-
-
-def explain(config: dict, key: str) -> str:
-    """Type, meaning, bounds, default and value of a setting, or the settings below a prefix.
-
+    overrides: those that the configuration was composed with.
     `stages.<stage_name>.key` is explained as `key`, whose value in every stage is shown.
     """
     if key.startswith("stages.") and key.count(".") > 1:
@@ -63,10 +37,10 @@ def explain(config: dict, key: str) -> str:
     leaves = dict(walk())
     general = ".".join("*" if part.isdigit() else part for part in key.split("."))
     if general in leaves:
-        return _setting(config, key, general, leaves[general])
+        return _setting(config, key, general, leaves[general], overrides)
     enclosing = next((k for k, f in leaves.items() if f.type == dict[str, Any] and general.startswith(k + ".")), None)
     if enclosing:  # a name that only the function knows
-        return _setting(config, key, enclosing, leaves[enclosing])
+        return _setting(config, key, enclosing, leaves[enclosing], overrides)
     below = {k: f for k, f in leaves.items() if k.startswith(general + ".")}
     known = groups().get(key)
     choices = [f"{key}=NAME chooses a file of conf/{key}/: {', '.join(known)}"] if known else []
@@ -79,18 +53,31 @@ def explain(config: dict, key: str) -> str:
     raise ConfigError(f"unknown key '{key}'.{hint} `ouro config show` prints every key.")
 
 
-def _setting(config: dict, key: str, general: str, item) -> str:
+def _setting(config: dict, key: str, general: str, item, overrides: list[str]) -> str:
     rows = [("type", type_name(item.type)), ("meaning", item.metadata["doc"]), ("bounds", bounds(item.metadata)),
             ("default", shown(_default(item))), ("decides", _effect(general, item))]
     if key.count(".") > general.count("."):  # its own type and default are the function's
         rows = [("entry of", general), *(r for r in rows if r[0] not in ("type", "default"))]
     if "*" not in key:
-        rows.append(("value now", shown(_value(config, key))))
-        rows += [(f"in stage {s['stage_name']}", shown(_value(effective(config, s), key))) for s in entries(config)
-                 if _value(effective(config, s), key) != _value(config, key)]
+        rows += _values(config, key, overrides)
     width = max(len(name) for name, _ in rows)
-    rows = [(n, "***" if is_secret(key) and (n == "value now" or n.startswith("in stage")) else v) for n, v in rows]
     return "\n".join([key, *(f"  {name:<{width}}  {value}" for name, value in rows if value)])
+
+
+def _values(config: dict, key: str, overrides: list[str]) -> list[tuple[str, str]]:
+    """The value of a setting for the whole run, in every stage that has another, and where each comes from."""
+    def row(name: str, value: Any, source: str) -> list[tuple[str, str]]:
+        secret = is_secret(key)
+        text = "***" if secret else shown(value)
+        return [(name, text), *([("  comes from", source)] if value != ABSENT and not secret else [])]
+
+    value = _value(config, key)
+    rows = row("value now", value, origin(overrides, key))
+    for entry in entries(config):
+        own = _value(effective(config, entry), key)
+        if own != value:
+            rows += row(f"in stage {entry['stage_name']}", own, stage_origin(config, entry, key, overrides))
+    return rows
 
 
 def _effect(key: str, item) -> str:
@@ -153,7 +140,7 @@ def _value(config: Any, key: str) -> Any:
         elif isinstance(config, dict) and part in config:
             config = config[part]
         else:
-            return "not given"  # an entry of free arguments
+            return ABSENT
     return mask(config)
 
 
@@ -170,8 +157,13 @@ REFERENCE = [
     "`*` stands for the number of an element. `stages.<stage_name>.<key>` sets a key for one training stage.",
 ]
 
+ABSENT = "not given"  # an entry of free arguments that nobody set
+
 # settings that act otherwise than through USES
 EFFECTS = {
+    "mode": "of which kind a stage is: another one is another stage; both and colocate make the same",
+    "explorer.eval_on_startup": "whether there is a stage evaluate_base; changing it re-runs no other",
+    "explorer.bench_on_latest_checkpoint": "which stages a bench has; changing it re-runs no other",
     "model.model_path": "what a stage makes, by content and not by path; another model makes the first training stage "
                         "anew, and all that read it",
     "checkpoint_root_dir": "where stages and runs lie; below another directory nothing is made yet, so all of it runs",

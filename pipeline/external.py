@@ -31,16 +31,21 @@ def users_code(value: Any):
             yield from users_code(part)
 
 
+def module_file(name: str) -> Path | None:
+    """The file of an importable module, found without importing it (its parent packages are); None without one."""
+    try:
+        found = importlib.util.find_spec(name)
+    except Exception:  # a parent package that does not import, for whatever reason; a name that cannot be one
+        return None
+    return Path(found.origin) if found and found.has_location else None
+
+
 def digest_code(dotted: str) -> str:
     """Hash of the user's module behind `package.module:function`, so that an edited reward function is a new stage."""
-    try:
-        found = importlib.util.find_spec(dotted.partition(":")[0])
-    except Exception:  # a parent package that does not import, for whatever reason; a name that cannot be one
-        found = None
-    if found is None or not found.has_location:
+    source = module_file(dotted.partition(":")[0])
+    if source is None:
         raise ConfigError(f"'{dotted}': no such module. Needed package.module:function, with the package installed or "
                           "its parent directory on PYTHONPATH.")
-    source = Path(found.origin)
     name = dotted.partition(":")[2]
     if source.suffix == ".py" and name not in (known := _names(source)) and "*" not in known:
         raise ConfigError(f"'{dotted}': {source} has no '{name}'.{nearest(name, known)}")

@@ -12,7 +12,7 @@ BUCKETS = 5  # rows of the agreement table
 MOST_ROWS = 12  # of an answer shown in the report
 
 EXPLORER_PARTS = {"rollout": "rollout_seconds", "sync": "sync_seconds", "other": "explore_other_seconds",
-                  "waiting": "explore_wait_seconds"}
+                  "evaluation": "evaluate_seconds", "waiting": "explore_wait_seconds"}
 TRAINER_PARTS = {"training": "train_seconds", "publishing": "publish_seconds", "other": "train_other_seconds",
                  "waiting": "train_wait_seconds"}
 
@@ -26,7 +26,8 @@ def records(session, question: str, values: Sequence = ()) -> list[dict]:
 
 def step_columns(session, stage: str) -> dict[str, np.ndarray]:
     """The columns of a stage's steps, in order, as floats; null is NaN."""
-    done = session.execute("SELECT * EXCLUDE (run, stage) FROM steps WHERE stage = ? ORDER BY step", [stage])
+    columns = "* EXCLUDE (run, stage, statistics)"
+    done = session.execute(f"SELECT {columns} FROM steps WHERE stage = ? ORDER BY step", [stage])
     table = np.array(done.fetchall(), dtype=float).reshape(-1, len(done.description))
     return {column[0]: table[:, i] for i, column in enumerate(done.description)}
 
@@ -48,13 +49,33 @@ def times(columns: dict[str, np.ndarray]) -> dict:
     }
 
 
+def evaluations(session, stage: str, start: str) -> dict[str, dict[str, list]]:
+    """Sampled accuracy of a stage's weights by trainer step: evaluation set -> columns step, value, low, high.
+
+    stage, start: directory names of the stage and of the model it began with, whose accuracy stands at step 0. Sets
+    that fewer than two of the stage's own weights were asked are left out.
+    """
+    rows = records(session, """
+        SELECT DISTINCT ON (taskset, trainer_step) taskset, if(model = $1, step, 0) AS trainer_step, value, low, high
+        FROM scores WHERE metric = 'sampled_accuracy' AND model IN ($1, $2) ORDER BY taskset, trainer_step, stage""",
+        (stage, start))
+    curves: dict[str, dict[str, list]] = {}
+    for row in rows:
+        columns = curves.setdefault(row["taskset"], {"step": [], "value": [], "low": [], "high": []})
+        for column, value in zip(columns, (row["trainer_step"], row["value"], row["low"], row["high"]), strict=True):
+            columns[column].append(value)
+    return {taskset: columns for taskset, columns in curves.items() if sum(s > 0 for s in columns["step"]) > 1}
+
+
 def row_counts(session, kinds: dict[str, str]) -> dict[str, int]:
     """Rows that each stage made: stage directory name -> rows. kinds: directory name -> kind."""
     one = {"tasks": "SELECT count(*) FROM raw",
            "curate": "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM rejected)"}
-    by_stage = {"rft": "SELECT stage, count(*) FROM experience GROUP BY stage",
-                "train": "SELECT stage, sum(trained_rows)::BIGINT FROM steps GROUP BY stage",
-                "evaluate": "SELECT stage, count(*) FROM samples GROUP BY stage"}
+    explored = "SELECT stage, count(*) FROM experience GROUP BY stage"
+    trained = "SELECT stage, sum(trained_rows)::BIGINT FROM steps GROUP BY stage"
+    answered = "SELECT stage, count(*) FROM samples GROUP BY stage"
+    by_stage = {"rft": explored, "rollout": explored, "train": trained, "offline": trained, "evaluate": answered,
+                "bench": answered}
     counts = {stage: session.execute(one[kind]).fetchall()[0][0] for stage, kind in kinds.items() if kind in one}
     for kind, question in by_stage.items():
         counts |= {stage: n for stage, n in session.execute(question).fetchall() if kinds.get(stage) == kind}

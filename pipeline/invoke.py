@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parent.parent  # where Snakefile and conf/ are
@@ -13,29 +14,40 @@ SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` 
 
 
 def run(arguments) -> int:
-    """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt."""
-    from pipeline import view
-    from pipeline.launch import make_checked_plan
+    """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt.
 
-    plan = make_checked_plan(arguments.overrides)
-    shown = view.of_plan(plan)
+    First what `ouro config check` knows without reading data: a problem must not appear after a stage has run.
+    """
+    from pipeline import outcome, preflight
+    from pipeline.launch import MULTIRUN, make_plan_or_sweep
+
+    words = [MULTIRUN, *arguments.overrides] if arguments.multirun else arguments.overrides
+    plan = make_plan_or_sweep(words, preflight.judged_plan)
+    shown = outcome.of(plan)
     if shown.complete and not arguments.snakemake:
         plan.freeze()  # the run's view may show another configuration
         print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete")
-        print(view.summary(shown))
+        print(outcome.conclude(shown))
         return 0
     before = _made(plan)
-    environment = os.environ | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
-    code = _wait_for(snakemake_command(arguments.overrides, arguments.snakemake), environment)
-    if code == 0 and _made(plan) != before:  # a dry run makes nothing
-        print(view.summary(shown))
+    code = start(words, arguments.snakemake)
+    if (code == 0 or arguments.multirun) and _made(plan) != before:  # a dry run makes nothing
+        print(outcome.conclude(shown))
     if code not in (0, INTERRUPTED):
-        print(view.what_failed(shown, code), file=sys.stderr)
+        print(outcome.what_failed(shown, code), file=sys.stderr)
     return code
+
+
+def start(overrides: list[str], extra: list[str]) -> int:
+    """Runs snakemake over what the overrides mean; its exit code, or INTERRUPTED. extra: words for snakemake."""
+    environment = os.environ | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
+    return _wait_for(snakemake_command(overrides, extra), environment)
 
 
 def _wait_for(command: list[str], environment: dict[str, str]) -> int:
     """The exit code of a command, or INTERRUPTED. Ctrl-C reaches it from the terminal too: it ends its own jobs."""
+    if threading.current_thread() is not threading.main_thread():  # only that one hears Ctrl-C
+        return subprocess.Popen(command, env=environment).wait()
     interrupts: list[int] = []
     usual = signal.getsignal(signal.SIGINT)
     if usual is not signal.SIG_IGN:  # a handler, not SIG_IGN, which the command would inherit
@@ -51,12 +63,13 @@ def snakemake_command(overrides: list[str], extra: list[str]) -> list[str]:
     """The snakemake command line. Overrides travel as a JSON list, which snakemake reads as YAML: any character passes.
 
     (Of a plain text snakemake would strip the quotes at its ends and read the rest as YAML.) An option stands behind
-    --config, which takes every word up to the next one; of two --cores the last counts.
+    --config, which takes every word up to the next one; of two --cores the last counts. A stage that fails stops
+    what needs it and nothing else, also with a workflow profile that is not ours.
     """
     elsewhere = [] if Path.cwd() == HOME else ["--snakefile", str(HOME / "Snakefile"), "--directory", str(Path.cwd())]
     text = json.dumps(overrides, ensure_ascii=False)
     config = ["--config", f"overrides={text}"] if overrides else []
-    return [sys.executable, "-m", "snakemake", *elsewhere, *config, "--cores", "all", *extra]
+    return [sys.executable, "-m", "snakemake", *elsewhere, *config, "--cores", "all", "--keep-going", *extra]
 
 
 def _made(plan) -> dict[str, int]:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from pipeline.compose import compose
@@ -10,12 +11,28 @@ from pipeline.errors import ConfigError, OuroError
 from pipeline.plan import Plan, make_plan
 from pipeline.tracking import check_monitor
 
+Planner = Callable[[dict[str, Any]], Plan]
+MULTIRUN = "-m"  # among the overrides: they have several values
 
-def make_checked_plan(overrides: list[str]) -> Plan:
-    """Composes, checks (the monitor too: it must not fail after hours) and plans."""
-    config = compose(overrides)
+
+def checked_plan(config: dict[str, Any]) -> Plan:
+    """The plan of a composed configuration whose monitor can be reached (it must not fail after hours)."""
     check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
     return make_plan(config)
+
+
+def make_checked_plan(overrides: list[str], plan_of: Planner = checked_plan) -> Plan:
+    """Composes, checks and plans. plan_of: plans a composed configuration, or raises for what is wrong with it."""
+    return plan_of(compose(overrides))
+
+
+def make_plan_or_sweep(words: list[str], plan_of: Planner = checked_plan):
+    """A Plan, or the Sweep that `-m` among the words asks for."""
+    from pipeline.sweep import make_sweep  # which imports this module
+
+    if MULTIRUN in words:
+        return make_sweep([w for w in words if w != MULTIRUN], plan_of)
+    return make_checked_plan(words, plan_of)
 
 
 def split_overrides(given: Any) -> list[str]:
@@ -32,8 +49,9 @@ def split_overrides(given: Any) -> list[str]:
                       "in shell quotes, or a list like '[\"seed=2\",\"name=x\"]'; or use `ouro run`.")
 
 
-def load_plan(given: dict[str, Any]) -> Plan:
-    """The plan for snakemake's `config`; on a user's mistake prints it and ends the process with exit code 2.
+def load_plan(given: dict[str, Any]):
+    """The plan, or with `-m` the sweep, for snakemake's `config`; a user's mistake is printed and ends the process
+    with exit code 2.
 
     From here on `python` is the interpreter that runs Snakemake, whether or not its environment is activated: the
     rules call it.
@@ -41,7 +59,7 @@ def load_plan(given: dict[str, Any]) -> Plan:
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     try:
         _refuse_bare(given)
-        return make_checked_plan(split_overrides(given.get("overrides", "")))
+        return make_plan_or_sweep(split_overrides(given.get("overrides", "")))
     except (OuroError, OSError) as error:
         print(message(error), file=sys.stderr)
         sys.exit(2)

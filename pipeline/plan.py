@@ -6,7 +6,6 @@ stage share it, nothing is ever overwritten, and a deleted directory is made aga
 
 import dataclasses
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,10 @@ from typing import Any
 from pipeline import files
 from pipeline.config import walk
 from pipeline.errors import ConfigError, ModelError
-from pipeline.identity import USES, Stage, is_below, make_stage
-from pipeline.overlays import before, effective, entries
+from pipeline.identity import Stage, is_below, make_stage, uses
+from pipeline.modes import TRAINING, Line, planned
+from pipeline.overlays import effective
+from pipeline.shape import absent_model, room_problem
 
 
 @dataclass(frozen=True)
@@ -58,13 +59,14 @@ def make_plan(config: dict[str, Any]) -> Plan:
     """The DAG of a composed configuration.
 
     tasks -> curate -> the training stages, each on the model of the nearest stage before it that made one -> an
-    evaluation of each -> report. Raises DataError or ModelError when a file that is named does not exist.
+    evaluation of each, and of what the first begins with -> report. Modes: pipeline/modes.py. Raises DataError or
+    ModelError when a file that is named does not exist, ConfigError when mode=bench finds a stage untrained.
     """
     made = _Stages(config)
-    above: list[str] = []
-    for entry in entries(config):
-        made.add_training(entry, before(entry, above))
-        above.append(entry["stage_name"])
+    for entry in planned(config):
+        made.add_entry(entry)
+    if config["mode"] == "bench":
+        _refuse_untrained(made.stages)
     made.add("report", "report", config, {s.name: s.directory for s in made.stages})
     return Plan(config["project"], config["name"], made.root, config, made.stages)
 
@@ -76,14 +78,16 @@ class _Stages:
         self.config = config
         self.root = os.path.normpath(config["checkpoint_root_dir"])
         self.stages: list[Stage] = []
-        self.parents: dict[str, list[str]] = {}  # training stage -> those it comes after
-        self.models: dict[str, str] = {}  # training stage -> directory with the model it makes
+        self.line = Line(config)
+        self.models: dict[str, str] = {}  # entry -> directory with the model it makes, or else began with
+        self.made: dict[str, tuple[str, ...]] = {}  # entry -> directories of what was made of it, which others wait for
+        self.base = ""  # the model that the first entry begins with
 
     def add(self, name: str, kind: str, settings: dict, inputs: dict[str, str], waits: tuple[str, ...] = ()) -> str:
         """Adds a stage; returns its directory."""
         if any(s.name == name for s in self.stages):
             raise ConfigError(f"two stages are called '{name}'; stage names must differ (reserved: tasks, curate, "
-                              "model, report, evaluate_<stage>).")
+                              "model, report, evaluate_base, evaluate_<stage>).")
         self.stages.append(make_stage(name, kind, settings, inputs, self.root, waits))
         return self.stages[-1].directory
 
@@ -95,20 +99,62 @@ class _Stages:
                 return stage.directory
         return self.add(f"{kind}_{owner}" if any(s.kind == kind for s in self.stages) else kind, kind, settings, inputs)
 
-    def add_training(self, entry: dict, parents: list[str]) -> None:
+    def add_entry(self, entry: dict) -> None:
         """One entry of `stages`, with the data and the start that it needs, and the evaluation of what it makes."""
-        name, settings = entry["stage_name"], effective(self.config, entry)
-        kind = "train" if settings["algorithm"]["algorithm_type"] == "sft" else "rft"
-        _refuse_unread(entry, kind)
+        name, settings, kind = entry["stage_name"], effective(self.config, entry), self.line.kinds[entry["stage_name"]]
+        _refuse_unread(entry, kind, settings["algorithm"]["algorithm_type"])
         data = {**settings, "seed": self.config["seed"]}  # another seed trains anew, on the same tasks
-        tasks = self.shared("tasks", data, {}, name)
-        curated = self.shared("curate", data, {"tasks": tasks}, name)
-        start = self._start(entry, settings, parents)
-        waits = tuple(d for parent in parents if (d := self.models[parent]) != start)
-        self.parents[name] = parents
-        self.models[name] = self.add(name, kind, settings, {"tasks": curated, "model": start}, waits)
-        if settings["buffer"]["explorer_input"]["eval_tasksets"]:
-            self.add(f"evaluate_{name}", "evaluate", settings, {"tasks": curated, "model": self.models[name]})
+        curated = self.shared("curate", data, {"tasks": self.shared("tasks", data, {}, name)}, name)
+        start = self._start(entry, settings, self.line.parents[name])
+        if not self.models:
+            self.base = start
+            self._evaluate_base("evaluate_base", settings, curated)
+        self.models[name] = start
+        if kind == "bench":
+            self.made[name] = tuple(self._bench(name, settings, curated))
+            return
+        inputs = {"tasks": curated, "model": start}
+        if kind == "offline":
+            (explored,) = self.made[self.line.explored(name)]
+            inputs = {"experience": explored, "model": start}
+        directory = self.add(name, kind, settings, inputs, self._waits(name, inputs))
+        self.made[name] = (directory,)
+        if kind in TRAINING:
+            self.models[name] = directory
+            if settings["buffer"]["explorer_input"]["eval_tasksets"]:
+                self.evaluated(f"evaluate_{name}", settings, curated, directory)
+
+    def _waits(self, name: str, inputs: dict[str, str]) -> tuple[str, ...]:
+        """What must be complete before an entry though it reads nothing of it."""
+        above = (directory for parent in self.line.parents[name] for directory in self.made[parent])
+        return tuple(dict.fromkeys(d for d in above if d not in inputs.values()))
+
+    def evaluated(self, name: str, settings: dict, tasks: str, model: str) -> str:
+        """The directory of the evaluation of a model: one that there is already, else a stage of this name."""
+        inputs = {"tasks": tasks, "model": model}
+        wanted = make_stage(name, "evaluate", settings, inputs, self.root)
+        same = (s.directory for s in self.stages if (s.kind, s.identity) == ("evaluate", wanted.identity))
+        return next(same, None) or self.add(name, "evaluate", settings, inputs)
+
+    def _evaluate_base(self, name: str, settings: dict, tasks: str) -> list[str]:
+        if not (settings["explorer"]["eval_on_startup"] and settings["buffer"]["explorer_input"]["eval_tasksets"]):
+            return []
+        return [self.evaluated(name, settings, tasks, self.base)]
+
+    def _bench(self, name: str, settings: dict, tasks: str) -> list[str]:
+        """The evaluation of every checkpoint of the stages before it; returns directories.
+
+        The last checkpoint of a stage is its model, which an `evaluate` stage scores, mostly the one that follows the
+        training. Which others there are is known only then: they are one stage, with files for each.
+        """
+        made = self._evaluate_base(f"{name}_base", settings, tasks)
+        for trained in self.line.trained(name):
+            model = self.models[trained]
+            if not settings["explorer"]["bench_on_latest_checkpoint"]:
+                inputs = {"tasks": tasks, "model": model}
+                made.append(self.add(f"{name}_{trained}", "bench", settings, inputs, self._waits(name, inputs)))
+            made.append(self.evaluated(f"{name}_{trained}_last", settings, tasks, model))
+        return made
 
     def _start(self, entry: dict, settings: dict, parents: list[str]) -> str:
         """The model that a stage begins with: one it names itself, else that of the nearest stage before it."""
@@ -127,9 +173,19 @@ class _Stages:
         return _model_directory(settings["model"]["model_path"], limits or settings["model"])
 
 
-def _refuse_unread(entry: dict, kind: str) -> None:
+def _refuse_untrained(stages: list[Stage]) -> None:
+    """Raises ConfigError when a run that only evaluates would have to train first."""
+    lacking = [s for s in stages if s.kind in TRAINING and not files.is_complete(s.directory)]
+    if lacking:
+        found = ", ".join(f"{s.name} ({s.directory})" for s in lacking)
+        raise ConfigError(f"mode=bench trains nothing, and not complete is: {found}. Run the same words without "
+                          "mode=bench first.")
+
+
+def _refuse_unread(entry: dict, kind: str, algorithm_type: str) -> None:
     """Raises ConfigError for settings of one stage that nothing made for it would ever read."""
-    read = (*(key for k in (kind, "evaluate", "tasks", "curate", "model") for key in USES[k]), "model.model_path")
+    kinds = (kind, "evaluate", "tasks", "curate", "model")
+    read = (*(key for k in kinds for key in uses(k, algorithm_type)), "model.model_path")
     how = {key for key, item in walk() if item.metadata["how"]}
     lost = [key for key in dict(walk()) if "*" not in key and key not in how and not is_below(key, read)
             and _has(entry, key)]
@@ -150,18 +206,12 @@ def _model_directory(path: str | None, limits: dict) -> str:
     """A Hugging Face directory of the user's. limits: the section `model` of who will use it."""
     if not path:
         raise ConfigError("no model: set model.model_path to a Hugging Face directory, or model.init.enable=true.")
-    if not (Path(path) / "config.json").is_file():
-        hub = re.fullmatch(r"[\w.-]+/[\w.-]+", path)
-        fetch = f" From the Hugging Face hub: hf download {path} --local-dir models/{path}" if hub else ""
-        raise ModelError(f"model.model_path={path}: no config.json there; needed a Hugging Face model directory "
-                         f"(config.json, *.safetensors, tokenizer files).{fetch}")
+    if absent := absent_model(path):
+        raise ModelError(absent)
     if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ModelError(f"model.model_path={path}: the model has no tokenizer (tokenizer.json or "
                          "tokenizer_config.json); copy the tokenizer files of the base model there.")
-    room = files.read_json(Path(path) / "config.json").get("max_position_embeddings")
-    longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
-    if isinstance(room, int) and room < longest:
-        raise ConfigError(f"model.model_path={path} has room for {room} tokens (max_position_embeddings), and "
-                          f"model.max_model_len, or prompt + response, is {longest}. Shorten "
-                          "model.max_prompt_tokens or model.max_response_tokens.")
+    problem = room_problem(path, limits, files.read_json(Path(path) / "config.json").get("max_position_embeddings"))
+    if problem:
+        raise ConfigError(problem)
     return path

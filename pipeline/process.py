@@ -144,6 +144,11 @@ def namespace(value: Any, key: str = "") -> Any:
     return [namespace(v) for v in value] if isinstance(value, list) else value
 
 
+def environment(config) -> dict[str, str]:
+    """`explorer.env_vars`, as the environment of a process that answers tasks."""
+    return {name: str(value) for name, value in config.explorer.env_vars.items()}
+
+
 def open_log(path: Path, name: str, level: str, terminal: bool = True) -> logging.Logger:
     """A logger that writes to a file in full, and, if wanted, to the terminal without time stamps.
 

@@ -6,8 +6,9 @@ Where standard error is no terminal (a batch job, a pipe), a line about every te
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 
-from pipeline.records import Step
+from pipeline.records import Rollout, Score, Step
 
 QUIET_SECONDS = 10.0  # between two lines when there is no terminal
 FILE_ONLY = {"file_only": True}  # `extra` of a log record that the terminal is spared (pipeline/process.py)
@@ -35,13 +36,30 @@ def thousands(value: float) -> str:
     return f"{value:.0f}"
 
 
-def step_line(step: Step, total: int | None = None, left_seconds: float | None = None) -> str:
-    """One optimizer step in one line, with units; parts that took no part are left out."""
+def interval(score: Score) -> str:
+    """`38% [35, 41]`: estimate and 95% interval, in percent."""
+    return f"{score.value:.0%} [{score.low * 100:.0f}, {score.high * 100:.0f}]"
+
+
+def score_words(scores: Sequence[Score]) -> str:
+    """The sampled accuracies of one evaluation: `test 38% [35, 41] at step 50`."""
+    sampled = [s for s in scores if s.metric == "sampled_accuracy"]
+    return ", ".join(f"{s.taskset} {interval(s)} at step {s.step}" for s in sampled)
+
+
+def step_line(
+    step: Step, total: int | None = None, left_seconds: float | None = None, evaluated: Sequence[Score] = ()
+) -> str:
+    """One optimizer step in one line, with units; parts that took no part are left out.
+
+    evaluated: the scores of the last evaluation on the way, if there was one.
+    """
     rollout, train = rate(step.rollout_tokens, step.rollout_seconds), rate(step.trained_tokens, step.train_seconds)
     parts = [
         f"step {step.step}" + (f"/{total}" if total else ""),
         None if step.reward is None else f"reward {step.reward:.3f}",
         None if step.solve_rate is None else f"solved {step.solve_rate:.1%}",
+        score_words(evaluated),
         f"loss {step.loss:.4f}",
         None if step.kl is None else f"KL {step.kl:.1e} nats",
         f"grad norm {step.grad_norm:.3f}",
@@ -49,6 +67,17 @@ def step_line(step: Step, total: int | None = None, left_seconds: float | None =
         None if train is None else f"training {thousands(train)} tokens/s",
         f"{step.seconds:.2f} s",
         None if left_seconds is None else f"{duration(left_seconds)} left",
+    ]
+    return "  ".join(p for p in parts if p)
+
+
+def rollout_words(rollout: Rollout) -> str:
+    """What one explorer step made, and how fast."""
+    speed = rate(rollout.tokens, rollout.rollout_seconds)
+    parts = [
+        f"{rollout.rows} rows" + (f" ({rollout.failed_rows} failed)" if rollout.failed_rows else ""),
+        None if speed is None else f"rollout {thousands(speed)} tokens/s",
+        f"{rollout.rollout_seconds + rollout.other_seconds:.2f} s",
     ]
     return "  ".join(p for p in parts if p)
 
@@ -62,6 +91,7 @@ class Progress:
 
     def __init__(self, log, total: int, unit: str, label: str, done: int = 0):
         self.log, self.total, self.unit, self.label, self.done = log, total, unit, label, done
+        self.evaluated: Sequence[Score] = ()  # scores of the last evaluation on the way
         self._last_line = float("-inf")
         self._moments = deque([(time.monotonic(), done)], maxlen=50)
         self._bar = self._make_bar() if sys.stderr.isatty() else None
@@ -81,7 +111,8 @@ class Progress:
     def step(self, step: Step) -> None:
         """Reports one optimizer step; steps count from 1."""
         self._move_to(step.step)
-        self._tell(step_line(step, self.total, self.left_seconds()), step_line(step).split("  ", 1)[1])
+        line = step_line(step, self.total, self.left_seconds(), self.evaluated)
+        self._tell(line, step_line(step, evaluated=self.evaluated).split("  ", 1)[1])
 
     def advance(self, n: int = 1, text: str = "") -> None:
         """Reports `n` more units of work, with a few words about them."""

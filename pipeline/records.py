@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-FORMAT = 2
+FORMAT = 4
 
 TOKENS = pa.list_(pa.int32())
 FLOATS = pa.list_(pa.float32())
 COMPONENTS = pa.map_(pa.string(), pa.float64())
 
 
-def column(arrow: pa.DataType, doc: str, null: bool = False):
-    """A field of a record: its Arrow type, its meaning, and whether it may be null."""
-    return dataclasses.field(metadata={"arrow": arrow, "doc": doc, "null": null})
+def column(arrow: pa.DataType, doc: str, null: bool = False, **default):
+    """A field of a record: its Arrow type, its meaning, whether it may be null; default or default_factory, if any."""
+    return dataclasses.field(metadata={"arrow": arrow, "doc": doc, "null": null}, **default)
 
 
 @dataclass(slots=True)
@@ -38,10 +38,14 @@ class Task:
 
     task_id: str = column(pa.string(), "first 16 hex digits of sha256(question, answer): the same task, the same id")
     row: int = column(pa.int64(), "row of the input that it came from")
-    split: str = column(pa.string(), "train, test or sft")
+    split: str = column(pa.string(), "train, test, sft (a demonstration) or preference (a pair)")
     question: str = column(pa.string(), "user prompt, text")
     answer: str = column(pa.string(), "truth handed to the reward function, text")
     solution: str | None = column(pa.string(), "demonstrated response, text; null outside split sft", null=True)
+    chosen: str | None = column(pa.string(), "preferred response; null outside split preference", null=True,
+                                default=None)
+    rejected: str | None = column(pa.string(), "other response of the pair; null outside split preference", null=True,
+                                  default=None)
 
 
 @dataclass(slots=True)
@@ -100,9 +104,20 @@ class Trained:
 
     experience_id: str = column(pa.string(), "row that was trained on")
     train_step: int = column(pa.int32(), "optimizer step, from 1")
-    advantage: float = column(pa.float64(), "advantage given to every token of the row")
+    advantage: float = column(pa.float64(), "advantage of every token of the row; the mean where each has its own")
+    advantages: list[float] | None = column(
+        FLOATS, "advantage of each action token [sum of mask]; null where one number is given to all", null=True)
     staleness: int = column(pa.int32(), "trainer steps between the weights that made the row and those trained")
     train_logprobs: list[float] = column(FLOATS, "log-prob of each action token in the training pass [sum of mask]")
+
+
+@dataclass(slots=True)
+class Reference:
+    """What the reference, the model that a training stage began with, says of one row: joins to Experience by id."""
+
+    experience_id: str = column(pa.string(), "row that was scored; of a pair task/row/chosen, task/row/rejected")
+    reference_hash: str = column(pa.string(), "hash of the reference's weight file")
+    logprobs: list[float] = column(FLOATS, "log-prob of each action token at the trainer's temperature [sum of mask]")
 
 
 @dataclass(slots=True)
@@ -115,8 +130,8 @@ class Step:
     stage: str = column(pa.string(), "stage directory name, with its hash")
     step: int = column(pa.int32(), "optimizer step, from 1")
     loss: float = column(pa.float64(), "loss of the whole train batch")
-    grad_norm: float = column(pa.float64(), "global gradient norm before clipping")
-    lr: float = column(pa.float64(), "learning rate of this step")
+    grad_norm: float = column(pa.float64(), "global gradient norm before clipping; 0 while only the critic learns")
+    lr: float = column(pa.float64(), "learning rate of this step; 0 while only the critic learns")
     trained_rows: int = column(pa.int32(), "rows in the train batch")
     trained_tokens: int = column(pa.int64(), "tokens through the training forward and backward, prompt included")
     entropy: float | None = column(pa.float64(), "mean entropy of the policy over the trained tokens, nats", null=True)
@@ -126,10 +141,27 @@ class Step:
         pa.float64(), "mean k3 estimate of KL(rollout policy || trained policy) before the update, nats", null=True
     )
     clip_fraction: float | None = column(pa.float64(), "share of tokens whose ratio was clipped", null=True)
+    statistics: dict = column(COMPONENTS, "what else the loss says of a token, by name: means over trained tokens")
+    kl_loss: float | None = column(
+        pa.float64(), "mean of kl_loss_fn over the trained tokens, nats, before its coefficient", null=True)
+    kl_loss_coef: float | None = column(pa.float64(), "its coefficient in this step", null=True)
+    kl_penalty: float | None = column(
+        pa.float64(), "mean of kl_penalty_fn over the tokens of all rows compared, nats, before its coefficient",
+        null=True)
+    kl_penalty_coef: float | None = column(pa.float64(), "its coefficient in this step", null=True)
     mismatch_mean: float | None = column(
         pa.float64(), "mean |rollout log-prob - train log-prob| over the tokens of rows with staleness 0", null=True
     )
     mismatch_max: float | None = column(pa.float64(), "the largest of the same", null=True)
+    kl_rollout_trainer: float | None = column(
+        pa.float64(), "KL(rollout policy || trained policy) of the same tokens, nats", null=True)
+    kl_trainer_rollout: float | None = column(
+        pa.float64(), "KL(trained policy || rollout policy) of the same tokens, nats", null=True)
+    effective_sample_size: float | None = column(
+        pa.float64(), "(sum w)^2 / (n sum w^2) of their n weights, bounded as rollout_correction says, 0 to 1",
+        null=True)
+    corrected_fraction: float | None = column(
+        pa.float64(), "share of the same tokens whose weight is over its threshold", null=True)
     zero_variance_groups: int | None = column(pa.int32(), "groups whose rewards were all equal", null=True)
     failed_rows: int | None = column(pa.int32(), "rows that would have been in the batch, but are not ok", null=True)
     response_tokens_mean: float | None = column(pa.float64(), "mean response length, tokens", null=True)
@@ -140,12 +172,20 @@ class Step:
     explore_other_seconds: float | None = column(
         pa.float64(), "explorer: task choice, rewards, rows; waits excluded", null=True
     )
+    evaluate_seconds: float | None = column(pa.float64(), "evaluations on the way, by the explorer", null=True)
     explore_wait_seconds: float | None = column(pa.float64(), "explorer: waiting for weights", null=True)
     train_seconds: float = column(pa.float64(), "forward, backward, optimizer")
     publish_seconds: float | None = column(pa.float64(), "write the weights for the explorer", null=True)
     train_other_seconds: float = column(pa.float64(), "trainer: reading, SQL, checkpoints; waits excluded")
     train_wait_seconds: float = column(pa.float64(), "trainer: waiting for experience")
     seconds: float = column(pa.float64(), "wall time from step to step, waits included")
+    vf_loss: float | None = column(pa.float64(), "critic: clipped squared error of the batch, halved", null=True)
+    vf_clipfrac: float | None = column(pa.float64(), "critic: share of tokens whose clipped error is larger", null=True)
+    vf_explained_variance: float | None = column(
+        pa.float64(), "critic: 1 - Var(returns - values) / Var(returns) before the step; null also for equal returns",
+        null=True)
+    critic_grad_norm: float | None = column(pa.float64(), "critic: gradient norm before clipping", null=True)
+    critic_lr: float | None = column(pa.float64(), "critic: learning rate of this step", null=True)
     peak_memory_gib: float | None = column(pa.float64(), "peak accelerator memory; null on CPU", null=True)
 
 
@@ -165,6 +205,7 @@ class Rollout:
         pa.float64(), "largest |engine - trainer| log-prob on the probe; null when no sync was due", null=True
     )
     other_seconds: float = column(pa.float64(), "task choice, rewards, rows; files are written beside the next step")
+    evaluate_seconds: float = column(pa.float64(), "evaluation of its weights before it; 0 when none was due")
     wait_seconds: float = column(pa.float64(), "waiting for weights")
 
 
@@ -172,8 +213,9 @@ class Rollout:
 class Sample:
     """One response in an evaluation."""
 
-    stage: str = column(pa.string(), "evaluation stage directory name, with its hash")
-    model: str = column(pa.string(), "name of the stage whose model was evaluated")
+    stage: str = column(pa.string(), "directory name of the stage that evaluated, with its hash")
+    model: str = column(pa.string(), "directory name of the stage whose weights were evaluated, or of the user's model")
+    step: int = column(pa.int32(), "trainer step of that stage that made the weights; 0 = not trained here")
     taskset: str = column(pa.string(), "name of the evaluation set")
     task_id: str = column(pa.string(), "task that was answered")
     decoding: str = column(pa.string(), "greedy or sampled")
@@ -192,8 +234,9 @@ class Sample:
 class Score:
     """One number of an evaluation, with its interval."""
 
-    stage: str = column(pa.string(), "evaluation stage directory name, with its hash")
-    model: str = column(pa.string(), "name of the stage whose model was evaluated")
+    stage: str = column(pa.string(), "directory name of the stage that evaluated, with its hash")
+    model: str = column(pa.string(), "directory name of the stage whose weights were evaluated, or of the user's model")
+    step: int = column(pa.int32(), "trainer step of that stage that made the weights; 0 = not trained here")
     taskset: str = column(pa.string(), "name of the evaluation set")
     metric: str = column(pa.string(), "greedy_accuracy, sampled_accuracy or pass@k")
     value: float = column(pa.float64(), "the estimate, 0 to 1; a failed row counts as not solved")
@@ -219,6 +262,7 @@ TABLES: dict[str, type] = {
     "rejected": Rejected,
     "experience": Experience,
     "trained": Trained,
+    "reference": Reference,
     "steps": Step,
     "rollouts": Rollout,
     "samples": Sample,

@@ -2,15 +2,20 @@
 
 import re
 
-from pipeline.algorithms import filled
-from pipeline.errors import ConfigError, nearest
+from pipeline.algorithms import PAIR_TYPES, filled
+from pipeline.errors import ConfigError
+from pipeline.reward_rules import broken_reward_rules
 from pipeline.schedule import Schedule
+
+# advantages that mean nothing, or lose their baseline, in a group of one
+COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", "step_wise_grpo")
 
 
 def broken_rules(config: dict) -> list[str]:
     """Every rule that is broken, one line each. config: of the whole run, or of one stage (pipeline/overlays.py)."""
     c = {**config, "algorithm": filled(config["algorithm"])}
-    return _names(c) + _model(c) + _lengths(c) + _algorithm(c) + _data(c) + _rewards(c)
+    parts = (_names, _mode, _environment, _model, _lengths, _algorithm, _data, broken_reward_rules)
+    return [problem for part in parts for problem in part(c)]
 
 
 def _names(c: dict) -> list[str]:
@@ -19,6 +24,37 @@ def _names(c: dict) -> list[str]:
     if re.search(r"[{}]", c["checkpoint_root_dir"]):
         problems.append(f"checkpoint_root_dir={c['checkpoint_root_dir']}: braces have a meaning to Snakemake; needed a "
                         "path without.")
+    return problems
+
+
+def _mode(c: dict) -> list[str]:
+    """What a mode asks of a stage alone; what it asks of those before it: pipeline/modes.py."""
+    problems = []
+    if c["mode"] == "serve":
+        problems.append("mode=serve: a server that records what it answers is no stage of files. Serve a stage's "
+                        "model/ with `vllm serve`; recorded answers, in task files with a solution column, are what "
+                        "sft trains on.")
+    algorithm = c["algorithm"]["algorithm_type"]
+    if c["mode"] == "explore" and algorithm in ("sft", *PAIR_TYPES):
+        problems.append(f"mode=explore: {algorithm} learns from given responses and explores nothing; needed "
+                        "mode=train or both.")
+    if c["mode"] == "bench" and not c["buffer"]["explorer_input"]["eval_tasksets"]:
+        problems.append("mode=bench: there is nothing to evaluate on; needed a set in "
+                        "buffer.explorer_input.eval_tasksets.")
+    return problems
+
+
+def _environment(c: dict) -> list[str]:
+    problems = []
+    for name, value in c["explorer"]["env_vars"].items():
+        key = f"explorer.env_vars.{name}"
+        if not re.fullmatch(r"[A-Za-z_]\w*", str(name), re.ASCII):
+            problems.append(f"{key}: needed the name of an environment variable: letters, digits and '_'.")
+        if name in OURS:
+            problems.append(f"{key}: is set by the stage itself. {OURS[name]}")
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            problems.append(f"{key}={value}: needed a text or a number; a variable holds a text, so put the word in "
+                            "quotes.")
     return problems
 
 
@@ -49,10 +85,12 @@ def _lengths(c: dict) -> list[str]:
 
 def _algorithm(c: dict) -> list[str]:
     algorithm, model, problems = c["algorithm"], c["model"], []
-    betas = algorithm["optimizer"]["betas"]
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        problems.append(f"algorithm.optimizer.betas={betas}: needed two numbers, at least 0 and less than 1.")
-    if algorithm["algorithm_type"] == "sft":
+    problems += _optimizer("algorithm.optimizer", algorithm["optimizer"])
+    problems += _optimizer("trainer.critic.optimizer", c["trainer"]["critic"]["optimizer"])
+    if c["trainer"]["offload_param"] and c["trainer"]["zero_stage"] != 3:
+        problems.append(f"trainer.offload_param with trainer.zero_stage={c['trainer']['zero_stage']}: only stage 3 "
+                        "parts the parameters, and can keep them in host memory. Set trainer.zero_stage=3.")
+    if algorithm["algorithm_type"] in ("sft", *PAIR_TYPES):
         return problems
     if model["top_p"] != 1 or model["top_k"] != -1:
         problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
@@ -60,12 +98,31 @@ def _algorithm(c: dict) -> list[str]:
     return problems + _rollouts(c)
 
 
+def _optimizer(key: str, optimizer: dict) -> list[str]:
+    betas, problems = optimizer["betas"], []
+    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        problems.append(f"{key}.betas={betas}: needed two numbers, at least 0 and less than 1.")
+    if optimizer["lr_warmup_steps"] and optimizer["lr_warmup_steps_ratio"]:
+        problems.append(f"{key}.lr_warmup_steps={optimizer['lr_warmup_steps']} and lr_warmup_steps_ratio="
+                        f"{optimizer['lr_warmup_steps_ratio']} exclude each other: set one to 0.")
+    return problems
+
+
 def _rollouts(c: dict) -> list[str]:
     """Rules for training on rollouts."""
     algorithm, buffer, taskset = c["algorithm"], c["buffer"], c["buffer"]["explorer_input"]["taskset"]
     problems = []
-    if algorithm["advantage_fn"] == "grpo" and algorithm["repeat_times"] < 2:
-        problems.append("algorithm.repeat_times=1: grpo compares the rollouts of a group, needed at least 2.")
+    if algorithm["advantage_fn"] in COMPARE and algorithm["repeat_times"] < 2:
+        problems.append(f"algorithm.repeat_times=1: {algorithm['advantage_fn']} compares the rollouts of a group, "
+                        "needed at least 2.")
+    level = algorithm["rollout_correction"]["level"]
+    if algorithm["bypass_old_logprobs"] and level not in (None, "none"):
+        problems.append(f"algorithm.rollout_correction.level={level} with algorithm.bypass_old_logprobs=true: the "
+                        "ratio of the loss is taken to the rollout's log-probs, and a second weight would count the "
+                        "gap twice. Set bypass_old_logprobs=false, or level=none.")
+    if c["trainer"]["critic_warmup"] and algorithm["advantage_fn"] != "ppo":
+        problems.append(f"trainer.critic_warmup={c['trainer']['critic_warmup']} with algorithm.advantage_fn="
+                        f"{algorithm['advantage_fn']}: only ppo has a critic. Set it to 0, or advantage_fn=ppo.")
     if taskset["repeat_times"] not in (None, algorithm["repeat_times"]):
         problems.append(f"buffer.explorer_input.taskset.repeat_times={taskset['repeat_times']}: rollouts to train on "
                         f"follow algorithm.repeat_times={algorithm['repeat_times']}: set that.")
@@ -73,6 +130,8 @@ def _rollouts(c: dict) -> list[str]:
         if value not in (None, c["model"][name]):
             problems.append(f"buffer.explorer_input.taskset.rollout_args.{name}={value}: rollouts to train on follow "
                             f"model.{name}={c['model'][name]}, by which the trainer scores them: set that.")
+    if c["mode"] == "train":  # its batches are cut from another stage's: pipeline/modes.py
+        return problems
     explored = buffer["batch_size"] * algorithm["repeat_times"]
     try:
         Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)
@@ -87,58 +146,17 @@ def _data(c: dict) -> list[str]:
     if len(set(names)) < len(names):
         problems.append(f"buffer.explorer_input.eval_tasksets are named {', '.join(names)}: scores are told apart by "
                         "name, so needed names that differ.")
+    if c["explorer"]["eval_interval"] and not names:
+        problems.append(f"explorer.eval_interval={c['explorer']['eval_interval']}: there is nothing to evaluate on; "
+                        "needed a set in buffer.explorer_input.eval_tasksets, or null.")
     pipeline = c["data_processor"]["task_pipeline"]
     if pipeline["generator"] and pipeline["inputs"]:
         problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")
     return problems
 
 
-NO_ACCURACY = ("format_reward", "reward_model")  # reward functions that do not say whether a task is solved
-
-
-def _rewards(c: dict) -> list[str]:
-    """Rules between reward functions and the models that they ask."""
-    source, models = c["buffer"]["explorer_input"], c["explorer"]["auxiliary_models"]
-    sets = [(f"eval_tasksets.{i}", taskset) for i, taskset in enumerate(source["eval_tasksets"])]
-    chosen = {place: _functions(taskset, source) for place, taskset in sets}
-    problems = [f"buffer.explorer_input.{place}: {' and '.join(functions)} do not say what is solved. Name a function "
-                f"with a component `accuracy` in buffer.explorer_input.{place}.default_reward_fn_type."
-                for place, functions in chosen.items() if functions and set(functions) <= set(NO_ACCURACY)]
-    if c["algorithm"]["algorithm_type"] != "sft":
-        sets.append(("taskset", source["taskset"]))
-    asked = [(place, taskset["reward_fn_args"].get("model")) for place, taskset in sets
-             if "reward_model" in _functions(taskset, source)]
-    problems += [f"buffer.explorer_input.{place}: no reward function is named." for place, taskset in sets
-                 if not _functions(taskset, source)]
-    problems += [problem for place, name in asked if (problem := _model_asked(place, name, models))]
-    if models and not asked and sets:
-        problems.append("explorer.auxiliary_models: nothing asks them. Name reward_model among the functions of "
-                        "buffer.explorer_input.default_reward_fn_type, or leave them out.")
-    return problems + _auxiliary_models(models)
-
-
-def _functions(taskset: dict, source: dict) -> list[str]:
-    chosen = taskset["default_reward_fn_type"] or source["default_reward_fn_type"]
-    return [chosen] if isinstance(chosen, str) else chosen
-
-
-def _model_asked(place: str, name: str | None, models: list[dict]) -> str | None:
-    """What is wrong with the model that a set's reward function asks. name: None for the only one there is."""
-    names, key = [model["name"] for model in models], f"buffer.explorer_input.{place}.reward_fn_args.model"
-    if not models:
-        return (f"buffer.explorer_input.{place}: the reward function reward_model asks a model of "
-                "explorer.auxiliary_models, which is empty. Add {model_path: ...} there.")
-    if name is None and len(models) > 1:
-        return f"{key}: explorer.auxiliary_models has {len(models)}; needed the name of one of them."
-    if name is not None and name not in names:
-        return f"{key}={name}: no model of explorer.auxiliary_models has that name.{nearest(name, filter(None, names))}"
-    return None
-
-
-def _auxiliary_models(models: list[dict]) -> list[str]:
-    problems = [f"explorer.auxiliary_models.{i}.model_path: needed a Hugging Face directory, found null."
-                for i, model in enumerate(models) if not model["model_path"]]
-    names = [model["name"] for model in models]
-    if len(models) > 1 and (None in names or len(set(names)) < len(names)):
-        problems.append(f"explorer.auxiliary_models are named {', '.join(map(str, names))}: needed names that differ.")
-    return problems
+# environment variables that a stage sets for its explorer, and what to use instead
+OURS = {
+    "CUDA_VISIBLE_DEVICES": "Set it where the run is started, or cluster.gpu_per_node.",
+    "PYTHONPATH": "Set it where the run is started.",
+}

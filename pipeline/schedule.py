@@ -70,6 +70,13 @@ class Schedule:
         trained = rows // self.rows_per_trainer_step
         return trained // self.sync_interval * self.sync_interval
 
+    def evaluates(self, explorer_step: int, interval: int) -> bool:
+        """Whether the weights of explorer step s are the first to have reached another multiple of `interval` (>= 1).
+
+        Version 0 is none: it is the model that the stage began with.
+        """
+        return self.weights_version(explorer_step) // interval > self.weights_version(explorer_step - 1) // interval
+
     def publishes(self, trainer_step: int) -> bool:
         """Whether an explorer step will ask for version t: the first that may, does so exactly for t."""
         first_user = self.last_explorer_step(trainer_step) + 1 + self.sync_offset
@@ -116,15 +123,26 @@ def tasks_of_step(count: int, batch_size: int, explorer_step: int, seed: int) ->
     return chosen
 
 
+def rollout_schedule(config, task_count: int) -> Schedule:
+    """The schedule of an explorer alone (mode=explore): every step with version 0, the model that it begins with.
+
+    Its steps are `total_steps`, or those of `total_epochs` passes over the `task_count` tasks, the last step cut off;
+    it may run ahead of a trainer by all of them. Raises DataError when there is no task.
+    """
+    _refuse_none(task_count)
+    buffer = config.buffer
+    steps = buffer.total_steps or max(buffer.total_epochs * task_count // buffer.batch_size, 1)
+    rows = buffer.batch_size * config.algorithm.repeat_times
+    return Schedule(rows, rows, sync_interval=1, sync_offset=steps, total_steps=steps)
+
+
 def rft_schedule(config, task_count: int) -> Schedule:
     """The schedule of an rft stage from its settings (sections algorithm, buffer, synchronizer).
 
     Without `total_steps` the stage makes `total_epochs` passes over the `task_count` tasks, the last batch cut off.
     Raises DataError when there is no task.
     """
-    if task_count < 1:
-        raise DataError("there is no task to explore: no curated row has split train (one with a solution is a "
-                        "demonstration, split sft). Give the task files rows without one, or leave the stage out.")
+    _refuse_none(task_count)
     explored = config.buffer.batch_size * config.algorithm.repeat_times
     trained = config.buffer.train_batch_size or explored
     rows = config.buffer.total_epochs * task_count * config.algorithm.repeat_times
@@ -135,3 +153,9 @@ def rft_schedule(config, task_count: int) -> Schedule:
         sync_offset=config.synchronizer.sync_offset,
         total_steps=config.buffer.total_steps or max(rows // trained, 1),
     )
+
+
+def _refuse_none(task_count: int) -> None:
+    if task_count < 1:
+        raise DataError("there is no task to explore: no curated row has split train (one with a solution is a "
+                        "demonstration, split sft). Give the task files rows without one, or leave the stage out.")

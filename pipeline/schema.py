@@ -6,11 +6,13 @@ is left out of the result, so that rules between settings can be tried on the re
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from types import UnionType
 from typing import Any, get_args, get_origin
 
 from pipeline.config import Config, walk
 from pipeline.errors import nearest
+from pipeline.guide import explain_absent, explain_value
 
 UNREADABLE = object()
 
@@ -83,9 +85,15 @@ def _wrong(value: Any, needed: str, key: str, problems: list[str]) -> Any:
     return UNREADABLE
 
 
-def unknown(key: str) -> str:
-    """The line for a key that does not exist."""
-    return f"unknown key '{key}'.{nearest(key, [k for k, _ in walk()])}"
+def unknown(key: str, more: Iterable[str] = ()) -> str:
+    """The line for a key that does not exist: what the Trinity-RFT key of that name is here, or the nearest of ours.
+
+    more: names that are no settings and may be meant.
+    """
+    elsewhere = explain_absent(key)
+    if elsewhere:
+        return f"no key '{key}': {elsewhere}"
+    return f"unknown key '{key}'.{nearest(key, [*(k for k, _ in walk()), *more])}"
 
 
 def default(item: dataclasses.Field) -> Any:
@@ -111,7 +119,8 @@ def _outside(key: str, value: Any, bounds: Any) -> list[str]:
                 + nearest(name, bounds["names"]) for name in names if ":" not in name and name not in bounds["names"]]
     if bounds["choices"] and value not in bounds["choices"]:
         return [f"{key}={value}: needed one of {', '.join(map(str, bounds['choices']))}."
-                + nearest(str(value), map(str, bounds["choices"]))]
+                + (f" {explain_value(key, value)}" if explain_value(key, value) else
+                   nearest(str(value), map(str, bounds["choices"])))]
     tests = (("ge", lambda b: value >= b, "at least"), ("gt", lambda b: value > b, "greater than"),
              ("le", lambda b: value <= b, "at most"))
     return [f"{key}={value}: needed {words} {bounds[name]}." for name, holds, words in tests

@@ -82,10 +82,11 @@ LOCATIONS = {
     "rejected": "rejected.parquet",
     "experience": "experience/step=*/*.parquet",
     "trained": "trained/step=*.parquet",
+    "reference": "reference/step=*.parquet",
     "steps": "steps/step=*.parquet",
     "rollouts": "rollouts/step=*.parquet",
-    "samples": "samples.parquet",
-    "scores": "scores.parquet",
+    "samples": "samples/step=*.parquet",
+    "scores": "scores/step=*.parquet",
 }
 
 
@@ -93,6 +94,11 @@ def read_tasks(curated: Path, split: str, limit: int | None = None) -> list[reco
     """The tasks of one split of a curate stage's directory, in the order of the file, the first `limit` of them."""
     rows = read(Path(curated) / LOCATIONS["tasks"], records.Task).to_pylist()
     return [records.Task(**row) for row in rows if row["split"] == split][:limit]
+
+
+def read_scores(stage: Path, step: int) -> list[records.Score]:
+    """The scores of one evaluation that a stage made: that of the weights of `step`."""
+    return [records.Score(**row) for row in read(step_file(stage, "scores", step), records.Score).to_pylist()]
 
 
 def step_file(stage: Path, table: str, step: int) -> Path:

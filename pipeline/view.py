@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pipeline import files, tables
 from pipeline.errors import DataError, nearest
-from pipeline.progress import duration, step_line
-from pipeline.records import Score, Step
+from pipeline.progress import duration, interval, rollout_words, step_line
+from pipeline.records import TABLES, Score
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class View:
         return self.path / "report.html"
 
     @property
+    def launched(self) -> int:
+        """When it was launched last, nanoseconds since 1970."""
+        return (self.path / "plan.json").stat().st_mtime_ns
+
+    @property
     def complete(self) -> bool:
         return all(files.is_complete(s.directory) for s in self.stages)
 
@@ -55,13 +60,17 @@ def of_plan(plan) -> View:
 
 def views(root: Path) -> list[View]:
     """Every run below root/runs, the most recently launched first."""
-    found = sorted(Path(root).glob("runs/*/*/plan.json"), key=lambda p: p.stat().st_mtime_ns, reverse=True)
-    return [open_view(p.parent) for p in found]
+    found = [open_view(p.parent) for p in Path(root).glob("runs/*/*/plan.json")]
+    return sorted(found, key=lambda run: run.launched, reverse=True)
 
 
 def find_view(root: Path, name: str | None = None) -> View:
     """The run called `project/name`, or `name` when only one project has it; the latest one without a name."""
-    known = views(root)
+    return choose(views(root), root, name)
+
+
+def choose(known: list, root: Path, name: str | None):
+    """The one of `known`, runs or sweeps with the latest first, that has a name. Raises DataError."""
     if not known:
         raise DataError(f"no run below {Path(root) / 'runs'}. Start one with `ouro run`, or say with --root where "
                         "the runs are (checkpoint_root_dir).")
@@ -74,7 +83,8 @@ def find_view(root: Path, name: str | None = None) -> View:
     names = [v.run for v in known]
     if exact:
         raise DataError(f"'{name}' is the name of several runs; say which: {', '.join(v.run for v in exact)}.")
-    raise DataError(f"no run '{name}'.{nearest(name, names)} Known: {', '.join(sorted(names))}.")
+    likely = nearest(name, [*names, *(n.split("/", 1)[1] for n in names)])
+    raise DataError(f"no run '{name}'.{likely} Known: {', '.join(sorted(names))}.")
 
 
 # ------------------------------------------------------------------------------------------------ state of a stage
@@ -98,9 +108,9 @@ class State:
 def state(stage: Node) -> State:
     """Complete, running (its lock is held), failed (it left the reason), partial (cut off), or missing."""
     locked = is_locked(stage.directory / ".lock")  # asked first: a stage may complete meanwhile
-    steps = tables.steps_present(stage.directory, "steps")
+    steps = tables.steps_present(stage.directory, "rollouts" if stage.kind == "rollout" else "steps")
     total = _total_steps(stage.directory)
-    latest = step_line(_read_step(stage.directory, steps[-1]), total) if steps else None
+    latest = _latest(stage, steps[-1], total) if steps else None
     if files.is_complete(stage.directory):
         seconds = files.read_json(stage.directory / files.MANIFEST).get("seconds")
         return State(stage.name, "complete", seconds, stage.directory, latest)
@@ -113,6 +123,16 @@ def state(stage: Node) -> State:
     else:
         word = "partial" if reached or (stage.directory / "stage.log").exists() else "missing"
     return State(stage.name, ", ".join(filter(None, (word, reached))), None, stage.directory, latest, problem)
+
+
+def _latest(stage: Node, step: int, total: int | None) -> str:
+    """The last step of a stage, in one line."""
+    if stage.kind == "rollout":
+        words = rollout_words(_read(stage.directory, "rollouts", step))
+        return f"explorer step {step}" + (f"/{total}" if total else "") + f"  {words}"
+    evaluated = tables.steps_present(stage.directory, "scores")[-1:]
+    scores = [score for of in evaluated for score in tables.read_scores(stage.directory, of)]
+    return step_line(_read(stage.directory, "steps", step), total, evaluated=scores)
 
 
 def _problem(directory: Path) -> str | None:
@@ -131,8 +151,9 @@ def _total_steps(directory: Path) -> int | None:
     return files.read_json(spec)["config"].get("buffer", {}).get("total_steps") if spec.exists() else None
 
 
-def _read_step(directory: Path, step: int) -> Step:
-    return Step(**tables.read(tables.step_file(directory, "steps", step), Step).to_pylist()[0])
+def _read(directory: Path, table: str, step: int):
+    record = TABLES[table]
+    return record(**tables.read(tables.step_file(directory, table, step), record).to_pylist()[0])
 
 
 def is_locked(path: Path) -> bool:
@@ -151,31 +172,40 @@ def is_locked(path: Path) -> bool:
 
 
 def scores(view: View) -> list[Score]:
-    """Every score of the run's complete evaluations, in the order of its stages."""
-    found = [s.directory / "scores.parquet" for s in view.stages
-             if s.kind == "evaluate" and files.is_complete(s.directory)]
-    return [Score(**row) for path in found for row in tables.read(path, Score).to_pylist()]
+    """Every score of a model in the run's complete evaluations, in the order of its stages."""
+    return _scores(view, "evaluate")
 
 
-def interval(score: Score) -> str:
-    """`38% [35, 41]`: estimate and 95% interval, in percent."""
-    return f"{score.value:.0%} [{score.low * 100:.0f}, {score.high * 100:.0f}]"
+def _benched(view: View) -> list[Score]:
+    """The same of the checkpoints on the way to a model (mode=bench)."""
+    return _scores(view, "bench")
+
+
+def _scores(view: View, kind: str) -> list[Score]:
+    done = [s.directory for s in view.stages if s.kind == kind and files.is_complete(s.directory)]
+    return [score for directory in done for step in tables.steps_present(directory, "scores")
+            for score in tables.read_scores(directory, step)]
 
 
 def before_and_after(found: list[Score]) -> list[tuple[Score, Score]]:
-    """Per evaluation set, the sampled accuracy of the first and of the last model; sets with one model left out."""
-    by_set: dict[str, list[Score]] = {}
+    """Per evaluation set, the sampled accuracy of the first and of the last model; sets with one model left out.
+
+    Of each model that of its first evaluation: a bench may have asked it again, in another way.
+    """
+    by_set: dict[str, dict[str, Score]] = {}
     for score in found:
         if score.metric == "sampled_accuracy":
-            by_set.setdefault(score.taskset, []).append(score)
-    return [(group[0], group[-1]) for group in by_set.values() if len(group) > 1]
+            by_set.setdefault(score.taskset, {}).setdefault(score.model, score)
+    groups = (list(group.values()) for group in by_set.values())
+    return [(group[0], group[-1]) for group in groups if len(group) > 1]
 
 
 def summary(view: View) -> str:
     """The last lines of a run: accuracies with 95% intervals, what was learnt, seconds, where the report is."""
     found = scores(view)
-    sampled = [s for s in found if s.metric == "sampled_accuracy"]
-    lines = [f"{s.model} on {s.taskset}: sampled accuracy {interval(s)}, {s.tasks} tasks x {s.runs}" for s in sampled]
+    weights = [(s, f"{s.model}, step {s.step},") for s in _benched(view)] + [(s, s.model) for s in found]
+    lines = [f"{name} on {s.taskset}: sampled accuracy {interval(s)}, {s.tasks} tasks x {s.runs}"
+             for s, name in weights if s.metric == "sampled_accuracy"]
     pairs = before_and_after(found)
     for first, last in pairs:
         on_set = f" ({last.taskset})" if len(pairs) > 1 else ""

@@ -1,7 +1,8 @@
-"""The explorer of an rft stage: answers tasks with the weights that the schedule asks for, and writes experience.
+"""The explorer of a stage: answers tasks with the weights that the schedule asks for, and writes experience.
 
-Started by stages/rft.py, resident for the whole stage. For each explorer step: wait for the weights, load and prove
-them, generate, reward, write `experience/step=…` and then `rollouts/step=…`. A step whose files exist is not repeated.
+Started by stages/rft.py and, alone, by stages/rollout.py; resident for the whole stage. For each explorer step: wait
+for the weights, load and prove them, generate, reward, write `experience/step=…` and then `rollouts/step=…`. A step
+whose files exist is not repeated.
 """
 
 import gc
@@ -9,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -17,10 +19,11 @@ from pipeline.background import Background
 from pipeline.config import resolve_dtype
 from pipeline.errors import SyncError
 from pipeline.process import Context, commit
-from pipeline.schedule import Schedule, rft_schedule, tasks_of_step
+from pipeline.schedule import Schedule, rft_schedule, rollout_schedule, tasks_of_step
 from pipeline.waiting import wait_for
 from stages.children import run_child
 from stages.follow import TOTAL
+from stages.interim import InterimEvaluation
 from workflows import runner
 from workflows.engine import Engine, open_engine
 from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens
@@ -48,6 +51,10 @@ class Weights:
         self.wait_seconds = self.sync_seconds = 0.0
         self.difference: float | None = None
         self.asleep = False
+
+    def are_those_of(self, model: Path) -> None:
+        """The engine was opened on this model, and nobody will hand over others (mode=explore)."""
+        self.version, self.hash = 0, checkpoints.weights_hash(model)
 
     def bring_to(self, version: int, check: Callable[[], None] = lambda: None) -> None:
         """Waits for `version`, loads and proves it, unless the engine holds it and is awake. check: see wait_for."""
@@ -125,9 +132,10 @@ class Explorer:
         model = checkpoints.model_directory(context.inputs["model"])
         self.tokenizer = load_tokenizer(model)
         self.prompts = read_prompts(context, self.tokenizer)
-        self.schedule: Schedule = rft_schedule(config, len(self.prompts.tasks))
+        self.schedule = schedule_of(config, len(self.prompts.tasks))
         taskset, source = config.buffer.explorer_input.taskset, config.buffer.explorer_input
-        self.rewards = Rewards(config).of(taskset)
+        opener = Rewards(config)
+        self.rewards = opener.of(taskset)
         self.workflow = load_workflow(taskset.default_workflow_type or source.default_workflow_type)
         self.sampling = runner.Sampling.of(config.model)
         self.colocated = config.mode == "colocate"
@@ -136,6 +144,9 @@ class Explorer:
         self.engine = open_engine(
             model, config, self.tokenizer.eos_token_id, sleeps=self.colocated, logs=context.directory)
         self.weights = Weights(context, self.engine)
+        if config.mode == "explore":
+            self.weights.are_those_of(model)
+        self.interim = InterimEvaluation(context, self.schedule, self.engine, self.tokenizer, opener)
         self.writer = Background()  # compresses and flushes one step's files while the next is generated
 
     def _wait_for_trainer(self) -> None:
@@ -149,6 +160,7 @@ class Explorer:
     def step(self, step: int) -> records.Rollout:
         """One explorer step; its files are written beside the next."""
         self.weights.bring_to(self.schedule.weights_version(step), self.writer.check)
+        evaluate_seconds = self.interim.before(step)
         begin = time.perf_counter()
         config = self.context.config
         repeats = config.algorithm.repeat_times
@@ -166,17 +178,21 @@ class Explorer:
             self._row(step, slot, repeats, task, seeds[slot], outcome)
             for slot, (task, outcome) in enumerate(zip(asked, outcomes, strict=True))
         ]
-        rollout = self._record(step, rows, rollout_seconds, time.perf_counter() - begin - rollout_seconds)
+        other_seconds = time.perf_counter() - begin - rollout_seconds
+        rollout = self._record(step, rows, rollout_seconds, other_seconds, evaluate_seconds)
         self.writer.start(self._write, step, rows, rollout)
         return rollout
 
-    def _record(self, step: int, rows: list, rollout_seconds: float, other_seconds: float) -> records.Rollout:
+    def _record(
+        self, step: int, rows: list, rollout_seconds: float, other_seconds: float, evaluate_seconds: float
+    ) -> records.Rollout:
         weights = self.weights
         return records.Rollout(
             stage=self.context.id, step=step, weights_version=weights.version, rows=len(rows),
             failed_rows=sum(row.status != "ok" for row in rows), tokens=sum(len(row.response_tokens) for row in rows),
             rollout_seconds=rollout_seconds, sync_seconds=weights.sync_seconds,
-            probe_max_difference=weights.difference, other_seconds=other_seconds, wait_seconds=weights.wait_seconds,
+            probe_max_difference=weights.difference, other_seconds=other_seconds, evaluate_seconds=evaluate_seconds,
+            wait_seconds=weights.wait_seconds,
         )
 
     def _write(self, step: int, rows: list[records.Experience], rollout: records.Rollout) -> None:
@@ -214,6 +230,11 @@ class Explorer:
         )
 
 
+def schedule_of(config, task_count: int) -> Schedule:
+    """The schedule of an explorer beside a trainer, or alone."""
+    return (rollout_schedule if config.mode == "explore" else rft_schedule)(config, task_count)
+
+
 def first_missing_step(context: Context) -> int:
     """The explorer step to go on with: steps are complete in order."""
     return max(tables.steps_present(context.directory, "rollouts"), default=0) + 1
@@ -223,7 +244,10 @@ def explore(context: Context) -> None:
     first = first_missing_step(context)
     taskset = context.config.buffer.explorer_input.taskset
     tasks = tables.read_tasks(context.inputs["tasks"], taskset.split, taskset.limit)
-    if first > rft_schedule(context.config, len(tasks)).explorer_steps:
+    total = schedule_of(context.config, len(tasks)).explorer_steps
+    if context.config.mode == "explore":
+        files.write_json(context.directory / TOTAL, {"total_steps": total})
+    if first > total:
         context.log.info("all explorer steps are there; what is left is the trainer's")
         return
     explorer = Explorer(context)

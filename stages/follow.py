@@ -4,27 +4,34 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline import checkpoints, files, records, tables
+from pipeline.metrics import rollout_metrics
 from pipeline.process import Context
-from pipeline.progress import Progress
+from pipeline.progress import FILE_ONLY, Progress, rollout_words, score_words
+from pipeline.shares import cores
 from pipeline.tracking import open_tracker
+from stages.children import Child, supervise
 
 TOTAL = "total.json"  # written by the trainer when it knows how many steps the stage has
 
 
 class Follower:
-    """Reads every new row of `steps` once, shows it and hands it to the monitor.
+    """Reads every new row of `steps` and every new evaluation once, shows it and hands it to the monitor.
 
     Opened by the first `poll`, because the children must be started before this process has threads.
     """
 
+    table, record, unit = "steps", records.Step, "steps"
+
     def __init__(self, context: Context):
         self.context = context
-        self.next = checkpoints.rewind(context.directory) + 1
+        if not context.config.continue_from_checkpoint:
+            checkpoints.begin_anew(context.directory)
+        self.next = self._take_up() + 1
         (context.directory / TOTAL).unlink(missing_ok=True)
         if self.next > 1:
             context.log.info("goes on after step %d", self.next - 1)
-            kept = (tables.step_file(context.directory, "steps", step) for step in range(1, self.next))
-            context.earlier_seconds = sum(tables.read(path, records.Step)["seconds"][0].as_py() for path in kept)
+            context.earlier_seconds = sum(self._seconds(self._read(step)) for step in range(1, self.next))
+        self.evaluated = set(tables.steps_present(context.directory, "scores"))
         self.stack = ExitStack()
         self.tracker = self.progress = None
 
@@ -40,16 +47,62 @@ class Follower:
             self.tracker = self.stack.enter_context(open_tracker(self.context))
         if self.progress is None and (self.context.directory / TOTAL).exists():
             total = files.read_json(self.context.directory / TOTAL)["total_steps"]
-            progress = Progress(self.context.log, total, "steps", self.context.name, done=self.next - 1)
+            progress = Progress(self.context.log, total, self.unit, self.context.name, done=self.next - 1)
             self.progress = self.stack.enter_context(progress)
-        while self.progress is not None and (path := self._file()).exists():
-            step = records.Step(**tables.read(path, records.Step).to_pylist()[0])
-            self.progress.step(step)
-            self.tracker.log_step(step)
+        for step in sorted({*tables.steps_present(self.context.directory, "scores")} - self.evaluated):
+            self._evaluation(step)
+        while self.progress is not None and self._file(self.next).exists():
+            self._report(self._read(self.next))
             self.next += 1
 
-    def _file(self) -> Path:
-        return tables.step_file(self.context.directory, "steps", self.next)
+    def _take_up(self) -> int:
+        """Brings what an earlier life left into order; returns the last step that stays."""
+        return checkpoints.rewind(self.context.directory)
+
+    def _report(self, step: records.Step) -> None:
+        self.progress.step(step)
+        self.tracker.log_step(step)
+
+    def _seconds(self, step: records.Step) -> float:
+        return step.seconds
+
+    def _evaluation(self, step: int) -> None:
+        scores = tables.read_scores(self.context.directory, step)
+        self.context.log.info("evaluated: %s", score_words(scores), extra=FILE_ONLY)
+        self.tracker.log_scores(scores, step)
+        self.evaluated.add(step)
+        if self.progress is not None:
+            self.progress.evaluated = scores
+
+    def _read(self, step: int):
+        return self.record(**tables.read(self._file(step), self.record).to_pylist()[0])
+
+    def _file(self, step: int) -> Path:
+        return tables.step_file(self.context.directory, self.table, step)
+
+
+class RolloutFollower(Follower):
+    """The same of explorer steps, for a stage that has an explorer alone."""
+
+    table, record, unit = "rollouts", records.Rollout, "explorer steps"
+
+    def _take_up(self) -> int:
+        return max(tables.steps_present(self.context.directory, self.table), default=0)
+
+    def _report(self, rollout: records.Rollout) -> None:
+        self.progress.advance(1, rollout_words(rollout))
+        self.tracker.log(rollout_metrics(rollout), rollout.step)
+
+    def _seconds(self, rollout: records.Rollout) -> float:
+        return rollout.rollout_seconds + rollout.other_seconds
+
+
+def train_alone(context: Context) -> None:
+    """The whole work of a stage that has a trainer and no explorer."""
+    trainer = Child("trainer", "stages.learn", cores(), context.config.trainer.ranks)
+    with Follower(context) as follower:
+        supervise(context, [trainer], follower.poll)
+    finish_training(context)
 
 
 def finish_training(context: Context) -> None:

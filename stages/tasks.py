@@ -73,13 +73,13 @@ def _open(path: Path, split: str) -> Iterator[tuple[str, Iterator[dict]]]:
     if path.is_dir() and any((path / mark).exists() for mark in ("dataset_info.json", "dataset_dict.json")):
         yield str(path), _read_saved_dataset(path, split)
     elif path.is_dir():
-        for file in _files_of_split(path, split):
+        for file in files_of_split(path, split):
             yield str(file), _read_file(file)
     else:
         yield str(path), _read_file(path)
 
 
-def _files_of_split(directory: Path, split: str) -> list[Path]:
+def files_of_split(directory: Path, split: str) -> list[Path]:
     """Data files below a directory; only those of `split` when the names tell splits apart (`train-00000.parquet`)."""
     found = sorted(f for f in directory.rglob("*") if f.suffix in READERS and f.is_file())
     if not found:

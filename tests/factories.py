@@ -25,3 +25,19 @@ def _plain(column: dict) -> Any:
     if pa.types.is_string(kind):
         return ""
     return 0.0 if pa.types.is_floating(kind) else 0
+
+
+BATCH_TYPES = {
+    "action_mask": pa.list_(pa.int8()), "baseline_reward": pa.float64(), "experience_id": pa.string(),
+    "group_id": pa.string(), "old_logprobs": pa.list_(pa.float32()), "reward": pa.float64(),
+    "rollout_logprobs": pa.list_(pa.float32()), "run_index": pa.int32(), "state_hash": pa.string(),
+    "step_reward": pa.float64(), "teacher_logprobs": pa.list_(pa.float32()), "token_rewards": pa.list_(pa.float64()),
+    "turn": pa.int32(), "values": pa.list_(pa.float64()),
+}
+
+
+def advantage_batch(**columns: list) -> pa.Table:
+    """What an advantage function is handed, of the given columns; experience_id is e0, e1, ... unless given."""
+    count = len(next(iter(columns.values())))
+    columns = {"experience_id": [f"e{i}" for i in range(count)], **columns}
+    return pa.table({name: pa.array(values, BATCH_TYPES[name]) for name, values in columns.items()})

@@ -26,7 +26,7 @@ class FakeRun:
         known = {s["name"]: s["directory"] for s in self.stages}
         directory = self.root / "store" / f"{name}-{files.hash_text(name)[:8]}"
         spec = {"run": self.run, "name": name, "kind": kind, "identity": directory.name.rsplit("-", 1)[1],
-                "root": str(self.root), "inputs": {i: known[i] for i in inputs},
+                "root": str(self.root), "inputs": {_role(i, kind): known[i] for i in inputs},
                 "config": {"buffer": {"total_steps": self.steps}, "log": {"level": "INFO"}}}
         files.write_json(directory / "stage.json", spec)
         if complete:
@@ -104,13 +104,22 @@ class FakeRun:
         name = f"evaluate_{model}"
         directory = self.stage(name, "evaluate", "curate", model, seconds=9.0)
         metrics = {"greedy_accuracy": sampled + 0.1, "sampled_accuracy": sampled, "pass@8": min(sampled + 0.3, 0.97)}
-        tables.write(directory / "scores.parquet", records.Score, [
-            row(records.Score, stage=directory.name, model=model, taskset="test", metric=metric, value=value,
-                low=value - half, high=min(value + half, 1.0), tasks=256, runs=8) for metric, value in metrics.items()])
-        tables.write(directory / "samples.parquet", records.Sample, [
+        tables.write(tables.step_file(directory, "scores", self.steps), records.Score, [
+            row(records.Score, stage=directory.name, model=model, step=self.steps, taskset="test", metric=metric,
+                value=value, low=value - half, high=min(value + half, 1.0), tasks=256, runs=8)
+            for metric, value in metrics.items()])
+        tables.write(tables.step_file(directory, "samples", self.steps), records.Sample, [
             row(records.Sample, stage=directory.name, model=model, taskset="test", task_id=f"t{i}", decoding="sampled",
                 prompt=PROMPTS[3], response=f"{i} + 1", response_tokens=[1, 2], reward=float(i), accuracy=float(i > 1),
                 status="ok") for i in range(4)])
+
+    def interim(self, *sampled: float) -> None:
+        """Evaluations on the way of the last stage, an rft: its weights of steps 1, 2, ... are so good."""
+        name = Path(self.stages[-1]["directory"]).name
+        for step, value in enumerate(sampled, 1):
+            tables.write(tables.step_file(self.root / "store" / name, "scores", step), records.Score, [
+                row(records.Score, stage=name, model=name, step=step, taskset="test", metric="sampled_accuracy",
+                    value=value, low=value - 0.05, high=value + 0.05, tasks=64, runs=8)])
 
     def whole(self) -> "FakeRun":
         """tasks, curate, model, sft, rft, both evaluations; the report's directory, not yet made."""
@@ -124,3 +133,10 @@ class FakeRun:
 
     def report(self) -> Path:
         return self.stage("report", "report", *[s["name"] for s in self.stages], complete=False)
+
+
+def _role(name: str, kind: str) -> str:
+    """What a stage of this kind reads of the stage of that name."""
+    if kind in ("train", "rft", "evaluate"):
+        return "tasks" if name == "curate" else "model"
+    return name

@@ -17,9 +17,10 @@ from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from pipeline.devices import cores, deal_cores, visible_gpus
+from pipeline.devices import visible_gpus
 from pipeline.errors import StageError
 from pipeline.process import ending, our_environment
+from pipeline.shares import cores, deal_cores
 from workflows.engine import Reply, Request
 
 POLL_SECONDS = 0.2  # between two looks at whether a process that owes an answer lives
@@ -160,8 +161,8 @@ def deal(costs: Sequence[int], parts: int) -> list[slice]:
 
 def _shares(config) -> list[tuple[dict[str, str], list[int]]]:
     """Environment and cores of every engine: GPUs of its own where there are any, else cores of its own."""
-    model, gpus, available = config.explorer.rollout_model, visible_gpus(config), cores()
-    number, each = model.engine_num, model.tensor_parallel_size
+    model, gpus = config.explorer.rollout_model, visible_gpus(config.cluster.gpu_per_node)
+    number, each, available = model.engine_num, model.tensor_parallel_size, cores()
     if gpus:
         assert len(gpus) >= number * each, "the stage has counted them"
         return [({"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])}, available)

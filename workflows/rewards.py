@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from operators.reward import load_reward
-from pipeline.devices import first_auxiliary_gpu
 from pipeline.errors import ConfigError, nearest
 from pipeline.external import resolve
+from pipeline.shares import first_auxiliary_gpu
 from workflows.reward_model import RewardModel
 
 Components = dict[str, float]

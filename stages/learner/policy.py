@@ -25,6 +25,7 @@ class Policy(nn.Module):
         self.attention_name = attention_name
         self.temperature = temperature
         self.chunk = chunk
+        self.entropy_gradient = False  # entropy is reported always; that it is learnt from costs memory and time
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, source: Tensor, targets: Tensor
@@ -32,15 +33,10 @@ class Policy(nn.Module):
         """input_ids, positions [T]; cu_seqlens [S + 1]; source, targets [N] -> log-probs [N] float32, entropy [N].
 
         Log-probs are those of softmax(logits / temperature), as the rollout engine samples. Entropy, in nats, carries
-        no gradient.
+        a gradient only where `entropy_gradient` is set.
         """
-        hidden = self.model.model(
-            input_ids=input_ids[None],
-            position_ids=positions[None],
-            use_cache=False,
-            **attention.layout(cu_seqlens, longest, self.attention_name),
-        ).last_hidden_state[0]
-        chosen = hidden[source]  # [N, width]
+        places = attention.layout(cu_seqlens, longest, self.attention_name)
+        chosen = hidden_states(self.model.model, input_ids, positions, places)[source]  # [N, width]
         if len(targets) <= self.chunk:  # nothing to save by computing it twice
             return self._score(chosen, targets)
         parts = [
@@ -55,17 +51,32 @@ class Policy(nn.Module):
         logits = self.model.lm_head(hidden).float() / self.temperature
         log_normalizer = logits.logsumexp(-1)
         logprobs = logits.gather(-1, targets[:, None])[:, 0] - log_normalizer
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.entropy_gradient and torch.is_grad_enabled()):
             entropy = log_normalizer - (logits.softmax(-1) * logits).sum(-1)
         return logprobs, entropy
 
 
-def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float, longest: int) -> Policy:
-    """The model of a Hugging Face directory, ready to train. Raises ModelError when it cannot be read, or attends in a
-    way that ours does not.
+def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, places: dict) -> Tensor:
+    """[T, width], the last hidden states of a packed micro-batch. places: of attention.layout."""
+    return transformer(
+        input_ids=input_ids[None], position_ids=positions[None], use_cache=False, **places
+    ).last_hidden_state[0]
 
-    settings: the `trainer` section. longest: tokens of the longest sequence. Master weights are float32; DeepSpeed
-    keeps the working copy in `dtype`.
+
+def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float, longest: int) -> Policy:
+    """The model of a Hugging Face directory, ready to train. Raises what `read` does.
+
+    settings: the `trainer` section. Master weights are float32; DeepSpeed keeps the working copy in `dtype`.
+    """
+    model, name = read(path, device, dtype, settings, longest)
+    return Policy(model, name, temperature, settings.logprob_chunk_tokens)
+
+
+def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int) -> tuple[nn.Module, str]:
+    """A causal language model with packed attention, and the name of that. Raises ModelError when it cannot be read, or
+    attends in a way that ours does not.
+
+    settings: the `trainer` section. longest: tokens of the longest sequence.
     """
     from transformers import AutoModelForCausalLM
 
@@ -81,7 +92,7 @@ def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: flo
     if settings.enable_gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
-    return Policy(model, name, temperature, settings.logprob_chunk_tokens)
+    return model, name
 
 
 def _refuse_other_attention(settings, longest: int, path: Path) -> None:

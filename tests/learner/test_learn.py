@@ -7,23 +7,21 @@ from pipeline import checkpoints, files, records, tables
 from pipeline.errors import ModelError, StageError
 from pipeline.waiting import wait_for
 from stages import learn
-from stages.learner.zero import Result
+from stages.learner.actor import Result
 from tests.configs import TINY
 from tests.factories import row
 
 
 class StandIn:
-    """A learner on one rank whose weights are the number of steps it has made."""
+    """An actor whose weights are the number of steps it has made; it is its own DeepSpeed engine."""
 
-    rank, ranks, zero_stage = 0, 1, 1
+    def __init__(self, model, config, process, temperature, refers):
+        self.steps, self.rates, self.zero = 0, [], self
 
-    def __init__(self, model, config, temperature):
-        self.steps, self.rates = 0, []
-
-    def step(self, rows, loss, lr):
+    def step(self, rows, objective, lr, update):
         self.steps += 1
         self.rates.append(lr)
-        scores = {i: np.zeros(sum(r.mask), np.float32) for i, r in enumerate(rows)}
+        scores = [np.zeros(sum(r.mask), np.float32) for r in rows]
         return Result(1.0, 2.0, {"entropy": 0.5, "kl": 0.0, "clip_fraction": 0.0}, 7, scores)
 
     def score(self, tokens):
@@ -38,19 +36,33 @@ class StandIn:
     def load(self, directory):
         self.steps = int((directory / "state").read_text())
 
-    def barrier(self):
-        """Alone."""
-
-    release_cache = close = barrier
+    def release_cache(self):
+        """It has none."""
 
     def peak_memory_gib(self):
         return None
 
 
+class Alone:
+    """A process group of one."""
+
+    rank, ranks = 0, 1
+
+    @classmethod
+    def start(cls, seed):
+        return cls()
+
+    def barrier(self):
+        """Nobody to wait for."""
+
+    stop = barrier
+
+
 @pytest.fixture
 def stage(tmp_path, tiny_model, context_of, monkeypatch):
     """An sft stage of five steps, with a checkpoint after 2, 4 and the last."""
-    monkeypatch.setattr(learn, "ZeroLearner", StandIn)
+    monkeypatch.setattr(learn, "Actor", StandIn)
+    monkeypatch.setattr(learn, "Process", Alone)
     rows = [row(records.Task, task_id=f"t{i}", split="sft", question=f"{i}", solution="1") for i in range(4)]
     tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, rows)
     settings = ("algorithm.algorithm_type=sft", "algorithm.optimizer.lr_scheduler_type=linear", "buffer.batch_size=2",
@@ -65,9 +77,10 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     assert files.read_json(stage.directory / "total.json") == {"total_steps": 5}
     assert tables.steps_present(stage.directory, "steps") == [1, 2, 3, 4, 5]
     assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]  # 2 was deleted
-    assert trainer.learner.rates == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0])
+    assert trainer.actor.rates == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0])
     last = checkpoints.checkpoint_directory(stage.directory, 5)
-    assert files.read_json(last / files.MANIFEST) == {"step": 5, "weights_hash": files.hash_text("5"), "zero_stage": 1}
+    assert files.read_json(last / files.MANIFEST) == {"step": 5, "weights_hash": files.hash_text("5"), "zero_stage": 1,
+                                                      "kl_coef": {"kl_loss_fn": 0.001}}
     assert (last / "model" / "config.json").exists()
     assert [p.name for p in (stage.directory / "checkpoints").glob(".*")] == []
     step = tables.read(tables.step_file(stage.directory, "steps", 2), records.Step).to_pylist()[0]
@@ -94,23 +107,23 @@ def test_cut_off_anywhere_and_resumed_it_leaves_what_an_unbroken_run_leaves(stag
     assert checkpoints.rewind(stage.directory) == went_on
     files.remove_leftovers(stage.directory)
     trainer = learn.Trainer(stage)
-    assert trainer.step_done == trainer.learner.steps == went_on
+    assert trainer.step_done == trainer.actor.steps == went_on
     trainer.run()
     assert tables.steps_present(stage.directory, "steps") == [1, 2, 3, 4, 5]
     assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]
-    assert trainer.learner.rates == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0][went_on:])
+    assert trainer.actor.rates == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0][went_on:])
 
 
 def test_a_finished_stage_has_nothing_left_to_do(stage):
     learn.Trainer(stage).run()
     trainer = learn.Trainer(stage)
     trainer.run()
-    assert trainer.learner.rates == []
+    assert trainer.actor.rates == []
 
 
 def test_a_stage_goes_on_with_the_zero_stage_it_began_with(stage, monkeypatch):
     learn.Trainer(stage).run()
-    monkeypatch.setattr(StandIn, "zero_stage", 3)
+    stage.config.trainer.zero_stage = 3
     with pytest.raises(ModelError, match=r"step=000005 was written with trainer\.zero_stage=1, now it is 3"):
         learn.Trainer(stage)
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ConfigError
-from stages.learner.packing import Row, bins, pack
+from stages.learner.packing import Aggregation, Row, bins, pack
 
-A = Row("a", [1, 2, 3, 4], 2, [1, 1], advantage=0.5, old_logprobs=[-0.1, -0.2])
-B = Row("b", [5, 6, 7], 1, [0, 1], advantage=-1.0, old_logprobs=[-0.3, -0.4])
+COLUMNS = ("advantages", "old_logprobs")
+A = Row("a", [1, 2, 3, 4], 2, [1, 1], {"advantages": 0.5, "old_logprobs": [-0.1, -0.2]})
+B = Row("b", [5, 6, 7], 1, [0, 1], {"advantages": -1.0, "old_logprobs": [-0.3, -0.4]})
 
 
 def random_rows(count, longest, seed):
@@ -18,13 +19,13 @@ def random_rows(count, longest, seed):
     for i in range(count):
         prompt, response = source.randint(1, longest // 2), source.randint(1, longest // 2)
         mask = [source.randint(0, 1) for _ in range(response - 1)] + [1]
-        rows.append(Row(f"r{i}", list(range(prompt + response)), prompt, mask, advantage=i))
+        rows.append(Row(f"r{i}", list(range(prompt + response)), prompt, mask, {"advantages": i}))
     return rows
 
 
 def test_two_rows_end_to_end():
     """A is predicted at its 2nd and 3rd token, B at its 2nd, the flat positions 1, 2 and 4 + 1."""
-    (micro,) = pack([A, B], budget=7, rank=0, ranks=1)
+    (micro,) = pack([A, B], 7, 0, 1, COLUMNS)
     assert micro.input_ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert micro.positions.tolist() == [0, 1, 2, 3, 0, 1, 2]
     assert micro.cu_seqlens.tolist() == [0, 4, 7]
@@ -32,17 +33,50 @@ def test_two_rows_end_to_end():
     assert micro.source.tolist() == [1, 2, 5]
     assert micro.targets.tolist() == [3, 4, 7]
     assert micro.weights.tolist() == pytest.approx([1 / 3] * 3)
-    assert micro.advantages.tolist() == [0.5, 0.5, -1.0]
-    assert micro.old_logprobs.tolist() == pytest.approx([-0.1, -0.2, -0.4])
+    assert micro.columns["advantages"].tolist() == [0.5, 0.5, -1.0]
+    assert micro.columns["old_logprobs"].tolist() == pytest.approx([-0.1, -0.2, -0.4])
     assert micro.row_of.tolist() == [0, 0, 1]
     assert micro.rows == [0, 1]
     types = [getattr(micro, n).dtype for n in ("input_ids", "positions", "cu_seqlens", "source", "weights")]
     assert types == [np.int64, np.int64, np.int32, np.int64, np.float32]
 
 
-def test_demonstrations_have_no_log_probs_of_a_sampling_policy():
-    (micro,) = pack([Row("a", [1, 2], 1, [1])], budget=7, rank=0, ranks=1)
-    assert micro.old_logprobs.tolist() == [0.0]
+def test_a_column_has_one_number_a_token_or_one_for_all():
+    """B's first response token is not its own act, so of [-2, -3] only -3 counts."""
+    b = Row("b", B.tokens, 1, B.mask, {"advantages": [-2.0, -3.0]})
+    (micro,) = pack([A, b], 7, 0, 1, ("advantages",))
+    assert micro.columns["advantages"].tolist() == [0.5, 0.5, -3.0]
+    assert micro.columns["advantages"].dtype == np.float32
+    assert b.spread(np.array([7.0])).tolist() == [0.0, 7.0]
+
+
+@pytest.mark.parametrize(("mode", "normalizer", "expected"), [
+    ("token-mean", None, [1 / 3, 1 / 3, 1 / 3]), ("seq-mean-token-sum", None, [1 / 2, 1 / 2, 1 / 2]),
+    ("seq-mean-token-mean", None, [1 / 4, 1 / 4, 1 / 2]), ("seq-mean-token-sum-norm", 8.0, [1 / 16, 1 / 16, 1 / 16])])
+def test_token_weights_of_an_aggregation(mode, normalizer, expected):
+    """Rows of 2 and 1 action tokens. However they are cut, the weights are those of the whole batch."""
+    (together,) = pack([A, B], 7, 0, 1, (), Aggregation(mode, normalizer))
+    assert together.weights.tolist() == pytest.approx(expected)
+    apart = [pack([A, B], 7, rank, 2, (), Aggregation(mode, normalizer))[0] for rank in (0, 1)]
+    assert np.concatenate([micro.weights for micro in apart]).tolist() == pytest.approx(expected)
+    assert together.share == apart[0].share == 1 / 3
+
+
+@pytest.mark.parametrize(("budget", "ranks"), [(24, 1), (24, 2), (60, 3), (1000, 1), (1000, 16)])
+def test_pairs_stay_together_in_order(budget, ranks):
+    """Ten pairs of at most 2 x 12 tokens: row 2k and 2k + 1 are neighbours in one micro-batch."""
+    rows = random_rows(20, 12, seed=4)
+    micros = [micro for rank in range(ranks) for micro in pack(rows, budget, rank, ranks, (), Aggregation(unit=2))]
+    assert sorted(i for micro in micros for i in micro.rows) == list(range(20))
+    assert all(len(micro.input_ids) <= budget for micro in micros)
+    for micro in micros:
+        assert all(a % 2 == 0 and b == a + 1 for a, b in zip(micro.rows[::2], micro.rows[1::2], strict=True))
+        assert micro.row_in_micro.max() % 2 == 1  # also where there is nothing to do: a whole pair without weight
+
+
+def test_a_pair_over_the_budget_is_refused():
+    with pytest.raises(ConfigError, match="a pair of sequences has 7 tokens"):
+        pack([A, B], 6, 0, 1, (), Aggregation(unit=2))
 
 
 def test_bins_longest_first_into_the_emptiest():
@@ -57,7 +91,7 @@ def test_bins_longest_first_into_the_emptiest():
 @pytest.mark.parametrize("budget", [24, 25, 60, 10_000])
 def test_whatever_the_budget_and_the_ranks(budget, ranks):
     rows = random_rows(23, 24, seed=budget + ranks)
-    packed = [pack(rows, budget, rank, ranks) for rank in range(ranks)]
+    packed = [pack(rows, budget, rank, ranks, ("advantages",)) for rank in range(ranks)]
     assert len({len(micros) for micros in packed}) == 1  # every rank as many: ZeRO communicates in each
     micros = [micro for of_rank in packed for micro in of_rank]
     assert all(len(micro.input_ids) <= budget for micro in micros)
@@ -69,7 +103,7 @@ def test_whatever_the_budget_and_the_ranks(budget, ranks):
             response = rows[row].tokens[rows[row].prompt_length :]
             acts = [token for token, act in zip(response, rows[row].mask, strict=True) if act]
             assert micro.targets[micro.row_of == row].tolist() == acts
-            assert set(micro.advantages[micro.row_of == row].tolist()) == {float(row)}
+            assert set(micro.columns["advantages"][micro.row_of == row].tolist()) == {float(row)}
 
 
 def test_a_rank_without_rows_runs_one_without_weight():

@@ -1,85 +1,91 @@
-"""Advantages, by SQL on a table that was worked out by hand."""
+"""What holds of every advantage: one answer a row, whatever the order of the rows; bad columns are named."""
 
-import duckdb
+import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from operators.advantage import ADVANTAGES, grpo, reinforce
+from operators.advantage import ADVANTAGES
 from operators.arguments import arguments
-from pipeline.errors import ConfigError
+from pipeline.config import ADVANTAGES as NAMES
+from pipeline.errors import DataError
+from tests.factories import advantage_batch
 
-# id -> (group, reward)
-BATCH = {
-    "a0": ("a", 1.0), "a1": ("a", 0.0), "a2": ("a", 0.0), "a3": ("a", 1.0),
-    "b0": ("b", 3.0),  # a group of one: the others failed
-    "c0": ("c", 0.1), "c1": ("c", 0.1), "c2": ("c", 0.1),
-    "d0": ("d", 0.0), "d1": ("d", 1.0), "d2": ("d", 2.0),
+NEEDS = {
+    **dict.fromkeys(("asymre", "dr_grpo", "grpo", "opmd", "raft", "rec", "rloo"), ("group_id", "reward")),
+    "gigpo": ("group_id", "run_index", "turn", "state_hash", "reward"),
+    "jsd": ("action_mask", "teacher_logprobs", "old_logprobs"),
+    "on_policy_distill": ("action_mask", "teacher_logprobs", "old_logprobs"),
+    "ppo": ("action_mask", "values", "reward"),
+    "reinforce": ("reward",),
+    "reinforceplusplus": ("action_mask", "reward"),
+    "remax": ("action_mask", "baseline_reward", "reward"),
+    "step_wise_grpo": ("group_id", "run_index", "turn", "reward"),
 }
 
 
-def ask(query: str) -> dict[str, float]:
-    session = duckdb.connect()
-    session.execute("CREATE TABLE batch (experience_id VARCHAR, group_id VARCHAR, reward DOUBLE)")
-    session.executemany("INSERT INTO batch VALUES (?, ?, ?)", [(i, g, r) for i, (g, r) in BATCH.items()])
-    return dict(session.execute(query).fetchall())
+def random_batch(rows: int, seed: int) -> pa.Table:
+    """Groups of four rows, runs of two turns, one to four tokens of which the first may be no action."""
+    source = np.random.default_rng(seed)
+    masks = [[int(source.integers(2)), *[1] * int(source.integers(1, 4))] for _ in range(rows)]
+
+    def logprobs():
+        return [(-source.exponential(size=len(mask))).tolist() for mask in masks]
+
+    return advantage_batch(
+        group_id=[f"g{i // 4}" for i in range(rows)], run_index=[i % 4 // 2 for i in range(rows)],
+        turn=[i % 2 for i in range(rows)], reward=source.normal(size=rows).tolist(), action_mask=masks,
+        rollout_logprobs=logprobs(), old_logprobs=logprobs(), teacher_logprobs=logprobs(), values=logprobs(),
+        baseline_reward=source.normal(size=rows).tolist(), state_hash=[str(source.integers(2)) for _ in range(rows)])
 
 
-def test_grpo_compares_within_the_group():
-    """a: mean 1/2, std = sqrt(4 (1/2)^2 / 3) = 0.577350, so +-0.866025.  d: mean 1, std 1, so -1, 0, 1."""
-    found = ask(grpo())
-    root = 0.8660254
-    expected = {"a0": root, "a1": -root, "a2": -root, "a3": root, "d0": -1.0, "d1": 0.0, "d2": 1.0}
-    assert {i: found[i] for i in expected} == pytest.approx(expected, abs=3e-6)  # epsilon 1e-6 shortens them
+def answer(name: str, batch: pa.Table) -> dict:
+    made = ADVANTAGES[name](batch, **arguments(ADVANTAGES[name], {}, "x"))
+    return dict(zip(made["experience_id"].to_pylist(), made["advantage"].to_pylist(), strict=True))
 
 
-def test_a_group_of_one_and_equal_rewards_teach_nothing():
-    found = ask(grpo())
-    assert [found[i] for i in ("b0", "c0", "c1", "c2")] == pytest.approx([0.0] * 4, abs=1e-9)
+def test_the_names_that_are_checked_early_are_those_that_there_are():
+    assert set(NAMES) == set(ADVANTAGES)
 
 
-def test_every_row_has_one_advantage_and_a_group_sums_to_zero():
-    found = ask(grpo())
-    assert found.keys() == BATCH.keys()
-    for group in "abcd":
-        assert sum(a for i, a in found.items() if i[0] == group) == pytest.approx(0.0, abs=1e-9)
+@pytest.mark.parametrize("name", ADVANTAGES)
+def test_every_row_has_one_answer_as_long_as_its_response_and_no_rows_have_none(name):
+    batch = random_batch(12, seed=0)
+    found = answer(name, batch)
+    lengths = dict(zip(batch["experience_id"].to_pylist(), map(len, batch["action_mask"].to_pylist()), strict=True))
+    assert found.keys() == (lengths.keys() if name != "raft" else found.keys())
+    assert all(len(value) == lengths[id_] for id_, value in found.items() if isinstance(value, list))
+    assert answer(name, batch.slice(0, 0)) == {}
 
 
-def test_epsilon_damps():
-    """d with epsilon 1: (r - 1) / (1 + 1)."""
-    assert [ask(grpo(epsilon=1))[i] for i in ("d0", "d1", "d2")] == pytest.approx([-0.5, 0.0, 0.5])
+@settings(max_examples=10, deadline=None)
+@given(st.permutations(range(12)), st.sampled_from(sorted(ADVANTAGES)), st.integers(0, 99))
+def test_the_order_of_the_rows_changes_nothing(order, name, seed):
+    batch = random_batch(12, seed)
+    straight, shuffled = answer(name, batch), answer(name, batch.take(pa.array(order)))
+    assert straight.keys() == shuffled.keys()
+    for id_, value in straight.items():
+        assert np.allclose(value, shuffled[id_], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("epsilon", [0, 0.0, -1e-6, float("nan"), float("inf"), "1e-6"])
-def test_an_epsilon_that_could_divide_by_zero_is_refused(epsilon):
-    with pytest.raises(ConfigError, match=r"advantage_fn_args\.epsilon"):
-        grpo(epsilon=epsilon)
+@pytest.mark.parametrize(("name", "column"), [
+    (name, column) for name in ADVANTAGES for column in NEEDS[name]])
+def test_a_column_that_is_absent_or_null_is_named_with_the_stage_that_makes_it(name, column):
+    batch = random_batch(8, seed=1)
+    place = batch.column_names.index(column)
+    holes = pa.array([None, *batch[column].to_pylist()[1:]], batch[column].type)
+    with pytest.raises(DataError, match=f"'{column}', which this batch does not have; it is made by .* the stage rft"):
+        answer(name, batch.drop_columns(column))
+    with pytest.raises(DataError, match=f"'{column}', which is null in 1 of 8 rows"):
+        answer(name, batch.set_column(place, column, holes))
 
 
-def test_reinforce_is_the_reward():
-    assert ask(reinforce()) == {i: r for i, (_, r) in BATCH.items()}
-
-
-def test_every_function_of_the_table_answers_with_its_defaults():
-    for function in ADVANTAGES.values():
-        assert ask(function(**arguments(function, {}, "x"))).keys() == BATCH.keys()
-
-
-# -------------------------------------------------------------------------------------------------------- arguments
-
-
-def function(first, second=2, third="x"):
-    """Has two arguments with defaults."""
-
-
-def test_given_arguments_go_over_the_defaults_key_by_key():
-    assert arguments(function, {"third": "y"}, "key") == {"second": 2, "third": "y"}
-
-
-@pytest.mark.parametrize("name", ["secnd", "first"])  # first has no default: it is not the user's to give
-def test_an_unknown_argument_is_answered_with_those_there_are(name):
-    with pytest.raises(ConfigError, match=rf"some\.key: 'function' has no argument '{name}'.*It has: second, third"):
-        arguments(function, {name: 1}, "some.key")
-
-
-def test_a_function_without_arguments_says_so():
-    with pytest.raises(ConfigError, match="It has: none"):
-        arguments(reinforce, {"epsilon": 1}, "algorithm.advantage_fn_args")
+@pytest.mark.parametrize("name", [name for name in ADVANTAGES if "reward" in NEEDS[name]])
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
+def test_a_reward_that_is_no_number_is_refused_with_its_row(name, reward):
+    batch = random_batch(8, seed=1)
+    rewards = pa.array([*batch["reward"].to_pylist()[:-1], reward])
+    batch = batch.set_column(batch.column_names.index("reward"), "reward", rewards)
+    with pytest.raises(DataError, match=r"'reward' is (nan|inf|-inf) in row e7, .*must have a status that is not ok"):
+        answer(name, batch)

@@ -1,86 +1,183 @@
-"""Policy losses, token by token, against numbers worked out by hand and against finite differences."""
+"""What holds of every policy loss: shapes, gradients by finite differences, no dependence on how the batch is cut."""
 
 import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from operators.loss import POLICY_LOSSES, ppo, sft
+from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
+from operators.arguments import arguments, needed_columns
+from operators.loss import AVERAGED_BY_KIND, NATURAL_AGGREGATION, PAIRED, POLICY_LOSSES
+from pipeline.config import POLICY_LOSSES as NAMES
 
-
-def one(ratio: float, advantage: float, **arguments) -> tuple[float, float, float]:
-    """(loss, clip_fraction, kl) of one token whose probability went from 1/10 to ratio / 10."""
-    old = torch.tensor([math.log(0.1)], dtype=torch.float64)
-    loss, statistics = ppo(old + math.log(ratio), old, torch.tensor([advantage], dtype=torch.float64), **arguments)
-    return loss.item(), statistics["clip_fraction"].item(), statistics["kl"].item()
-
-
-@pytest.mark.parametrize(("ratio", "advantage", "loss", "clipped"), [
-    (1.0, 2.0, -2.0, 0.0),
-    (1.1, 1.0, -1.1, 0.0),
-    (1.5, 1.0, -1.2, 1.0),   # max(-1.5, -1.2): a better token may gain no more
-    (0.5, 1.0, -0.5, 0.0),   # max(-0.5, -0.8): on its way back it is not held
-    (0.5, -1.0, 0.8, 1.0),   # max(0.5, 0.8): a worse token may lose no more
-    (1.5, -1.0, 1.5, 0.0),   # max(1.5, 1.2)
-    (5.0, -1.0, 3.0, 0.0),   # dual clip: max(5, 1.2) = 5, at most 3
-    (5.0, -2.0, 6.0, 0.0),
-    (5.0, 1.0, -1.2, 1.0),   # no dual clip where the advantage is positive
-    (2.0, 0.0, 0.0, 0.0),
-])
-def test_ppo_clips_both_sides(ratio, advantage, loss, clipped):
-    assert one(ratio, advantage)[:2] == pytest.approx((loss, clipped))
+# beside the defaults: what switches a branch on
+VARIANTS = [(name, {}) for name in POLICY_LOSSES] + [
+    ("cispo", {"enable_mask_clip": True}), ("dpo", {"label_smoothing": 0.2}), ("kto", {"reference_point": 0.3}),
+    ("decoupled_ppo", {"behave_weight_cap": 1.1}), ("mix_chord", {"enable_phi_function": False}),
+    ("ppo", {"enable_sequence_masking": True}), ("ppo", {"fallback_to_policy_gradient": True}),
+    ("sft_phi", {"cutoff_prob": 0.5}), ("topr", {"level": "token"}),
+    *[("rec", {"clip_mode": mode}) for mode in ("two-side", "one-side", "ring", "gspo-one-side")],
+    *[("rec", {"weight": weight}) for weight in ("importance_sampling", "gspo_importance_sampling", "advantage")],
+    *[("rec", {"regularizer": kind, "regularizer_coef": 0.5}) for kind in ("k2", "forward-kl")],
+]
 
 
-def test_ppo_clips_higher_above_than_below():
-    assert one(1.25, 1.0, clip_range_high=0.28)[:2] == pytest.approx((-1.25, 0.0))
-    assert one(1.30, 1.0, clip_range_high=0.28)[:2] == pytest.approx((-1.28, 1.0))
-    assert one(0.75, -1.0, clip_range_high=0.28)[:2] == pytest.approx((0.8, 1.0))
+def batch(lengths, seed, spread=0.5):
+    """Columns of float64 for rows of `lengths` tokens; every second row is an expert's."""
+    source = torch.Generator().manual_seed(seed)
+    rows = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    count = len(rows)
+
+    def normal():
+        return torch.randn(count, generator=source, dtype=torch.float64)
+
+    logprobs = -1.5 + normal()
+    return {"logprobs": logprobs, "rows": rows, "old_logprobs": logprobs + spread * normal(),
+            "prox_logprobs": logprobs + spread * normal(), "ref_logprobs": logprobs + spread * normal(),
+            "advantages": torch.randn(len(lengths), generator=source, dtype=torch.float64)[rows],
+            "is_expert": rows % 2 == 1, "step": torch.tensor(3), "entropy": normal().abs()}
 
 
-def test_kl_is_the_k3_estimate():
-    """ratio 2: 2 - 1 - ln 2 = 0.306853; ratio 1: 0; never negative."""
-    assert one(2.0, 1.0)[2] == pytest.approx(0.306853, abs=1e-6)
-    assert one(1.0, 1.0)[2] == 0.0
-    assert one(0.5, 1.0)[2] == pytest.approx(0.193147, abs=1e-6)
+def call(name, columns, extra=None):
+    function = POLICY_LOSSES[name]
+    bound = arguments(function, extra or {}, "x")
+    return function(**{column: columns[column] for column in needed_columns(function)}, **bound)
 
 
-@pytest.mark.parametrize(("advantage", "loss"), [(1.0, -1.2), (-1.0, 3.0)])
-def test_an_impossible_token_does_not_overflow(advantage, loss):
-    new, old = torch.tensor([0.0], requires_grad=True), torch.tensor([-1000.0])
-    value, statistics = ppo(new, old, torch.tensor([advantage]))
-    value.sum().backward()
-    assert value.item() == pytest.approx(loss)
-    assert all(torch.isfinite(x).all() for x in (new.grad, *statistics.values()))
+def total(name, columns, extra=None, counted=None):
+    """The loss of the batch as the learner forms it. counted: token weights of a larger batch that this is part of."""
+    loss, _ = call(name, columns, extra)
+    return (loss * (weights(name, columns) if counted is None else counted)).sum()
 
 
-def test_the_gradient_is_that_of_finite_differences():
-    """Central differences in float64, away from the kinks; at ratio 1 it is -A (policy gradient)."""
-    ratios = torch.tensor([1.0, 1.1, 1.5, 0.5, 0.5, 1.5, 5.0, 2.5], dtype=torch.float64)
-    advantages = torch.tensor([1.0, -2.0, 1.0, 1.0, -1.0, -1.0, -1.0, -0.5], dtype=torch.float64)
-    old = torch.full_like(ratios, -1.5)
-    new = (old + ratios.log()).requires_grad_()
-    ppo(new, old, advantages)[0].sum().backward()
-    step = 1e-6
-    differences = (ppo(new + step, old, advantages)[0] - ppo(new - step, old, advantages)[0]) / (2 * step)
-    torch.testing.assert_close(new.grad, differences.detach(), atol=1e-8, rtol=1e-6)
-    # by hand: -A ratio where it is not clipped, 0 where it is
-    torch.testing.assert_close(new.grad, torch.tensor([-1.0, 2.2, 0.0, -0.5, 0.0, 1.5, 0.0, 1.25], dtype=torch.float64))
+def weights(name, columns):
+    lengths = torch.bincount(columns["rows"])
+    mode = NATURAL_AGGREGATION.get(name, "token-mean")
+    kinds = [bool(columns["is_expert"][columns["rows"] == row][0]) for row in range(len(lengths))]
+    made = (token_weights_by_kind(mode, lengths, kinds) if name in AVERAGED_BY_KIND else token_weights(mode, lengths))
+    return torch.from_numpy(made)[columns["rows"]]
 
 
-def test_statistics_carry_no_gradient():
-    new = torch.tensor([-1.0], requires_grad=True)
-    _, statistics = ppo(new, torch.tensor([-2.0]), torch.tensor([1.0]))
-    assert not any(value.requires_grad for value in statistics.values())
+def test_the_names_that_are_checked_early_are_those_that_there_are():
+    assert set(NAMES) == set(POLICY_LOSSES)
+    assert set(NATURAL_AGGREGATION) <= set(POLICY_LOSSES)
+    assert set(NATURAL_AGGREGATION.values()) <= set(AGGREGATIONS)
+    assert {*PAIRED, *AVERAGED_BY_KIND} <= set(POLICY_LOSSES)
 
 
-def test_sft_is_the_negative_log_likelihood():
-    loss, statistics = sft(torch.tensor([-0.5, -2.0]))
-    assert loss.tolist() == [0.5, 2.0]
-    assert statistics == {}
+@pytest.mark.parametrize(("name", "extra"), VARIANTS)
+def test_a_loss_and_its_statistics_are_one_number_a_token_and_only_the_loss_has_a_gradient(name, extra):
+    columns = batch([2, 3, 1, 4], seed=0)
+    columns["logprobs"].requires_grad_()
+    loss, statistics = call(name, columns, extra)
+    assert loss.shape == (10,)
+    assert loss.requires_grad
+    assert all(value.shape == (10,) and not value.requires_grad for value in statistics.values())
 
 
-def test_every_loss_keeps_the_shape_of_its_tokens():
-    for function in POLICY_LOSSES.values():
-        loss, statistics = function(torch.zeros(5), torch.zeros(5), torch.ones(5))
-        assert loss.shape == (5,)
-        assert all(value.shape == (5,) for value in statistics.values())
+@pytest.mark.parametrize(("name", "extra"), VARIANTS)
+def test_the_gradient_is_that_of_finite_differences(name, extra, monkeypatch):
+    """Central differences in float64. What a loss takes as constant (`detach`) is held at its value: the first call
+    records what each detach returned, the others replay it.
+    """
+    columns = batch([2, 3, 1, 4], seed=1)
+    held, calls = [], iter(())
+    real = torch.Tensor.detach
+
+    def detach(tensor):
+        position = next(calls)
+        if position == len(held):
+            held.append(real(tensor).clone())
+        return held[position]
+
+    def value(logprobs):
+        nonlocal calls
+        calls = iter(range(10**6))
+        return total(name, columns | {"logprobs": logprobs}, extra)
+
+    monkeypatch.setattr(torch.Tensor, "detach", detach)
+    new = columns["logprobs"].clone().requires_grad_()
+    (found,) = torch.autograd.grad(value(new), new)
+    step, expected = 1e-6, []
+    for token in range(len(new)):
+        shift = torch.zeros_like(found)
+        shift[token] = step
+        expected.append((value(real(new) + shift) - value(real(new) - shift)) / (2 * step))
+    torch.testing.assert_close(found, torch.stack(expected), atol=1e-8, rtol=1e-6)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=4, max_size=8).filter(lambda n: len(n) % 2 == 0), st.data(),
+       st.integers(0, 99))
+def test_neither_the_cut_into_micro_batches_nor_the_order_of_rows_changes_a_loss(lengths, data, seed):
+    """Whole pairs of rows, shuffled and cut in two; loss and gradient of the parts add up to those of the whole."""
+    pairs = data.draw(st.permutations(range(len(lengths) // 2)))
+    cut = data.draw(st.integers(1, len(pairs)))
+    for name, extra in VARIANTS:
+        whole = batch(lengths, seed)
+        whole["logprobs"].requires_grad_()
+        every = weights(name, whole)
+        one = total(name, whole, extra, every)
+        (gradient,) = torch.autograd.grad(one, whole["logprobs"])
+        parts = []
+        for chosen in (pairs[:cut], pairs[cut:]):
+            order = [2 * pair + half for pair in chosen for half in (0, 1)]
+            tokens = torch.cat([torch.nonzero(whole["rows"] == row).flatten() for row in order] or
+                               [torch.zeros(0, dtype=torch.int64)])
+            part = {key: column if column.dim() == 0 else column[tokens] for key, column in whole.items()}
+            part["rows"] = torch.tensor([order.index(row) for row in part["rows"].tolist()], dtype=torch.int64)
+            parts.append(total(name, part, extra, every[tokens]))
+        (pieces,) = torch.autograd.grad(sum(parts), whole["logprobs"])
+        torch.testing.assert_close(sum(parts), one, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(pieces, gradient, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("far", [1000.0, -1000.0, 88.0, -88.0])
+@pytest.mark.parametrize(("name", "extra"), VARIANTS)
+def test_a_token_that_became_impossible_or_was_does_not_overflow(name, extra, far, dtype):
+    columns = {key: value.to(dtype) if value.is_floating_point() else value
+               for key, value in batch([2, 3, 1, 4], seed=2).items()}
+    other = {"old_logprobs", "prox_logprobs", "ref_logprobs"}
+    columns = {key: value - far if key in other else value for key, value in columns.items()}
+    columns["logprobs"].requires_grad_()
+    loss, statistics = call(name, columns, extra)
+    loss.sum().backward()
+    assert all(torch.isfinite(x).all() for x in (loss, columns["logprobs"].grad, *statistics.values()))
+
+
+@pytest.mark.parametrize(("name", "extra"), [v for v in VARIANTS if v[0] not in ("mix", "mix_chord")
+                                             and "advantages" in needed_columns(POLICY_LOSSES[v[0]])])
+def test_where_nothing_has_changed_the_gradient_is_the_policy_gradient(name, extra):
+    """At ratio 1 each of these losses pushes log pi with -A, up to a constant that the loss is known for."""
+    columns = batch([2, 3, 1, 4], seed=3, spread=0.0)
+    columns["logprobs"].requires_grad_()
+    loss, _ = call(name, columns, extra)
+    (found,) = torch.autograd.grad((loss * weights(name, columns)).sum(), columns["logprobs"])
+    factor = {"opmd": 0.5}.get(name, 1.0)
+    expected = -columns["advantages"] * weights(name, columns) * factor
+    if extra.get("weight") == "advantage":
+        expected = expected * columns["advantages"].exp()
+    if extra.get("regularizer") == "forward-kl":
+        expected = expected - 0.5 * weights(name, columns)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(set(POLICY_LOSSES) - set(PAIRED)))
+def test_a_micro_batch_without_tokens_is_zero(name):
+    empty = {key: column[:0] if column.dim() else column for key, column in batch([1], seed=0).items()}
+    loss, _ = call(name, empty)
+    assert loss.sum() == 0
+
+
+def test_pairs_that_were_split_are_our_mistake():
+    columns = batch([2, 1, 3], seed=0)
+    for name in PAIRED:
+        with pytest.raises(AssertionError, match="a pair was split"):
+            call(name, columns)
+
+
+def test_overflow_bounds_are_outside_every_trust_region():
+    assert math.exp(20) * 1e20 < torch.finfo(torch.float32).max

@@ -105,6 +105,24 @@ def test_a_model_is_found_in_the_directory_or_in_what_a_stage_made(tmp_path):
     assert checkpoints.model_directory(tmp_path / "model") == tmp_path / "model"
 
 
+def test_the_step_of_a_model_is_that_of_the_stage_that_trained_it(tmp_path):
+    """A model of the user's has none, whatever lies beside it."""
+    files.write_json(tmp_path / "manifest.json", {"steps": 400})
+    assert checkpoints.trained_steps(tmp_path) == 0
+    files.write_json(tmp_path / "stage.json", {})
+    assert checkpoints.trained_steps(tmp_path) == 400
+
+
+def test_the_hash_of_a_model_is_that_of_its_weight_file_or_of_all_of_them(tmp_path):
+    with pytest.raises(ModelError, match="holds no weights"):
+        checkpoints.weights_hash(tmp_path)
+    (tmp_path / "model-1.safetensors").write_text("a")
+    one = files.hash_text("a")
+    assert checkpoints.weights_hash(tmp_path) == one
+    (tmp_path / "model-2.safetensors").write_text("b")
+    assert checkpoints.weights_hash(tmp_path) == files.hash_json([one, files.hash_text("b")])
+
+
 # ---------------------------------------------------------------------------------------------------------- rewind
 
 
@@ -145,6 +163,25 @@ def test_rewinding_goes_back_to_the_last_checkpoint_and_keeps_what_it_can(tmp_pa
     six = [1, 2, 3, 4, 5, 6]
     assert present(tmp_path) == {"experience": six, "rollouts": six, "trained": [1, 2, 3, 4], "steps": [1, 2, 3, 4]}
     assert names(tmp_path / "weights") == ["version=000004"]
+
+
+def test_a_stage_that_begins_anew_keeps_nothing_but_its_logs(tmp_path):
+    cut_off(tmp_path)
+    checkpoint(tmp_path, 2)
+    tables.write(tables.step_file(tmp_path, "scores", 2), records.Score, [])
+    for name in ("stage.json", "trainer.log"):
+        (tmp_path / name).touch()
+    checkpoints.begin_anew(tmp_path)
+    assert names(tmp_path) == ["stage.json", "trainer.log"]
+
+
+def test_rewinding_keeps_evaluations_of_weights_that_it_keeps(tmp_path):
+    for version in (2, 4):
+        for table in ("samples", "scores"):
+            tables.write(tables.step_file(tmp_path, table, version), records.TABLES[table], [])
+    checkpoint(tmp_path, 3)
+    checkpoints.rewind(tmp_path)
+    assert [tables.steps_present(tmp_path, table) for table in ("samples", "scores")] == [[2], [2]]
 
 
 def test_rewinding_without_a_checkpoint_keeps_what_the_first_model_made(tmp_path):

@@ -61,7 +61,8 @@ def test_a_target_after_the_dashes_is_a_target(extra, home, monkeypatch, tmp_pat
 def test_words_after_the_dashes_go_to_snakemake(monkeypatch, tmp_path):
     assert cli.split_at_dashes(["run", "a=1", "--", "-n", "--", "x"]) == (["run", "a=1"], ["-n", "--", "x"])
     monkeypatch.chdir(invoke.HOME)
-    assert invoke.snakemake_command([], ["-n"]) == [sys.executable, "-m", "snakemake", "--cores", "all", "-n"]
+    assert invoke.snakemake_command([], ["-n"]) == [
+        sys.executable, "-m", "snakemake", "--cores", "all", "--keep-going", "-n"]
     monkeypatch.chdir(tmp_path)
     elsewhere = invoke.snakemake_command(["seed=2"], [])
     assert elsewhere[3:7] == ["--snakefile", str(invoke.HOME / "Snakefile"), "--directory", str(tmp_path)]
@@ -89,7 +90,7 @@ def plan(run, monkeypatch):
     made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0,
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
-    monkeypatch.setattr(launch, "make_checked_plan", lambda overrides: made)
+    monkeypatch.setattr(launch, "make_checked_plan", lambda overrides, plan_of=None: made)
     return made
 
 
@@ -166,7 +167,7 @@ def test_snakemake_itself_is_interrupted_as_usual(listening):
 
 
 def test_an_interrupt_elsewhere_is_130_without_a_traceback(listening, plan, monkeypatch):
-    monkeypatch.setattr(launch, "make_checked_plan", lambda overrides: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(launch, "make_checked_plan", lambda *_: signal.raise_signal(signal.SIGINT))
     assert cli.main(["run"]) == 130
 
 
@@ -253,7 +254,7 @@ def test_a_mistake_in_sql_lists_the_views_and_their_columns(run, capsys):
     code, shown = sql(run, capsys, "SELECT nothing FROM scores")
     assert code == 2
     assert '"nothing" not found' in shown.err
-    assert "  scores: run, stage, model, taskset, metric, value" in shown.err
+    assert "  scores: run, stage, model, step, taskset, metric, value" in shown.err
 
 
 @pytest.mark.parametrize("question", ["", "  ", ";", "-- nothing"])
@@ -302,9 +303,8 @@ def test_config_show_says_what_follows_from_the_settings(capsys):
     assert cli.main(["config", "show", "buffer.batch_size=6", "algorithm.repeat_times=4", "buffer.train_batch_size=48",
                      "buffer.total_steps=10"]) == 0
     out = capsys.readouterr().out
-    assert "#   rft: explorer step = 6 tasks x 4 rollouts = 24 experiences" in out
-    assert "#   rft: trainer step = 48 experiences" in out
-    assert "#   rft: 10 trainer steps need 20 explorer steps" in out
+    assert "#   rft: explorer: 20 steps; each 6 tasks x 4 rollouts = 24 experiences; 480 experiences in all" in out
+    assert "#   rft: trainer: 10 optimizer steps; each of 48 experiences, at most 1,728 tokens" in out
     import yaml
 
     assert yaml.safe_load(out)["buffer"]["batch_size"] == 6
@@ -314,6 +314,8 @@ def test_config_explain_a_setting(capsys):
     assert cli.main(["config", "explain", "algorithm.optimizer.lr", "algorithm.optimizer.lr=0.5"]) == 0
     lines = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
     assert {"type float", "bounds >= 0", "default 1e-06", "value now 0.5", "in stage sft 0.001"} <= lines
+    assert {"comes from the command line: algorithm.optimizer.lr=0.5",
+            "comes from the stage's own entry (conf/recipe/countdown.yaml)"} <= lines
 
 
 def test_the_page_of_settings_is_what_the_settings_say(capsys):

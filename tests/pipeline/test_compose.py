@@ -126,7 +126,7 @@ def test_several_unknown_keys_come_at_once():
 @pytest.mark.parametrize(("key", "value", "bound"), [
     ("model.top_p", 1.5, "model.top_p=1.5: needed at most 1"), ("cluster.node_num", 2, "needed at most 1"),
     ("algorithm.repeat_times", 0, "algorithm.repeat_times=0: needed at least 1"),
-    ("algorithm.algorithm_type", "grop", "needed one of grpo, sft. Did you mean 'grpo'?"),
+    ("algorithm.algorithm_type", "grop", "Did you mean 'grpo'?"),
     ("algorithm.advantage_fn", "gpro", "Did you mean 'grpo'?"), ("algorithm.policy_loss_fn", "pppo", "'ppo'?"),
     ("buffer.explorer_input.default_reward_fn_type", "contdown_reward", "Did you mean 'countdown_reward'?"),
     ("buffer.explorer_input.default_workflow_type", "simpel", "or package.module:function of your own"),
@@ -185,11 +185,17 @@ EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
     ("data_processor.task_pipeline.inputs", ["a.jsonl"], "generator and inputs exclude each other"),
     ("name", "a b", "name='a b'"), ("project", "..", "project='..'"), ("checkpoint_root_dir", "/x{y}", "braces"),
     ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}], "are named a, a: scores"),
+    ("explorer.env_vars.A-B", "x", "explorer.env_vars.A-B: needed the name of an environment variable"),
+    ("explorer.env_vars.DEBUG", True, "explorer.env_vars.DEBUG=True: needed a text or a number"),
+    ("explorer.env_vars.PYTHONPATH", "x", "is set by the stage itself"),
+    ("explorer.env_vars.OPENAI_API_KEY", "sk-1", "explorer.env_vars.OPENAI_API_KEY: a secret does not go into"),
+    ("explorer.eval_interval", 10, "explorer.eval_interval=10: there is nothing to evaluate on"),
     ("monitor.monitor_args.api_key", "hush", "monitor.monitor_args.api_key: a secret does not go into"),
     ("algorithm.policy_loss_fn_args.my_password", "hush", "environment"),
 ])
 def test_rules_between_settings(key, value, words):
-    (problem,) = check(changed({key: value}))
+    without = {"buffer.explorer_input.eval_tasksets": []} if key == "explorer.eval_interval" else {}
+    (problem,) = check(changed({key: value, **without}))
     assert words in problem
 
 
@@ -358,7 +364,6 @@ def test_a_reward_model_is_asked_by_name_or_alone(values):
 
 @pytest.mark.parametrize(("values", "problem"), [
     (judged(), "taskset: the reward function reward_model asks a model of explorer.auxiliary_models, which is empty"),
-    (judged({}, function="countdown_reward"), "explorer.auxiliary_models: nothing asks them"),
     (judged({"name": "a"}, {"name": "b"}), "reward_fn_args.model: explorer.auxiliary_models has 2; needed the name"),
     (judged({"name": "judge"}, reward_fn_args={"model": "jugde"}), "has that name. Did you mean 'judge'?"),
     (judged({"name": "a"}, {"name": "a"}, reward_fn_args={"model": "a"}), "are named a, a: needed names that differ"),
@@ -370,3 +375,10 @@ def test_a_reward_model_is_asked_by_name_or_alone(values):
      "eval_tasksets.0: format_reward and reward_model do not say what is solved. Name a function with a component")])
 def test_a_reward_that_could_not_be_given_is_told_before_anything_runs(values, problem):
     assert problem in "\n".join(check(changed(values)))
+
+
+def test_models_that_no_stage_asks_are_refused_and_one_stage_is_enough():
+    judge = "explorer.auxiliary_models=[{model_path: judge}]"
+    assert "explorer.auxiliary_models: nothing asks them. Name reward_model among" in refused(judge)
+    asked = [judge, f"stages.rft.{SOURCE}.taskset.default_reward_fn_type=[countdown_reward,reward_model]"]
+    assert compose(asked)["explorer"]["auxiliary_models"][0]["model_path"] == "judge"

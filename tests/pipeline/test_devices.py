@@ -1,71 +1,75 @@
-"""How the processes of a stage share a machine."""
-
-from types import SimpleNamespace
+"""Which GPUs a run may count on."""
 
 import pytest
 
 from pipeline import devices
-from pipeline.devices import deal_cores, share_cores, share_gpus, visible_gpus
-from pipeline.errors import ConfigError
-
-EIGHT = list("abcdefgh")
+from pipeline.devices import Gpus, needed_gpus, planned_gpus, visible_gpus
 
 
-def settings(mode="both", engines=1, each=1, auxiliary=(), at_most=None):
-    """each: GPUs of an engine. auxiliary: engine_num of every auxiliary model."""
-    return SimpleNamespace(
-        mode=mode, cluster=SimpleNamespace(gpu_per_node=at_most), explorer=SimpleNamespace(
-            rollout_model=SimpleNamespace(engine_num=engines, tensor_parallel_size=each),
-            auxiliary_models=[SimpleNamespace(engine_num=n, model_path="judge") for n in auxiliary]))
+def cluster(per_node=None, gib=None, nodes=1):
+    return {"node_num": nodes, "gpu_per_node": per_node, "gpu_memory_gib": gib}
 
 
-@pytest.mark.parametrize(("given", "ranks", "expected"), [
-    (settings(), 1, ("b", "a")), (settings(each=2), 2, ("cd", "ab")),
-    (settings(engines=3, each=2), 2, ("cdefgh", "ab")),
-    (settings(engines=2, auxiliary=[2]), 4, ("efgh", "abcd")),  # the PPO example of the guide: 2 + 2 + 4
-    (settings("colocate"), 2, ("a", "ab")), (settings("colocate", engines=4), 2, ("abcd", "ab")),
-    (settings("colocate", engines=2, auxiliary=[1, 2]), 1, ("abc", "a")),
-    (settings(engines=2, auxiliary=[1]), 0, ("abc", ""))])  # an evaluation
-def test_side_by_side_no_gpu_has_two_owners_and_colocated_they_share(given, ranks, expected):
-    assert share_gpus(EIGHT, given, ranks) == tuple(map(list, expected))
+@pytest.fixture
+def machine(monkeypatch):
+    """machine("0,1", 80.0): a machine that shows these GPUs, of that memory."""
 
+    def make(named: str, gib: float | None = None) -> None:
+        monkeypatch.setattr(devices, "torch_has_cuda", lambda: True)
+        monkeypatch.setattr(devices, "_smallest_memory", lambda: gib)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
 
-def test_too_few_gpus_are_counted_before_anything_starts():
-    needed = r"mode=both needs 9 GPUs \(2 x 2 for .*, 1 for explorer.auxiliary_models \(judge\), 4 for trainer.ranks\)"
-    with pytest.raises(ConfigError, match=needed + ", found 8. Set mode=colocate"):
-        share_gpus(EIGHT, settings(engines=2, each=2, auxiliary=[1]), 4)
-    with pytest.raises(ConfigError, match=r"mode=colocate needs 2 GPUs .*found 1\.$"):
-        share_gpus(["0"], settings("colocate", each=2), 1)
-
-
-def test_auxiliary_models_come_behind_the_engines_or_begin_with_them():
-    assert devices.first_auxiliary_gpu(settings(engines=2, each=2)) == 4
-    assert devices.first_auxiliary_gpu(settings("colocate", engines=2, each=2)) == 0
+    return make
 
 
 @pytest.mark.parametrize(("named", "at_most", "expected"), [
     ("2,5,GPU-7", None, ["2", "5", "GPU-7"]), ("2,5", 1, ["2"]), ("", None, []), ("0,1", 0, [])])
-def test_gpus_are_those_the_scheduler_gave(monkeypatch, named, at_most, expected):
-    monkeypatch.setattr(devices, "torch_has_cuda", lambda: True)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    assert visible_gpus(settings(at_most=at_most)) == expected
+def test_gpus_are_those_the_scheduler_gave(machine, named, at_most, expected):
+    machine(named)
+    assert visible_gpus(at_most) == expected
 
 
 def test_a_cpu_build_of_torch_has_no_gpu_whatever_the_machine_has(monkeypatch):
     monkeypatch.setattr(devices, "torch_has_cuda", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert visible_gpus(settings()) == []
+    assert visible_gpus(None) == []
 
 
-def test_cores_are_split_when_both_compute_at_once():
-    assert share_cores([0, 1, 2], overlap=True, gpu=False, engines=1) == ([0], [1, 2])
-    assert share_cores([0, 1, 2], overlap=True, gpu=False, engines=2) == ([0, 1], [2])
-    assert share_cores([0, 1, 2], overlap=True, gpu=False, engines=4) == ([0, 1], [2])  # one is the trainer's
-    assert share_cores([0, 1, 2], overlap=False, gpu=False, engines=2) == ([0, 1, 2], [0, 1, 2])
-    assert share_cores([0], overlap=True, gpu=False, engines=1) == ([0], [0])
+@pytest.mark.parametrize(("named", "given", "expected"), [
+    ("", cluster(), Gpus(0, None, False)),  # a CPU run
+    ("0,1", cluster(), Gpus(2, 80.0, False)),
+    ("0,1", cluster(gib=40.0), Gpus(2, 40.0, False)),
+    ("0,1", cluster(1), Gpus(1, 80.0, True)),
+    ("0,1", cluster(0), Gpus(0, None, True)),  # GPUs are there and not to be used
+    ("", cluster(8, nodes=2), Gpus(16, None, True)),  # planned for elsewhere
+    ("", cluster(8, 80.0), Gpus(8, 80.0, True)),
+    ("", cluster(gib=80.0), Gpus(None, 80.0, True)),
+])
+def test_what_is_declared_counts_before_what_is_visible(machine, named, given, expected):
+    machine(named, 80.0)
+    assert planned_gpus(given) == expected
 
 
-def test_engines_have_cores_of_their_own_as_long_as_there_are_enough():
-    assert deal_cores([0, 1], 2) == [[0], [1]]
-    assert deal_cores([3, 4, 5, 6, 7], 2) == [[3, 5, 7], [4, 6]]
-    assert deal_cores([3, 4], 3) == [[3], [4], [3]]
+def test_the_smallest_gpu_counts(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 81920\necho 40960\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert devices._smallest_memory() == 40.0
+    tool.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed'\nexit 9\n")
+    assert devices._smallest_memory() is None
+    tool.unlink()
+    assert devices._smallest_memory() is None
+
+
+def test_what_is_visible_here_says_nothing_about_another_machine(machine):
+    machine("0,1", 80.0)
+    assert planned_gpus(cluster(), here=False) == Gpus(None, None, True)
+    assert planned_gpus(cluster(8), here=False) == Gpus(8, None, True)
+    assert planned_gpus(cluster(0), here=False) == Gpus(0, None, True)
+
+
+@pytest.mark.parametrize(("mode", "ranks", "engine", "needed"), [
+    ("both", 4, 2, 6), ("colocate", 4, 2, 4), ("colocate", 1, 2, 2), ("both", 1, 1, 2)])
+def test_side_by_side_gpus_add_up_and_taking_turns_they_do_not(mode, ranks, engine, needed):
+    assert needed_gpus(mode, ranks, engine) == needed

@@ -71,6 +71,23 @@ def test_a_stage_waits_for_the_manifests_of_its_inputs(tmp_path):
     assert rft.manifest == os.path.join(tmp_path, "store", f"rft-{rft.identity}", "manifest.json")
 
 
+def test_what_the_first_stage_begins_with_is_evaluated_too(tmp_path):
+    """The default recipe begins with random weights and leaves it out."""
+    plan = planned(tmp_path, {"explorer.eval_on_startup": True})
+    (base,) = (s for s in plan.stages if s.name not in ALL)
+    assert (base.name, base.kind) == ("evaluate_base", "evaluate")
+    assert Path(base.inputs["model"]).name.startswith("model-")
+    assert identities(tmp_path, {"explorer.eval_on_startup": True, EVALS: []}).keys() == identities(
+        tmp_path, {EVALS: []}).keys()
+
+
+def test_what_an_rft_stage_watches_itself_by_does_not_make_another_of_it(tmp_path):
+    by_name = {s.name: s.config for s in planned(tmp_path).stages}
+    assert by_name["rft"]["buffer"]["explorer_input"]["eval_tasksets"][0]["name"] == "countdown_test"
+    assert "eval_tasksets" not in by_name["sft"]["buffer"]["explorer_input"]
+    assert re_run(tmp_path, {"explorer.eval_interval": 10}) == set()
+
+
 def test_without_evaluation_sets_there_is_no_evaluation(tmp_path):
     assert [s.name for s in planned(tmp_path, {EVALS: []}).stages] == [
         "tasks", "curate", "model", "sft", "rft", "report"]
@@ -148,6 +165,74 @@ def test_what_a_stage_waits_for_is_not_in_its_identity(tmp_path):
     assert of(["a", "b"]) == of("a") == of(["a"])
 
 
+# ------------------------------------------------------------------------------------------------------------- modes
+
+
+def kinds(root: Path, stages: list, values: dict | None = None) -> dict[str, str]:
+    return {s.name: s.kind for s in planned(root, {"stages": stages, **(values or {})}).stages}
+
+
+LOOK, LEARN = {"stage_name": "look", "mode": "explore"}, {"stage_name": "learn", "mode": "train"}
+
+
+def test_what_one_stage_explored_another_trains_on(tmp_path):
+    """look makes no model: learn begins with what look began with, and evaluations follow what is trained."""
+    found = reads(tmp_path, [{"stage_name": "sft", **SFT}, LOOK, LEARN])
+    assert found["look"] == {"tasks": "curate", "model": "sft"}
+    assert found["learn"] == {"experience": "look", "model": "sft"}
+    made = kinds(tmp_path, [{"stage_name": "sft", **SFT}, LOOK, LEARN])
+    assert [name for name, kind in made.items() if kind == "evaluate"] == ["evaluate_sft", "evaluate_learn"]
+    assert (made["look"], made["learn"]) == ("rollout", "offline")
+
+
+def test_a_stage_waits_for_one_that_only_explores(tmp_path):
+    found = reads(tmp_path, [LOOK, {"stage_name": "sft", **SFT}])
+    assert found["sft"] == {"tasks": "curate", "model": "model", "waits": "look"}
+
+
+def test_how_what_was_explored_is_trained_on_does_not_explore_anew(tmp_path):
+    def of(values):
+        return {s.name: s.identity for s in planned(tmp_path, {"stages": [LOOK, LEARN], **values}).stages}
+
+    before = of({})
+    after = of({"algorithm.optimizer.lr": 1e-5, "algorithm.policy_loss_fn_args": {"clip_range_low": 0.1}})
+    assert {name for name in before if before[name] != after[name]} == {"learn", "evaluate_learn", "report"}
+    seen = of({"buffer.batch_size": 32})
+    assert {name for name in before if before[name] != seen[name]} == {"look", "learn", "evaluate_learn", "report"}
+
+
+def test_a_bench_evaluates_what_stands_before_it(tmp_path):
+    """The last checkpoint of a stage is its model, which its evaluation has scored: only the others are new."""
+    two = [{"stage_name": "sft", **SFT}, {"stage_name": "rft"}, {"stage_name": "judge", "mode": "bench"}]
+    found = kinds(tmp_path, two)
+    assert {name: kind for name, kind in found.items() if name.startswith(("judge", "evaluate"))} == {
+        "evaluate_sft": "evaluate", "evaluate_rft": "evaluate", "judge_sft": "bench", "judge_rft": "bench"}
+    assert reads(tmp_path, two, {EVALS: planned(tmp_path).config["buffer"]["explorer_input"]["eval_tasksets"]})[
+        "judge_rft"] == {"tasks": "curate", "model": "rft"}
+
+
+def test_a_bench_with_an_evaluation_of_its_own_scores_the_models_too(tmp_path):
+    judge = {"stage_name": "judge", "mode": "bench", "model": {"temperature": 0.5}}
+    found = kinds(tmp_path, [{"stage_name": "rft"}, judge], {"explorer.eval_on_startup": True})
+    assert [name for name in found if name.startswith(("judge", "evaluate"))] == [
+        "evaluate_base", "evaluate_rft", "judge_base", "judge_rft", "judge_rft_last"]
+    latest = kinds(tmp_path, [{"stage_name": "rft"}, judge], {"explorer.bench_on_latest_checkpoint": True})
+    assert [name for name in latest if name.startswith("judge")] == ["judge_rft_last"]
+
+
+def test_a_run_that_only_evaluates_must_have_been_trained(tmp_path):
+    trained = planned(tmp_path)
+    with pytest.raises(ConfigError, match=r"mode=bench trains nothing, and not complete is: sft \(.*\), rft \(.*\)\."):
+        planned(tmp_path, {"mode": "bench"})
+    for stage in trained.stages:
+        if stage.name in ("sft", "rft"):
+            files.write_json(Path(stage.manifest), {})
+    plan = planned(tmp_path, {"mode": "bench"})
+    same = {s.name: s.identity for s in trained.stages if s.name != "report"}
+    assert {s.name: s.identity for s in plan.stages if s.name in same} == same
+    assert [s.name for s in plan.stages if s.name not in same] == ["bench_sft", "bench_rft", "report"]
+
+
 # -------------------------------------------------------------------------------------------------------- identities
 
 
@@ -164,6 +249,7 @@ def test_the_same_configuration_has_the_same_identities(tmp_path):
     ("algorithm.repeat_times", 4, {"rft", "evaluate_rft", "report"}),
     (f"{EVALS}.0.limit", 5, {"evaluate_sft", "evaluate_rft", "report"}),
     ("model.temperature", 0.9, AFTER_SFT),
+    ("explorer.env_vars.SANDBOX", "http://here", AFTER_SFT),
     ("model.init.num_hidden_layers", 2, {"model", "sft"} | AFTER_SFT),
     ("data_processor.task_pipeline.generator_args.tasks", 2600, ALL - {"model"}),
     ("seed", 2, ALL),
@@ -179,7 +265,7 @@ def test_what_only_says_how_re_runs_nothing(tmp_path):
         "trainer.ranks": 2, "trainer.zero_stage": 3, "trainer.max_token_len_per_gpu": 999, "trainer.save_interval": 7,
         "trainer.attention": "padded", "trainer.enable_gradient_checkpointing": True, "mode": "colocate",
         "explorer.rollout_model.gpu_memory_utilization": 0.5, "synchronizer.sync_timeout": 9.0, "log.level": "DEBUG",
-        "explorer.max_failed_ratio": 0.9,
+        "explorer.max_failed_ratio": 0.9, "continue_from_checkpoint": False,
     }) == set()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.process import open_log
 from pipeline.progress import Progress, duration, step_line, thousands
-from pipeline.records import Step
+from pipeline.records import Score, Step
 from tests.factories import row
 
 RFT = row(Step, step=12, loss=0.01234, grad_norm=0.5, reward=0.6, solve_rate=0.481, kl=3e-4, rollout_tokens=1700,
@@ -34,6 +34,12 @@ def test_a_step_line_holds_every_number_with_its_unit():
     assert step_line(RFT, 250, 145) == (
         "step 12/250  reward 0.600  solved 48.1%  loss 0.0123  KL 3.0e-04 nats  grad norm 0.500  "
         "rollout 8.5k tokens/s  training 30k tokens/s  0.61 s  2:25 left")
+
+
+def test_a_step_line_says_how_good_the_weights_last_were():
+    scores = [row(Score, taskset="test", metric=metric, step=10, value=0.38, low=0.35, high=0.41)
+              for metric in ("greedy_accuracy", "sampled_accuracy")]
+    assert "solved 48.1%  test 38% [35, 41] at step 10  loss" in step_line(RFT, evaluated=scores)
 
 
 def test_parts_that_took_no_part_are_left_out():

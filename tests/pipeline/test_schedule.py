@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.errors import ConfigError, DataError
-from pipeline.schedule import Schedule, rft_schedule, task_order, tasks_of_step
+from pipeline.schedule import Schedule, rft_schedule, rollout_schedule, task_order, tasks_of_step
 
 EVERY = [
     Schedule(rows, batch, interval, offset, total)
@@ -50,6 +50,34 @@ def test_four_mini_batches_a_rollout_as_in_verl():
     assert published(schedule) == [4, 8]
     assert [schedule.last_explorer_step(t) for t in range(1, 13)] == [1] * 4 + [2] * 4 + [3] * 4
     assert schedule.slots(6) == (40, 48)
+
+
+def evaluated(schedule: Schedule, interval: int) -> list[tuple[int, int]]:
+    """(explorer step, its weights version) of every evaluation on the way."""
+    return [(s, schedule.weights_version(s)) for s in range(1, schedule.explorer_steps + 1)
+            if schedule.evaluates(s, interval)]
+
+
+def test_weights_are_evaluated_once_when_they_reach_a_multiple():
+    """Versions 0 0 0 0 4 4 4 4 8 8. Every 4: 4 and 8. Every 6: 4 is below, 8 is the first beyond. Every 10: none."""
+    schedule = Schedule(8, 8, sync_interval=4, sync_offset=0, total_steps=10)
+    assert evaluated(schedule, 4) == evaluated(schedule, 1) == [(5, 4), (9, 8)]
+    assert evaluated(schedule, 6) == [(9, 8)]
+    assert evaluated(schedule, 10) == []
+    assert evaluated(Schedule(8, 8, 1, 0, 5), 2) == [(3, 2), (5, 4)]
+
+
+def test_an_explorer_alone_stays_with_the_weights_it_begins_with():
+    """10 tasks in steps of 4, three passes: 7 steps, two tasks left over."""
+    buffer = SimpleNamespace(batch_size=4, total_steps=None, total_epochs=3)
+    config = SimpleNamespace(buffer=buffer, algorithm=SimpleNamespace(repeat_times=2))
+    schedule = rollout_schedule(config, 10)
+    assert versions(schedule) == [0] * 7
+    assert published(schedule) == []
+    buffer.total_steps = 2
+    assert versions(rollout_schedule(config, 10)) == [0, 0]
+    with pytest.raises(DataError, match="no task to explore"):
+        rollout_schedule(config, 0)
 
 
 def test_sync_interval_four_with_equal_batches():

@@ -60,7 +60,8 @@ def test_every_number_of_a_step_is_tracked():
     from pipeline.metrics import STEP_METRICS
 
     named = {f.name for f in fields(Step)} - {"stage", "step"}
-    assert named - set(STEP_METRICS.values()) == {"rollout_tokens"}  # shown as tokens per second
+    assert named - set(STEP_METRICS.values()) == {
+        "rollout_tokens", "statistics"}  # shown as tokens per second, and each under its own name
 
 
 def test_scores_are_named_by_set_and_metric():

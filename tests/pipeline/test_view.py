@@ -5,8 +5,10 @@ import os
 
 import pytest
 
-from pipeline import view
+from pipeline import tables, view
 from pipeline.errors import DataError
+from pipeline.records import Rollout, Score
+from tests.factories import row
 from tests.fake_run import FakeRun
 
 
@@ -90,3 +92,33 @@ def test_one_model_is_no_before_and_after(tmp_path):
     run.sft()
     run.evaluate("sft", 0.5)
     assert "learnt" not in view.summary(view.open_view(run.view()))
+
+
+def test_what_was_learnt_compares_evaluations_of_one_kind():
+    """The base and rft were evaluated; a bench then asked rft again, another way: 0.9 is not compared with 0.2."""
+    found = [row(Score, model=model, taskset="test", metric="sampled_accuracy", value=value)
+             for model, value in (("base", 0.2), ("rft", 0.6), ("rft", 0.9))]
+    ((first, last),) = view.before_and_after(found)
+    assert (first.value, last.value) == (0.2, 0.6)
+
+
+def test_the_summary_tells_of_every_checkpoint_of_a_bench(tmp_path):
+    run = FakeRun(tmp_path).whole()
+    directory = run.stage("bench_rft", "bench", "curate", "rft")
+    for step in (1, 2):
+        tables.write(tables.step_file(directory, "scores", step), Score, [row(
+            Score, model="rft-1", step=step, taskset="test", metric="sampled_accuracy", value=step / 10, low=0.0,
+            high=0.5, tasks=4, runs=2)])
+    lines = view.summary(view.open_view(run.view())).splitlines()
+    assert lines[:2] == ["rft-1, step 1, on test: sampled accuracy 10% [0, 50], 4 tasks x 2",
+                         "rft-1, step 2, on test: sampled accuracy 20% [0, 50], 4 tasks x 2"]
+
+
+def test_how_far_a_stage_is_that_only_explores(tmp_path):
+    run = FakeRun(tmp_path, steps=4)
+    directory = run.stage("look", "rollout", complete=False)
+    tables.write(tables.step_file(directory, "rollouts", 3), Rollout, [row(
+        Rollout, step=3, rows=8, failed_rows=1, tokens=500, rollout_seconds=0.25, other_seconds=0.05)])
+    found = view.state(view.open_view(run.view()).stages[-1])
+    assert found.state == "partial, step 3 of 4"
+    assert found.latest == "explorer step 3/4  8 rows (1 failed)  rollout 2.0k tokens/s  0.30 s"

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from pipeline import files
-from pipeline.devices import cores
 from pipeline.errors import StageError
+from pipeline.shares import cores
 from stages import children
 from stages.children import Child, supervise
 

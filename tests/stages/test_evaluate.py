@@ -1,63 +1,12 @@
-"""Scores of an evaluation, worked out by hand, and the responses behind them."""
+"""The stage `evaluate`: a whole one, and which training step its model is said to come from."""
+
+import os
 
 import pytest
 
-from operators.statistics import wilson
 from pipeline import records, tables
-from pipeline.errors import DataError
 from stages import evaluate
-from stages.evaluate import read_tasks, sample, score
 from tests.factories import row
-from workflows.engine import open_engine
-from workflows.prompts import load_tokenizer
-from workflows.rewards import Rewards
-
-
-def samples(decoding: str, **solved: list[float | None]) -> list[records.Sample]:
-    return [row(records.Sample, task_id=task, decoding=decoding, run_index=run, accuracy=accuracy, taskset="test",
-                status="reward_failed" if accuracy is None else "ok")
-            for task, accuracies in solved.items() for run, accuracy in enumerate(accuracies)]
-
-
-def by_metric(scores: list[records.Score]) -> dict[str, records.Score]:
-    return {s.metric: s for s in scores}
-
-
-def test_greedy_accuracy_is_a_proportion_of_tasks():
-    (found,) = score(samples("greedy", a=[1.0], b=[0.0], c=[1.0], d=[None]))
-    assert (found.metric, found.value, found.tasks, found.runs, found.failed_rows) == ("greedy_accuracy", 0.5, 4, 1, 1)
-    assert (found.low, found.high) == wilson(2, 4)
-
-
-def test_sampled_accuracy_and_pass_at_k():
-    """a 2 of 4, b 0 of 4, c 4 of 4. Accuracy (1/2 + 0 + 1) / 3. pass@2: a 1 - C(2,2)/C(4,2) = 5/6; pass@4: a 1."""
-    scores = score(samples("sampled", a=[1.0, 0.0, 1.0, 0.0], b=[0.0] * 4, c=[1.0] * 4))
-    found = by_metric(scores)
-    assert list(found) == ["sampled_accuracy", "pass@2", "pass@4"]
-    assert found["sampled_accuracy"].value == pytest.approx(0.5)
-    assert found["pass@2"].value == pytest.approx((5 / 6 + 0 + 1) / 3)
-    assert found["pass@4"].value == pytest.approx(2 / 3)
-    assert all(s.low <= s.value <= s.high and (s.tasks, s.runs) == (3, 4) for s in scores)
-
-
-@pytest.mark.parametrize(("runs", "metrics"), [(1, 1), (2, 2), (3, 2), (7, 3), (8, 4)])
-def test_pass_at_powers_of_two_that_there_are_responses_for(runs, metrics):
-    assert len(score(samples("sampled", a=[1.0] * runs))) == metrics
-
-
-def test_a_failed_response_is_not_solved_and_a_part_of_one_neither():
-    (found,) = score(samples("sampled", a=[None], b=[0.9], c=[1.0]))
-    assert found.value == pytest.approx(1 / 3)
-    assert found.failed_rows == 1
-
-
-def test_a_reward_that_does_not_say_what_is_solved_has_no_scores():
-    style = [row(records.Sample, task_id="a", decoding="greedy", accuracy=None, status="ok", taskset="test")]
-    with pytest.raises(DataError, match=r"set 'test': its reward function returns no component `accuracy` \(task a\)"):
-        score(style)
-
-
-# ------------------------------------------------------------------------------------------------------ whole stage
 
 TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else "test", question=f"{i} 1 = {i + 1}",
              answer=f'{{"numbers": [{i}, 1], "target": {i + 1}}}') for i in range(5)]
@@ -76,7 +25,7 @@ def stage(tmp_path, tiny_model, context_of, tiny_settings):
 def test_a_whole_evaluation(stage):
     """3 of the 4 test tasks, each once greedily and four times sampled."""
     evaluate.work(stage)
-    found = tables.read(stage.directory / "samples.parquet", records.Sample).to_pylist()
+    found = tables.read(tables.step_file(stage.directory, "samples", 0), records.Sample).to_pylist()
     assert len(found) == 3 + 12
     assert {s["task_id"] for s in found} == {"t1", "t2", "t3"}
     assert {s["status"] for s in found} == {"ok"}
@@ -84,29 +33,14 @@ def test_a_whole_evaluation(stage):
     assert len({s["seed"] for s in sampled}) == 12
     assert [s["run_index"] for s in sampled] == [0, 1, 2, 3] * 3
     assert len({tuple(s["response_tokens"]) for s in sampled if s["task_id"] == "t1"}) == 4
-    scores = tables.read(stage.directory / "scores.parquet", records.Score).to_pylist()
+    scores = tables.read(tables.step_file(stage.directory, "scores", 0), records.Score).to_pylist()
     assert [s["metric"] for s in scores] == ["greedy_accuracy", "sampled_accuracy", "pass@2", "pass@4"]
+    assert {(s["model"], s["step"]) for s in scores} == {(stage.inputs["model"].name, 0)}
     assert set(stage.made) == {f"countdown_test/{s['metric']}" for s in scores}
 
 
-def test_the_seed_of_the_engine_decides_the_samples(stage):
-    model = stage.inputs["model"]
-    tokenizer = load_tokenizer(model)
-    engine = open_engine(model, stage.config, tokenizer.eos_token_id)
-    (taskset,) = stage.config.buffer.explorer_input.eval_tasksets
-    rewards = Rewards(stage.config).of(taskset)
-
-    def responses(decoding, seed):
-        stage.config.explorer.rollout_model.seed = seed
-        return [s.response_tokens for s in sample(stage, engine, tokenizer, taskset, rewards, decoding)]
-
-    assert responses("sampled", None) == responses("sampled", stage.config.seed)
-    assert responses("sampled", 99) != responses("sampled", None)
-    assert responses("greedy", 99) == responses("greedy", None)
-
-
-def test_a_set_without_tasks_is_named(stage):
-    (taskset,) = stage.config.buffer.explorer_input.eval_tasksets
-    taskset.split = "validation"
-    with pytest.raises(DataError, match=r"evaluation set 'countdown_test': .*tasks\.parquet has no task of split '"):
-        read_tasks(stage, taskset)
+def test_a_workflow_finds_the_variables_that_were_set_for_it(stage, monkeypatch):
+    monkeypatch.setenv("OURO_TEST_PORT", "none")
+    stage.config.explorer.env_vars = {"OURO_TEST_PORT": 8010}
+    evaluate.work(stage)
+    assert os.environ["OURO_TEST_PORT"] == "8010"

@@ -11,10 +11,10 @@ from pipeline.errors import StageError, SyncError
 from pipeline.plan import make_plan
 from pipeline.process import namespace
 from stages.explore import Explorer, Weights, explore, prompt_hash, prove
-from stages.learner import policy
 from tests.configs import TINY, overridden
 from tests.factories import row
 from tests.models import classifier
+from tests.stages.conftest import SMALL, TASKS, publish_model
 from workflows.runner import check_failures
 from workflows.scripted_engine import ScriptedEngine
 from workflows.single_turn import Trajectory
@@ -115,40 +115,6 @@ def test_prompts_over_the_limit_are_no_failures():
 
 
 # ------------------------------------------------------------------------------------------------------ whole steps
-
-LONG = "9" * 60  # over 40 prompt tokens
-TASKS = [row(records.Task, task_id=f"t{i}", row=i, split=split, question=question, answer=answer)
-         for i, (split, question, answer) in enumerate([
-             ("train", "1 2 = 3", '{"numbers": [1, 2], "target": 3}'), ("test", "held out", "{}"),
-             ("train", LONG, "{}"), ("train", "4 5 = 9", "no JSON at all")])]
-
-SMALL = ("buffer.batch_size=3", "algorithm.repeat_times=2", "buffer.total_steps=4", "explorer.max_failed_ratio=0.5",
-         "synchronizer.sync_offset=0", "synchronizer.sync_timeout=10")
-
-
-@pytest.fixture
-def stage(tmp_path, tiny_model, context_of):
-    """A context with three train tasks: one good, one too long, one whose truth is broken; version 0 published."""
-    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, TASKS)
-
-    def make(*overrides):
-        context = context_of(tmp_path / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate", model=tiny_model)
-        (tmp_path / "rft").mkdir(exist_ok=True)
-        return context
-
-    return make
-
-
-def publish_model(context, version):
-    """The tiny model's weights, proved by its own log-probs."""
-    explorer = Explorer(context)
-    probe = {"tokens": [5, 6, 7], "logprobs": explorer.engine.score([[5, 6, 7]])[0]}
-
-    model = explorer.engine.model
-    checkpoints.publish(
-        context.directory, version, lambda path: policy.export(dict(model.named_parameters()), model, path), probe)
-    return explorer
-
 
 def step(explorer, number=1):
     """One step, files included."""
@@ -281,6 +247,23 @@ def test_exploring_goes_on_where_it_stopped_and_forgets_weights_that_are_no_long
     made = tables.read(tables.step_file(context.directory, "experience", 4), records.Experience)
     assert set(made["weights_version"].to_pylist()) == {3}
     assert [d.name for d in (context.directory / "weights").iterdir()] == ["version=000003"]
+
+
+def test_alone_every_step_is_made_by_the_model_that_the_stage_begins_with(stage):
+    """Nobody publishes weights, nothing is proved, and 4 steps are 4 explorer steps."""
+    context = stage("mode=explore")
+    del context.config.buffer.explorer_input.eval_tasksets  # a stage that only explores is not handed them
+    context.config.explorer.eval_interval = 1
+    explore(context)
+    gc.unfreeze()
+    assert tables.steps_present(context.directory, "rollouts") == [1, 2, 3, 4]
+    assert files.read_json(context.directory / "total.json") == {"total_steps": 4}
+    made = tables.read(tables.step_file(context.directory, "experience", 4), records.Experience)
+    weights = files.hash_file(context.inputs["model"] / checkpoints.WEIGHTS)
+    assert set(made["weights_version"].to_pylist()) == {0}
+    assert set(made["weights_hash"].to_pylist()) == {weights}
+    rollout = tables.read(tables.step_file(context.directory, "rollouts", 4), records.Rollout).to_pylist()[0]
+    assert (rollout["probe_max_difference"], rollout["sync_seconds"]) == (None, 0.0)
 
 
 def test_weights_are_kept_until_the_files_of_the_step_they_made_are_there(stage, monkeypatch):

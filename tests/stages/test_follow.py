@@ -3,17 +3,25 @@
 import pytest
 
 from pipeline import checkpoints, files, records, tables
+from pipeline.progress import score_words
 from stages import follow
-from stages.follow import TOTAL, Follower, finish_training
+from stages.follow import TOTAL, Follower, RolloutFollower, finish_training
 from tests.factories import row
 
 
 class Tracker:
     def __init__(self):
-        self.steps = []
+        self.steps, self.scores, self.metrics = [], [], []
 
     def log_step(self, step):
         self.steps.append(step.step)
+
+    def log(self, metrics, step):
+        rows, speed = metrics["sample/experience_count"], metrics["perf/rollout_tokens_per_second"]
+        self.metrics.append((step, rows, speed))
+
+    def log_scores(self, scores, step):
+        self.scores.append((step, [score.value for score in scores]))
 
 
 @pytest.fixture
@@ -67,6 +75,49 @@ def test_a_resumed_stage_goes_on_behind_its_checkpoint(tmp_path, context_of, tra
         write_step(tmp_path, 3)
         follower.poll()
     assert tracker.steps == [3]
+
+
+def write_scores(stage, step, value):
+    made = row(records.Score, step=step, taskset="test", metric="sampled_accuracy", value=value, low=0.2, high=0.4)
+    tables.write(tables.step_file(stage, "scores", step), records.Score, [made])
+
+
+def test_evaluations_on_the_way_are_reported_once_and_shown_with_every_later_step(tmp_path, context_of, tracker):
+    write_scores(tmp_path, 2, 0.1)  # of a life before, kept and reported then
+    checkpoint(tmp_path, 2)
+    write_step(tmp_path, 1)
+    write_step(tmp_path, 2)
+    with Follower(context_of(tmp_path)) as follower:
+        files.write_json(tmp_path / TOTAL, {"total_steps": 5})
+        write_scores(tmp_path, 4, 0.3)
+        follower.poll()
+        follower.poll()
+        assert score_words(follower.progress.evaluated) == "test 30% [20, 40] at step 4"
+    assert tracker.scores == [(4, [0.3])]
+
+
+def test_a_stage_that_is_not_to_go_on_begins_anew(tmp_path, context_of, tracker):
+    write_step(tmp_path, 1)
+    checkpoint(tmp_path, 1)
+    context = context_of(tmp_path, "continue_from_checkpoint=false")
+    with Follower(context) as follower:
+        assert follower.next == 1
+    assert checkpoints.complete_checkpoints(tmp_path) == tables.steps_present(tmp_path, "steps") == []
+
+
+def test_explorer_steps_are_followed_where_there_is_no_trainer(tmp_path, context_of, tracker):
+    def explored(step):
+        made = row(records.Rollout, step=step, rows=8, tokens=500, rollout_seconds=0.25, other_seconds=0.05)
+        tables.write(tables.step_file(tmp_path, "rollouts", step), records.Rollout, [made])
+
+    explored(1)
+    context = context_of(tmp_path)
+    with RolloutFollower(context) as follower:
+        assert context.earlier_seconds == pytest.approx(0.3)
+        files.write_json(tmp_path / TOTAL, {"total_steps": 2})
+        explored(2)
+        follower.poll()
+    assert tracker.metrics == [(2, 8.0, 2000.0)]
 
 
 def test_a_finished_stage_hands_on_its_last_model_and_keeps_no_published_weights(tmp_path, context_of):

@@ -11,7 +11,9 @@ import pytest
 from pipeline import charts, findings
 from pipeline.files import read_json
 from pipeline.process import Context, namespace
+from pipeline.records import Score
 from stages import report
+from tests.factories import row
 from tests.fake_run import FakeRun
 
 
@@ -107,6 +109,33 @@ def test_a_run_of_sft_alone_without_evaluation(tmp_path):
     assert "1.98 → 1.96" in text(page)  # 2 x 0.99, 2 x 0.99^2
     assert "Evaluation</h2>" not in page
     assert "Rollouts</h2>" not in page
+
+
+def test_evaluations_on_the_way_are_a_curve_with_its_interval(tmp_path):
+    run = FakeRun(tmp_path, steps=3)
+    run.data()
+    run.rft("model")
+    run.interim(0.4, 0.55)
+    page = make(run)
+    assert "<figcaption>sampled accuracy, test</figcaption>" in page
+    words = "sampled accuracy, test by step, with its 95% interval: 40.0% [35.0, 45.0] at step 1, 55.0% [50.0, 60.0]"
+    assert words in page
+
+
+def test_a_model_that_was_evaluated_twice_has_two_rows():
+    found = [row(Score, model="rft-1", stage=stage, taskset="test", metric="pass@2", value=value)
+             for stage, value in (("evaluate_rft-2", 0.5), ("judge_rft_last-3", 0.7))]
+    (table,) = report._evaluation(found)
+    assert table["models"] == ["rft-1 (evaluate_rft-2)", "rft-1 (judge_rft_last-3)"]
+    assert table["score"]["rft-1 (judge_rft_last-3)", "pass@2"].value == 0.7
+
+
+def test_one_evaluation_on_the_way_is_no_curve(tmp_path):
+    run = FakeRun(tmp_path, steps=3)
+    run.data()
+    run.rft("model")
+    run.interim(0.4)
+    assert "sampled accuracy, test" not in make(run)
 
 
 def test_without_rollouts_the_evaluated_answers_are_shown(tmp_path):

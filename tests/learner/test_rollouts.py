@@ -1,4 +1,4 @@
-"""Train batches: cut from the experience table by hand-made steps, and from demonstrations."""
+"""Train batches: cut from the experience table by hand-made steps."""
 
 import math
 
@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from pipeline import records, tables
-from pipeline.errors import ConfigError, DataError, StageError
-from stages.learner.batches import Demonstrations, Rollouts
+from pipeline.errors import ConfigError, StageError
+from stages.learner.actor import Result
+from stages.learner.batches import step_row
 from stages.learner.packing import Row
-from stages.learner.zero import Result
-from tests.configs import TINY
+from stages.learner.rollouts import Rollouts
 from tests.factories import row
 
 # Two tasks twice an explorer step: four rows. One train batch a step, on-policy, unless a test says otherwise.
@@ -39,14 +39,19 @@ def explore(context, step, rewards, version=None):
     tables.write(tables.step_file(context.directory, "rollouts", step), records.Rollout, [rollout])
 
 
+def batch_of(source, step):
+    return source.batch(source.cut(step))
+
+
 def test_a_batch_is_a_step_with_advantages_and_facts(stage):
     """Groups (1, 0) and (1, 1): std of the first sqrt(1/2), so +-0.707107; the second teaches nothing."""
     context = stage()
     explore(context, 1, [1.0, 0.0, 1.0, 1.0])
-    batch = Rollouts(context).batch(1)
+    batch = batch_of(Rollouts(context), 1)
     assert [r.id for r in batch.rows] == ["1/0", "1/1", "1/2", "1/3"]
-    assert [r.advantage for r in batch.rows] == pytest.approx([0.707106, -0.707106, 0.0, 0.0], abs=2e-6)
-    assert batch.rows[2] == Row("1/2", [7, 8, 9, 9, 9], 2, [1, 1, 1], batch.rows[2].advantage, [-0.5] * 3)
+    assert [r.columns["advantages"] for r in batch.rows] == pytest.approx([0.707106, -0.707106, 0.0, 0.0], abs=2e-6)
+    columns = {"advantages": 0.0, "old_logprobs": [-0.5] * 3, "rollout_logprobs": [-0.5] * 3}
+    assert batch.rows[2] == Row("1/2", [7, 8, 9, 9, 9], 2, [1, 1, 1], columns)
     assert batch.staleness == [0, 0, 0, 0]
     facts = batch.facts
     assert (facts["reward"], facts["solve_rate"]) == (0.75, 0.75)
@@ -58,9 +63,9 @@ def test_failed_rows_are_counted_and_not_trained_on_and_leave_their_group(stage)
     """The second group has one row left: no one to compare it with."""
     context = stage()
     explore(context, 1, [1.0, 0.0, None, 1.0])
-    batch = Rollouts(context).batch(1)
+    batch = batch_of(Rollouts(context), 1)
     assert [r.id for r in batch.rows] == ["1/0", "1/1", "1/3"]
-    assert batch.rows[2].advantage == 0.0
+    assert batch.rows[2].columns["advantages"] == 0.0
     assert (batch.facts["failed_rows"], batch.facts["zero_variance_groups"]) == (1, 1)
 
 
@@ -68,7 +73,7 @@ def test_a_step_without_a_usable_row_says_so(stage):
     context = stage()
     explore(context, 1, [None] * 4)
     with pytest.raises(StageError, match="trainer step 1 has no usable row: all 4 of explorer steps 1 to 1 failed"):
-        Rollouts(context).batch(1)
+        batch_of(Rollouts(context), 1)
 
 
 def test_half_a_step_is_a_batch_and_groups_are_still_whole(stage):
@@ -76,20 +81,20 @@ def test_half_a_step_is_a_batch_and_groups_are_still_whole(stage):
     context = stage("buffer.train_batch_size=1", "buffer.total_steps=8")
     explore(context, 1, [1.0, 1.0, 0.0, 1.0])
     source = Rollouts(context)
-    assert [r.id for r in source.batch(3).rows] == ["1/2"]
-    assert source.batch(3).rows[0].advantage == pytest.approx(-0.707106, abs=2e-6)
-    assert source.batch(4).staleness == [3]  # version 0 trained at step 4
-    assert source.batch(1).facts["rollout_tokens"] == 10  # the first to use an explorer step pays for it
-    assert "rollout_tokens" not in source.batch(3).facts
+    assert [r.id for r in batch_of(source, 3).rows] == ["1/2"]
+    assert batch_of(source, 3).rows[0].columns["advantages"] == pytest.approx(-0.707106, abs=2e-6)
+    assert batch_of(source, 4).staleness == [3]  # version 0 trained at step 4
+    assert batch_of(source, 1).facts["rollout_tokens"] == 10  # the first to use an explorer step pays for it
+    assert "rollout_tokens" not in batch_of(source, 3).facts
 
 
 def test_two_steps_are_a_batch_in_order(stage):
     context = stage("buffer.train_batch_size=8")
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
     explore(context, 2, [0.0, None, 0.0, 1.0], version=0)
-    batch = Rollouts(context).batch(1)
+    batch = batch_of(Rollouts(context), 1)
     assert [r.id for r in batch.rows] == ["1/0", "1/1", "1/2", "1/3", "2/0", "2/2", "2/3"]
-    assert batch.rows[5].advantage == pytest.approx(-0.707106, abs=2e-6)
+    assert batch.rows[5].columns["advantages"] == pytest.approx(-0.707106, abs=2e-6)
     assert batch.facts["failed_rows"] == 1
     assert batch.facts["rollout_seconds"] == pytest.approx(0.1 + 0.2)  # both explorer steps are paid for here
     assert batch.facts["rollout_tokens"] == 20
@@ -97,7 +102,7 @@ def test_two_steps_are_a_batch_in_order(stage):
 
 def test_what_the_explorer_has_not_made_is_waited_for(stage):
     with pytest.raises(StageError, match=r"for explorer step 1: .*rollouts/step=000001\.parquet.*explorer\.log"):
-        Rollouts(stage()).batch(1)
+        batch_of(Rollouts(stage()), 1)
 
 
 def test_colocated_the_trainer_waits_until_the_explorer_can_do_no_more(stage):
@@ -105,11 +110,11 @@ def test_colocated_the_trainer_waits_until_the_explorer_can_do_no_more(stage):
     context = stage("mode=colocate", "synchronizer.sync_offset=1")
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
     with pytest.raises(StageError, match="for explorer step 2"):
-        Rollouts(context).batch(1)
+        batch_of(Rollouts(context), 1)
     explore(context, 2, [1.0, 0.0, 1.0, 1.0], version=0)
-    assert len(Rollouts(context).batch(1).rows) == 4
+    assert len(batch_of(Rollouts(context), 1).rows) == 4
     with pytest.raises(StageError, match="for explorer step 3"):
-        Rollouts(context).batch(2)
+        batch_of(Rollouts(context), 2)
 
 
 def test_what_a_step_made_of_its_rows_is_said_and_the_gap_is_measured_on_fresh_rows(stage):
@@ -117,17 +122,22 @@ def test_what_a_step_made_of_its_rows_is_said_and_the_gap_is_measured_on_fresh_r
     context = stage()
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
     source = Rollouts(context)
-    batch = source.batch(1)
+    batch = batch_of(source, 1)
     batch.staleness = [0, 1, 1, 0]
     scored = [np.full(i + 1, s, np.float32) for i, s in enumerate((-0.75, -9.0, -9.0, -0.5))]
     made = source.finish(1, batch, scored)
     assert batch.facts["mismatch_max"] == pytest.approx(0.25)
     assert batch.facts["mismatch_mean"] == pytest.approx(0.25 / 5)  # 1 token of row 0, 4 of row 3
+    w = math.exp(-0.25)  # trainer / rollout on the one token; 1 on the four
+    assert batch.facts["kl_rollout_trainer"] == pytest.approx((w - 1 + 0.25) / 5)
+    assert batch.facts["kl_trainer_rollout"] == pytest.approx((w * -0.25 - w + 1) / 5)
+    assert batch.facts["effective_sample_size"] == pytest.approx((4 + w) ** 2 / (5 * (4 + w * w)))
+    assert batch.facts["corrected_fraction"] == 0.0
     assert [(r.experience_id, r.train_step, r.staleness) for r in made] == [
         ("1/0", 1, 0), ("1/1", 1, 1), ("1/2", 1, 1), ("1/3", 1, 0)]
     assert tables.to_arrow(made, records.Trained)["train_logprobs"].to_pylist()[1] == [-9.0, -9.0]
-    result = Result(1.0, 2.0, {"entropy": 0.5, "kl": 0.1, "clip_fraction": 0.2}, 18, {})
-    step = records.Step(**source.step_row(1, batch, result) | {
+    result = Result(1.0, 2.0, {"entropy": 0.5, "kl": 0.1, "clip_fraction": 0.2}, 18, [])
+    step = records.Step(**step_row(context, 1, batch, result) | {
         "lr": 0.1, "train_seconds": 1.0, "train_other_seconds": 0.0, "train_wait_seconds": 0.0, "seconds": 1.0})
     assert (step.loss, step.grad_norm, step.kl, step.trained_rows, step.trained_tokens) == (1.0, 2.0, 0.1, 4, 18)
     tables.to_arrow([step], records.Step)  # every column has a value that may be there
@@ -137,10 +147,93 @@ def test_without_fresh_rows_there_is_no_gap(stage):
     context = stage()
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
     source = Rollouts(context)
-    batch = source.batch(1)
+    batch = batch_of(source, 1)
     batch.staleness = [1] * 4
     source.finish(1, batch, [np.zeros(i + 1, np.float32) for i in range(4)])
-    assert batch.facts["mismatch_mean"] is None
+    assert "mismatch_mean" not in batch.facts
+
+
+def test_weights_over_the_threshold_are_counted_as_the_correction_bounds_them(stage):
+    """Rollout -0.5, trainer 0: w = e^0.5 = 1.65, over a threshold of 1.5 in row 0 alone: one of five tokens."""
+    context = stage("algorithm.bypass_old_logprobs=false", "algorithm.rollout_correction.threshold=1.5")
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
+    source = Rollouts(context)
+    batch = batch_of(source, 1)
+    batch.staleness = [0, 1, 1, 0]
+    source.finish(1, batch, [np.full(i + 1, s, np.float32) for i, s in enumerate((0.0, 0.0, 0.0, -0.5))])
+    assert batch.facts["corrected_fraction"] == pytest.approx(1 / 5)
+    assert batch.facts["effective_sample_size"] == pytest.approx((4 + 1.5) ** 2 / (5 * (4 + 1.5**2)))
+
+
+def with_reference(source, step, values):
+    """The cut of a step, whose rows the reference gives these log-probs a token."""
+    cut = source.cut(step)
+    for row_, value in zip(cut.rows, values, strict=True):
+        row_.columns["ref_logprobs"] = np.full(len(row_.mask), value, np.float32)
+    return cut
+
+
+def test_a_penalty_is_taken_off_the_reward_of_group_advantages_too(stage):
+    """All rewards 1, so nothing to learn; k1 = -0.5 + 1 = 0.5 a token in row 1 (two tokens), 0 in the others.
+
+    coef 0.2: rewards of the first group 1 and 0.8: std sqrt(0.02), so +-0.1 / 0.1414 = +-0.7071. The reported reward
+    stays 1. Mean KL: 2 of 10 tokens have 0.5.
+    """
+    context = stage("algorithm.kl_penalty_fn=k1", "algorithm.kl_penalty_fn_args.kl_coef=0.2")
+    explore(context, 1, [1.0] * 4)
+    source = Rollouts(context)
+    batch = source.batch(with_reference(source, 1, [-0.5, -1.0, -0.5, -0.5]))
+    assert [r.columns["advantages"] for r in batch.rows] == pytest.approx([0.7071, -0.7071, 0, 0], abs=1e-4)
+    assert (batch.facts["reward"], batch.facts["kl_penalty_coef"]) == (1.0, 0.2)
+    assert batch.facts["kl_penalty"] == pytest.approx(0.1)
+
+
+def test_a_penalty_reaches_the_very_token_and_its_coefficient_adapts(stage):
+    """REINFORCE++ on rows of 1 to 4 tokens with reward 0 and k1 = 0.5 in row 3: token rewards -0.1 each there, so sums
+    from behind -0.4, -0.3, -0.2, -0.1, and 0 in the six other tokens: mean -0.1, squares 0.3 - 10 x 0.01 = 0.2, std
+    sqrt(0.2 / 9)."""
+    adaptive = "algorithm.kl_penalty_fn_args={kl_coef: 0.2, adaptive: true, target_kl: 0.1, horizon: 100}"
+    context = stage("algorithm.kl_penalty_fn=k1", adaptive, "algorithm.advantage_fn=reinforceplusplus")
+    explore(context, 1, [0.0] * 4)
+    source = Rollouts(context)
+    batch = source.batch(with_reference(source, 1, [-0.5, -0.5, -0.5, -1.0]))
+    std = math.sqrt(0.2 / 9)
+    assert batch.rows[3].columns["advantages"] == pytest.approx([(g + 0.1) / std for g in (-0.4, -0.3, -0.2, -0.1)])
+    assert batch.rows[0].columns["advantages"] == pytest.approx([0.1 / std])
+    assert batch.facts["kl_penalty_coef"] == 0.2
+    assert source.penalty.kl_coef == pytest.approx(0.2 * (1 + 0.2 * 4 / 100))  # KL 0.2 is twice the target
+    made = source.finish(1, batch, [np.zeros(i + 1, np.float32) for i in range(4)])
+    assert made[3].advantages == pytest.approx(batch.rows[3].columns["advantages"])
+    assert made[3].advantage == pytest.approx(-0.15 / std)
+
+
+def test_gae_takes_the_critics_values_and_gives_it_returns(stage):
+    """Reward 1 at the end, V = 0.25 throughout, gamma = lambda = 1: G = 1 - V everywhere, so whitened 0; returns 1."""
+    context = stage("algorithm.advantage_fn=ppo", "algorithm.advantage_fn_args={}")
+    explore(context, 1, [1.0] * 4)
+    source = Rollouts(context)
+    cut = source.cut(1)
+    for row_ in cut.rows:
+        row_.columns["values"] = np.full(len(row_.mask), 0.25, np.float32)
+    batch = source.batch(cut)
+    assert batch.rows[2].columns["advantages"] == pytest.approx([0.0] * 3)
+    assert batch.rows[2].columns["returns"] == pytest.approx([1.0] * 3)
+
+
+def test_rows_that_an_advantage_leaves_out_are_not_trained_on(stage):
+    """The second group's rewards are equal."""
+    context = stage("algorithm.advantage_fn_args={std_threshold: 0.0}")
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    assert [r.id for r in batch_of(Rollouts(context), 1).rows] == ["1/0", "1/1"]
+    explore(context, 1, [1.0] * 4)
+    with pytest.raises(StageError, match=r"trainer step 1 has no row left: algorithm\.advantage_fn=grpo dropped all"):
+        batch_of(Rollouts(context), 1)
+
+
+def test_rows_that_an_advantage_gives_twice_are_trained_on_twice(stage):
+    context = stage("algorithm.advantage_fn_args={std_threshold: 0.0, duplicate_experiences: true}")
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    assert [r.id for r in batch_of(Rollouts(context), 1).rows] == ["1/0", "1/0", "1/1", "1/1"]
 
 
 def test_the_stage_publishes_and_ends_as_the_schedule_says(stage):
@@ -155,7 +248,7 @@ def test_the_stage_publishes_and_ends_as_the_schedule_says(stage):
 @pytest.mark.parametrize(("override", "words"), [
     ("algorithm.advantage_fn=grop", r"unknown algorithm\.advantage_fn 'grop'. Did you mean 'grpo'\?"),
     ("algorithm.advantage_fn_args.epsilom=1", r"'grpo' has no argument 'epsilom'. Did you mean 'epsilon'\?"),
-    ("algorithm.advantage_fn_args.epsilon=0", "needed a number greater than 0")])
+    ("algorithm.advantage_fn_args.epsilon=0", "needed a finite number greater than 0")])
 def test_an_advantage_that_does_not_exist_is_refused(stage, override, words):
     with pytest.raises(ConfigError, match=words):
         Rollouts(stage(override))
@@ -164,63 +257,6 @@ def test_an_advantage_that_does_not_exist_is_refused(stage, override, words):
 def test_the_probe_is_the_head_of_the_longest_row(stage):
     context = stage()
     explore(context, 1, [1.0, 0.0, 1.0, 1.0])
-    batch = Rollouts(context).batch(1)
+    batch = batch_of(Rollouts(context), 1)
     assert batch.longest_row(256) == [7, 8, 9, 9, 9]  # of six: the engine must have room for one token more
     assert batch.longest_row(3) == [7, 8, 9]
-
-
-# --------------------------------------------------------------------------------------------------- demonstrations
-
-
-@pytest.fixture
-def demonstrations(tmp_path, context_of, tiny_model):
-    """demonstrations([(question, solution), ...], "key=value", ...)"""
-
-    def make(pairs, *overrides):
-        rows = [row(records.Task, task_id=f"t{i}", row=i, split="sft" if solution else "train", question=question,
-                    solution=solution) for i, (question, solution) in enumerate(pairs)]
-        tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, rows)
-        context = context_of(tmp_path / "sft", *TINY, "buffer.batch_size=2", *overrides, tasks=tmp_path / "curate")
-        return Demonstrations(context, tiny_model)
-
-    return make
-
-
-def test_demonstrations_become_rows_that_end_with_the_end_token(demonstrations, tiny_model):
-    """One token per character: `1 2:` is 4, `2-1` is 3 and the end."""
-    source = demonstrations([("1 2", "2-1"), ("no demonstration", None)])
-    (only,) = source.rows
-    assert (only.prompt_length, len(only.tokens), only.mask) == (4, 8, [1] * 4)
-    assert only.tokens[-1] == 1  # <eos>
-    assert source.publishes(1) is False
-
-
-def test_demonstrations_over_the_limits_are_left_out(demonstrations):
-    """Limits 40 and 24: the end token counts, so 24 characters are one too many; the prompt's colon counts too."""
-    source = demonstrations([("1", "1" * 23), ("1", "1" * 24), ("1" * 39, "1"), ("1" * 40, "1")])
-    assert [r.id for r in source.rows] == ["t0", "t2"]
-    with pytest.raises(DataError, match="every demonstration is longer than"):
-        demonstrations([("1", "1" * 24)])
-
-
-def test_every_demonstration_comes_once_an_epoch(demonstrations):
-    source = demonstrations([(f"{i}", "1") for i in range(6)], "buffer.total_steps=null", "buffer.total_epochs=2")
-    assert source.total_steps == 6
-    seen = [r.id for step in range(1, 7) for r in source.batch(step).rows]
-    assert sorted(seen[:6]) == sorted(seen[6:]) == [f"t{i}" for i in range(6)]
-    assert source.batch(4).rows == source.batch(4).rows
-
-
-def test_no_demonstrations_at_all_are_named(demonstrations):
-    with pytest.raises(DataError, match=r"has no demonstrations \(split sft\).*leave the sft stage out"):
-        demonstrations([("1", None)])
-
-
-def test_a_step_of_demonstrations_leaves_what_has_no_meaning_null(demonstrations):
-    source = demonstrations([("1", "1"), ("2", "2")])
-    batch = source.batch(1)
-    assert source.finish(1, batch, []) == []
-    made = source.step_row(1, batch, Result(1.0, 2.0, {"entropy": 0.5}, 8, {}))
-    assert (made["loss"], made["trained_rows"], made["entropy"]) == (1.0, 2, 0.5)
-    assert (made["reward"], made["kl"], made["rollout_seconds"]) == (None, None, None)
-    assert math.isfinite(made["trained_tokens"])

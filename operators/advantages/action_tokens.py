@@ -1,0 +1,98 @@
+"""The action tokens of a batch as flat arrays: where they stand, what a list column holds there, sums from behind.
+
+Tokens that are not the policy's own act (padding, the environment's words) are left out before anything is computed,
+so no recursion and no mean can run through them, and whatever stands there, NaN included, is never read.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from operators.advantages.query import require, require_finite
+from pipeline.errors import DataError
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """B rows, N action tokens, row after row.
+
+    lengths: [B] response tokens. mask: [sum of lengths] true on action tokens. rows: [N] row of each action token.
+    order: [N] its number among the action tokens of its row, from 0.
+    """
+
+    lengths: np.ndarray
+    mask: np.ndarray
+    rows: np.ndarray
+    order: np.ndarray
+
+    @property
+    def counts(self) -> np.ndarray:
+        """[B] action tokens of each row."""
+        return np.bincount(self.rows, minlength=len(self.lengths))
+
+    def take(self, batch: pa.Table, name: str) -> np.ndarray:
+        """Column `name`, list [R], at the action tokens: float64 [N]. Raises DataError for a wrong length or NaN."""
+        require(batch, name)
+        lists = batch[name].combine_chunks()
+        wrong = np.flatnonzero(lists.value_lengths().to_numpy() != self.lengths)
+        if len(wrong):
+            raise DataError(f"column '{name}' has {len(lists[wrong[0]])} entries in row "
+                            f"{batch['experience_id'][wrong[0]]}, whose response has {self.lengths[wrong[0]]} tokens.")
+        values = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float64)[self.mask]
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            raise DataError(f"column '{name}' is {values[bad[0]]} at an action token of row "
+                            f"{batch['experience_id'][self.rows[bad[0]]]}, and at {len(bad) - 1} more.")
+        return values
+
+    def rewards(self, batch: pa.Table) -> np.ndarray:
+        """Reward of each action token, [N]: token_rewards where a row has them, else the reward on the last one."""
+        require_finite(batch, "reward")
+        last = self.order == self.counts[self.rows] - 1
+        values = np.where(last, batch["reward"].to_numpy()[self.rows], 0.0)
+        if "token_rewards" not in batch.column_names:
+            return values
+        given = batch["token_rewards"].is_valid().to_numpy()
+        part = batch.filter(pa.array(given))
+        inside = action_tokens(part)
+        values[given[self.rows]] = inside.take(part, "token_rewards")
+        return values
+
+    def padded(self, values: np.ndarray) -> np.ndarray:
+        """[B, K] values of action tokens, 0 behind the last; K the most that a row has."""
+        matrix = np.zeros((len(self.lengths), self.counts.max(initial=0)))
+        matrix[self.rows, self.order] = values
+        return matrix
+
+    def sums_from_behind(self, values: np.ndarray, decay: float) -> np.ndarray:
+        """G_k = x_k + decay G_(k+1) over the action tokens of each row, [N]."""
+        matrix = self.padded(values)
+        for k in range(matrix.shape[1] - 2, -1, -1):
+            matrix[:, k] += decay * matrix[:, k + 1]
+        return matrix[self.rows, self.order]
+
+    def lists(self, values: np.ndarray) -> pa.ListArray:
+        """[N] back to one list [R] a row, 0 where the token is no action."""
+        flat = np.zeros(len(self.mask))
+        flat[self.mask] = values
+        offsets = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat))
+
+
+def action_tokens(batch: pa.Table) -> Tokens:
+    """The action tokens by the column `action_mask`."""
+    require(batch, "action_mask")
+    masks = batch["action_mask"].combine_chunks()
+    lengths = masks.value_lengths().to_numpy().astype(np.int64)
+    mask = masks.flatten().to_numpy(zero_copy_only=False).astype(bool)
+    rows = np.repeat(np.arange(len(lengths)), lengths)[mask]
+    first = np.searchsorted(rows, rows)
+    return Tokens(lengths, mask, rows, np.arange(len(rows)) - first)
+
+
+def whiten(values: np.ndarray) -> np.ndarray:
+    """(x - mean) / sqrt(var + 1e-8), var the unbiased one; 0 for fewer than two values, which have no spread."""
+    if len(values) < 2:
+        return np.zeros_like(values)
+    return (values - values.mean()) / np.sqrt(values.var(ddof=1) + 1e-8)

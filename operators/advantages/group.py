@@ -1,0 +1,184 @@
+"""Advantages of whole responses: one number a row, compared within the rows of a group.
+
+A group is the rows of one task in one explorer step (`group_id`). The answer's advantage is given to each action token.
+"""
+
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+
+from operators.advantages.action_tokens import action_tokens
+from operators.advantages.query import ask, require, require_finite
+from operators.arguments import check_choice, check_number
+
+KEY = "algorithm.advantage_fn_args"
+# r - mean, exactly 0 where all rewards are equal: the mean of three times 0.1 is not 0.1 in binary
+CENTRED = "CASE WHEN min({0}) OVER g = max({0}) OVER g THEN 0.0 ELSE {0} - avg({0}) OVER g END"
+WINDOW = "WINDOW g AS (PARTITION BY group_id)"
+
+
+def grpo(batch: pa.Table, epsilon: float = 1e-6, std_threshold: float | None = None,
+         duplicate_experiences: bool = False, rank_penalty: float | None = None,
+         std_cal_level: str = "group") -> pa.Table:
+    """Group-relative advantage (Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, section 4.1.2, outcome rewards).
+
+    A = (r - mean_group) / (std + epsilon), std the unbiased (n - 1) form over the group, or over all rows with
+    std_cal_level batch. Sums to zero over a group. Degenerate: equal rewards, or a group of one, give 0.
+
+    std_threshold: groups whose own std is at most this, and groups of one, are left out. duplicate_experiences: each of
+    them is replaced by a kept group, drawn with replacement by a hash of group ids, so always the same ones.
+    rank_penalty p: r becomes r (1 - p k / n), k the rank of the row's mean log-prob in its group from 0, the least
+    likely (ties share their mean rank), in mean, std and numerator: unlikely successes count more (after He et al.
+    2025, arXiv:2506.02355). Assumes r >= 0.
+    """
+    check_number(f"{KEY}.epsilon", epsilon, above=0)
+    check_choice(f"{KEY}.std_cal_level", std_cal_level, ("group", "batch"))
+    require(batch, "group_id")
+    require_finite(batch, "reward")
+    batch = batch.append_column("score", _scores(batch, rank_penalty))
+    scale = "spread" if std_cal_level == "group" else "coalesce(stddev_samp(score) OVER (), 1)"
+    made = ask(batch, f"""
+        WITH measured AS (
+            SELECT *, {CENTRED.format("score")} AS gap, min(score) OVER g = max(score) OVER g AS equal,
+                   coalesce(stddev_samp(score) OVER g, 0) AS spread, count(*) OVER g AS members FROM batch {WINDOW})
+        SELECT experience_id, group_id, members, CASE WHEN equal THEN 0.0 ELSE spread END AS spread,
+               CASE WHEN equal THEN 0.0 ELSE gap / ({scale} + {float(epsilon)!r}) END AS advantage
+        FROM measured""", "group_id", "score")
+    if std_threshold is not None:
+        check_number(f"{KEY}.std_threshold", std_threshold, least=0)
+        made = _without_small_spread(made, std_threshold, duplicate_experiences)
+    return made.select(["experience_id", "advantage"])
+
+
+def _scores(batch: pa.Table, rank_penalty: float | None) -> pa.Array:
+    """The rewards, [B], lessened by the rank of their likelihood when rank_penalty is given."""
+    if rank_penalty is None:
+        return batch["reward"].combine_chunks()
+    check_number(f"{KEY}.rank_penalty", rank_penalty, least=0, most=1)
+    require(batch, "rollout_logprobs")
+    tokens = action_tokens(batch)
+    sums = np.bincount(tokens.rows, tokens.take(batch, "rollout_logprobs"), len(batch))
+    likelihood = pa.array(sums / np.maximum(tokens.counts, 1))
+    place = batch.append_column("place", pa.array(np.arange(len(batch)))).append_column("likelihood", likelihood)
+    return ask(place, f"""
+        SELECT reward * (1 - {float(rank_penalty)!r} * (rank() OVER (PARTITION BY group_id ORDER BY likelihood) - 1
+               + (count(*) OVER (PARTITION BY group_id, likelihood) - 1) / 2) / count(*) OVER g) AS score
+        FROM batch {WINDOW} ORDER BY place""", "group_id", "reward", "likelihood", "place")["score"].combine_chunks()
+
+
+def _without_small_spread(made: pa.Table, threshold: float, duplicate: bool) -> pa.Table:
+    """Leaves out groups of one and of a spread up to `threshold`; with `duplicate`, draws kept ones instead."""
+    kept_row = np.asarray(made["members"]) > 1
+    kept_row &= np.asarray(made["spread"]) > threshold
+    kept = made.filter(pa.array(kept_row))
+    groups = sorted(set(kept["group_id"].to_pylist()))
+    if not duplicate or not groups:
+        return kept
+    left_out = sorted(set(made.filter(pa.array(~kept_row))["group_id"].to_pylist()))
+    drawn = [groups[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(groups)] for name in left_out]
+    ids = kept["group_id"].to_pylist()
+    copies = [row for name in drawn for row, group in enumerate(ids) if group == name]
+    return pa.concat_tables([kept, kept.take(pa.array(copies, pa.int64()))])
+
+
+def dr_grpo(batch: pa.Table) -> pa.Table:
+    """GRPO without the division by std (Liu et al. 2025, arXiv:2503.20783, section 3.1): A = r - mean_group.
+
+    Dividing by std weighs tasks of nearly equal rewards, the easiest and the hardest, up. Sums to zero over a group;
+    a group of one gives 0. Goes with loss_agg_mode seq-mean-token-sum-norm.
+    """
+    return _compare(batch, CENTRED.format("reward"))
+
+
+def reinforce(batch: pa.Table) -> pa.Table:
+    """The reward itself (Williams, 1992): A = r. No baseline, so the gradient is unbiased and noisy."""
+    require_finite(batch, "reward")
+    return ask(batch, "SELECT experience_id, reward AS advantage FROM batch", "reward")
+
+
+def rloo(batch: pa.Table) -> pa.Table:
+    """Leave-one-out (Ahmadian et al. 2024, arXiv:2402.14740): A_i = r_i - mean of the others.
+
+    Equal to (r_i - mean) n / (n - 1). Unbiased, since the baseline does not know r_i; sums to zero over a group. A
+    group of one has no others: A = r.
+    """
+    return _compare(batch, f"CASE WHEN count(*) OVER g = 1 THEN reward ELSE ({CENTRED.format('reward')}) "
+                           "* count(*) OVER g / (count(*) OVER g - 1) END")
+
+
+def opmd(batch: pa.Table, opmd_baseline: str = "mean", tau: float = 1.0) -> pa.Table:
+    """Online policy mirror descent (Kimi k1.5, arXiv:2501.12599; Yao et al. 2025, arXiv:2509.24203): A = r - b.
+
+    opmd_baseline mean: b the mean of the group. logavgexp: b = tau log mean exp(r / tau), tau > 0, the log-partition
+    function that makes the optimum of the regularised objective consistent; never below the mean, and tends to it for
+    a large tau. A group of one has b = 0.
+    """
+    check_choice(f"{KEY}.opmd_baseline", opmd_baseline, ("mean", "logavgexp"))
+    check_number(f"{KEY}.tau", tau, above=0)
+    # reward - top is at most 0, so exp does not overflow
+    soft = f"reward - top - {float(tau)!r} * ln(avg(exp((reward - top) / {float(tau)!r})) OVER g)"
+    compared = CENTRED.format("reward") if opmd_baseline == "mean" else soft
+    return _compare(batch, f"CASE WHEN count(*) OVER g = 1 THEN reward ELSE {compared} END")
+
+
+def asymre(batch: pa.Table, baseline_shift: float = -0.1) -> pa.Table:
+    """Asymmetric REINFORCE (Arnal et al. 2025, arXiv:2506.20520): A = r - (mean_group + baseline_shift).
+
+    A baseline below the mean learns more from successes than from failures, which is what off-policy data bear; a
+    shift of at least 0 may let the policy collapse. Sums to -n shift. A group of one: A = r.
+    """
+    check_number(f"{KEY}.baseline_shift", baseline_shift)
+    return _compare(batch, f"CASE WHEN count(*) OVER g = 1 THEN reward ELSE ({CENTRED.format('reward')}) "
+                           f"- ({float(baseline_shift)!r}) END")
+
+
+def rec(batch: pa.Table, epsilon: float = 1e-6, std_normalize: bool = False, drop: str | None = None) -> pa.Table:
+    """Group-relative REINFORCE of the REC family (Yao et al. 2025, arXiv:2509.24203): A = r - mean over the kept rows.
+
+    std_normalize: divided by (population std of the kept + epsilon). drop balance: where rows below the mean outnumber
+    the others, as many of them as there are others are kept, chosen by a hash of experience_id; the rest get A = 0.
+    A group of one keeps A = r (mean 0, std 1).
+    """
+    check_number(f"{KEY}.epsilon", epsilon, above=0)
+    check_choice(f"{KEY}.drop", drop, (None, "balance"))
+    require(batch, "group_id")
+    require_finite(batch, "reward")
+    kept = "good OR bads <= goods OR place <= goods" if drop == "balance" else "true"
+    scale = f"(CASE WHEN n = 1 THEN 1 ELSE spread END + {epsilon!r})" if std_normalize else "1"
+    return ask(batch, f"""
+        WITH signed AS (SELECT *, {CENTRED.format('reward')} >= 0 AS good FROM batch {WINDOW}),
+        placed AS (
+            SELECT *, count(*) FILTER (good) OVER g AS goods, count(*) FILTER (NOT good) OVER g AS bads,
+                   row_number() OVER (PARTITION BY group_id, good ORDER BY md5(experience_id), experience_id) AS place
+            FROM signed {WINDOW}),
+        chosen AS (SELECT experience_id, group_id, reward, {kept} AS kept FROM placed),
+        measured AS (
+            SELECT *, count(*) FILTER (kept) OVER g AS n, stddev_pop(reward) FILTER (kept) OVER g AS spread,
+                   avg(reward) FILTER (kept) OVER g AS middle, min(reward) FILTER (kept) OVER g AS low,
+                   max(reward) FILTER (kept) OVER g AS high FROM chosen {WINDOW})
+        SELECT experience_id, CASE WHEN NOT kept THEN 0.0 WHEN n = 1 THEN reward / {scale} WHEN low = high THEN 0.0
+               ELSE (reward - middle) / {scale} END AS advantage FROM measured""", "group_id", "reward")
+
+
+def raft(batch: pa.Table) -> pa.Table:
+    """Reward-ranked fine-tuning (Dong et al. 2023, arXiv:2304.06767): the best row of each group, A = 1; no others.
+
+    Goes with the loss sft. Of equally good rows the one with the smallest experience_id is kept; so a group in which
+    all failed still teaches one failure: give tasks that the model can solve, or filter by reward before.
+    """
+    require(batch, "group_id")
+    require_finite(batch, "reward")
+    return ask(batch, """
+        SELECT experience_id, 1.0::DOUBLE AS advantage FROM batch
+        QUALIFY row_number() OVER (PARTITION BY group_id ORDER BY reward DESC, experience_id) = 1""",
+               "group_id", "reward")
+
+
+def _compare(batch: pa.Table, advantage: str) -> pa.Table:
+    """advantage: SQL over `reward`, the `top` reward of the row's group, and the window g of that."""
+    require(batch, "group_id")
+    require_finite(batch, "reward")
+    return ask(batch, f"""
+        WITH topped AS (SELECT *, max(reward) OVER g AS top FROM batch {WINDOW})
+        SELECT experience_id, {advantage} AS advantage FROM topped {WINDOW}""", "group_id", "reward")

@@ -1,0 +1,69 @@
+"""How an advantage function reads its batch: required columns, finite numbers, SQL over the view `batch`."""
+
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.errors import DataError
+
+TRAINER, EXPLORER = "the trainer of the stage rft", "the explorer of the stage rft"
+# column -> what makes it; every other one is the explorer's
+MADE_BY = {
+    "turn": f"{EXPLORER}, with a workflow of several turns",
+    "state_hash": f"{EXPLORER}, with a workflow that tells states apart",
+    "step_reward": f"{EXPLORER}, with a workflow that rewards single steps",
+    "baseline_reward": f"{EXPLORER}, from a greedy rollout of each task",
+    "token_rewards": f"{TRAINER}, before it asks for advantages",
+    "values": f"the critic of {TRAINER}",
+    "teacher_logprobs": f"{TRAINER}, with a teacher model",
+    "old_logprobs": f"{TRAINER}, before it asks for advantages",
+}
+
+
+def require(batch: pa.Table, *columns: str) -> None:
+    """Raises DataError for a column that is absent, or null in some row, and says which stage makes it."""
+    for name in columns:
+        maker = MADE_BY.get(name, EXPLORER)
+        if name not in batch.column_names:
+            raise DataError(f"the advantage needs the column '{name}', which this batch does not have; it is made by "
+                            f"{maker}. Choose another algorithm.advantage_fn, or settings under which it is made.")
+        nulls = batch[name].null_count
+        if nulls:
+            raise DataError(f"the advantage needs the column '{name}', which is null in {nulls} of {len(batch)} rows; "
+                            f"it is made by {maker}. Run that stage again with settings under which it is made.")
+
+
+def require_finite(batch: pa.Table, *columns: str) -> None:
+    """`require` for columns of numbers, and DataError for a NaN or an infinity, which would spread over a group."""
+    require(batch, *columns)
+    for name in columns:
+        refuse_infinite(batch, name)
+
+
+def refuse_infinite(batch: pa.Table, name: str) -> None:
+    """Raises DataError for a NaN or an infinity in a column of numbers; null is let pass."""
+    values = pc.fill_null(batch[name], 0).to_numpy()
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if len(wrong):
+        raise DataError(f"column '{name}' is {values[wrong[0]]} in row {batch['experience_id'][wrong[0]]}, and not a "
+                        f"finite number in {len(wrong)} of {len(batch)} rows. A response that cannot be judged must "
+                        "have a status that is not ok, never a NaN.")
+
+
+def ask(batch: pa.Table, query: str, *columns: str) -> pa.Table:
+    """The answer of DuckDB to `query` over the view `batch`, which has experience_id and the named columns."""
+    with _database().cursor() as session:
+        session.register("batch", batch.select(["experience_id", *columns]))
+        return session.sql(query).to_arrow_table()
+
+
+@cache
+def _database():
+    """One for the whole process: to open one takes longer than most questions."""
+    import duckdb
+
+    opened = duckdb.connect()
+    opened.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
+    return opened

@@ -1,0 +1,92 @@
+"""Advantages of agents that act in turns: a run is (group_id, run_index), and each of its turns is a row of its own.
+
+The answer is one number a row, given to every action token of that turn.
+"""
+
+import pyarrow as pa
+
+from operators.advantages.query import ask, refuse_infinite, require, require_finite
+from operators.arguments import check_choice, check_number
+
+KEY = "algorithm.advantage_fn_args"
+
+
+def step_wise_grpo(batch: pa.Table, epsilon: float = 1e-6, enable_step_norm: bool = False,
+                   std_threshold: float | None = None, std_cal_level: str = "group") -> pa.Table:
+    """GRPO over runs, given to each of their turns (Trinity-RFT's multi-step GRPO).
+
+    r is the reward of a run's last turn; A = (r - mean over the runs of the group) / (std + epsilon), std unbiased,
+    over the group or with std_cal_level batch over all runs; divided by the number of turns with enable_step_norm, so
+    that a long run weighs no more than a short one. Degenerate: one run, or equal rewards, give 0. std_threshold:
+    groups whose std is at most this, and those of one run, are left out.
+    """
+    check_number(f"{KEY}.epsilon", epsilon, above=0)
+    check_choice(f"{KEY}.std_cal_level", std_cal_level, ("group", "batch"))
+    require(batch, "group_id", "run_index", "turn")
+    require_finite(batch, "reward")
+    if std_threshold is not None:
+        check_number(f"{KEY}.std_threshold", std_threshold, least=0)
+    scale = "spread" if std_cal_level == "group" else "coalesce(stddev_samp(reward) OVER (), 1)"
+    return ask(batch, f"""
+        WITH runs AS (
+            SELECT group_id, run_index, arg_max(reward, turn) AS reward, count(*) AS turns
+            FROM batch GROUP BY group_id, run_index),
+        measured AS (
+            SELECT *, avg(reward) OVER g AS middle, coalesce(stddev_samp(reward) OVER g, 0) AS spread,
+                   min(reward) OVER g = max(reward) OVER g AS equal, count(*) OVER g AS members
+            FROM runs WINDOW g AS (PARTITION BY group_id)),
+        scored AS (
+            SELECT *, CASE WHEN equal THEN 0.0 ELSE (reward - middle) / ({scale} + {float(epsilon)!r}) END
+                   / {"turns" if enable_step_norm else "1"} AS advantage FROM measured)
+        SELECT experience_id, advantage FROM batch JOIN scored USING (group_id, run_index)
+        WHERE {"true" if std_threshold is None else f"members > 1 AND NOT equal AND spread > {float(std_threshold)!r}"}
+        """, "group_id", "run_index", "turn", "reward")
+
+
+def gigpo(batch: pa.Table, omega: float = 1.0, gamma: float = 1.0, fnorm: str = "none",
+          epsilon: float = 1e-6) -> pa.Table:
+    """Group in group (Feng et al. 2025, arXiv:2505.10978): A = A_episode + omega A_step.
+
+    Episode: R = sum of a run's step rewards, A_E = (R - mean over the runs of the group) / d. Step: G_t = r_t + gamma
+    G_(t+1) within the run; turns of the same group that start from the same state (`state_hash`) are a bucket, and in
+    buckets of two and more A_S = (G - mean) / d, elsewhere 0. d = std + epsilon (unbiased) with fnorm std, 1 with none.
+
+    A run none of whose turns has a step_reward is rewarded by `reward` on its last turn. A bucket never spans tasks:
+    the same observation of two tasks promises different returns. One run in a group gives A_E = 0.
+    """
+    check_choice(f"{KEY}.fnorm", fnorm, ("none", "std"))
+    for name, value in (("omega", omega), ("gamma", gamma), ("epsilon", epsilon)):
+        check_number(f"{KEY}.{name}", value, least=0)
+    require(batch, "group_id", "run_index", "turn", "state_hash")
+    require_finite(batch, "reward")
+    if "step_reward" not in batch.column_names:
+        batch = batch.append_column("step_reward", pa.nulls(len(batch), pa.float64()))
+    refuse_infinite(batch, "step_reward")
+    return ask(batch, f"""
+        WITH turns AS (
+            SELECT *, CASE WHEN count(step_reward) OVER run > 0 THEN coalesce(step_reward, 0)
+                      WHEN turn = max(turn) OVER run THEN reward ELSE 0 END AS r,
+                   row_number() OVER (PARTITION BY group_id, run_index ORDER BY turn) AS place
+            FROM batch WINDOW run AS (PARTITION BY group_id, run_index)),
+        episodes AS (SELECT group_id, run_index, sum(r) AS total FROM turns GROUP BY group_id, run_index),
+        compared AS (
+            SELECT group_id, run_index, {_normalised("total", "PARTITION BY group_id", fnorm, epsilon)} AS episode
+            FROM episodes),
+        gains AS (
+            SELECT here.experience_id, any_value(here.group_id) AS group_id, any_value(here.run_index) AS run_index,
+                   any_value(here.state_hash) AS state_hash,
+                   sum(later.r * pow({float(gamma)!r}, later.place - here.place)) AS gain
+            FROM turns here JOIN turns later USING (group_id, run_index) WHERE later.place >= here.place
+            GROUP BY here.experience_id)
+        SELECT experience_id, episode + {float(omega)!r}
+               * {_normalised("gain", "PARTITION BY group_id, state_hash", fnorm, epsilon)} AS advantage
+        FROM gains JOIN compared USING (group_id, run_index)""",
+               "group_id", "run_index", "turn", "state_hash", "reward", "step_reward")
+
+
+def _normalised(value: str, window: str, fnorm: str, epsilon: float) -> str:
+    """SQL for (value - mean) / d over a window; exactly 0 where all are equal, one value included."""
+    over = f"OVER ({window})"
+    scale = f"(stddev_samp({value}) {over} + {float(epsilon)!r})" if fnorm == "std" else "1"
+    return (f"(CASE WHEN min({value}) {over} = max({value}) {over} THEN 0.0 "
+            f"ELSE ({value} - avg({value}) {over}) / {scale} END)")

@@ -1,0 +1,99 @@
+"""Advantages of single tokens: GAE with a critic, discounted returns, distillation from a teacher.
+
+All of them see action tokens only: a token of the environment is skipped, not stepped over with a value of 0. The
+answer is a list [R] a row, 0 at every other token. `reward` may be one number a row, on the last action token, or
+token_rewards [R] (operators.advantages.action_tokens.py).
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from operators.advantages.action_tokens import Tokens, action_tokens, whiten
+from operators.advantages.query import require_finite
+from operators.arguments import check_number
+
+KEY = "algorithm.advantage_fn_args"
+
+
+def ppo(batch: pa.Table, gamma: float = 1.0, lam: float = 1.0) -> pa.Table:
+    """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16), whitened over the batch.
+
+    delta_k = r_k + gamma V_(k+1) - V_k,  G_k = delta_k + gamma lam G_(k+1), over the action tokens k of a response,
+    V = 0 behind the last. A = (G - mean) / sqrt(var + 1e-8) over all action tokens of the batch, var unbiased.
+    returns = G + V, what the critic is trained on. Needs `values` [R], V_k the value before action token k.
+    Degenerate: a single action token in the whole batch has A = 0; with lam = gamma = 1, G is reward to come - V.
+    """
+    check_number(f"{KEY}.gamma", gamma, least=0, most=1)
+    check_number(f"{KEY}.lam", lam, least=0, most=1)
+    tokens = action_tokens(batch)
+    values = tokens.take(batch, "values")
+    ahead = np.append(values[1:], 0.0)[: len(values)]
+    ahead[tokens.order == tokens.counts[tokens.rows] - 1] = 0.0
+    deltas = tokens.rewards(batch) + gamma * ahead - values
+    gains = tokens.sums_from_behind(deltas, gamma * lam)
+    return _answer(batch, tokens, whiten(gains), gains + values)
+
+
+def reinforceplusplus(batch: pa.Table, gamma: float = 1.0) -> pa.Table:
+    """REINFORCE++ (Hu 2025, arXiv:2501.03262): G_k = r_k + gamma G_(k+1), whitened over all action tokens of the batch.
+
+    The baseline is the mean of the batch, so no groups are needed. returns = G. Degenerate: equal returns give 0.
+    """
+    check_number(f"{KEY}.gamma", gamma, least=0, most=1)
+    tokens = action_tokens(batch)
+    gains = tokens.sums_from_behind(tokens.rewards(batch), gamma)
+    return _answer(batch, tokens, whiten(gains), gains)
+
+
+def remax(batch: pa.Table) -> pa.Table:
+    """ReMax (Li et al. 2023, arXiv:2310.10505): A_k = sum of r from k on - reward of the greedy response to the task.
+
+    Needs `baseline_reward`. Unbiased, since the greedy response does not depend on the sampled one. returns = the sum.
+    """
+    require_finite(batch, "baseline_reward")
+    tokens = action_tokens(batch)
+    gains = tokens.sums_from_behind(tokens.rewards(batch), 1.0)
+    return _answer(batch, tokens, gains - batch["baseline_reward"].to_numpy()[tokens.rows], gains)
+
+
+def on_policy_distill(batch: pa.Table, kl_coef: float = 1.0) -> pa.Table:
+    """On-policy distillation (Gu et al. 2023, MiniLLM, arXiv:2306.08543; Agarwal et al. 2023, arXiv:2306.13649).
+
+    A_t = kl_coef (log teacher - log student), the single-sample estimate of -KL(student || teacher) at token t on the
+    student's own tokens. No reward enters. Needs teacher_logprobs, old_logprobs. 0 where both agree.
+    """
+    check_number(f"{KEY}.kl_coef", kl_coef, above=0)
+    tokens = action_tokens(batch)
+    student, teacher = tokens.take(batch, "old_logprobs"), tokens.take(batch, "teacher_logprobs")
+    return _answer(batch, tokens, kl_coef * (teacher - student))
+
+
+def jsd(batch: pa.Table, lambda_coef: float = 0.5, kl_coef: float = 1.0) -> pa.Table:
+    """Distillation by the generalised Jensen-Shannon divergence (Agarwal et al. 2023, arXiv:2306.13649, eq. 1).
+
+    With student q, teacher p, b = lambda_coef and m = b p + (1 - b) q, the divergence at one state is
+    D = b sum p log(p / m) + (1 - b) sum q log(q / m). Its derivative by q(x) is, the other terms cancelling,
+    (1 - b) log(q(x) / m(x)), so on tokens x drawn from q the policy gradient of -D has the advantage
+
+        A = kl_coef (1 - b) log(m / q),
+
+    positive exactly where the teacher finds the token likelier than the student. b = 0 is KL(q || p): A = log(p / q);
+    b = 1 is KL(p || q): A = p / q - 1, log ratio clamped to 20. Needs teacher_logprobs, old_logprobs.
+    """
+    check_number(f"{KEY}.lambda_coef", lambda_coef, least=0, most=1)
+    check_number(f"{KEY}.kl_coef", kl_coef, above=0)
+    tokens = action_tokens(batch)
+    gap = tokens.take(batch, "teacher_logprobs") - tokens.take(batch, "old_logprobs")  # log(p / q)
+    if lambda_coef == 0:
+        gain = gap
+    elif lambda_coef == 1:
+        gain = np.expm1(np.minimum(gap, 20.0))
+    else:
+        gain = (1 - lambda_coef) * np.logaddexp(np.log(lambda_coef) + gap, np.log1p(-lambda_coef))
+    return _answer(batch, tokens, kl_coef * gain)
+
+
+def _answer(batch: pa.Table, tokens: Tokens, advantage: np.ndarray, returns: np.ndarray | None = None) -> pa.Table:
+    """[N] arrays as list columns beside experience_id."""
+    columns = {"experience_id": batch["experience_id"], "advantage": tokens.lists(advantage)}
+    return pa.table(columns if returns is None else columns | {"returns": tokens.lists(returns)})

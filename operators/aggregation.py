@@ -1,0 +1,78 @@
+"""Loss aggregation as token weights that are fixed over the whole train batch, before it is cut into micro-batches.
+
+The loss of a batch is sum_r weight_r * sum_t loss_rt, over rows r and their action tokens t. So neither the split into
+micro-batches nor the number of ranks changes it, and an average of averages cannot arise.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pipeline.errors import ConfigError, nearest
+
+
+def token_weights(mode: str, lengths: np.ndarray, normalizer: float | None = None) -> np.ndarray:
+    """The weight of each action token of row r, float64 [R], such that sum of weights * loss is the aggregate.
+
+    lengths: action tokens of each row of the whole train batch, int [R]; 0 for a row without any.
+    normalizer: only for seq-mean-token-sum-norm, the constant it divides by; null: the longest row of the batch.
+
+    A row without action tokens has no token to weigh; it counts as a row, with a loss of 0, in the modes that average
+    over rows, so dropping its last token changes the loss continuously. Raises ConfigError for an unknown mode, a
+    normalizer that is not positive, or one that the mode does not have. A batch without action tokens has weights 0.
+    """
+    if mode not in AGGREGATIONS:
+        raise ConfigError(f"unknown algorithm.loss_agg_mode '{mode}'.{nearest(mode, AGGREGATIONS)} "
+                          f"Known: {', '.join(AGGREGATIONS)}.")
+    if normalizer is not None and (mode != "seq-mean-token-sum-norm" or not normalizer > 0):
+        raise ConfigError(f"normalizer={normalizer!r} with algorithm.loss_agg_mode={mode}: only "
+                          "seq-mean-token-sum-norm has one, and it must be greater than 0.")
+    lengths = np.asarray(lengths, np.int64)
+    if not lengths.sum():
+        return np.zeros(len(lengths))
+    return AGGREGATIONS[mode](lengths, normalizer or lengths.max())
+
+
+def token_weights_by_kind(mode: str, lengths: np.ndarray, kinds: np.ndarray,
+                          normalizer: float | None = None) -> np.ndarray:
+    """`token_weights` of each kind of rows by itself, float64 [R]: the sum of means, one per kind.
+
+    kinds: [R], any values. With one kind this is `token_weights`. A loss that mixes expert rows and rollouts by a share
+    mu needs it: in a common mean the share would be that of the tokens, not mu.
+    """
+    lengths, kinds = np.asarray(lengths, np.int64), np.asarray(kinds)
+    weights = np.zeros(len(lengths))
+    for kind in np.unique(kinds):
+        weights[kinds == kind] = token_weights(mode, lengths[kinds == kind], normalizer)
+    return weights
+
+
+def _token_mean(lengths: np.ndarray, normalizer: float) -> np.ndarray:
+    """Sum over all tokens / their number: long responses weigh more (DAPO, Yu et al. 2025, arXiv:2503.14476)."""
+    return np.full(len(lengths), 1.0 / lengths.sum())
+
+
+def _seq_mean_token_sum(lengths: np.ndarray, normalizer: float) -> np.ndarray:
+    """Mean over rows of the sum over their tokens: the policy gradient of whole responses."""
+    return np.full(len(lengths), 1.0 / len(lengths))
+
+
+def _seq_mean_token_mean(lengths: np.ndarray, normalizer: float) -> np.ndarray:
+    """Mean over rows of the mean over their tokens: every response weighs the same (GRPO, arXiv:2402.03300, eq. 3)."""
+    return np.where(lengths > 0, 1.0 / (len(lengths) * np.maximum(lengths, 1)), 0.0)
+
+
+def _seq_mean_token_sum_norm(lengths: np.ndarray, normalizer: float) -> np.ndarray:
+    """Mean over rows of (the sum over their tokens / normalizer): Dr. GRPO (Liu et al. 2025, arXiv:2503.20783).
+
+    Unbiased by length as long as the normalizer is the same in every step: give model.max_response_tokens.
+    """
+    return np.full(len(lengths), 1.0 / (len(lengths) * normalizer))
+
+
+AGGREGATIONS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+    "token-mean": _token_mean,
+    "seq-mean-token-sum": _seq_mean_token_sum,
+    "seq-mean-token-mean": _seq_mean_token_mean,
+    "seq-mean-token-sum-norm": _seq_mean_token_sum_norm,
+}

@@ -1,0 +1,73 @@
+"""Every algorithm and every part by name, as the second half of docs/algorithms.md: `python -m operators.catalogue`.
+
+Names come from the tables, arguments and their defaults from the signatures, the text is each function's own; so the
+page cannot say anything else than the code. A test compares them.
+"""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+from operators import advantage, correction, entropy, kl, loss, priority, sampling, shaping
+from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
+from operators.arguments import needed_columns
+
+CONF = Path(__file__).resolve().parent.parent / "conf" / "algorithm"
+PARTS = ("advantage_fn", "policy_loss_fn", "loss_agg_mode", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn",
+         "sample_strategy")
+FAMILIES = {
+    "Advantages: `algorithm.advantage_fn`": advantage.ADVANTAGES,
+    "Policy losses: `algorithm.policy_loss_fn`": loss.POLICY_LOSSES,
+    "Loss aggregation: `algorithm.loss_agg_mode`": AGGREGATIONS,
+    "Weights of tokens": {f.__name__: f for f in (token_weights, token_weights_by_kind)},
+    "KL estimates: `algorithm.kl_loss_fn`, `algorithm.kl_penalty_fn`": kl.KL_ESTIMATORS,
+    "What a KL estimate is used for": {f.__name__: f for f in (kl.penalise, kl.adaptive_coefficient)},
+    "Importance correction: `algorithm.rollout_correction`": {
+        f.__name__: f for f in (correction.importance_correction, correction.mismatch)},
+    "Entropy: `algorithm.entropy_loss_fn`": entropy.ENTROPY_LOSSES,
+    "Reward shaping": {f.__name__: f for f in (shaping.overlong_penalty, shaping.shape_reward)},
+    "Sample strategies: `algorithm.sample_strategy`": sampling.SAMPLE_STRATEGIES,
+    "Priorities of a replay": priority.PRIORITIES,
+}
+
+
+def page() -> str:
+    """The half of the page that is made of the code."""
+    return "\n".join(["## Algorithms by type", "", *_types(), "", *(_family(*pair) for pair in FAMILIES.items())])
+
+
+def _types() -> list[str]:
+    """A table of conf/algorithm; an empty cell is a part that the type has none of, or leaves to the loss."""
+    import yaml
+
+    rows = [f"| algorithm_type | repeat_times | {' | '.join(PARTS)} |", "|---" * (len(PARTS) + 2) + "|"]
+    for path in sorted(CONF.glob("*.yaml")):
+        found = yaml.safe_load(path.read_text())
+        cells = [_cell(found, key) for key in PARTS]
+        rows.append(f"| `{path.stem}` | {found['repeat_times']} | {' | '.join(cells)} |")
+    return rows
+
+
+def _cell(found: dict, key: str) -> str:
+    given = ", ".join(f"{name}={value}" for name, value in found.get(f"{key}_args", {}).items())
+    return f"{found.get(key, '')}{f' ({given})' if given else ''}"
+
+
+def _family(title: str, table: dict[str, Callable]) -> str:
+    return "\n".join([f"## {title}", "", *(_part(name, function, table) for name, function in table.items())])
+
+
+def _part(name: str, function: Callable, table: dict[str, Callable]) -> str:
+    first = next(other for other, f in table.items() if f is function)
+    if first != name:
+        return f"### `{name}`\n\nAnother name of `{first}`.\n"
+    own = [f"`{p.name}={p.default!r}`" for p in inspect.signature(function).parameters.values()
+           if p.default is not inspect.Parameter.empty]
+    taken = ", ".join(f"`{column}`" for column in needed_columns(function))
+    lines = [f"### `{name}`", "", f"Takes {taken}{'; arguments ' if own else ''}{', '.join(own)}.", "", "```text",
+             inspect.getdoc(function), "```", ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,63 @@
+"""Importance correction between two policies that should be one: the engine that sampled and the trainer that scores.
+
+The same weights give other log-probs in another program (other kernels, other precision), so even a fresh rollout is
+slightly off-policy. The weight trainer / rollout mends that; where it is far from 1 it must be bounded, or one token
+outweighs the batch (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
+"""
+
+import torch
+from torch import Tensor
+
+from operators.arguments import check_choice, check_number
+from operators.losses.ratio import MOST, row_sum
+
+KEY = "algorithm.rollout_correction"
+
+
+def importance_correction(logprobs: Tensor, rollout_logprobs: Tensor, rows: Tensor, level: str = "token",
+                          mode: str = "truncate", threshold: float = 2.0) -> tuple[Tensor, dict[str, Tensor]]:
+    """(weights [N] to multiply the loss of each token with, {"corrected": 1 where the bound acted, [N]}); no gradient.
+
+    logprobs: of the trainer with the weights that sampled, or those just before the update. w = exp(logprobs -
+    rollout_logprobs), level sequence: exp of the sum over the row, given to each of its tokens; none: 1.
+    mode truncate: min(w, threshold) (Espeholt et al. 2018, IMPALA, arXiv:1802.01561); mask: w where w <= threshold,
+    else 0, so that what the trainer finds that unlike is not learnt from at all (Liu et al. 2025, "When speed kills
+    stability"). Equal log-probs give 1 everywhere. The log ratio is clamped to +-20.
+    """
+    check_choice(f"{KEY}.level", level, ("none", "token", "sequence"))
+    check_choice(f"{KEY}.mode", mode, ("truncate", "mask"))
+    check_number(f"{KEY}.threshold", threshold, least=1)
+    if level == "none":
+        return torch.ones_like(rollout_logprobs), {"corrected": torch.zeros_like(rollout_logprobs)}
+    change = (logprobs - rollout_logprobs).detach()
+    change = row_sum(change, rows) if level == "sequence" else change
+    weights = change.clamp(-MOST, MOST).exp()
+    beyond = weights > threshold
+    bounded = weights.clamp(max=threshold) if mode == "truncate" else torch.where(beyond, 0.0, weights)
+    return bounded, {"corrected": beyond.to(weights.dtype)}
+
+
+def mismatch(logprobs: Tensor, rollout_logprobs: Tensor, weights: Tensor, corrected: Tensor) -> dict[str, float]:
+    """How far trainer and rollout are apart over all N action tokens of a batch; all 0 (size 1) when there is none.
+
+    mismatch_mean, mismatch_max: |trainer - rollout| log-prob. kl_rollout_trainer, kl_trainer_rollout: in nats, from
+    tokens that the rollout sampled, in forms that are never negative: mean of w - 1 - log w, and of w log w - w + 1.
+    effective_sample_size: (sum w)^2 / (N sum w^2) of the bounded weights, in (0, 1]. corrected_fraction: mean of
+    `corrected`.
+    """
+    if not len(logprobs):
+        names = ("mismatch_mean", "mismatch_max", "kl_rollout_trainer", "kl_trainer_rollout", "corrected_fraction")
+        return dict.fromkeys(names, 0.0) | {"effective_sample_size": 1.0}
+    change = (logprobs - rollout_logprobs).detach().double()
+    ratio = change.clamp(-MOST, MOST).exp()
+    log = change.clamp(-MOST, MOST)
+    used = weights.double()
+    size = used.sum().square() / (len(used) * used.square().sum()).clamp(min=torch.finfo(torch.float64).tiny)
+    return {
+        "mismatch_mean": change.abs().mean().item(),
+        "mismatch_max": change.abs().max().item(),
+        "kl_rollout_trainer": (ratio - 1.0 - log).mean().item(),
+        "kl_trainer_rollout": (ratio * log - ratio + 1.0).mean().item(),
+        "effective_sample_size": size.item(),
+        "corrected_fraction": corrected.double().mean().item(),
+    }

@@ -1,0 +1,26 @@
+"""The entropy bonus: a loss of each token that keeps the policy from becoming certain too early."""
+
+import torch
+from torch import Tensor
+
+
+def default(entropy: Tensor, entropy_coef: float = 0.0) -> Tensor:
+    """-entropy_coef H, [N], added to the policy loss (Williams & Peng 1991; Mnih et al. 2016, arXiv:1602.01783).
+
+    entropy: H of the whole next-token distribution at each action token, nats, with gradient. A negative coefficient
+    makes the policy more certain.
+    """
+    return -entropy_coef * entropy
+
+
+def mix(entropy: Tensor, is_expert: Tensor, entropy_coef: float = 0.0) -> Tensor:
+    """`default` on the rollouts of a mixed batch, 0 on its expert rows, whose states are not the policy's own."""
+    return torch.where(is_expert, torch.zeros_like(entropy), -entropy_coef * entropy)
+
+
+def none(logprobs: Tensor) -> Tensor:
+    """0, and no gradient through the entropy is kept; it is still reported."""
+    return torch.zeros_like(logprobs)
+
+
+ENTROPY_LOSSES = {"default": default, "mix": mix, "none": none}

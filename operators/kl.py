@@ -1,0 +1,106 @@
+"""Estimates of KL(policy || reference) from the log-probs of sampled tokens, as a loss and as a penalty on the reward.
+
+l = log policy, f = log reference, o = log of the policy that sampled; each estimate is one number a token, in nats,
+differentiable in l. Value and gradient are two matters (Schulman 2020, "Approximating KL divergence"). On tokens that
+the policy sampled k1 and k3 have the mean KL(policy || reference), but as a loss the mean gradient of k1 is 0, so it
+holds nothing; of k2 that of KL(policy || reference); of k3 that of KL(reference || policy); of abs that of sum |p - q|.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from operators.arguments import check_number, needed_columns
+from operators.losses.ratio import MOST
+
+
+def none(logprobs: Tensor) -> Tensor:
+    """0: no reference is needed."""
+    return torch.zeros_like(logprobs)
+
+
+def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """l - f: unbiased, noisy, negative for some tokens."""
+    return logprobs - ref_logprobs
+
+
+def k2(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """(l - f)^2 / 2: biased in value, with the gradient of KL(policy || reference)."""
+    return 0.5 * (logprobs - ref_logprobs).square()
+
+
+def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """e^(f - l) - 1 - (f - l): unbiased, never negative. In the exponent f - l is at most 20."""
+    gap = ref_logprobs - logprobs
+    return gap.clamp(max=MOST).expm1() - gap
+
+
+def low_var_kl(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """k3 with f - l clamped to +-20 and the result to +-10: no gradient comes from farther away."""
+    gap = (ref_logprobs - logprobs).clamp(-MOST, MOST)
+    return (gap.expm1() - gap).clamp(-10.0, 10.0)
+
+
+def absolute(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """|l - f|: the size of the change, whichever way."""
+    return (logprobs - ref_logprobs).abs()
+
+
+def corrected_k3(logprobs: Tensor, ref_logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """clip(e^(l - o), 0, 2) k3: k3 on tokens that an older policy sampled (DeepSeek-V3.2, arXiv:2512.02556).
+
+    Differentiated through the ratio too, which makes value and gradient unbiased for KL(policy || reference) where the
+    ratio is below 2. With l = o, as in a penalty, its value is k3's.
+    """
+    ratio = (logprobs - old_logprobs).clamp(-MOST, MOST).exp().clamp(0.0, 2.0)
+    return ratio * k3(logprobs, ref_logprobs)
+
+
+def adaptive_coefficient(coefficient: float, kl: float, target_kl: float, horizon: float, batch: int) -> float:
+    """The next coefficient (Ziegler et al. 2019, arXiv:1909.08593): coefficient (1 + e batch / horizon).
+
+    e = clip(kl / target_kl - 1, -0.2, 0.2). kl: the mean of the last batch, nats, of responses or of tokens, as
+    target_kl is meant. batch: its rows; horizon: rows over which it would grow by the error e once.
+    """
+    for name, value in (("target_kl", target_kl), ("horizon", horizon)):
+        check_number(f"algorithm.kl_penalty_fn_args.{name}", value, above=0)
+    assert np.isfinite(kl), f"the KL of the batch is {kl}"
+    error = min(max(kl / target_kl - 1.0, -0.2), 0.2)
+    return coefficient * (1.0 + error * batch / horizon)
+
+
+def penalise(reward: float, logprobs: np.ndarray, ref_logprobs: np.ndarray, action_mask: np.ndarray, estimator: str,
+             coefficient: float, token_rewards: np.ndarray | None = None) -> tuple[np.ndarray, float]:
+    """(token rewards [R], mean KL per action token in nats) of one response: r_t - coefficient k_t (arXiv:1909.08593).
+
+    reward stands on the last action token, unless token_rewards [R] are given. logprobs, ref_logprobs: [R], of the
+    policy that sampled and of the reference; what they hold at other tokens is not read, and the reward there is 0.
+    The sum of the answer is the penalised reward of the response, for advantages that compare responses. Without an
+    action token all is 0.
+    """
+    acts = np.flatnonzero(action_mask)
+    rewards = np.zeros(len(action_mask))
+    if not len(acts):
+        return rewards, 0.0
+    if token_rewards is None:
+        rewards[acts[-1]] = reward
+    else:
+        rewards[acts] = np.asarray(token_rewards, np.float64)[acts]
+    given = torch.from_numpy(np.asarray(logprobs, np.float64)[acts])
+    columns = {"logprobs": given, "old_logprobs": given,
+               "ref_logprobs": torch.from_numpy(np.asarray(ref_logprobs, np.float64)[acts])}
+    function = KL_ESTIMATORS[estimator]
+    kl = function(**{name: columns[name] for name in needed_columns(function)}).numpy()
+    rewards[acts] -= coefficient * kl
+    return rewards, float(kl.mean())
+
+
+KL_ESTIMATORS = {
+    "abs": absolute,
+    "corrected_k3": corrected_k3,
+    "k1": k1,
+    "k2": k2,
+    "k3": k3,
+    "low_var_kl": low_var_kl,
+    "none": none,
+}

@@ -1,0 +1,165 @@
+"""Losses on the ratio of the policy to the one that sampled, held near 1: gradients flow through the ratio itself."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from operators.arguments import check_number
+from operators.losses.ratio import KEY, clip_bounds, log_ratio, row_mean, statistics
+
+Loss = tuple[Tensor, dict[str, Tensor]]
+
+
+def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, clip_range: float = 0.2,
+        clip_range_low: float | None = None, clip_range_high: float | None = None, clip_ratio_c: float = 3.0,
+        enable_sequence_masking: bool = False, delta_sequence_masking: float = 0.1,
+        fallback_to_policy_gradient: bool = False) -> Loss:
+    """Clipped surrogate (Schulman et al. 2017, arXiv:1707.06347, eq. 7) with the dual clip of Ye et al. 2020.
+
+    ratio = exp(clamp(logprobs - old_logprobs, -20, 20))
+    loss  = max(-A ratio, -A clip(ratio, 1 - low, 1 + high)), and where A < 0 at most -A clip_ratio_c.
+
+    low and high are clip_range unless given; clip_range_high > clip_range_low is DAPO's clip-higher (Yu et al. 2025,
+    arXiv:2503.14476). Dual clip: arXiv:1912.09729. enable_sequence_masking: rows whose mean of old - new exceeds
+    delta_sequence_masking teach nothing where A < 0 (DeepSeek-V3.2, arXiv:2512.02556).
+    fallback_to_policy_gradient: old is taken to be new, which is exact on-policy; ratio 1, gradient -A. A = 0 gives 0.
+    """
+    check_number(f"{KEY}.clip_ratio_c", clip_ratio_c, above=1)
+    old = logprobs.detach() if fallback_to_policy_gradient else old_logprobs
+    loss, clipped, bounded = _surrogate(logprobs, old, advantages, clip_ratio_c,
+                                        clip_bounds(clip_range, clip_range_low, clip_range_high))
+    masked = torch.zeros_like(bounded)
+    if enable_sequence_masking:
+        masked = (row_mean((old - logprobs).detach(), rows) > delta_sequence_masking) & (advantages < 0)
+        loss = torch.where(masked, torch.zeros_like(loss), loss)
+    more = {"clip_fraction_lower": bounded.to(loss.dtype), "sequence_masked": masked.to(loss.dtype)}
+    return loss, statistics(logprobs, old, clipped, **more)
+
+
+def _surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, most: float,
+               bounds: tuple[float, float]) -> tuple[Tensor, Tensor, Tensor]:
+    """(loss [N], where it is clipped, where the dual clip `most` holds it)."""
+    ratio = log_ratio(logprobs, old_logprobs).exp()
+    unclipped, clipped = -advantages * ratio, -advantages * ratio.clamp(*bounds)
+    pessimistic = torch.maximum(unclipped, clipped)
+    ceiling = -advantages * most
+    bounded = (advantages < 0) & (pessimistic > ceiling)
+    return torch.where(bounded, ceiling, pessimistic), clipped > unclipped, bounded
+
+
+def decoupled_ppo(logprobs: Tensor, old_logprobs: Tensor, prox_logprobs: Tensor, advantages: Tensor,
+                  clip_range: float = 0.2, clip_range_low: float | None = None, clip_range_high: float | None = None,
+                  behave_weight_cap: float | None = None) -> Loss:
+    """PPO whose trust region is not around the stale policy that sampled (Hilton et al. 2021, arXiv:2110.00641).
+
+    loss = w max(-A u, -A clip(u, 1 - low, 1 + high)), u = pi / pi_prox, w = pi_prox / pi_old without gradient, at most
+    behave_weight_cap. prox is the policy just before this update, old the one that sampled (AReaL, Fu et al. 2025,
+    arXiv:2505.24298). With prox = old it is PPO without the dual clip.
+    """
+    if behave_weight_cap is not None:
+        check_number(f"{KEY}.behave_weight_cap", behave_weight_cap, above=0)
+    cap = math.inf if behave_weight_cap is None else behave_weight_cap
+    ratio = log_ratio(logprobs, prox_logprobs).exp()
+    low, high = clip_bounds(clip_range, clip_range_low, clip_range_high)
+    unclipped, clipped = -advantages * ratio, -advantages * ratio.clamp(low, high)
+    weight = log_ratio(prox_logprobs, old_logprobs).exp().detach().clamp(max=cap)
+    more = {"behave_weight": weight}
+    return weight * torch.maximum(unclipped, clipped), statistics(logprobs, old_logprobs, clipped > unclipped, **more)
+
+
+def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, clip_range_low: float = 3e-4,
+         clip_range_high: float = 4e-4) -> Loss:
+    """Group sequence policy optimisation (Zheng et al. 2025, arXiv:2507.18071).
+
+    s = exp(mean over the row of log(pi / pi_old)), the length-normalised ratio of the whole response, and each token's
+    loss is max(-A s, -A clip(s, 1 - low, 1 + high)), A the mean advantage of the row (group advantages are constant).
+    Averaged as seq-mean-token-mean it is the mean over responses. A row of one token is PPO with narrow bounds.
+    """
+    ratio = row_mean(logprobs - old_logprobs, rows).clamp(-20.0, 20.0).exp()
+    advantage = row_mean(advantages, rows)
+    unclipped = -advantage * ratio
+    clipped = -advantage * ratio.clamp(1.0 - clip_range_low, 1.0 + clip_range_high)
+    return torch.maximum(unclipped, clipped), statistics(logprobs, old_logprobs, clipped > unclipped)
+
+
+def gspo_token(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor,
+               clip_range_low: float = 3e-4, clip_range_high: float = 4e-4) -> Loss:
+    """GSPO with an advantage of each token (arXiv:2507.18071, section 4.3).
+
+    s_t = sg(s) pi_t / sg(pi_t), s as in gspo: its value is the row's, its gradient the token's. Where the advantage is
+    constant over a row, loss and gradient are those of gspo. Averaged as seq-mean-token-mean.
+    """
+    sequence = row_mean(logprobs - old_logprobs, rows).clamp(-20.0, 20.0).exp().detach()
+    ratio = sequence * (logprobs - logprobs.detach()).exp()
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1.0 - clip_range_low, 1.0 + clip_range_high)
+    return torch.maximum(unclipped, clipped), statistics(logprobs, old_logprobs, clipped > unclipped)
+
+
+def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos: float = 1.0,
+         tau_neg: float = 1.05) -> Loss:
+    """Soft adaptive policy optimisation (Gao et al. 2025, arXiv:2511.20347).
+
+    loss = -A (4 / tau) sigmoid(tau (ratio - 1)), tau = tau_pos where A > 0, tau_neg elsewhere, differentiated through
+    the ratio: its gradient is -A ratio grad log pi times a gate 4 s (1 - s), s the sigmoid, which is 1 at ratio 1 and
+    fades on both sides, so nothing needs a hard clip. Averaged as seq-mean-token-mean. clip_fraction counts gates
+    below 1/2.
+    """
+    check_number(f"{KEY}.tau_pos", tau_pos, above=0)
+    check_number(f"{KEY}.tau_neg", tau_neg, least=tau_pos)
+    tau = torch.where(advantages > 0, tau_pos, tau_neg).to(logprobs.dtype)
+    ratio = log_ratio(logprobs, old_logprobs).exp()
+    soft = torch.sigmoid(tau * (ratio - 1.0))
+    gate = 4.0 * soft * (1.0 - soft)
+    return -advantages * 4.0 / tau * soft, statistics(logprobs, old_logprobs, gate < 0.5, soft_gate=gate)
+
+
+def importance_sampling(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Loss:
+    """The unclipped surrogate (Kakade & Langford 2002): loss = -A ratio. Unbiased, with unbounded variance.
+
+    For advantages that are small by themselves, such as distillation's. The log ratio is clamped to +-20.
+    """
+    ratio = log_ratio(logprobs, old_logprobs).exp()
+    never = torch.zeros_like(ratio)
+    return -advantages * ratio, statistics(logprobs, old_logprobs, never, ratio=ratio)
+
+
+def m2po(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, m2_threshold: float = 0.04) -> Loss:
+    """Second-moment trust policy optimisation (Zheng et al. 2025, arXiv:2510.01161, algorithm 1 and eq. 5).
+
+    loss = -M A ratio. Of the tokens that PPO could clip (A > 0 and ratio > 1, or A < 0 and ratio < 1) those of the
+    largest (log ratio)^2 get M = 0 until the mean of the remaining ones is at most m2_threshold; M = 1 elsewhere.
+
+    The paper takes that mean over the batch, here it is taken over each row: so the loss does not depend on how the
+    batch is cut, and the mean over the batch is within the threshold too, since each row's is.
+    """
+    check_number(f"{KEY}.m2_threshold", m2_threshold, least=0)
+    change = log_ratio(logprobs, old_logprobs)
+    kept = _within_second_moment(change.detach().square(), advantages * change.detach() > 0, rows, m2_threshold)
+    loss = torch.where(kept, -advantages * change.exp(), torch.zeros_like(change))
+    return loss, statistics(logprobs, old_logprobs, ~kept)
+
+
+def _within_second_moment(moments: Tensor, bound: Tensor, rows: Tensor, threshold: float) -> Tensor:
+    """[N] false on the largest moments of each row's bound tokens, until the mean of the others is within threshold."""
+    kept = torch.ones_like(bound)
+    for row in rows.unique():
+        inside = torch.nonzero(bound & (rows == row)).flatten()
+        ascending, order = moments[inside].sort(stable=True)
+        means = ascending.cumsum(0) / torch.arange(1, len(inside) + 1, device=moments.device)
+        kept[inside[order[means > threshold]]] = False
+    return kept
+
+
+def sppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsilon: float = 0.3) -> Loss:
+    """Simple PPO, a log ratio inside a hard region (Trinity-RFT's sPPO): loss = -A log(ratio) I.
+
+    I = 1 where 1 / (1 + epsilon) <= ratio <= 1 + epsilon, without gradient; outside a token teaches nothing, on
+    whichever side. The gradient inside is -A grad log pi: the plain policy gradient.
+    """
+    check_number(f"{KEY}.epsilon", epsilon, above=0)
+    change = logprobs - old_logprobs
+    inside = change.detach().abs() <= math.log1p(epsilon)
+    loss = torch.where(inside, -advantages * change, torch.zeros_like(change))
+    return loss, statistics(logprobs, old_logprobs, ~inside)

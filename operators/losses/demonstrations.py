@@ -1,0 +1,35 @@
+"""Losses of demonstrated tokens: the negative log-likelihood, and two that weigh tokens by their likelihood."""
+
+import math
+
+from torch import Tensor
+
+from operators.arguments import check_number
+from operators.losses.ratio import KEY
+
+Loss = tuple[Tensor, dict[str, Tensor]]
+
+
+def sft(logprobs: Tensor) -> Loss:
+    """Negative log-likelihood of the demonstrated tokens: -log p."""
+    return -logprobs, {}
+
+
+def sft_is(logprobs: Tensor) -> Loss:
+    """Importance-weighted likelihood, dynamic fine-tuning (Wu et al. 2025, arXiv:2508.05629): -p log p, p constant.
+
+    The gradient is -grad p: an unlikely token no longer pulls with 1 / p. A token of probability 0 is never learnt.
+    """
+    return -logprobs * logprobs.detach().exp(), {}
+
+
+def sft_phi(logprobs: Tensor, cutoff_prob: float = 1.0) -> Loss:
+    """CHORD's token weights (Zhang et al. 2025, arXiv:2508.11408): -p (1 - p) min(log p, log cutoff), p constant.
+
+    Tokens that the policy is sure of, or has no idea of, pull least; 1/2 pulls most. cutoff_prob < 1: tokens already
+    likelier than that teach nothing.
+    """
+    check_number(f"{KEY}.cutoff_prob", cutoff_prob, most=1, above=0)
+    probability = logprobs.detach().exp()
+    held = logprobs.clamp(max=math.log(cutoff_prob)) if cutoff_prob < 1 else logprobs
+    return -held * probability * (1.0 - probability), {}

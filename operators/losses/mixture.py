@@ -1,0 +1,72 @@
+"""Losses of batches in which rows of an expert stand beside rollouts: likelihood for the ones, PPO for the others.
+
+The two kinds are averaged apart (operators/aggregation.py, token_weights_by_kind), so
+
+    total = (1 - mu) mean over rollouts of PPO + mu mean over expert rows of SFT
+
+whatever the share of expert rows, the micro-batches and the ranks. A batch without one kind lacks its term.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from operators.arguments import check_number
+from operators.losses.clipped import ppo
+from operators.losses.demonstrations import sft, sft_phi
+from operators.losses.ratio import KEY
+
+Loss = tuple[Tensor, dict[str, Tensor]]
+
+
+def mix(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor, mu: float = 0.1,
+        clip_range: float = 0.2, clip_range_low: float | None = None, clip_range_high: float | None = None,
+        clip_ratio_c: float = 3.0) -> Loss:
+    """PPO on rollouts beside SFT on expert rows: loss = (1 - mu) PPO on the ones, mu (-log p) on the others.
+
+    What old_logprobs and advantages hold on expert rows is not read. mu: 0 no imitation, 1 nothing else.
+    """
+    check_number(f"{KEY}.mu", mu, least=0, most=1)
+    clip = {"clip_range": clip_range, "clip_range_low": clip_range_low, "clip_range_high": clip_range_high,
+            "clip_ratio_c": clip_ratio_c}
+    return _mixed(logprobs, old_logprobs, advantages, rows, is_expert, mu, sft(logprobs)[0], clip)
+
+
+def mix_chord(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor,
+              step: Tensor, mu_warmup_steps: int = 0, mu_decay_steps: int = 0, mu_peak: float = 0.1,
+              mu_valley: float = 0.1, enable_phi_function: bool = True, cutoff_prob: float = 1.0,
+              clip_range: float = 0.2, clip_range_low: float | None = None, clip_range_high: float | None = None,
+              clip_ratio_c: float = 3.0) -> Loss:
+    """CHORD (Zhang et al. 2025, arXiv:2508.11408): mix with mu = chord_mu(step) and, with enable_phi_function, sft_phi.
+
+    step: 0-d, the optimizer step, from 1. Statistic mu stands on expert rows.
+    """
+    mu = chord_mu(int(step), mu_warmup_steps, mu_decay_steps, mu_peak, mu_valley)
+    clip = {"clip_range": clip_range, "clip_range_low": clip_range_low, "clip_range_high": clip_range_high,
+            "clip_ratio_c": clip_ratio_c}
+    imitation = sft_phi(logprobs, cutoff_prob)[0] if enable_phi_function else sft(logprobs)[0]
+    return _mixed(logprobs, old_logprobs, advantages, rows, is_expert, mu, imitation, clip)
+
+
+def chord_mu(step: int, warmup: int, decay: int, peak: float, valley: float) -> float:
+    """Linear from 0 to peak in `warmup` steps, by a half cosine to valley in `decay` more, then valley."""
+    for name, value in (("mu_peak", peak), ("mu_valley", valley)):
+        check_number(f"{KEY}.{name}", value, least=0, most=1)
+    if step < warmup:
+        return peak * step / warmup
+    if step >= warmup + decay:
+        return valley
+    return valley + (peak - valley) * 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / decay))
+
+
+def _mixed(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor, mu: float,
+           imitation: Tensor, clip: dict) -> Loss:
+    """Statistics of PPO stand on rollouts, sft_loss (before mu) and mu on expert rows; 0 on the other kind."""
+    zero = torch.zeros_like(logprobs)
+    old = torch.where(is_expert, logprobs.detach(), old_logprobs)
+    reinforced, found = ppo(logprobs, old, torch.where(is_expert, zero, advantages), rows, **clip)
+    apart = {name: torch.where(is_expert, zero, value) for name, value in found.items()}
+    apart["sft_loss"] = torch.where(is_expert, imitation.detach(), zero)
+    apart["mu"] = mu * is_expert.to(logprobs.dtype)
+    return torch.where(is_expert, mu * imitation, (1.0 - mu) * reinforced), apart

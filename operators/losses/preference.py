@@ -1,0 +1,71 @@
+"""Losses of preferred against rejected responses: rows 2k and 2k + 1 of a micro-batch are pair k, the chosen one first.
+
+Every token of a pair carries the loss of its pair (kto: of its row), so that averaged as seq-mean-token-mean, exactly
+the mean over pairs remains. A log-ratio of a response is the sum over its action tokens, row by row.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from operators.arguments import check_number
+from operators.losses.ratio import KEY, row_vector
+
+Loss = tuple[Tensor, dict[str, Tensor]]
+
+
+def dpo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1, label_smoothing: float = 0.0) -> Loss:
+    """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290, eq. 7).
+
+    D = log(pi / ref) of chosen - of rejected; loss = -(1 - s) log sigmoid(beta D) - s log sigmoid(-beta D), with
+    s = label_smoothing < 1/2 the share of wrong labels (conservative DPO, Mitchell 2023). At pi = ref: log 2.
+    """
+    check_number(f"{KEY}.beta", beta, above=0)
+    check_number(f"{KEY}.label_smoothing", label_smoothing, least=0, most=0.5)
+    chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows)
+    margin = beta * (chosen - rejected)
+    loss = -(1.0 - label_smoothing) * logsigmoid(margin) - label_smoothing * logsigmoid(-margin)
+    return loss[rows // 2], _statistics(chosen, rejected, beta, rows)
+
+
+def ipo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1) -> Loss:
+    """Identity preference optimisation (Azar et al. 2023, arXiv:2310.12036, eq. 17): loss = (D - 1 / (2 beta))^2.
+
+    D as in dpo, a sum over tokens; beta is the paper's tau. The margin has a target, so certain preferences do not
+    drive the policy to the ends. At pi = ref: 1 / (4 beta^2).
+    """
+    check_number(f"{KEY}.beta", beta, above=0)
+    chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows)
+    loss = (chosen - rejected - 1.0 / (2.0 * beta)).square()
+    return loss[rows // 2], _statistics(chosen, rejected, beta, rows)
+
+
+def kto(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1, desirable_weight: float = 1.0,
+        undesirable_weight: float = 1.0, reference_point: float = 0.0) -> Loss:
+    """Kahneman-Tversky optimisation (Ethayarajh et al. 2024, arXiv:2402.01306).
+
+    loss = w_d (1 - sigmoid(beta (g - z))) for a chosen row, w_u (1 - sigmoid(beta (z - g))) for a rejected one, g its
+    log-ratio. The two of a pair do not meet, so weights may balance them. z is the paper's KL(pi || ref), a
+    reference_point >= 0 that is given, not estimated over the micro-batch: else the loss would depend on how the batch
+    is cut. 0 is exact at the start.
+    """
+    check_number(f"{KEY}.beta", beta, above=0)
+    check_number(f"{KEY}.reference_point", reference_point, least=0)
+    chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows)
+    good = desirable_weight * torch.sigmoid(beta * (reference_point - chosen))
+    bad = undesirable_weight * torch.sigmoid(beta * (rejected - reference_point))
+    loss = torch.stack([good, bad], dim=1).flatten()
+    return loss[rows], _statistics(chosen, rejected, beta, rows)
+
+
+def _log_ratios(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """log(pi / ref) of the chosen and of the rejected responses, [pairs] each."""
+    sums = row_vector(logprobs - ref_logprobs, rows)
+    assert len(sums) % 2 == 0, "a pair was split over micro-batches, or a rejected response has no action token"
+    return sums[0::2], sums[1::2]
+
+
+def _statistics(chosen: Tensor, rejected: Tensor, beta: float, rows: Tensor) -> dict[str, Tensor]:
+    """chosen_reward and rejected_reward (beta log-ratio), accuracy (1 where the chosen one's is higher), [N]."""
+    values = {"chosen_reward": beta * chosen, "rejected_reward": beta * rejected, "accuracy": (chosen > rejected)}
+    return {name: value.detach().to(chosen.dtype)[rows // 2] for name, value in values.items()}

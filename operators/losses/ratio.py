@@ -1,0 +1,47 @@
+"""What losses share: ratios that cannot overflow, sums and means over the rows of a micro-batch, statistics.
+
+A row is one sequence; rows are never split over micro-batches, so a sum over a row does not depend on the split.
+"""
+
+import torch
+from torch import Tensor
+
+KEY = "algorithm.policy_loss_fn_args"
+MOST = 20.0  # exp(20) = 5e8: far outside every trust region, and finite in float32 after any product
+
+
+def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """log(pi / pi_old) clamped to +-20, [N]: exp of it is finite when a token has become impossible, or was."""
+    return (logprobs - old_logprobs).clamp(-MOST, MOST)
+
+
+def clip_bounds(clip_range: float, low: float | None, high: float | None) -> tuple[float, float]:
+    """(1 - low, 1 + high); a bound that is None is clip_range."""
+    return 1.0 - (clip_range if low is None else low), 1.0 + (clip_range if high is None else high)
+
+
+def row_vector(values: Tensor, rows: Tensor) -> Tensor:
+    """Sums of the tokens of each row, [R], R the highest row + 1; 0 for a row without tokens."""
+    count = int(rows.max()) + 1 if len(rows) else 0
+    return torch.zeros(count, dtype=values.dtype, device=values.device).index_add(0, rows, values)
+
+
+def row_sum(values: Tensor, rows: Tensor) -> Tensor:
+    """The sum over each row, given to each of its tokens, [N]."""
+    return row_vector(values, rows)[rows]
+
+
+def row_mean(values: Tensor, rows: Tensor) -> Tensor:
+    """The mean over each row, given to each of its tokens, [N]."""
+    return row_sum(values, rows) / row_sum(torch.ones_like(values), rows)
+
+
+def statistics(logprobs: Tensor, old_logprobs: Tensor, clipped: Tensor, **more: Tensor) -> dict[str, Tensor]:
+    """kl, clip_fraction and more, [N] without gradient.
+
+    kl: k3 estimate of KL(old || new) in nats, ratio - 1 - log ratio (Schulman 2020), non-negative. clip_fraction: 1
+    where the loss holds a token back.
+    """
+    change = log_ratio(logprobs, old_logprobs)
+    values = {"kl": change.expm1() - change, "clip_fraction": clipped.to(logprobs.dtype), **more}
+    return {name: value.detach() for name, value in values.items()}

@@ -1,0 +1,94 @@
+"""Losses that weigh the log-prob of each token: the ratio to the policy that sampled only enters a constant weight."""
+
+import torch
+from torch import Tensor
+
+from operators.arguments import check_choice, check_number
+from operators.losses.ratio import KEY, log_ratio, row_mean, row_sum, statistics
+
+Loss = tuple[Tensor, dict[str, Tensor]]
+
+
+def opmd(logprobs: Tensor, advantages: Tensor, tau: float = 1.0) -> Loss:
+    """Online policy mirror descent (Kimi k1.5, arXiv:2501.12599; Yao et al. 2025, arXiv:2509.24203).
+
+    loss = -A log pi / (1 + tau): the gradient of the squared consistency condition at pi = pi_old, tau > 0 the strength
+    of the regularisation towards it. With the advantages opmd or asymre. tau only scales the loss.
+    """
+    check_number(f"{KEY}.tau", tau, above=0)
+    return -advantages * logprobs / (1.0 + tau), {}
+
+
+def topr(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, advantage_threshold: float = 0.0,
+         level: str = "sequence") -> Loss:
+    """Tapered off-policy REINFORCE (Le Roux et al. 2025, arXiv:2503.14286): loss = -alpha A log pi.
+
+    alpha = 1 where A > advantage_threshold, else the ratio clipped to [0, 1], without gradient: failures fade as the
+    policy forgets them, successes never do. level sequence, the paper's: the ratio of the whole response; token: of
+    each token, which for a response of many tokens tapers far less.
+    """
+    check_choice(f"{KEY}.level", level, ("sequence", "token"))
+    change = (logprobs - old_logprobs).detach()
+    change = row_sum(change, rows) if level == "sequence" else change
+    alpha = torch.where(advantages > advantage_threshold, torch.ones_like(change), change.clamp(max=0.0).exp())
+    return -alpha * advantages * logprobs, statistics(logprobs, old_logprobs, alpha < 1.0, alpha=alpha)
+
+
+def cispo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range_low: float = 1.0,
+          clip_range_high: float = 0.28, enable_mask_clip: bool = False, mask_clip_range_low: float = 1.0,
+          mask_clip_range_high: float = 0.28) -> Loss:
+    """Clipped importance weights (MiniMax-M1, arXiv:2506.13585): loss = -A clip(ratio) M log pi.
+
+    The clipped ratio carries no gradient, so a token that PPO would drop still teaches. Low bound 1 - clip_range_low.
+    enable_mask_clip: M = 0 where ratio > 1 + mask_clip_range_high and A > 0, or ratio < 1 - mask_clip_range_low and
+    A < 0; else M = 1.
+    """
+    ratio = log_ratio(logprobs, old_logprobs).exp().detach()
+    weight = ratio.clamp(1.0 - clip_range_low, 1.0 + clip_range_high)
+    masked = ((ratio > 1.0 + mask_clip_range_high) & (advantages > 0)) | (
+        (ratio < 1.0 - mask_clip_range_low) & (advantages < 0))
+    weight = torch.where(masked, torch.zeros_like(weight), weight) if enable_mask_clip else weight
+    return -advantages * weight * logprobs, statistics(logprobs, old_logprobs, weight != ratio)
+
+
+def rec(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, epsilon_low: float = 0.2,
+        epsilon_high: float = 0.2, epsilon_low_prime: float = 0.6, epsilon_high_prime: float = 2.0,
+        clip_mode: str = "none", weight: str = "none", regularizer: str = "none", regularizer_coef: float = 0.0,
+        temp: float = 1.0) -> Loss:
+    """REINFORCE with clipping and regularisation, taken apart (Yao et al. 2025, arXiv:2509.24203).
+
+    loss = -A' I log pi + c R. I by clip_mode: none 1; two-side 1 - low <= ratio <= 1 + high; one-side PPO's half of
+    that (A >= 0: ratio <= 1 + high; A <= 0: ratio >= 1 - low); ring two-side, or A >= 0 and ratio <= 1 - low', or
+    A <= 0 and ratio >= 1 + high'; gspo-one-side one-side with the row's mean ratio (average as seq-mean-token-mean).
+    A' by weight: none A; importance_sampling A ratio; gspo_importance_sampling A row ratio; advantage A exp(A / temp).
+    R by regularizer: none; k2 (log ratio)^2; forward-kl -log pi. Ratios carry no gradient; R does.
+    """
+    check_choice(f"{KEY}.clip_mode", clip_mode, ("none", "two-side", "one-side", "ring", "gspo-one-side"))
+    check_choice(f"{KEY}.weight", weight, ("none", "importance_sampling", "gspo_importance_sampling", "advantage"))
+    check_choice(f"{KEY}.regularizer", regularizer, ("none", "k2", "forward-kl"))
+    check_number(f"{KEY}.temp", temp, above=0)
+    ratio = log_ratio(logprobs, old_logprobs).exp().detach()
+    row_ratio = row_mean((logprobs - old_logprobs).detach(), rows).clamp(-20.0, 20.0).exp()
+    tested = row_ratio if clip_mode == "gspo-one-side" else ratio
+    inside = _inside(clip_mode, tested, advantages, (epsilon_low, epsilon_high, epsilon_low_prime, epsilon_high_prime))
+    factor = {"none": torch.ones_like(ratio), "importance_sampling": ratio, "gspo_importance_sampling": row_ratio,
+              "advantage": (advantages / temp).clamp(max=20.0).exp()}[weight]
+    loss = torch.where(inside, -advantages * factor * logprobs, torch.zeros_like(logprobs))
+    if regularizer != "none":
+        term = (logprobs - old_logprobs).square() if regularizer == "k2" else -logprobs
+        loss = loss + regularizer_coef * term
+    return loss, statistics(logprobs, old_logprobs, ~inside)
+
+
+def _inside(clip_mode: str, ratio: Tensor, advantages: Tensor, epsilons: tuple[float, float, float, float]) -> Tensor:
+    """[N] bool, the indicator I of rec; epsilons: low, high, low', high'."""
+    low, high, low_prime, high_prime = epsilons
+    above, below = ratio <= 1.0 + high, ratio >= 1.0 - low
+    if clip_mode == "none":
+        return torch.ones_like(above)
+    if clip_mode in ("one-side", "gspo-one-side"):
+        return (above | (advantages < 0)) & (below | (advantages > 0))
+    if clip_mode == "two-side":
+        return above & below
+    returning = ((advantages >= 0) & (ratio <= 1.0 - low_prime)) | ((advantages <= 0) & (ratio >= 1.0 + high_prime))
+    return (above & below) | returning

@@ -1,0 +1,45 @@
+"""Which experience to train on again first: priorities as SQL expressions, so a replay can be asked for its reasons.
+
+An expression is over the columns experience_id, weights_version (trainer step of the weights that made the row) and
+use_count (optimizer steps that have used it); the higher the earlier, NULL means never again.
+"""
+
+from operators.arguments import check_number
+
+KEY = "buffer.trainer_input.experience_buffer.replay_buffer.priority_fn_args"
+
+
+def linear_decay(decay: float = 2.0) -> str:
+    """weights_version - decay use_count: one use counts like `decay` versions of age. Every row stays."""
+    check_number(f"{KEY}.decay", decay)
+    return f"(weights_version - {float(decay)!r}::DOUBLE * use_count)"
+
+
+def decay_limit_randomization(decay: float = 2.0, use_count_limit: int = 3, sigma: float = 0.0, seed: int = 0) -> str:
+    """linear_decay plus normal noise of standard deviation sigma; NULL after use_count_limit uses (0: no limit).
+
+    The noise is a hash of (seed, experience_id, use_count) by Box and Muller (1958): drawn anew after each use, and the
+    same whenever it is asked for.
+    """
+    check_number(f"{KEY}.sigma", sigma, least=0)
+    check_number(f"{KEY}.use_count_limit", use_count_limit)
+    priority = linear_decay(decay)
+    if sigma > 0:
+        first, second = (_uniform(seed, name) for name in "ab")
+        priority = f"({priority} + {float(sigma)!r} * sqrt(-2 * ln({first})) * cos(2 * pi() * {second}))"
+    if use_count_limit <= 0:
+        return priority
+    return f"(CASE WHEN use_count < {int(use_count_limit)} THEN {priority} END)"
+
+
+def _uniform(seed: int, name: str) -> str:
+    """SQL for a number in (0, 1), from the first 48 bits of an MD5."""
+    digest = f"md5(concat_ws('/', {int(seed)}, '{name}', experience_id, use_count))"
+    return f"((('0x' || {digest}[:12])::BIGINT + 0.5) / {2.0**48!r})"
+
+
+PRIORITIES = {
+    "decay_limit_randomization": decay_limit_randomization,
+    "linear_decay": linear_decay,
+    "linear_decay_use_count_control_randomization": decay_limit_randomization,  # its name in the guide
+}

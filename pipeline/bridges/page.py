@@ -1,0 +1,54 @@
+"""The page of every key that the bridges know: docs/trinity-keys.md."""
+
+from pipeline import guide
+from pipeline.bridges import verl_keys
+from pipeline.bridges.verl_source import ACTOR, ROLLOUT
+from pipeline.guide_keys import Refused
+
+# keys that say something only together with others, and what they decide
+BY_RULES = {
+    "algorithm.adv_estimator": "`algorithm.algorithm_type`, `algorithm.advantage_fn` (gae: ppo)",
+    "algorithm.norm_adv_by_std_in_grpo": "`algorithm.advantage_fn` (False: dr_grpo)",
+    "algorithm.gamma": "`algorithm.advantage_fn_args.gamma`",
+    "algorithm.lam": "`algorithm.advantage_fn_args.lam`",
+    "algorithm.use_kl_in_reward": "`algorithm.kl_penalty_fn` (False: none), with kl_penalty (kl: k1, mse: k2)",
+    "algorithm.kl_ctrl.kl_coef": "`algorithm.kl_penalty_fn_args.kl_coef`; type, target_kl and horizon likewise",
+    f"{ACTOR}.use_kl_loss": "`algorithm.kl_loss_fn` (False: none), with kl_loss_type",
+    f"{ACTOR}.kl_loss_coef": "`algorithm.kl_loss_fn_args.kl_coef`",
+    f"{ACTOR}.clip_ratio": "`clip_range_low` and `clip_range_high` of `algorithm.policy_loss_fn_args`",
+    f"{ACTOR}.policy_loss.loss_mode": "`algorithm.policy_loss_fn` (vanilla: ppo)",
+    f"{ACTOR}.tis_imp_ratio_cap": "`algorithm.rollout_correction.threshold`, at the level of tokens",
+    f"{ACTOR}.ppo_mini_batch_size": "`buffer.batch_size`; times rollout.n: `buffer.train_batch_size`",
+    "data.train_batch_size": "`synchronizer.sync_interval`, divided by ppo_mini_batch_size",
+    f"{ACTOR}.ppo_max_token_len_per_gpu": "`trainer.max_token_len_per_gpu`",
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu": "`trainer.max_token_len_per_gpu`, times the longest sequence",
+    f"{ACTOR}.optim.lr_warmup_steps": "`algorithm.optimizer.lr_warmup_steps`, times sync_interval",
+    "data.train_files": "`buffer.explorer_input.tasksets`, one for each file, with prompt_key, response_key, shuffle",
+    "data.val_files": "`buffer.explorer_input.eval_tasksets`, one for each file",
+    f"{ROLLOUT}.val_kwargs": "`repeat_times` and `rollout_args` of each evaluation set",
+    "trainer.project_name": "`project`",
+    "trainer.experiment_name": "`name`",
+    "trainer.default_local_dir": "`checkpoint_root_dir`",
+    "trainer.save_freq": "`trainer.save_interval` (-1: left out)",
+    "trainer.test_freq": "`explorer.eval_interval` (-1: left out)",
+    "trainer.total_training_steps": "`buffer.total_steps`, times sync_interval",
+    "trainer.logger": "`monitor.monitor_type` (console alone: none)",
+}
+
+HEAD = [
+    "",
+    "## veRL's keys",
+    "",
+    "What `ouro import verl FILE` makes of a key, and `ouro import trinity FILE` of one below",
+    "`trainer.trainer_config`. A key that is not listed has no counterpart that is known; an import names it.",
+    "",
+    "| veRL | here |",
+    "|---|---|",
+]
+
+
+def page() -> str:
+    """The table of the guide's keys, and that of veRL's, as one Markdown page."""
+    rows = {key: f"not meant here: {fate.why}" if isinstance(fate, Refused) else f"`{fate.to}`"
+            for key, fate in verl_keys.KEYS.items()} | BY_RULES
+    return guide.page() + "\n".join([*HEAD, *(f"| `{key}` | {rows[key]} |" for key in sorted(rows))]) + "\n"

@@ -1,0 +1,103 @@
+"""Writes a translation as a recipe: a YAML file for conf/recipe/, each line with where it comes from."""
+
+import dataclasses
+import math
+import re
+import textwrap
+from typing import Any
+
+import yaml
+
+from pipeline.bridges.source import Loader
+from pipeline.bridges.translation import Entry, Path, Translation
+from pipeline.config import Config
+
+WIDTH = 116  # characters of a comment line
+
+
+def write(translation: Translation, account: str) -> str:
+    """The text of the recipe. account: how many keys became what, in one line."""
+    notes = [f"From {translation.source}: {account}.", *translation.chosen]
+    if translation.left_out:
+        notes.append("Left out: " + ", ".join(dict.fromkeys(given.key for given, _ in translation.left_out)) + ".")
+    head = ["# @package _global_", *(line for note in notes for line in _comment(note))]
+    tree = _tree(translation.entries)
+    sections = [item.name for item in dataclasses.fields(Config)]
+    order = sorted(tree, key=lambda name: sections.index(name) if name in sections else len(sections))
+    body = [line for name in order for line in _lines({name: tree[name]}, 0)]
+    return "\n".join([*head, *(body or ["{}"])]) + "\n"
+
+
+def value_text(value: Any) -> str:
+    """A value as YAML on one line, as OmegaConf reads it back."""
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=math.inf, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def printable(text: str) -> str:
+    """Text for a comment or the terminal: one line, nothing that cannot be shown."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def _comment(note: str) -> list[str]:
+    lines = textwrap.wrap(printable(note), WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [("# " if number == 0 else "#   ") + line for number, line in enumerate(lines)]
+
+
+def _tree(entries: dict[Path, Entry]) -> dict:
+    """Entries nested as their paths say; a node whose keys are all numbers is a list, in their order."""
+    root: dict = {}
+    for path, entry in entries.items():
+        node = root
+        for part in path[:-1]:
+            node = node.setdefault(part, {})
+        node[path[-1]] = entry
+    return root
+
+
+def _lines(node: dict, depth: int) -> list[str]:
+    made = []
+    for name, child in node.items():
+        key = "  " * depth + value_text(name) + ":"
+        if isinstance(child, Entry):
+            made.append(f"{key} {_leaf(child)}")
+        elif all(isinstance(part, int) for part in child):
+            made += [key, *(line for index in sorted(child) for line in _element(child[index], depth + 1))]
+        else:
+            made += [key, *_lines(child, depth + 1)]
+    return made
+
+
+def _element(child: dict | Entry, depth: int) -> list[str]:
+    dash = "  " * depth + "- "
+    if isinstance(child, Entry):
+        return [dash + _leaf(child)]
+    below = _lines(child, depth + 1)
+    return [dash + below[0].removeprefix("  " * (depth + 1)), *below[1:]]
+
+
+def _leaf(entry: Entry) -> str:
+    return value_text(entry.value) + (f"  # {printable(entry.comment)}" if entry.comment else "")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text exactly where the reader of these files would take it for something else."""
+
+    yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if "\n" in value else None)
+
+
+def _number(dumper: yaml.SafeDumper, value: float) -> yaml.Node:
+    if not math.isfinite(value):
+        return dumper.represent_float(value)
+    return dumper.represent_scalar("tag:yaml.org,2002:float", re.sub(r"e([-+])0+(?=\d)", r"e\1", repr(value)))
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(float, _number)

@@ -1,0 +1,124 @@
+"""What the bridges read: the keys of a source, each with its value and its line.
+
+YAML is read as OmegaConf reads it (`1e-6` is a number, a date is a text), by nodes, so that lines are known.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from pipeline.errors import ConfigError
+
+FLOAT = re.compile(r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+"
+                   r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)")
+DEEPEST = 60  # mappings and lists within one another
+
+
+@dataclass(frozen=True)
+class Given:
+    """One key of a source: its path (texts, and numbers for elements of lists), its value, its line."""
+
+    path: tuple[str | int, ...]
+    value: Any
+    line: int
+
+    @property
+    def key(self) -> str:
+        return ".".join(map(str, self.path))
+
+
+class Loader(yaml.SafeLoader):
+    """PyYAML's loader with OmegaConf's notion of a number, and no dates."""
+
+
+OTHERWISE = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in OTHERWISE]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{FLOAT.pattern})$"), list("-+0123456789."))
+
+
+def read_yaml(text: str, name: str) -> list[Given]:
+    """The settings of a YAML file. Raises ConfigError, with line and column, for what is no mapping of settings."""
+    try:
+        loader = Loader(text)
+        node = loader.get_single_node()
+        if not isinstance(node, yaml.MappingNode) or not node.value:
+            raise ConfigError(f"{name} holds no settings; needed a YAML mapping of sections, such as `algorithm:`.")
+        _refuse_twice(node, name, set())
+        return list(_leaves(loader, node, (), name))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{name}{where} is no YAML: {error.problem or error.context}.") from error
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
+        raise ConfigError(f"{name} is no YAML: {' '.join(str(error).split())}.") from error
+
+
+def scalar(text: str) -> Any:
+    """The value that a word of YAML stands for; the word itself when it is none."""
+    try:
+        return _plain(yaml.load(text, Loader))
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
+        return text
+
+
+def _leaves(loader, node: yaml.Node, path: tuple, name: str) -> Iterator[Given]:
+    """Every value below a node; a list of plain values is one value."""
+    if len(path) > DEEPEST:
+        raise ConfigError(f"{name}, line {node.start_mark.line + 1}: mappings nest deeper than {DEEPEST}, or hold "
+                          "themselves.")
+    if isinstance(node, yaml.MappingNode):
+        loader.flatten_mapping(node)
+    if isinstance(node, yaml.MappingNode) and node.value:
+        for key, child in _pairs(node, name):
+            yield from _leaves(loader, child, (*path, *key), name)
+    elif isinstance(node, yaml.SequenceNode) and any(isinstance(n, yaml.MappingNode) for n in node.value):
+        for index, child in enumerate(node.value):
+            yield from _leaves(loader, child, (*path, index), name)
+    else:
+        yield Given(path, _plain(loader.construct_object(node, deep=True)), node.start_mark.line + 1)
+
+
+def _plain(value: Any) -> Any:
+    """Only what a recipe can hold: what YAML knows beyond that (sets, bytes) as text."""
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+
+
+def _pairs(node: yaml.MappingNode, name: str) -> Iterator[tuple[tuple[str, ...], yaml.Node]]:
+    """(parts of the key, value node), once for each key: an own one wins over a merged one; `a.b` is b within a."""
+    for text, child in {_key(key, name): child for key, child in node.value}.items():
+        yield tuple(part for part in text.split(".") if part) or (text,), child
+
+
+def _refuse_twice(node: yaml.Node, name: str, visited: set[int]) -> None:
+    """Raises ConfigError for a key that a mapping has twice: one of the two would be lost."""
+    if id(node) in visited or not isinstance(node, (yaml.MappingNode, yaml.SequenceNode)):
+        return
+    visited.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for child in node.value:
+            _refuse_twice(child, name, visited)
+        return
+    seen: dict[str, int] = {}
+    for key, child in node.value:
+        text, line = _key(key, name), key.start_mark.line + 1
+        if text in seen and text != "<<":
+            raise ConfigError(f"{name}, line {line}: the key '{text}' is there twice, first in line {seen[text]}; "
+                              "needed each once.")
+        seen[text] = line
+        _refuse_twice(child, name, visited)
+
+
+def _key(key: yaml.Node, name: str) -> str:
+    if not isinstance(key, yaml.ScalarNode) or not key.value:
+        raise ConfigError(f"{name}, line {key.start_mark.line + 1}: a key of a mapping is no text.")
+    return key.value

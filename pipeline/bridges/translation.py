@@ -1,0 +1,130 @@
+"""What a bridge makes: a recipe, and an account of every key of the source: kept, renamed or left out, and why."""
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.bridges.source import Given
+from pipeline.config import walk
+from pipeline.guide import general
+from pipeline.secrets import IN_ADDRESS, REFERENCE, is_secret
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a recipe. comment: where it comes from, when that is not its own name."""
+
+    value: Any
+    comment: str = ""
+
+
+@dataclass
+class Translation:
+    """source: name of what was read. entries: the recipe. chosen: what was decided, and why. skipped: (line, what)."""
+
+    source: str
+    entries: dict[Path, Entry] = field(default_factory=dict)
+    kept: list[Given] = field(default_factory=list)
+    renamed: list[tuple[Given, str]] = field(default_factory=list)
+    left_out: list[tuple[Given, str]] = field(default_factory=list)
+    chosen: list[str] = field(default_factory=list)
+    skipped: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def keys(self) -> int:
+        return len(self.kept) + len(self.renamed) + len(self.left_out)
+
+    def keep(self, given: Given) -> None:
+        """The same name, the same value; a value that cannot stand here is left out with its reason."""
+        reason = unfit(given.key, given.value) or self._taken(given.path)
+        if reason:
+            self.left_out.append((given, reason))
+        else:
+            self.entries[given.path] = Entry(given.value)
+            self.kept.append(given)
+
+    def rename(self, given: Given, path: Path, value: Any, comment: str) -> None:
+        """Another name or value here. What the source gives under our own name wins, unless it is null."""
+        key = ".".join(map(str, path))
+        if value is not None and path in self.entries and self.entries[path].value is None:
+            del self.entries[path]  # null says that nothing is set
+        if reason := unfit(key, value):
+            self.left_out.append((given, reason if key == given.key else f"as {key}: {reason}"))
+        elif reason := self._taken(path):
+            self.left_out.append((given, reason))
+        else:
+            self.entries[path] = Entry(value, comment)
+            self.renamed.append((given, key))
+
+    def leave(self, given: Given, reason: str) -> None:
+        self.left_out.append((given, reason))
+
+    def choose(self, path: Path, value: Any, comment: str) -> None:
+        """A line that the source does not have. Nothing happens when it is there already."""
+        if not self._taken(path):
+            self.entries[path] = Entry(value, comment)
+
+    def reward_by_model(self, why: str) -> None:
+        """Rollouts are rewarded by the model of explorer.auxiliary_models alone; evaluations count what is solved."""
+        source = ("buffer", "explorer_input")
+        self.choose((*source, "default_reward_fn_type"), "reward_model", why)
+        for taskset in sorted({path[:4] for path in self.entries if path[:3] == (*source, "eval_tasksets")}, key=str):
+            self.choose((*taskset, "default_reward_fn_type"), "accuracy_reward", "an evaluation counts what is solved")
+        self.chosen.append("default_reward_fn_type=reward_model: a scalar model scores the rollouts; needed a sequence "
+                           "classifier with one label and a chat template. Evaluation sets have accuracy_reward.")
+
+    def _taken(self, path: Path) -> str | None:
+        """Why nothing more can be written at a path: a value is there, above it or below it."""
+        at = next((p for p in self.entries if p == path or p == path[:len(p)] or path == p[:len(path)]), None)
+        if at is None:
+            return None
+        said = f" as {self.entries[at].value}" if at == path else ""
+        return f"{'.'.join(map(str, at))} is given already{said}."
+
+
+def unfit(key: str, value: Any) -> str | None:
+    """Why a value cannot stand at a key of ours: a secret, a number outside its bounds, null for a value."""
+    if isinstance(value, str) and value and is_secret(key) and not REFERENCE.fullmatch(value):
+        return ("a secret does not go into a file: put it into the environment, and write "
+                f"{key.rsplit('.', 1)[-1]}: ${{oc.env:VARIABLE}}.")
+    if isinstance(value, str) and IN_ADDRESS.search(value):
+        return "the address carries a password, which does not go into a file: give it by the environment."
+    if key in UNCUT and value != UNCUT[key]:
+        return ("cuts the distribution that rollouts are sampled from, and the trainer scores the whole one: its "
+                "ratios would be biased. Evaluation sets have rollout_args of their own.")
+    item = SETTINGS.get(general(key))
+    if item is None:
+        return None
+    if value is None:
+        return None if "None" in str(item.type) or item.type is Any else "null says nothing here: our default applies."
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if not math.isfinite(value):
+        return "needed a finite number; our default applies."
+    bounds = item.metadata
+    tests = (("ge", lambda b: value >= b, "at least"), ("gt", lambda b: value > b, "more than"),
+             ("le", lambda b: value <= b, "at most"))
+    return next((f"needed {words} {bounds[name]}; our default applies." for name, holds, words in tests
+                 if bounds[name] is not None and not holds(bounds[name])), None)
+
+
+def off(value: Any, idle: tuple = ()) -> str:
+    """A word of comfort for a key that is switched off in the source too. idle: values that switch it off."""
+    switched = value is None or value is False or value in ("", [], {}) or any(value == i for i in idle)
+    return "off there too: " if switched else ""
+
+
+def directory_name(value: Any) -> Any:
+    """A name that can be one of a directory; a value with an interpolation stays."""
+    text = str(value)
+    if "${" in text:
+        return value
+    cut = re.sub(r"[^\w.,=-]+", "-", text).lstrip(".,=-")
+    return value if cut == text else cut or "run"
+
+
+SETTINGS = dict(walk())
+UNCUT = {"model.top_p": 1, "model.top_k": -1, "model.repetition_penalty": 1}

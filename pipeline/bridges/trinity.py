@@ -1,0 +1,293 @@
+"""A configuration of Trinity-RFT as a recipe: every key by its fate in pipeline/guide.py, stages and all.
+
+Where the original's default differs from ours and the source is silent, the recipe says the original's.
+"""
+
+import re
+from typing import Any
+
+from pipeline import guide
+from pipeline.bridges import verl_keys
+from pipeline.bridges.source import Given, scalar
+from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
+from pipeline.config import walk
+from pipeline.errors import nearest
+from pipeline.guide_keys import MEANT, Refused, Renamed, Works
+
+DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
+REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
+TRAINING_SET = re.compile(r"buffer\.explorer_input\.(taskset|tasksets\.\*)\.")
+SAMPLED_BY = re.compile(TRAINING_SET.pattern + r"rollout_args\.(temperature|top_p|top_k)")
+VERL = "trainer.trainer_config."
+ITS_DEFAULT = "Trinity-RFT's default"
+
+
+def translate(given: list[Given], source: str) -> Translation:
+    """The recipe of a configuration, and an account of each of its keys."""
+    made = Translation(source)
+    values = {g.path: None if g.value == "None" else g.value for g in given}
+    given = [Given(g.path, values[g.path], g.line) for g in given]
+    works = [g for g in given if isinstance(_fate(g.key), Works)]
+    for key in works:
+        _works(made, key, values)
+    for key in given:
+        fate = _fate(key.key)
+        if isinstance(fate, Renamed):
+            _renamed(made, key, fate)
+        elif isinstance(fate, Refused):
+            _refused(made, key, fate, values)
+        elif fate is None:
+            _unknown(made, key)
+    _mend_references(made, values)
+    _say_defaults(made, values)
+    _say_about_stages(made, values)
+    return made
+
+
+def _fate(key: str):
+    found = guide.find(key)
+    if found is None and re.fullmatch(r"stages\.\d+\.(stage_name|after)", key):
+        return Works()
+    return found[1] if found else None
+
+
+def _stage(path: Path) -> tuple[Path, Path]:
+    """A path cut into `stages, i` (or nothing) and the setting."""
+    return (path[:2], path[2:]) if path[0] == "stages" and len(path) > 2 else ((), path)
+
+
+# ------------------------------------------------------------------------------------------------------------ one key
+
+
+def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
+    stage, path = _stage(given.path)
+    general = guide.general(given.key)
+    if general == "buffer.train_batch_size" and _algorithm(stage, values) in ("sft", "dpo", "cpt"):
+        made.entries.pop((*stage, "buffer", "batch_size"), None)
+        made.rename(given, (*stage, "buffer", "batch_size"), given.value, f"{general}: rows of an optimizer step")
+        return
+    reason = guide.explain_value(given.key, given.value) or _reason(general, given, values)
+    meant = MEANT.get(general, {})
+    if reason:
+        made.leave(given, reason)
+    elif not isinstance(given.value, (list, dict)) and given.value in meant:
+        made.rename(given, given.path, meant[given.value], f"{given.value} there")
+    elif given.key in ("project", "name") and directory_name(given.value) != given.value:
+        made.rename(given, given.path, directory_name(given.value), f"{given.value} there: it becomes a directory")
+    elif SAMPLED_BY.fullmatch(general) and given.value is not None:
+        _sampling(made, given, (*stage, "model", str(path[-1])), values)
+    else:
+        made.keep(given)
+
+
+def _algorithm(stage: Path, values: dict[Path, Any]) -> Any:
+    """The algorithm of a stage, or of all."""
+    of_all = ("algorithm", "algorithm_type")
+    return values.get((*stage, *of_all), values.get(of_all))
+
+
+def _reason(general: str, given: Given, values: dict[Path, Any]) -> str | None:
+    """Why a value of a key that works means nothing here."""
+    if general.endswith(".path") and general.startswith("buffer."):
+        stored = values.get((*given.path[:-1], "storage_type"))
+        if stored in ("queue", "sql") or DATABASE.match(str(given.value)):
+            return "the address of a database or a queue's copy: here data are files, and experience is tables."
+    if general.startswith("explorer.auxiliary_models.") and _names_rewards(values):
+        return ("a judge that a workflow or reward function of the original asks: none is served here, and a reward "
+                "function of your own can ask a server that you run. Here a model of this section scores by itself.")
+    if TRAINING_SET.match(general) and general.endswith(".repeat_times"):
+        return "rollouts to train on follow algorithm.repeat_times, there as here."
+    return None
+
+
+def _names_rewards(values: dict[Path, Any]) -> bool:
+    """Whether the source says by which function or workflow responses are rewarded."""
+    return any(value is not None and str(path[-1]).endswith(("workflow_type", "reward_fn_type"))
+               for path, value in values.items())
+
+
+def _sampling(made: Translation, given: Given, of_all: Path, values: dict[Path, Any]) -> None:
+    """Rollouts to train on are sampled as the section model says, by which the trainer scores them."""
+    ours = values.get(of_all, values.get(of_all[-2:], SETTINGS[".".join(of_all[-2:])].default))
+    if ours == given.value:
+        made.keep(given)
+    elif of_all in values:
+        made.leave(given, f"rollouts to train on follow model.{of_all[-1]}, which is {ours}: the trainer scores "
+                          "them by one distribution.")
+    else:
+        made.rename(given, of_all, given.value, f"{given.key}: the trainer scores rollouts by it; eval sets "
+                                                "follow too, unless they say otherwise")
+
+
+def _renamed(made: Translation, given: Given, fate: Renamed) -> None:
+    stage, path = _stage(given.path)
+    stars = iter([part for part in path if isinstance(part, int)])
+    target = (*stage, *(next(stars, 0) if part == "*" else part for part in fate.to.split(".")))
+    if fate.values and (isinstance(given.value, (list, dict)) or given.value not in fate.values):
+        known = ", ".join(map(str, fate.values))
+        made.leave(given, guide.explain_value(given.key, given.value)
+                   or f"needed {known}; {fate.to} was left at its default.")
+        return
+    value = fate.values.get(given.value, given.value) if fate.values else given.value
+    said = f" = {given.value}" if value != given.value else ""
+    made.rename(given, target, value, given.key.removeprefix(".".join(map(str, stage)) + ".") + said)
+
+
+def _refused(made: Translation, given: Given, fate: Refused, values: dict[Path, Any]) -> None:
+    key = guide.general(given.key)
+    inner = key.removeprefix(VERL)
+    found = verl_keys.find(inner) if key != inner else None
+    if found and isinstance(found[1], Renamed):
+        _renamed(made, given, found[1])
+    elif found:
+        made.leave(given, off(given.value, found[1].idle) + found[1].why)
+    else:
+        made.leave(given, off(given.value, _idle(fate, given, values)) + fate.why)
+
+
+def _idle(fate: Refused, given: Given, values: dict[Path, Any]) -> tuple:
+    """The values by which a key is switched off: its own; of a family, any value when the family is off."""
+    parts = guide.general(given.key).split(".")
+    stage = len(given.path) - len(parts)
+    for size in range(1, len(parts)):
+        family = guide.KEYS.get(".".join(parts[:size]))
+        switches = [item for item in family.idle if isinstance(item, tuple)] if isinstance(family, Refused) else []
+        if any(values.get((*given.path[:stage + size], name), values) == value for name, value in switches):
+            return (given.value,)
+    return tuple(item for item in fate.idle if not isinstance(item, tuple))
+
+
+def _unknown(made: Translation, given: Given) -> None:
+    if guide.general(given.key) in SETTINGS or guide.general(given.key).startswith(FREE):
+        made.keep(given)
+    else:
+        known = [*SETTINGS, *guide.KEYS]
+        made.leave(given, f"no key of the guide, and none here.{nearest(guide.general(given.key), known)}")
+
+
+# ----------------------------------------------------------------------------------------------------------- the whole
+
+
+def _mend_references(made: Translation, values: dict[Path, Any]) -> None:
+    """`${a.b}` whose key is called otherwise here, or is left out, becomes what it stood for."""
+    written = {".".join(map(str, path)) for path in made.entries}
+    names = {given.key: target for given, target in made.renamed}
+    source = {".".join(map(str, path)): value for path, value in values.items()}
+
+    def stands_for(match: re.Match) -> str:
+        key = match[1]
+        if key in written or any(w.startswith(key + ".") for w in written) or key not in source:
+            return match[0]
+        return f"${{{names[key]}}}" if names.get(key) in written else str(source[key])
+
+    for path, entry in made.entries.items():
+        value = entry.value
+        for _ in range(9):  # one may stand for another
+            if isinstance(value, str):
+                value = REFERENCE.sub(stands_for, value)
+        if isinstance(value, str) and value != entry.value:
+            meant = value if "${" in value else scalar(value)
+            made.entries[path] = Entry(meant, entry.comment or f"{entry.value} there")
+
+
+def _say_defaults(made: Translation, values: dict[Path, Any]) -> None:
+    """Lines for what the source leaves to defaults that are not ours."""
+    given = {guide.general(".".join(map(str, path))) for path in values}
+    sets = {path[:path.index("path")] for path in made.entries if "path" in path and "explorer_input" in path}
+    for taskset in sorted(sets, key=str):
+        for name, default in (("prompt_key", "prompt"), ("response_key", "response")):
+            if "messages_key" not in [p[-1] for p in made.entries if p[:len(taskset)] == taskset]:
+                made.choose((*taskset, "format", name), default, ITS_DEFAULT)
+    if not {"buffer.batch_size", "buffer.train_batch_size"} & given:
+        made.choose(("buffer", "batch_size"), 1, ITS_DEFAULT)
+    if any("eval_tasksets" in path[:-1] for path in made.entries):
+        for name, default in (("eval_interval", 100), ("eval_on_startup", True)):
+            if f"explorer.{name}" not in given:
+                made.choose(("explorer", name), default, ITS_DEFAULT)
+    if "cosine" in values.values() and "algorithm.optimizer.min_lr_ratio" not in given:
+        made.choose(("algorithm", "optimizer", "min_lr_ratio"), 0.01, ITS_DEFAULT)
+    _lengths(made)
+    _gpus(made)
+    _rewards(made, values)
+    if "trainer.max_token_len_per_gpu" not in given:
+        _budget(made)
+
+
+def _rewards(made: Translation, values: dict[Path, Any]) -> None:
+    """A workflow of the original brings a reward and a system prompt of its own; ours brings none."""
+    math = sorted({str(value) for path, value in values.items() if str(path[-1]).endswith("workflow_type")
+                   and str(value).startswith(("math_", "async_math_"))})
+    reward = ("buffer", "explorer_input", "default_reward_fn_type")
+    if ("explorer", "auxiliary_models", 0, "model_path") in made.entries:
+        made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
+    if not math:
+        return
+    if reward not in made.entries:
+        made.choose(reward, "accuracy_reward", f"the reward of {math[0]}, without its share for the format")
+    made.chosen.append(f"simple_workflow stands for {', '.join(math)}, which also asks for a form of answer: write "
+                       "that into buffer.explorer_input.system_prompt. accuracy_reward compares the final answer "
+                       "(after ####, boxed, or the last number) with the truth.")
+
+
+def _gpus(made: Translation) -> None:
+    """The trainer's ranks: the GPUs that the engine leaves. The original counts them so, and shards over them."""
+    def number(default: int | None, *path: str) -> int | None:
+        value = made.entries.get(path, Entry(default)).value
+        return value if isinstance(value, int) and value > 0 else None
+
+    if made.entries.get(("trainer", "offload_param"), Entry(False)).value is True:
+        made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
+    mode = made.entries.get(("mode",), Entry("both")).value
+    nodes, each = number(1, "cluster", "node_num"), number(None, "cluster", "gpu_per_node")
+    engines = number(1, "explorer", "rollout_model", "engine_num")
+    split = number(1, "explorer", "rollout_model", "tensor_parallel_size")
+    if mode not in ("both", "train") or not (nodes and each and engines and split):
+        return
+    left = nodes * each - (engines * split if mode == "both" else 0)
+    if left > 1:
+        made.choose(("trainer", "ranks"), left, "the GPUs that the engine leaves")
+        made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
+        made.chosen.append(f"trainer.ranks={left}: of {nodes * each} GPUs, those that the engine leaves, as in Trinity-"
+                           "RFT. A train batch need not divide by them: micro-batches are token budgets.")
+
+
+def _lengths(made: Translation) -> None:
+    """The prompt's and the response's share of max_model_len, as the original fills in what is missing of them."""
+    whole, prompt, response = (made.entries.get(("model", name), Entry(None)).value
+                               for name in ("max_model_len", "max_prompt_tokens", "max_response_tokens"))
+    if not isinstance(whole, int) or whole < 2:
+        return
+    if prompt is None and response is None:
+        prompt = whole // 2
+        made.choose(("model", "max_prompt_tokens"), prompt, "half of max_model_len, as in Trinity-RFT")
+    if response is None and isinstance(prompt, int):
+        made.choose(("model", "max_response_tokens"), max(whole - prompt, 1), "the rest of max_model_len")
+    if prompt is None and isinstance(response, int):
+        made.choose(("model", "max_prompt_tokens"), max(whole - response, 1), "the rest of max_model_len")
+
+
+def _budget(made: Translation) -> None:
+    """Twice the longest sequence, the original's micro-batch, where ours would be too small for one sequence."""
+    limits = {name: made.entries[("model", name)].value for name in ("max_model_len", "max_prompt_tokens",
+                                                                    "max_response_tokens")
+              if ("model", name) in made.entries}
+    limits = {name: value for name, value in limits.items() if isinstance(value, int)}
+    parts = [limits.get("max_prompt_tokens"), limits.get("max_response_tokens")]
+    longest = limits.get("max_model_len") or (sum(parts) if None not in parts else 0)
+    if longest > SETTINGS["trainer.max_token_len_per_gpu"].default:
+        made.choose(("trainer", "max_token_len_per_gpu"), 2 * longest,
+                    f"{ITS_DEFAULT}: two sequences of the greatest length")
+
+
+def _say_about_stages(made: Translation, values: dict[Path, Any]) -> None:
+    own = {path[2] for path in values if path[0] == "stages" and len(path) > 3}
+    both = sorted(own & {path[0] for path in values if path[0] != "stages"})
+    if both:
+        made.chosen.append(f"A stage's {', '.join(both)} is merged over the settings of all, key by key. (Trinity-RFT "
+                           "replaces the whole section, although its guide says that a stage inherits.)")
+    if "algorithm.algorithm_type" in {g.key for g in made.kept} and ("algorithm", "repeat_times") not in values:
+        made.chosen.append("algorithm.repeat_times is not given: the algorithm's own applies, as the guide says. "
+                           "(Trinity-RFT itself then makes one rollout per task.)")
+
+
+FREE = tuple(f"{key}." for key, item in walk() if str(item.type).startswith(("dict", "list[dict")))

@@ -1,0 +1,210 @@
+"""Every key of veRL that has a counterpart here by itself, and those of which is known why they have none.
+
+After the tables of the Trinity-RFT guide "Align configuration with veRL", and veRL's own documentation of its
+configuration. What several keys say together is in verl_objective.py, verl_rules.py and verl_data.py.
+"""
+
+from pipeline.guide_keys import Refused, Renamed
+
+A, R, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
+CRITIC, DATA = "critic", "data"
+OPTIMIZER = "algorithm.optimizer"
+SCHEDULES = {"constant": "constant", "cosine": "cosine", "linear": "linear"}
+
+RENAMED = {
+    "actor_rollout_ref.model.path": Renamed("model.model_path"),
+    "actor_rollout_ref.model.enable_gradient_checkpointing": Renamed("trainer.enable_gradient_checkpointing"),
+    "actor_rollout_ref.model.custom_chat_template": Renamed("model.custom_chat_template"),
+    f"{A}.optim.lr": Renamed(f"{OPTIMIZER}.lr"),
+    f"{A}.optim.weight_decay": Renamed(f"{OPTIMIZER}.weight_decay"),
+    f"{A}.optim.betas": Renamed(f"{OPTIMIZER}.betas"),
+    f"{A}.optim.warmup_style": Renamed(f"{OPTIMIZER}.lr_scheduler_type", SCHEDULES),
+    f"{A}.optim.lr_scheduler_type": Renamed(f"{OPTIMIZER}.lr_scheduler_type", SCHEDULES),
+    f"{A}.optim.lr_warmup_steps_ratio": Renamed(f"{OPTIMIZER}.lr_warmup_steps_ratio"),
+    f"{A}.optim.min_lr_ratio": Renamed(f"{OPTIMIZER}.min_lr_ratio"),
+    f"{A}.optim.clip_grad": Renamed("trainer.grad_clip"),
+    f"{A}.grad_clip": Renamed("trainer.grad_clip"),
+    f"{A}.use_dynamic_bsz": Renamed("trainer.use_dynamic_bsz", {True: True}),
+    f"{A}.clip_ratio_low": Renamed("algorithm.policy_loss_fn_args.clip_range_low"),
+    f"{A}.clip_ratio_high": Renamed("algorithm.policy_loss_fn_args.clip_range_high"),
+    f"{A}.clip_ratio_c": Renamed("algorithm.policy_loss_fn_args.clip_ratio_c"),
+    f"{A}.loss_agg_mode": Renamed("algorithm.loss_agg_mode"),
+    f"{A}.use_token_level_loss": Renamed("algorithm.loss_agg_mode", {True: "token-mean", False: "seq-mean-token-mean"}),
+    f"{A}.entropy_coeff": Renamed("algorithm.entropy_loss_fn_args.entropy_coef"),
+    f"{A}.fsdp_config.param_offload": Renamed("trainer.offload_param"),
+    f"{A}.fsdp_config.optimizer_offload": Renamed("trainer.offload_optimizer"),
+    f"{ROLLOUT}.n": Renamed("algorithm.repeat_times"),
+    f"{ROLLOUT}.temperature": Renamed("model.temperature"),
+    f"{ROLLOUT}.top_p": Renamed("model.top_p"),
+    f"{ROLLOUT}.top_k": Renamed("model.top_k"),
+    f"{ROLLOUT}.gpu_memory_utilization": Renamed("explorer.rollout_model.gpu_memory_utilization"),
+    f"{ROLLOUT}.tensor_model_parallel_size": Renamed("explorer.rollout_model.tensor_parallel_size"),
+    f"{ROLLOUT}.enforce_eager": Renamed("explorer.rollout_model.enforce_eager"),
+    f"{ROLLOUT}.max_num_seqs": Renamed("explorer.rollout_model.max_num_seqs"),
+    f"{ROLLOUT}.seed": Renamed("explorer.rollout_model.seed"),
+    f"{ROLLOUT}.dtype": Renamed("model.dtype"),
+    f"{ROLLOUT}.max_model_len": Renamed("model.max_model_len"),
+    **{f"{ROLLOUT}.{name}": Renamed(f"explorer.rollout_model.extra_engine_args.{name}")
+       for name in ("enable_chunked_prefill", "enable_prefix_caching", "max_num_batched_tokens")},
+    f"{CRITIC}.model.path": Renamed("model.critic_model_path"),
+    f"{CRITIC}.optim.lr": Renamed("trainer.critic.optimizer.lr"),
+    f"{CRITIC}.optim.weight_decay": Renamed("trainer.critic.optimizer.weight_decay"),
+    f"{CRITIC}.optim.lr_warmup_steps_ratio": Renamed("trainer.critic.optimizer.lr_warmup_steps_ratio"),
+    f"{CRITIC}.optim.warmup_style": Renamed("trainer.critic.optimizer.lr_scheduler_type", SCHEDULES),
+    f"{CRITIC}.cliprange_value": Renamed("trainer.critic.cliprange_value"),
+    "trainer.critic_warmup": Renamed("trainer.critic_warmup"),
+    f"{DATA}.max_prompt_length": Renamed("model.max_prompt_tokens"),
+    f"{DATA}.max_response_length": Renamed("model.max_response_tokens"),
+    f"{DATA}.filter_overlong_prompts": Renamed("model.enable_prompt_truncation", {True: True}),
+    "trainer.nnodes": Renamed("cluster.node_num"),
+    "trainer.n_gpus_per_node": Renamed("cluster.gpu_per_node"),
+    "trainer.total_epochs": Renamed("buffer.total_epochs"),
+    "trainer.val_before_train": Renamed("explorer.eval_on_startup"),
+    "trainer.resume_mode": Renamed("continue_from_checkpoint", {"auto": True, "resume_path": True, "disable": False}),
+    "trainer.max_actor_ckpt_to_keep": Renamed("trainer.max_checkpoints_to_keep"),
+}
+
+_BUDGET = "micro-batches are token budgets here: trainer.max_token_len_per_gpu."
+_REFERENCE = ("log-probs of the reference are a column that is computed once, not a model beside the actor: it has no "
+              "settings of its own.")
+_ONE_SETTING = "one setting holds for actor and critic here, and the actor's was taken."
+_PACKED = "always so: sequences are packed without padding."
+_ONE_PASS = "each experience is trained on once."
+_MODEL_ITSELF = "belongs to the model: change its config.json, or name another model."
+_ADAPTERS = "adapters are not there yet: all parameters are trained."
+_NO_SPLIT = "a sequence is not split over GPUs yet."
+_CURATED = "belongs to reading the data, which is curated once, before training (data_processor.task_pipeline)."
+_ANSWERS_ONLY = "every response is in the table experience, and `ouro sql` shows it."
+_BY_ZERO = "DeepSpeed ZeRO splits the model: trainer.zero_stage."
+_NO_RAY = "there is no Ray here."
+_KERNELS = "kernels are chosen by trainer.attention."
+_OWN_LAYOUT = "a checkpoint holds the model and its exact state, in the stage's own directory."
+
+REFUSED = {
+    "actor_rollout_ref.hybrid_engine": Refused("said by mode=colocate."),
+    "actor_rollout_ref.nccl_timeout": Refused("the longest wait is synchronizer.sync_timeout."),
+    **{f"{model}.{name}": Refused(why) for model in ("actor_rollout_ref.model", "critic.model") for name, why in (
+        ("use_remove_padding", _PACKED), ("use_liger", _KERNELS), ("use_fused_kernels", _KERNELS),
+        ("fused_kernel_options", _KERNELS), ("external_lib", _MODEL_ITSELF), ("override_config", _MODEL_ITSELF),
+        ("trust_remote_code", "no code of a model is run."), ("lora_rank", _ADAPTERS), ("lora_alpha", _ADAPTERS),
+        ("target_modules", _ADAPTERS), ("exclude_modules", _ADAPTERS), ("lora_adapter_path", _ADAPTERS),
+        ("use_shm", "weights are read from where they lie."), ("hdfs_path", "weights are read from a directory."),
+        ("tokenizer_path", "the tokenizer is read from the model's directory."),
+        ("enable_activation_offload", "not there yet: trainer.enable_gradient_checkpointing saves the same memory."))},
+    **{f"{part}.{name}{unit}": Refused(_BUDGET) for part, name in (
+        (A, "ppo_micro_batch_size"), (R, "log_prob_micro_batch_size"), (ROLLOUT, "log_prob_micro_batch_size"),
+        (CRITIC, "ppo_micro_batch_size"), (CRITIC, "forward_micro_batch_size")) for unit in ("", "_per_gpu")},
+    **{f"{part}.{name}": Refused(_BUDGET) for part in (R, ROLLOUT)
+       for name in ("log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu")},
+    f"{CRITIC}.forward_max_token_len_per_gpu": Refused(_BUDGET),
+    **{f"{part}.{name}": Refused(why) for part in (A, R, CRITIC) for name, why in (
+        ("ulysses_sequence_parallel_size", _NO_SPLIT), ("strategy", _BY_ZERO), ("megatron", _BY_ZERO),
+        ("profiler", "every step's seconds are in the table steps."))},
+    **{f"{part}.{name}": Refused(why) for part in (A, R) for name, why in (
+        ("entropy_from_logits_with_chunking", "always so: trainer.logprob_chunk_tokens."),
+        ("entropy_checkpointing", "always so: the output head is recomputed in the backward pass."),
+        ("use_torch_compile", _KERNELS))},
+    f"{A}.checkpoint": Refused(_OWN_LAYOUT),
+    f"{CRITIC}.checkpoint": Refused(_OWN_LAYOUT),
+    f"{A}.optim.total_training_steps": Refused("follows from the length of the run."),
+    f"{A}.optim.num_cycles": Refused("the cosine falls once, from lr to lr x min_lr_ratio."),
+    f"{A}.shuffle": Refused("one optimizer step takes a whole train batch, so its order says nothing."),
+    f"{A}.data_loader_seed": Refused("one optimizer step takes a whole train batch, so its order says nothing."),
+    f"{A}.kl_loss_coef": Refused("means nothing without actor_rollout_ref.actor.use_kl_loss=True."),
+    f"{A}.kl_loss_type": Refused("means nothing without actor_rollout_ref.actor.use_kl_loss=True."),
+    f"{A}.fsdp_config": Refused("DeepSpeed ZeRO shards the model: trainer.zero_stage, trainer.offload_param and "
+                                "trainer.offload_optimizer."),
+    f"{A}.policy_loss": Refused("arguments of a loss go below algorithm.policy_loss_fn_args."),
+    R: Refused(_REFERENCE),
+    f"{ROLLOUT}.name": Refused("vLLM is the engine.", ("vllm",)),
+    f"{ROLLOUT}.mode": Refused("all attempts of a step go to the engine together."),
+    f"{ROLLOUT}.load_format": Refused("the engine loads the weights that the trainer publishes."),
+    f"{ROLLOUT}.layered_summon": Refused("the engine loads the weights that the trainer publishes."),
+    f"{ROLLOUT}.free_cache_engine": Refused("always so in mode=colocate: the engine sleeps while the trainer works."),
+    f"{ROLLOUT}.multi_stage_wake_up": Refused("the engine wakes once, to load weights."),
+    f"{ROLLOUT}.disable_log_stats": Refused("always so."),
+    f"{ROLLOUT}.do_sample": Refused("said by model.temperature."),
+    f"{ROLLOUT}.ignore_eos": Refused("a response ends with its end token."),
+    f"{ROLLOUT}.prompt_length": Refused("set model.max_prompt_tokens."),
+    f"{ROLLOUT}.response_length": Refused("set model.max_response_tokens."),
+    f"{ROLLOUT}.calculate_log_probs": Refused("the log-prob of every sampled token is always kept."),
+    f"{ROLLOUT}.engine_kwargs": Refused("arguments of vllm.LLM go below explorer.rollout_model.extra_engine_args."),
+    f"{ROLLOUT}.val_kwargs.do_sample": Refused("greedy accuracy is always measured beside the sampled one."),
+    f"{ROLLOUT}.multi_turn": Refused("a dialogue is a workflow of your own: "
+                                     "buffer.explorer_input.default_workflow_type=package.module:function."),
+    f"{ROLLOUT}.agent": Refused("a dialogue is a workflow of your own: "
+                                "buffer.explorer_input.default_workflow_type=package.module:function."),
+    f"{CRITIC}.model.enable_gradient_checkpointing": Refused(_ONE_SETTING),
+    f"{CRITIC}.model.fsdp_config": Refused(_ONE_SETTING),
+    f"{CRITIC}.grad_clip": Refused(_ONE_SETTING),
+    f"{CRITIC}.use_dynamic_bsz": Refused(_BUDGET),
+    f"{CRITIC}.ppo_max_token_len_per_gpu": Refused(_ONE_SETTING),
+    f"{CRITIC}.ppo_mini_batch_size": Refused("actor and critic take the same train batch."),
+    f"{CRITIC}.ppo_epochs": Refused(_ONE_PASS, (1,)),
+    f"{CRITIC}.shuffle": Refused("one optimizer step takes a whole train batch, so its order says nothing."),
+    f"{CRITIC}.optim.total_training_steps": Refused("follows from the length of the run."),
+    f"{CRITIC}.model.tokenizer_path": Refused("the tokenizer is read from the model's directory."),
+    f"{CRITIC}.enable": Refused("said by algorithm.algorithm_type: ppo has a critic."),
+    f"{A}.ppo_epochs": Refused(_ONE_PASS, (1,)),
+    "reward_model": Refused("of a scoring model there is to say what stands below explorer.auxiliary_models: its "
+                            "path, copies, dtype, and the tokens of a batch.", (("enable", False),)),
+    "reward_model.reward_manager": Refused("rewards are functions here: "
+                                           "buffer.explorer_input.default_reward_fn_type."),
+    **dict.fromkeys(("reward_model.overlong_buffer", "reward_model.reward_kwargs",
+                     "custom_reward_function.overlong_buffer"), Refused(
+        "a penalty for long responses belongs into a reward function of your own: "
+        "buffer.explorer_input.default_reward_fn_type=package.module:function.", (("enable", False),))),
+    "custom_reward_function": Refused("veRL calls f(data_source, solution_str, ground_truth, extra_info), ours is "
+                                      "f(response, answer): wrap it, and name it by "
+                                      "buffer.explorer_input.default_reward_fn_type=package.module:function."),
+    f"{DATA}.truncation": Refused("a prompt over model.max_prompt_tokens takes no part in the loss, so it does not "
+                                  "matter how it would be cut."),
+    f"{DATA}.gen_batch_size": Refused("drawing more tasks than a train batch takes is not there yet."),
+    f"{DATA}.val_batch_size": Refused("an evaluation takes all its tasks."),
+    f"{DATA}.train_max_samples": Refused("set limit of the taskset."),
+    f"{DATA}.val_max_samples": Refused("set limit of the evaluation set."),
+    **{f"{DATA}.{name}": Refused(_CURATED) for name in (
+        "return_raw_chat", "return_raw_input_ids", "return_full_prompt", "dataloader_num_workers", "tokenizer",
+        "filter_overlong_prompts_workers", "custom_cls", "sampler", "use_shm", "trust_remote_code", "datagen")},
+    f"{DATA}.validation_shuffle": Refused("an evaluation takes all its tasks."),
+    f"{DATA}.reward_fn_key": Refused("one reward function for each taskset: default_reward_fn_type."),
+    **{f"{DATA}.{name}": Refused("means nothing without data.train_files.")
+       for name in ("prompt_key", "response_key", "shuffle", "seed")},
+    f"{DATA}.image_key": Refused("images and videos are not there yet: a task is text."),
+    f"{DATA}.video_key": Refused("images and videos are not there yet: a task is text."),
+    "algorithm.filter_groups": Refused("drawing tasks anew is not there yet; groups without variance are dropped by "
+                                       "algorithm.advantage_fn_args.std_threshold.", (("enable", False),)),
+    "algorithm.kl_penalty": Refused("means nothing without algorithm.use_kl_in_reward=True."),
+    "algorithm.kl_ctrl": Refused("means nothing without algorithm.use_kl_in_reward=True."),
+    "algorithm.rollout_correction": Refused("set algorithm.rollout_correction of ours: level, mode, threshold."),
+    "algorithm.rollout_is": Refused("set algorithm.rollout_correction: level, mode, threshold."),
+    "algorithm.rollout_is_threshold": Refused("set algorithm.rollout_correction: level, mode, threshold."),
+    "trainer.balance_batch": Refused("always so: every rank gets as many micro-batches as the others."),
+    "trainer.resume_from_path": Refused("a run goes on from its own newest checkpoint; to begin from another model, "
+                                        "set model.model_path.", ("",)),
+    "trainer.log_val_generations": Refused("every response of an evaluation is in the table samples."),
+    "trainer.rollout_data_dir": Refused(_ANSWERS_ONLY),
+    "trainer.validation_data_dir": Refused("every response of an evaluation is in the table samples."),
+    "trainer.val_only": Refused("set mode=bench."),
+    "trainer.default_hdfs_dir": Refused("checkpoints lie below checkpoint_root_dir."),
+    "trainer.del_local_ckpt_after_load": Refused(_OWN_LAYOUT),
+    "trainer.remove_previous_ckpt_in_save": Refused("set trainer.max_checkpoints_to_keep."),
+    "trainer.max_critic_ckpt_to_keep": Refused("a checkpoint holds actor and critic."),
+    "trainer.device": Refused("GPUs are used where they are.", ("cuda",)),
+    "trainer.ray_wait_register_center_timeout": Refused(_NO_RAY),
+    "ray_init": Refused(_NO_RAY),
+    "ray_kwargs": Refused(_NO_RAY),
+}
+
+KEYS = {**REFUSED, **RENAMED}
+
+
+def find(key: str) -> tuple[str, Renamed | Refused] | None:
+    """The entry of a key: its own, or the nearest one above it. None for a key that no table has."""
+    entry = key
+    while entry and entry not in KEYS:
+        entry = entry.rpartition(".")[0]
+    found = KEYS.get(entry)
+    if found is None or (isinstance(found, Renamed) and entry != key):
+        return None
+    return entry, found

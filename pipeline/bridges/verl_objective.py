@@ -1,0 +1,90 @@
+"""What veRL says of the objective by several keys at once: the algorithm, KL, the clip range, the correction."""
+
+from pipeline.bridges.verl_source import ACTOR, Verl
+
+ESTIMATORS = {"gae": "ppo", "grpo": "grpo", "grpo_vectorized": "grpo", "reinforce_plus_plus": "reinforceplusplus",
+              "rloo": "rloo", "rloo_vectorized": "rloo", "remax": "remax"}
+LOSSES = {"vanilla": "ppo", "gspo": "gspo", "cispo": "cispo", "sapo": "sapo"}
+KL = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "low_var_kl", "k3": "low_var_kl"}
+
+
+def algorithm(verl: Verl) -> None:
+    """The estimator names the algorithm and its advantage; its arguments go with it."""
+    key = "algorithm.adv_estimator"
+    estimator = str(verl.value(key, "gae"))
+    verl.algorithm_type = ESTIMATORS.get(estimator, estimator)
+    verl.say(key, "algorithm.algorithm_type", verl.algorithm_type, default=True)
+    if estimator not in ESTIMATORS:
+        verl.made.chosen.append(f"algorithm.algorithm_type={estimator}: no algorithm here is known to be veRL's "
+                                f"estimator {estimator}; its name stands in the recipe, so that it is not taken for "
+                                "another. Choose one.")
+        return
+    advantage = verl.algorithm_type
+    if verl.value("algorithm.norm_adv_by_std_in_grpo") is False and advantage == "grpo":
+        verl.say("algorithm.norm_adv_by_std_in_grpo", "algorithm.advantage_fn", "dr_grpo")
+    else:
+        verl.leave("algorithm.norm_adv_by_std_in_grpo", f"said by the advantage function, {advantage}.")
+        verl.choose("algorithm.advantage_fn", advantage, f"{key}={estimator}")
+    for name, functions in (("gamma", ("ppo", "reinforceplusplus")), ("lam", ("ppo",))):
+        if advantage in functions:
+            verl.say(f"algorithm.{name}", f"algorithm.advantage_fn_args.{name}", verl.value(f"algorithm.{name}"))
+        else:
+            verl.leave(f"algorithm.{name}", f"means nothing in {advantage}.")
+
+
+def losses(verl: Verl) -> None:
+    """KL in the reward and in the loss, the clip range, the loss itself."""
+    _kl(verl, "algorithm.use_kl_in_reward", "algorithm.kl_penalty", "kl", "algorithm.kl_ctrl.kl_coef",
+        "algorithm.kl_penalty_fn")
+    if verl.value("algorithm.use_kl_in_reward") is True:
+        if verl.value("algorithm.kl_ctrl.type") == "adaptive":
+            verl.say("algorithm.kl_ctrl.type", "algorithm.kl_penalty_fn_args.adaptive", True)
+        else:
+            verl.leave("algorithm.kl_ctrl.type", "always so unless kl_penalty_fn_args.adaptive is set.")
+        for name in ("target_kl", "horizon"):
+            key = f"algorithm.kl_ctrl.{name}"
+            verl.say(key, f"algorithm.kl_penalty_fn_args.{name}", verl.value(key))
+    _kl(verl, f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type", "low_var_kl", f"{ACTOR}.kl_loss_coef",
+        "algorithm.kl_loss_fn")
+    clip, arguments = f"{ACTOR}.clip_ratio", "algorithm.policy_loss_fn_args"
+    if f"{clip}_low" in verl.values and f"{clip}_high" in verl.values:
+        verl.leave(clip, "clip_ratio_low and clip_ratio_high say it.")
+    elif clip in verl.values:
+        verl.say(f"{clip}_low", f"{arguments}.clip_range_low", verl.value(f"{clip}_low"))
+        verl.say(f"{clip}_high", f"{arguments}.clip_range_high", verl.value(f"{clip}_high"))
+        first = "high" if f"{clip}_low" in verl.values else "low"
+        verl.say(clip, f"{arguments}.clip_range_{first}", verl.value(clip))
+        verl.choose(f"{arguments}.clip_range_high", verl.value(clip), clip)
+    mode = f"{ACTOR}.policy_loss.loss_mode"
+    if mode in verl.values:
+        name = str(verl.value(mode))
+        verl.say(mode, "algorithm.policy_loss_fn", LOSSES.get(name, name))
+        if name not in LOSSES:
+            verl.made.chosen.append(f"algorithm.policy_loss_fn={name}: no loss here is known to be veRL's {name}; its "
+                                    "name stands in the recipe, so that it is not taken for another. Choose one.")
+
+
+def correction(verl: Verl) -> None:
+    """Truncated importance sampling between engine and trainer: a cap on the ratio of their probabilities."""
+    cap, ours = f"{ACTOR}.tis_imp_ratio_cap", "algorithm.rollout_correction"
+    value = verl.value(cap)
+    if not isinstance(value, (int, float)) or value <= 0:
+        verl.leave(cap, "off there too: no correction unless algorithm.rollout_correction says so.")
+        return
+    verl.say(cap, f"{ours}.threshold", value)
+    verl.choose(f"{ours}.level", "token", cap)
+    verl.choose("algorithm.bypass_old_logprobs", False, f"{cap}: the trainer's own log-probs are the old ones")
+
+
+def _kl(verl: Verl, switch: str, kind: str, kind_default: str, coefficient: str, to: str) -> None:
+    """One of the two KL terms: switched on, of some kind, with a coefficient; `none` when it is off."""
+    if verl.value(switch, False) is not True:
+        verl.say(switch, to, "none", default=True)
+        return
+    name = str(verl.value(kind, kind_default))
+    if kind in verl.values:
+        verl.say(kind, to, KL.get(name, name))
+        verl.fold(switch, to)
+    else:
+        verl.say(switch, to, KL[name], f", of the kind {name}, veRL's default")
+    verl.say(coefficient, f"{to}_args.kl_coef", verl.value(coefficient, 0.001), default=True)

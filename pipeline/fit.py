@@ -1,0 +1,208 @@
+"""Whether a training stage fits the GPUs that it is planned for, and if not, the cheapest change that makes it fit."""
+
+import math
+import os
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+from pipeline.config import resolve_dtype
+from pipeline.devices import Gpus, needed_gpus
+from pipeline.memory import GIB, USABLE, Rollout, Training, rollout, training
+from pipeline.modes import TRAINING, kind_of
+from pipeline.shape import Shape
+from pipeline.workload import explores, workload
+
+GRAIN = 1024  # tokens: micro-batch budgets are advised in multiples of it
+MOST_CHANGES, MOST_RANKS = 4, 64  # of an advice
+SMALL_CHUNK = 1024
+
+
+def element_bytes(config: dict[str, Any], gpus: Gpus) -> int:
+    """Bytes of a weight in training and rollout."""
+    return {"float32": 4, "bfloat16": 2}[resolve_dtype(config["model"]["dtype"], gpus.any)]
+
+
+def answering_gpus(config: dict[str, Any]) -> int:
+    """GPUs that engines and auxiliary models hold."""
+    engine, auxiliary = config["explorer"]["rollout_model"], config["explorer"]["auxiliary_models"]
+    return needed_gpus(config["mode"], engine["tensor_parallel_size"] * engine["engine_num"],
+                       sum(model["engine_num"] for model in auxiliary))
+
+
+def stage_gpus(config: dict[str, Any]) -> int:
+    """GPUs that a training stage holds."""
+    ranks = config["trainer"]["ranks"]
+    if not trains(config):
+        return answering_gpus(config)
+    return needed_gpus(config["mode"], ranks, answering_gpus(config)) if explores(config) else ranks
+
+
+def trains(config: dict[str, Any]) -> bool:
+    """Whether a stage of these settings has a trainer."""
+    return kind_of(config) in TRAINING
+
+
+def count_problem(config: dict[str, Any], gpus: Gpus) -> str | None:
+    """What is wrong when a stage asks for more GPUs than there are; `gpus.count` 0 is a CPU run and no problem."""
+    needed, ranks, engine = stage_gpus(config), config["trainer"]["ranks"], answering_gpus(config)
+    evaluates = bool(config["buffer"]["explorer_input"]["eval_tasksets"])
+    if not gpus.count or max(needed, engine if evaluates else 0) <= gpus.count:
+        return None
+    judges = " with explorer.auxiliary_models" if config["explorer"]["auxiliary_models"] else ""
+    where = "cluster.node_num x gpu_per_node declares" if gpus.declared else "visible here:"
+    if needed <= gpus.count:
+        return (f"explorer.rollout_model{judges} needs {engine} GPUs to evaluate, {where} {gpus.count}. Lower "
+                "explorer.rollout_model.engine_num or tensor_parallel_size.")
+    if not trains(config):
+        return f"explorer.rollout_model{judges} needs {engine} GPUs, {where} {gpus.count}. Ask for fewer."
+    if not explores(config):
+        return f"trainer.ranks={ranks}: needs {ranks} GPUs, {where} {gpus.count}. Ask for fewer ranks."
+    advice = "Ask for fewer."
+    if config["mode"] == "both" and max(ranks, engine) <= gpus.count:
+        advice = "Set mode=colocate to take turns on the same ones, or ask for fewer."
+    return (f"mode={config['mode']} needs {needed} GPUs ({ranks} for trainer.ranks, {engine} for "
+            f"explorer.rollout_model{judges}), {where} {gpus.count}. {advice}")
+
+
+def trainer_problem(shape: Shape, config: dict[str, Any], gpus: Gpus) -> str | None:
+    """What is wrong when the trainer's estimate exceeds USABLE of a GPU, with the cheapest change that helps."""
+    element = element_bytes(config, gpus)
+    found = training(shape, config, element).peak / GIB
+    if found <= USABLE * gpus.gib:
+        return None
+    change = remedy(shape, config, element, gpus)
+    advice = f"The cheapest change that fits: {change}." if change else (
+        "No setting makes it fit: take a smaller model, shorter sequences, or more or larger GPUs.")
+    return f"the trainer needs about {found:.1f} GiB on each GPU, and may fill {USABLE:.0%} of {gpus.gib:g}. {advice}"
+
+
+def engine_problem(shape: Shape, config: dict[str, Any], gpus: Gpus, beside: float = 0) -> str | None:
+    """What is wrong when the engine cannot hold its weights and one longest sequence, or finds too little room.
+
+    beside: bytes that an idle trainer keeps of the same GPU, 0 when it has others.
+    """
+    element, utilization = element_bytes(config, gpus), config["explorer"]["rollout_model"]["gpu_memory_utilization"]
+    engine, longest = rollout(shape, config, element, gpus.gib), workload(config).longest
+    least = engine.weights + engine.token * longest
+    room = math.floor((1 - beside / (gpus.gib * GIB)) * 20) / 20  # in twentieths, downwards
+    if least > room * gpus.gib * GIB:
+        kept = f", beside {beside / GIB:.1f} GiB that the trainer keeps" if beside else ""
+        return (f"the engine needs {least / GIB:.1f} GiB on each GPU for weights and one sequence of {longest:,} "
+                f"tokens{kept}; a GPU has {gpus.gib:g}. Raise explorer.rollout_model.tensor_parallel_size"
+                + (", or set mode=both with GPUs of its own." if beside else "."))
+    if engine.share < least:
+        return (f"explorer.rollout_model.gpu_memory_utilization={utilization}: {engine.share / GIB:.1f} GiB do not "
+                f"hold weights and one sequence of {longest:,} tokens, {least / GIB:.1f} GiB. Raise it to "
+                f"{math.ceil(least / (gpus.gib * GIB) * 20) / 20}.")
+    if beside and engine.share + beside > gpus.gib * GIB:
+        return (f"explorer.rollout_model.gpu_memory_utilization={utilization}: the engine's {engine.share / GIB:.1f} "
+                f"GiB and the {beside / GIB:.1f} GiB that the colocated trainer keeps exceed {gpus.gib:g}. Lower it to "
+                f"{room}.")
+    return None
+
+
+def remedy(shape: Shape, config: dict[str, Any], element: int, gpus: Gpus) -> str | None:
+    """The fewest and then cheapest changes of trainer settings with which its estimate fits, as overrides; None when
+    there are none. In order of cost: smaller head chunks, recomputing, smaller micro-batches, ZeRO-2, ZeRO-3, the
+    optimizer on the host, more ranks."""
+    changes = list(_changes(config, gpus))
+    for count in range(1, MOST_CHANGES + 1):
+        for chosen in combinations(changes, count):
+            if len({name for name, _ in chosen}) < count:
+                continue
+            changed = _with(config, {name: value for name, value in chosen if value is not None})
+            if ("max_token_len_per_gpu", None) in chosen:
+                budget = _largest_budget(shape, changed, element, gpus.gib)
+                chosen = [(name, value or budget) for name, value in chosen]
+                changed = _with(config, dict(chosen))
+            if training(shape, changed, element).peak <= USABLE * gpus.gib * GIB:
+                return " ".join(f"trainer.{name}={str(value).lower()}" for name, value in chosen)
+    return None
+
+
+def _changes(config: dict[str, Any], gpus: Gpus) -> Iterator[tuple[str, Any]]:
+    """Settings that save memory and their values, cheapest first; None: to be computed."""
+    settings = config["trainer"]
+    if settings["logprob_chunk_tokens"] > SMALL_CHUNK:
+        yield "logprob_chunk_tokens", SMALL_CHUNK
+    if not settings["enable_gradient_checkpointing"]:
+        yield "enable_gradient_checkpointing", True
+    yield "max_token_len_per_gpu", None
+    yield from (("zero_stage", stage) for stage in (2, 3) if stage > settings["zero_stage"])
+    if not settings["offload_optimizer"]:
+        yield "offload_optimizer", True
+    ranks = settings["ranks"] * 2
+    while ranks <= MOST_RANKS and (gpus.count is None or stage_gpus(_with(config, {"ranks": ranks})) <= gpus.count):
+        yield "ranks", ranks
+        ranks *= 2
+
+
+def _with(config: dict[str, Any], trainer: dict[str, Any]) -> dict[str, Any]:
+    """The settings with some of the section `trainer` changed."""
+    return {**config, "trainer": {**config["trainer"], **trainer}}
+
+
+def _largest_budget(shape: Shape, config: dict[str, Any], element: int, gib: float) -> int:
+    """The largest micro-batch budget below the present one that fits, in GRAIN tokens; the longest row when none."""
+    longest = workload(config).longest
+    low, high = longest // GRAIN, (config["trainer"]["max_token_len_per_gpu"] - 1) // GRAIN
+    while low < high:
+        middle = -(-(low + high) // 2)
+        trial = _with(config, {"max_token_len_per_gpu": middle * GRAIN})
+        low, high = (middle, high) if training(shape, trial, element).peak <= USABLE * gib * GIB else (low, middle - 1)
+    return max(low * GRAIN, longest)
+
+
+def problems(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[str]:
+    """What does not fit of a stage, trainer and engine; `gpus.gib` must be known."""
+    if not trains(config):
+        engine = engine_problem(shape, config, gpus)
+        return [engine] if engine else []
+    trainer = trainer_problem(shape, config, gpus)
+    if not explores(config):
+        return [trainer] if trainer else []
+    element = element_bytes(config, gpus)
+    shared = config["mode"] == "colocate" and trainer is None  # else what it keeps is about to change
+    engine = engine_problem(shape, config, gpus, training(shape, config, element).idle if shared else 0)
+    return [problem for problem in (trainer, engine) if problem]
+
+
+def gpu_words(config: dict[str, Any], gpus: Gpus) -> str:
+    """How many GPUs a stage holds, and of how many."""
+    if not gpus.any:
+        return (f"none is declared (cluster.gpu_per_node) or visible: a CPU run on {os.cpu_count()} threads, whose "
+                "memory is not estimated")
+    needed, ranks = stage_gpus(config), config["trainer"]["ranks"]
+    of = "" if gpus.count is None else f" of {gpus.count}"
+    if not trains(config):
+        return f"{needed}{of}: the engine"
+    if not explores(config):
+        return f"{needed}{of}: one for each rank"
+    turns = "in turns" if config["mode"] == "colocate" else "side by side"
+    return f"{needed}{of}: trainer {ranks} and engine {answering_gpus(config)}, {turns} (mode={config['mode']})"
+
+
+def described(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[tuple[str, str]]:
+    """The estimate of a stage as (word, sentence)."""
+    element = element_bytes(config, gpus)
+    lines = [("memory", _trainer_words(training(shape, config, element), gpus))] if trains(config) else []
+    if (explores(config) or not lines) and gpus.gib:
+        lines.append(("" if lines else "memory", _engine_words(rollout(shape, config, element, gpus.gib), config)))
+    return lines
+
+
+def _trainer_words(found: Training, gpus: Gpus) -> str:
+    parts = [("weights", found.weights), ("optimizer", found.optimizer),
+             ("gradients", found.gradients + found.bucket), ("activations", found.activations)]
+    if found.critic:
+        parts.append(("critic", found.critic))
+    limit = f" of {gpus.gib:g}" if gpus.gib else ""
+    listed = ", ".join(f"{word} {value / GIB:.1f}" for word, value in parts)
+    return f"trainer about {found.peak / GIB:.1f} GiB{limit} a GPU ({listed})"
+
+
+def _engine_words(found: Rollout, config: dict[str, Any]) -> str:
+    longest = workload(config).longest
+    return (f"engine {found.share / GIB:.1f} GiB a GPU: weights {found.weights / GIB:.1f}, cache for "
+            f"{found.tokens // longest:,} sequences of {longest:,} tokens")

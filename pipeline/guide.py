@@ -1,0 +1,110 @@
+"""What becomes of a key of the Trinity-RFT configuration guide: it works, has another name, or is refused.
+
+`ouro import keys` prints the whole table, docs/trinity-keys.md keeps it. The keys are in pipeline/guide_keys.py and
+pipeline/guide_refused.py.
+"""
+
+import re
+from typing import Any
+
+from pipeline.guide_keys import BUFFERS, RENAMED, SECRETS, TASKSETS, VALUES, WORKS, Fate, Refused, Renamed, Works
+from pipeline.guide_refused import REFUSED
+
+
+def general(key: str) -> str:
+    """A key as the tables have it: without the stage in front, `*` for an element or the name of a buffer."""
+    parts = re.sub(r"\[(\w+)\]", r".\1", key).split(".")
+    if parts[0] == "stages" and len(parts) > 2:
+        parts = parts[2:]
+    parts = ["*" if part.isdigit() else part for part in parts]
+    if parts[:3] == ["buffer", "trainer_input", "auxiliary_buffers"] and len(parts) > 3:
+        parts[3] = "*"
+    return ".".join(parts)
+
+
+def find(key: str) -> tuple[str, Fate] | None:
+    """The entry of a key: its own, or the nearest one above it. None for a key that the guide does not have."""
+    entry = general(key)
+    while entry not in KEYS:
+        entry = entry.rpartition(".")[0]
+        if not entry:
+            return None
+    return entry, KEYS[entry]
+
+
+def explain_absent(key: str) -> str | None:
+    """What to use instead of a key of the guide that is not here; None when it works here, or is none of the guide."""
+    found = find(key)
+    if found is None or isinstance(found[1], Works):
+        return None
+    entry, fate = found
+    told = f"here it is {_sentence(fate)}" if isinstance(fate, Renamed) else _sentence(fate)
+    return told if entry == key else f"{entry}: {told}"
+
+
+def explain_value(key: str, value: Any) -> str | None:
+    """What to use instead of a value that the guide allows and that is refused here; None for any other value."""
+    try:
+        return VALUES.get(general(key), {}).get(value)
+    except TypeError:  # a list or a mapping
+        return None
+
+
+def page() -> str:
+    """The table of every key as a Markdown page: docs/trinity-keys.md."""
+    shown = {key: fate for key, fate in KEYS.items() if not key.startswith(TWINS)}
+    counts = [sum(isinstance(fate, kind) for fate in shown.values()) for kind in (Works, Renamed, Refused)]
+    lines = [line.format(len(shown), *counts) for line in PAGE]
+    last = None
+    for key, fate in sorted(shown.items(), key=_order):
+        section = key.partition(".")[0] if key in SECTIONS or "." in key else ""
+        if section != last:
+            last = section
+            lines += ["", f"## {section or 'The run'}", "", "| key | here |", "|---|---|"]
+        lines.append(f"| `{key}` | {_cell(key, fate)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(key: str, fate: Fate) -> str:
+    if isinstance(fate, Refused):
+        return f"not meant here: {fate.why}"
+    text = ", ".join(filter(None, ["works", fate.note])) if isinstance(fate, Works) else _sentence(fate)
+    reasons: dict[str, list[str]] = {}
+    for value, why in VALUES.get(key, {}).items():
+        reasons.setdefault(why, []).append(f"`{value}`")
+    refused = [f"Not {', '.join(values)}: {why}" for why, values in reasons.items()]
+    return " ".join([text + ("." if refused else ""), *refused])
+
+
+def _sentence(fate: Fate) -> str:
+    if isinstance(fate, Refused):
+        return fate.why
+    assert isinstance(fate, Renamed)
+    more = [", ".join(f"{theirs}: {ours}" for theirs, ours in fate.values.items()), fate.note]
+    return f"`{fate.to}`" + "".join(f" ({text})" for text in more if text)
+
+
+def _order(pair: tuple[str, Fate]) -> tuple:
+    section = pair[0].partition(".")[0]
+    return ("." in pair[0] or pair[0] in SECTIONS, SECTIONS.index(section) if section in SECTIONS else 0, pair[0])
+
+
+IN_ENVIRONMENT = Works("as `${oc.env:VARIABLE}`: a secret goes into no file")
+KEYS: dict[str, Fate] = {**dict.fromkeys(WORKS, Works()), **dict.fromkeys(SECRETS, IN_ENVIRONMENT), **RENAMED,
+                         **REFUSED}
+SECTIONS = ("algorithm", "model", "cluster", "buffer", "explorer", "synchronizer", "trainer", "monitor", "service",
+            "data_processor", "log")  # in the order of the guide
+TWINS = (TASKSETS[1], TASKSETS[2], BUFFERS[1])  # the same keys as those of the first of their kind
+
+PAGE = [
+    "# Keys of the Trinity-RFT configuration guide",
+    "",
+    "Made by `ouro import keys`; a test fails when this page is not what that prints. Every key of the guide, and",
+    "what becomes of it here: {0} keys, of which {1} work as they are, {2} have another name, and {3} are not meant",
+    "here. A key of the last kind in a configuration is an error with the sentence below. `ouro import trinity FILE`",
+    "translates a whole configuration (see [migrate.md](migrate.md)).",
+    "",
+    "What is said of `taskset` holds for each of `tasksets` and `eval_tasksets`, what is said of `experience_buffer`",
+    "for each of `auxiliary_buffers`, and all of it for every stage of `stages`. `*_args` are free: what stands below",
+    "them is known to the function.",
+]

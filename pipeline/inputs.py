@@ -1,0 +1,141 @@
+"""What a configuration names outside itself: files, a model, the user's code, functions' arguments. Is it all there?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline import signatures
+from pipeline.errors import ConfigError
+from pipeline.external import digest_code, module_file, resolve, users_code
+from pipeline.reward_rules import reward_functions
+from pipeline.shape import absent_model
+from pipeline.signatures import Signature
+from pipeline.workload import explores
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or directory of rows. key: the setting that names it. split: of a directory. format_key: of its columns.
+
+    columns: setting below format_key -> column, dotted into structs, such as ("prompt_key", "question"); `optional`
+    ones may be absent.
+    """
+
+    key: str
+    path: str
+    split: str
+    format_key: str
+    columns: tuple[tuple[str, str], ...]
+    optional: tuple[str, ...] = ()
+
+
+def sources(config: dict[str, Any]) -> list[Source]:
+    """Every file or directory that rows are read from."""
+    key, settings = "data_processor.task_pipeline", config["data_processor"]["task_pipeline"]
+    columns = tuple((name, settings["format"][name]) for name in ("prompt_key", "response_key", "solution_key"))
+    return [Source(f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", columns, ("solution_key",))
+            for index, path in enumerate(settings["inputs"])]
+
+
+def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
+    """What a stage's settings name and is not on this machine, one line each: right perhaps on another.
+
+    start: the section `model` that names the model it begins with.
+    """
+    looked = f"does not exist (looked from {Path.cwd()})"
+    lines = [f"{s.key}: {s.path} {looked}." for s in sources(config) if not resolve(s.path).exists()]
+    recipe, model = config["data_processor"]["task_pipeline"]["config_path"], start["model_path"]
+    if recipe and not resolve(recipe).exists():
+        lines.append(f"data_processor.task_pipeline.config_path: {recipe} {looked}.")
+    if model and not start["init"]["enable"] and (absent := absent_model(model)):
+        lines.append(absent)
+    return lines + [f"'{name}': no such module. Needed package.module:function, with the package installed or its "
+                    "parent directory on PYTHONPATH." for name in _code(config) if _module(name) is None]
+
+
+def wrong_code(config: dict[str, Any]) -> list[str]:
+    """The user's modules that are here and cannot be read, or lack the function that is named."""
+    return [problem for name in _code(config) if _module(name) for problem in _code_problem(name)]
+
+
+def _code(config: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(users_code(config)))
+
+
+def _module(dotted: str) -> Path | None:
+    return module_file(dotted.partition(":")[0])
+
+
+def _code_problem(dotted: str) -> list[str]:
+    try:
+        digest_code(dotted)
+    except ConfigError as error:
+        return [str(error)]
+    return []
+
+
+def wrong_arguments(config: dict[str, Any]) -> list[str]:
+    """Arguments in `*_args` that the function they are for does not have, or that it lacks.
+
+    config: the settings of one stage. Values are judged by the function itself.
+    """
+    return [f"{key}: '{name}' {problem}" for key, name, given, signature, passed in _named(config) if signature
+            for problem in signature.problems(given, passed)]
+
+
+def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, int | None]]:
+    """(key of the arguments, function, arguments, its signature, parameters that its caller gives: see Signature)."""
+    pipeline = config["data_processor"]["task_pipeline"]
+    if name := pipeline["generator"]:
+        key = "data_processor.task_pipeline.generator_args"
+        yield key, name, pipeline["generator_args"], _in("operators/generate.py", "GENERATORS", name), 1
+    explorer = config["buffer"]["explorer_input"]
+    tasksets = [(f"buffer.explorer_input.eval_tasksets.{i}", t) for i, t in enumerate(explorer["eval_tasksets"])]
+    yield from _parts(config["algorithm"], explores(config))
+    if explores(config):
+        tasksets.append(("buffer.explorer_input.taskset", explorer["taskset"]))
+    for key, taskset in tasksets:
+        names = reward_functions(taskset, explorer)
+        signature = signatures.together([_reward(name) for name in names])
+        yield f"{key}.reward_fn_args", ", ".join(names), taskset["reward_fn_args"], signature, 0
+
+
+def _parts(algorithm: dict[str, Any], explored: bool) -> Iterator[tuple[str, str, dict, Signature | None, None]]:
+    """The parts of an algorithm that have arguments, as `_named` tells them."""
+    if algorithm["algorithm_type"] == "sft":  # one loss, without any
+        return
+    for part, found in PARTS.items():
+        name = algorithm[part]
+        if name and (explored or part not in ON_ROLLOUTS):
+            signature = found if isinstance(found, Signature) else _in(*found, name)
+            yield f"algorithm.{part}_args", name, algorithm[f"{part}_args"], signature, None
+
+
+def _reward(name: str) -> Signature | None:
+    """The arguments of a reward function, less those that its caller gives."""
+    if name in signatures.table("workflows/rewards.py", "MODELS"):
+        return signatures.table("workflows/rewards.py", "MODELS")[name].after(1)
+    found = _in("operators/reward.py", "REWARDS", name)
+    return found and found.after(2)
+
+
+def _in(file: str, table: str, name: str) -> Signature | None:
+    """A name of one of our tables, or the user's function; None when it is neither (another check says so)."""
+    if ":" not in name:
+        return signatures.table(file, table).get(name)
+    return None if _module(name) is None or _code_problem(name) else signatures.dotted(name)
+
+
+# the arguments of every estimator of KL: fields of KLTerm in stages/learner/objective.py (a test compares them)
+KL = Signature((), ("kl_coef", "adaptive", "target_kl", "horizon"), anything=False)
+
+# settings below `algorithm` that have `*_args` beside them -> file and table of their functions, or what all take
+PARTS = {
+    "advantage_fn": ("operators/advantage.py", "ADVANTAGES"),
+    "policy_loss_fn": ("operators/loss.py", "POLICY_LOSSES"),
+    "kl_loss_fn": KL,
+    "kl_penalty_fn": KL,
+    "entropy_loss_fn": ("operators/entropy.py", "ENTROPY_LOSSES"),
+}
+ON_ROLLOUTS = ("advantage_fn", "kl_penalty_fn")

@@ -1,0 +1,161 @@
+"""GPU memory of a training stage from the model's shape and the settings: what our trainer and the engine keep.
+
+Every term is counted from our own code (stages/learner/) and DeepSpeed's; c is bytes of a weight (2 or 4), P the
+parameters, W the ranks, T the tokens of the micro-batch budget, h the width, L the layers, V the vocabulary. Small
+things (positions, masks, the CUDA context, the allocator's slack) are not counted: USABLE leaves room for them.
+docs/gpu.md compares the numbers with measured ones.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.algorithms import WITH_CRITIC
+from pipeline.shape import Shape
+
+GIB = 2**30
+USABLE = 0.9  # share of a GPU's memory that an estimate may fill
+BUCKET = 500_000_000  # elements of DeepSpeed's reduce bucket
+LIVE = 1_000_000_000  # elements that ZeRO-3 gathers at most (max_live_parameters), and steps at once (sub_group_size)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Bytes on one rank's GPU.
+
+    weights, optimizer, gradients: kept, see `states`. activations: what the forward pass leaves for the backward pass,
+    and what that makes of it, at its highest. bucket: gradients on their way. step: what the optimizer step takes on
+    top of weights and optimizer, when activations are gone. critic: what PPO's critic keeps; its own step is never
+    higher than the policy's, which has the output head.
+    """
+
+    weights: float
+    optimizer: float
+    gradients: float
+    activations: float
+    bucket: float
+    step: float
+    critic: float = 0.0
+
+    @property
+    def peak(self) -> float:
+        """The larger of: the height of the backward pass; the optimizer step."""
+        return self.idle + max(self.gradients + self.bucket + self.activations, self.step)
+
+    @property
+    def idle(self) -> float:
+        """What stays while an engine has the same GPU: gradients and activations are gone."""
+        return self.weights + self.optimizer + self.critic
+
+
+def training(shape: Shape, config: dict[str, Any], element: int) -> Training:
+    """Memory of one rank of the trainer. config: the settings of a stage; element: bytes of a weight (2 or 4).
+
+    weights     c P; under ZeRO-3 c P / W, unless offloaded, and what is gathered at a time, c min(P, LIVE)
+    optimizer   12 P / W: float32 master weights and Adam's two moments; in host memory when offloaded
+    gradients   c P accumulate until the step (ZeRO-1); c P / W (ZeRO-2, 3); offloaded under these two, a buffer of the
+                largest tensor
+    bucket      c BUCKET elements, which DeepSpeed takes whatever the model's size
+    step        the rank's gradients, flattened, and in float32: (2 c + 4) P / W, the last only when c is not 4; ZeRO-3
+                takes LIVE elements at a time; only the gradients when offloaded
+    critic      its weights and optimizer as above; one of another model is counted as if it had this shape
+    """
+    settings = config["trainer"]
+    ranks, stage, offload = settings["ranks"], settings["zero_stage"], settings["offload_optimizer"]
+    parameters = shape.parameters
+    own = parameters / ranks
+    weights, optimizer = _kept(parameters, settings, element)
+    gradients = element * (own if stage >= 2 else parameters)
+    if offload and stage >= 2:
+        gradients = element * shape.embedding
+    at_once = min(own, LIVE) if stage == 3 else own
+    single = 0 if element == 4 else 4
+    return Training(
+        weights=weights, optimizer=optimizer, gradients=gradients,
+        activations=activations(shape, config, element), bucket=element * BUCKET,
+        step=gradients if offload else element * own + (element + single) * at_once,
+        critic=sum(_kept(shape.critic, settings, element)) if has_critic(config) else 0,
+    )
+
+
+def has_critic(config: dict[str, Any]) -> bool:
+    return config["algorithm"]["advantage_fn"] in WITH_CRITIC
+
+
+def _kept(parameters: int, settings: dict[str, Any], element: int) -> tuple[float, float]:
+    """Bytes of weights and of the optimizer of one engine on one rank."""
+    own = parameters / settings["ranks"]
+    optimizer = 0 if settings["offload_optimizer"] else 12 * own
+    if settings["zero_stage"] < 3:
+        return element * parameters, optimizer
+    return element * ((0 if settings["offload_param"] else own) + min(parameters, LIVE)), optimizer
+
+
+def activations(shape: Shape, config: dict[str, Any], element: int) -> float:
+    """The highest of the backward pass above the states, bytes: at the output head, or within the last layer.
+
+    Kept by the forward pass: `layer_tokens` for every layer, or only each layer's input, c h T, when layers are
+    recomputed; the last norm, (4 + 2c) h T. On top of that, the head (`head`), or in a layer the gradients of the two
+    halves of its MLP or of its norm in float32, and the layer itself when it is recomputed.
+    """
+    settings = config["trainer"]
+    tokens, layer = settings["max_token_len_per_gpu"], layer_tokens(shape, element, settings["attention"])
+    recomputed = settings["enable_gradient_checkpointing"]
+    each = element * shape.width if recomputed else layer
+    kept = tokens * (shape.layers * each + (4 + 2 * element) * shape.width)
+    within = max(2 * element * shape.mlp_width, (16 + element) * shape.width)
+    backward = tokens * (within + (layer if recomputed else 0))
+    return kept + max(head(shape, min(settings["logprob_chunk_tokens"], tokens), element), backward)
+
+
+def layer_tokens(shape: Shape, element: int, attention: str = "auto") -> float:
+    """Bytes that one layer keeps of one token for the backward pass.
+
+    Norms (two): the input in float32, 4h, normalised and scaled, 2ch. Attention: query, key, value and output, with
+    key and value repeated for every query head (not by flash_attn), 4c times the heads' width, and 4 bytes a head of
+    log-normalizers. Gated MLP: gate, its SiLU, up, their product, 4c times its width. Norms of the heads: as above.
+    """
+    repeated = shape.key_value_width if attention == "flash_attn" else shape.query_width
+    norms = 2 * (4 + 2 * element) * shape.width
+    heads = 2 * element * (shape.query_width + repeated) + 4 * shape.heads
+    extra = (4 + element) * (shape.query_width + shape.key_value_width) if shape.head_norm else 0
+    return norms + heads + extra + 4 * element * shape.mlp_width
+
+
+def head(shape: Shape, chunk: int, element: int) -> float:
+    """Bytes at the height of the backward pass through the output head, over a chunk of positions.
+
+    Five float32 tensors [chunk, V], 20 bytes an entry: the logits, the gradient that the gather hands back, and the
+    normalizer's, grad x exp(logits - log_normalizer), with the two it is made of. And the head's own gradient, c V h.
+    """
+    return 20 * chunk * shape.vocabulary + element * shape.embedding
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Bytes on each GPU of an engine. share: all that it takes, weights and cache. weights: its part of the model.
+
+    token: key/value cache of one token.
+    """
+
+    share: float
+    weights: float
+    token: float
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the key/value cache has room for (what vLLM takes to measure itself is not known here)."""
+        return max(math.floor((self.share - self.weights) / self.token), 0)
+
+
+def rollout(shape: Shape, config: dict[str, Any], element: int, gib: float) -> Rollout:
+    """Memory of an engine on each of its GPUs of `gib`: `gpu_memory_utilization` of it, c P / t of that weights.
+
+    One token's cache: key and value of every layer, 2 c L times the key/value heads of this GPU (at least one) times
+    their width.
+    """
+    settings = config["explorer"]["rollout_model"]
+    parts = settings["tensor_parallel_size"]
+    cached = math.ceil(shape.key_value_heads / parts) * shape.head_width
+    return Rollout(settings["gpu_memory_utilization"] * gib * GIB, element * shape.parameters / parts,
+                   2 * element * shape.layers * cached)

@@ -1,0 +1,93 @@
+"""What `mode` makes of the stages of a recipe: of which kind each is, and what must stand before it.
+
+`both` and `colocate` make the same, so `mode` is a `how` setting and no part of an identity. The others make something
+else, and there the difference is the *kind* of stage, which is. A run as a whole in mode `bench` is its recipe, trained
+before, with a stage `bench` behind it.
+"""
+
+from typing import Any
+
+from pipeline.algorithms import PAIR_TYPES
+from pipeline.errors import ConfigError
+from pipeline.overlays import before, effective, entries
+from pipeline.schedule import Schedule
+
+BENCH = "bench"  # name of the stage that a run in mode `bench` has behind its recipe
+GIVEN = ("sft", *PAIR_TYPES)  # algorithms that learn from given responses and explore nothing
+TRAINING = ("train", "rft", "offline")  # kinds that make a model by training
+
+
+def kind_of(settings: dict[str, Any]) -> str:
+    """The kind of a stage of the recipe (the module stages/<kind>.py that does it), from its effective settings."""
+    if settings["mode"] == "bench":
+        return "bench"
+    if settings["algorithm"]["algorithm_type"] in GIVEN:
+        return "train"
+    return {"explore": "rollout", "train": "offline"}.get(settings["mode"], "rft")
+
+
+def planned(config: dict[str, Any]) -> list[dict]:
+    """The entries of `stages` as they are to be planned: each with a mode of its own where the run's is `bench`."""
+    if config["mode"] != "bench":
+        return entries(config)
+    trained = [{**entry, "mode": entry.get("mode", "both")} for entry in entries(config)]
+    return [*trained, {"stage_name": BENCH, "after": [entry["stage_name"] for entry in trained]}]
+
+
+class Line:
+    """Who stands before whom. parents: name -> names that a stage comes directly after; kinds: name -> kind."""
+
+    def __init__(self, config: dict[str, Any]):
+        self.parents: dict[str, list[str]] = {}
+        self.kinds: dict[str, str] = {}
+        self.settings: dict[str, dict] = {}
+        for entry in planned(config):
+            name = entry["stage_name"]
+            self.parents[name] = before(entry, list(self.parents))
+            self.settings[name] = effective(config, entry)
+            self.kinds[name] = kind_of(self.settings[name])
+
+    def ancestors(self, name: str) -> list[str]:
+        """Every stage before one, the nearest first."""
+        found: list[str] = []
+        here = self.parents[name]
+        while here:
+            found += [n for n in dict.fromkeys(here) if n not in found]
+            here = [parent for n in here for parent in self.parents[n]]
+        return found
+
+    def explored(self, name: str) -> str | None:
+        """The stage whose experience an offline stage trains on: the nearest before it that only explores."""
+        return next((n for n in self.ancestors(name) if self.kinds[n] == "rollout"), None)
+
+    def trained(self, name: str) -> list[str]:
+        """The stages before one that train, in the order of the recipe."""
+        above = self.ancestors(name)
+        return [n for n in self.parents if n in above and self.kinds[n] in TRAINING]
+
+
+def problems(config: dict[str, Any]) -> list[str]:
+    """What is wrong with the order of modes in a recipe, one line each. Its stages must be named and ordered well."""
+    line, found = Line(config), []
+    for name, kind in line.kinds.items():
+        if kind == "offline":
+            found += [f"stage '{name}': {problem}" for problem in _offline_problems(line, name)]
+        if kind == "bench" and not line.trained(name):
+            found.append(f"stage '{name}': mode=bench evaluates the checkpoints of the stages before it, and none of "
+                         "those trains. Put it behind one that does.")
+    return found
+
+
+def _offline_problems(line: Line, name: str) -> list[str]:
+    source = line.explored(name)
+    if source is None:
+        return ["mode=train, with an algorithm that learns from rollouts, trains on what an earlier stage with "
+                "mode=explore wrote, and none stands before it. Put one there (stage_name: explore, mode: explore), "
+                "or set mode=both."]
+    theirs, batch = line.settings[source], line.settings[name]["buffer"]["train_batch_size"]
+    rows = theirs["buffer"]["batch_size"] * (theirs["algorithm"]["repeat_times"] or 1)
+    try:
+        Schedule(rows, batch or rows, 1, 0, 1)
+    except ConfigError as error:
+        return [f"on the experience of '{source}': {error}"]
+    return []

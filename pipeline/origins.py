@@ -1,0 +1,88 @@
+"""Where the value of a setting comes from: the layers of a composition in order, the last that has the key.
+
+Hydra says in which order it read which files (its defaults list); the files are read again here, each on its own.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.algorithms import parts
+from pipeline.compose import CONF, directories, hydra_overrides, recipe_name, search_path
+from pipeline.overlays import effective
+
+DEFAULT, COMMAND_LINE = "the schema's default", "the command line"
+
+
+def origin(overrides: list[str], key: str) -> str:
+    """Where the run-wide value of a (dotted) key comes from. overrides: of a composition that had no problem."""
+    return _typed(overrides, key) or next(
+        (name for name, values in reversed(_files(overrides)) if _has(values, key)), DEFAULT)
+
+
+def stage_origin(config: dict[str, Any], entry: dict[str, Any], key: str, overrides: list[str]) -> str:
+    """Where the value of a key comes from in one stage: its own entry, the algorithm, or as for the whole run."""
+    typed = _typed(overrides, f"stages.{entry.get('stage_name')}.{key}")
+    if typed:
+        return typed
+    if _has(entry, key):
+        return f"the stage's own entry ({origin(overrides, 'stages')})"
+    kind = effective(config, entry)["algorithm"]["algorithm_type"]
+    if key.startswith("algorithm.") and _has({"algorithm": parts(kind)}, key):
+        return f"the algorithm's own (conf/algorithm/{kind}.yaml)"
+    return origin(overrides, key)
+
+
+def _typed(overrides: list[str], key: str) -> str | None:
+    """The last override of a key, in words; a choice of a file (`cluster=cpu`) is none."""
+    values = [o.lstrip("+") for o in hydra_overrides(overrides, []) if o.startswith("++")]
+    return next((f"{COMMAND_LINE}: {o}" for o in reversed(values) if _touches(o.partition("=")[0], key)), None)
+
+
+def _touches(one: str, other: str) -> bool:
+    """Whether one key is the other, or above or below it."""
+    return one == other or one.startswith(other + ".") or other.startswith(one + ".")
+
+
+def _has(values: Any, key: str) -> bool:
+    """Whether a nest says something about a key, or about a list above it, which is replaced as a whole."""
+    for part in key.split("."):
+        if not isinstance(values, dict):
+            return isinstance(values, list)
+        if part not in values:
+            return False
+        values = values[part]
+    return True
+
+
+def _files(overrides: list[str]) -> list[tuple[str, dict]]:
+    """(name, values) of every file of the composition, in the order in which each is laid over those before."""
+    import yaml
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    plain = [o for o in hydra_overrides(overrides, []) if not o.startswith("++")]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        listed = loader.compute_defaults_list("config", [*plain, *search_path(directories())], RunMode.RUN).defaults
+    layers = []
+    for layer in listed:
+        path = _path(layer.config_path, overrides)
+        if path is not None:
+            values = yaml.safe_load(path.read_text()) or {}
+            for part in reversed([p for p in (layer.package or "").split(".") if p]):
+                values = {part: values}
+            layers.append((_shown(path), values))
+    return layers
+
+
+def _path(name: str, overrides: list[str]) -> Path | None:
+    """The file behind a name of the defaults list; None for the schema and for Hydra's own."""
+    typed = [Path(o.partition("=")[2]) for o in overrides if o.startswith("recipe=")]
+    candidates = [d / f"{name}.yaml" for d in directories()] + [p for p in typed if f"recipe/{recipe_name(p)}" == name]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _shown(path: Path) -> str:
+    """A file of ours from the repository on; another one as it was found."""
+    return str(path.relative_to(CONF.parent)) if path.is_relative_to(CONF) else str(path)

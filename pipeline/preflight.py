@@ -1,0 +1,231 @@
+"""Everything that can be known about a run before it is started: what is wrong with it, and what it will take.
+
+`check` looks at the data files, the functions' arguments, the GPUs and their memory, and the disk; it runs nothing but,
+when asked for data, stages/preview.py in a process of its own. It imports neither torch nor any operator.
+"""
+
+import os
+import shutil
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipeline import files, fit, inputs, workload
+from pipeline.devices import Gpus, planned_gpus
+from pipeline.errors import ConfigError, OuroError
+from pipeline.memory import GIB
+from pipeline.modes import planned
+from pipeline.overlays import before, effective
+from pipeline.plan import Plan, make_plan
+from pipeline.shape import read_shape, room_problem, split_problem
+from pipeline.tracking import check_monitor
+
+WIDTH = 110  # columns of the report
+Facts = list[tuple[str, str]]  # (word, sentence)
+
+
+@dataclass
+class Report:
+    """problems: what must be changed first. warnings: what may be meant. unjudged: what is not on this machine.
+
+    facts: (heading, what is so). plan: the run's stages; None when a problem keeps them from being planned.
+    """
+
+    run: str
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
+    facts: list[tuple[str, Facts]] = field(default_factory=list)
+    plan: Plan | None = None
+
+    def add(self, stage: str, found: list[str | None], to: str = "problems") -> None:
+        """Adds what one stage has found; what is already there is not said again for another."""
+        lines = getattr(self, to)
+        for line in filter(None, found):
+            if line not in (known.partition(": ")[2] if known.startswith("stage ") else known for known in lines):
+                lines.append(f"stage {stage}: {line}" if stage else line)
+
+
+def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -> Report:
+    """Judges a composed configuration.
+
+    elsewhere: the run is for another machine; what is not on this one is not judged. data: read a sample of every file
+    of rows, which takes seconds.
+    """
+    report = Report(f"{config['project']}/{config['name']}")
+    gpus = planned_gpus(config["cluster"], here=not elsewhere)
+    stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
+    starts = _starts(config)
+    absent = [line for name, settings in stages.items() for line in inputs.missing(settings, starts[name])]
+    report.add("", absent, "unjudged" if elsewhere else "problems")
+    report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
+    if not absent:
+        _plan(report, config)
+    if data:
+        _preview(report, config, list(stages.values()))
+    if gpus.count is None:
+        report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set."], "unjudged")
+    if gpus.any and not gpus.gib:
+        report.add("", ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its "
+                        "own."], "unjudged")
+    needed = [_stage(report, settings, starts[name], name, gpus) for name, settings in stages.items()]
+    if None not in needed:
+        _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere)
+    return report
+
+
+def judged_plan(config: dict[str, Any]) -> Plan:
+    """The plan of a run that is about to start. Raises ConfigError with every problem; warnings go to stderr."""
+    report = check(config)
+    for line in report.warnings:
+        _warn(line)
+    if report.problems:
+        raise ConfigError.of("the run would not go through (`ouro config check` says more):", report.problems)
+    return report.plan
+
+
+@cache
+def _warn(line: str) -> None:
+    """Says a warning once, however many points of a sweep it concerns."""
+    print(_wrapped(line, "ouro: warning: ", "  "), file=sys.stderr)
+
+
+def _starts(config: dict[str, Any]) -> dict[str, dict]:
+    """Training stage -> the section `model` that names the model it begins with: its own, or that of the stage before
+    it, or the run's (as pipeline/plan.py finds it)."""
+    starts: dict[str, dict] = {}
+    for entry in planned(config):
+        own, parents = entry.get("model", {}), before(entry, list(starts))
+        if "model_path" in own or "init" in own:
+            starts[entry["stage_name"]] = effective(config, entry)["model"]
+        else:
+            starts[entry["stage_name"]] = starts[parents[0]] if parents else config["model"]
+    return starts
+
+
+def _plan(report: Report, config: dict[str, Any]) -> None:
+    try:
+        check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
+        report.plan = make_plan(config)
+    except OuroError as error:
+        report.add("", getattr(error, "problems", [str(error)]))
+
+
+def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None:
+    """Reads samples of the data in a process of its own."""
+    from pipeline.samples import preview
+
+    found = preview(config, list(dict.fromkeys(s for settings in stages for s in inputs.sources(settings))))
+    report.add("", found["problems"])
+    report.add("", found["warnings"], "warnings")
+    report.add("", found["unjudged"], "unjudged")
+    report.facts.append(("data", [tuple(fact) for fact in found["facts"]]))
+
+
+def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus) -> float | None:
+    """Judges one training stage, unless it is complete, and describes it; returns the bytes that it still takes of the
+    disk, if known. start: the section `model` that names its model."""
+    made = _made(report.plan, name)
+    shape = read_shape(start)
+    judged = Report("") if made is None else report  # of what is complete nothing is wrong
+    judged.add(name, inputs.wrong_arguments(config))
+    judged.add(name, [fit.count_problem(config, gpus)])
+    facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
+    if shape is None:
+        judged.add("", [f"GPU memory and disk: {_unknown_shape(start)}"], "unjudged")
+        report.facts.append((name, facts))
+        return None if judged is report else 0.0
+    parallel = config["explorer"]["rollout_model"]["tensor_parallel_size"]
+    judged.add(name, [None if start["init"]["enable"] else room_problem(start["model_path"], config["model"],
+                                                                        shape.longest),
+                      split_problem(shape, parallel) if gpus.any else None])
+    if gpus.gib:
+        judged.add(name, fit.problems(shape, config, gpus),
+                   "warnings" if config["ignore_validator_suggestions"] else "problems")
+    taken = workload.disk(config, shape, fit.element_bytes(config, gpus))
+    memory = fit.described(shape, config, gpus) if gpus.any else []
+    report.facts.append((name, [*facts, *memory, ("disk", _words(taken))]))
+    return 0.0 if made is None else max(taken.total - made, 0.0)
+
+
+def _unknown_shape(start: dict[str, Any]) -> str:
+    path = start["model_path"]
+    if path and (Path(path) / "config.json").is_file():
+        return f"the architecture of {path} is none that is counted here (see pipeline/shape.py)."
+    return "the model is not here."
+
+
+def _made(plan: Plan | None, name: str) -> float | None:
+    """Bytes that a stage has already written; None when it is complete."""
+    stage = next((s for s in plan.stages if s.name == name), None) if plan else None
+    if stage is None:
+        return 0.0
+    if files.is_complete(stage.directory):
+        return None
+    return float(sum(path.stat().st_size for path in Path(stage.directory).rglob("*") if path.is_file()))
+
+
+def _disk(report: Report, root: str, needed: float, elsewhere: bool) -> None:
+    """Compares the estimate with what is free at the run's root."""
+    if elsewhere:
+        words = f"at most {size(needed)}; what is free elsewhere is not known here"
+        report.facts.append(("disk", [("needed", words)]))
+        return
+    existing = Path(os.path.abspath(root))
+    while not existing.is_dir():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    report.facts.append(("disk", [("needed", f"at most {size(needed)} more of {size(free)} free at {existing}")]))
+    if needed > free:
+        report.add("", [f"checkpoint_root_dir={root}: the training stages need up to {size(needed)}, {size(free)} are "
+                        "free there. Free some space, set another directory, or lower "
+                        "trainer.max_checkpoints_to_keep."])
+
+
+def _words(taken: workload.Disk) -> str:
+    parts = [f"checkpoints {size(taken.checkpoints)}"]
+    if taken.versions:
+        parts.append(f"weights on their way {size(taken.versions)}")
+    if taken.tables != 0:
+        parts.append("tables: known once the tasks are curated" if taken.tables is None else
+                     f"tables {size(taken.tables)}")
+    return f"at most {size(taken.total)}: {', '.join(parts)}"
+
+
+def size(count: float) -> str:
+    """Bytes in MiB, or GiB from one on."""
+    return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.1f} MiB"
+
+
+# ------------------------------------------------------------------------------------------------------- in words
+
+
+def text(report: Report) -> str:
+    """The report for a person, at most WIDTH columns: what is wrong first, then the plan."""
+    lines = [f"{report.run}: {_counted(report)}"]
+    for title, found in (("problems", report.problems), ("warnings", report.warnings),
+                         ("not judged here", report.unjudged)):
+        if found:
+            lines += ["", title, *(_wrapped(line, "  - ", "    ") for line in found)]
+    if report.plan:
+        made = [s.name + (" (made)" if files.is_complete(s.directory) else "") for s in report.plan.stages]
+        lines += ["", _wrapped(", ".join(made), "stages  ", " " * 8)]
+    width = max((len(word) for _, facts in report.facts for word, _ in facts), default=0) + 4
+    for heading, facts in report.facts:
+        if facts:
+            lines += ["", heading, *(_wrapped(s, f"  {word}".ljust(width), " " * width) for word, s in facts)]
+    return "\n".join(lines)
+
+
+def _counted(report: Report) -> str:
+    counts = [f"{len(found)} {word}{'s' * (len(found) > 1)}" for word, found in
+              (("problem", report.problems), ("warning", report.warnings)) if found]
+    return ", ".join(counts) or "no problem found"
+
+
+def _wrapped(sentence: str, first: str, rest: str) -> str:
+    return textwrap.fill(sentence, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False,
+                         break_on_hyphens=False)

@@ -1,0 +1,141 @@
+"""The shape of a decoder from its config.json: how many parameters it has, and where they lie.
+
+What is counted is the architecture that Llama, Mistral, Qwen2 and Qwen3 share: grouped-query
+attention, a gated MLP, two RMS norms a layer. Another architecture (experts, convolutions, an encoder) is said to be
+unknown rather than be counted wrongly.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline import files
+
+NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+KNOWN = ("llama", "mistral", "qwen2", "qwen3")  # model_type
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+CHARACTERS = 99  # tokens of the model that `model.init` makes (stages/model.py; a test compares them)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Widths and counts of a decoder.
+
+    width: of the residual stream. heads, key_value_heads: per layer. head_width: of each. mlp_width: of the gated MLP.
+    tied: the output head is the input embedding. qkv_bias, head_norm: Qwen2's biases, Qwen3's norms of query and key.
+    longest: positions that it has room for; None when it does not say.
+    """
+
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_width: int
+    mlp_width: int
+    tied: bool
+    qkv_bias: bool = False
+    head_norm: bool = False
+    longest: int | None = None
+
+    @property
+    def query_width(self) -> int:
+        return self.heads * self.head_width
+
+    @property
+    def key_value_width(self) -> int:
+        return self.key_value_heads * self.head_width
+
+    @property
+    def embedding(self) -> int:
+        """Parameters of the input embedding; an untied output head has as many again."""
+        return self.vocabulary * self.width
+
+    @property
+    def layer(self) -> int:
+        """Parameters of one layer: query, key, value and output projection, gate, up and down, norms."""
+        projections = self.width * (2 * self.query_width + 2 * self.key_value_width)
+        bias = self.query_width + 2 * self.key_value_width if self.qkv_bias else 0
+        norms = 2 * self.width + (2 * self.head_width if self.head_norm else 0)
+        return projections + bias + 3 * self.width * self.mlp_width + norms
+
+    @property
+    def parameters(self) -> int:
+        """All of them: embedding, layers, last norm, and the head when it is not tied."""
+        return self.embedding * (1 if self.tied else 2) + self.layers * self.layer + self.width
+
+    @property
+    def critic(self) -> int:
+        """Parameters of a critic of this shape: no output head, but one of width 1 with its bias."""
+        return self.embedding + self.layers * self.layer + self.width + self.width + 1
+
+
+def shape_of(config: dict[str, Any]) -> Shape | None:
+    """The shape that a Hugging Face config.json describes; None when it is none that is counted here."""
+    kind = config.get("model_type")
+    if kind not in KNOWN or any(config.get(key) for key in EXPERTS) or any(not config.get(k) for k in NEEDED):
+        return None
+    heads = config["num_attention_heads"]
+    return Shape(
+        vocabulary=config["vocab_size"], width=config["hidden_size"], layers=config["num_hidden_layers"], heads=heads,
+        key_value_heads=config.get("num_key_value_heads") or heads,
+        head_width=config.get("head_dim") or config["hidden_size"] // heads, mlp_width=config["intermediate_size"],
+        tied=bool(config.get("tie_word_embeddings", False)), qkv_bias=kind == "qwen2", head_norm=kind == "qwen3",
+        longest=config.get("max_position_embeddings"),
+    )
+
+
+def shape_of_init(model: dict[str, Any]) -> Shape:
+    """The shape of the model that the section `model` has made (`model.init`)."""
+    init = model["init"]
+    return Shape(
+        vocabulary=CHARACTERS, width=init["hidden_size"], layers=init["num_hidden_layers"],
+        heads=init["num_attention_heads"], key_value_heads=init["num_key_value_heads"],
+        head_width=init["hidden_size"] // init["num_attention_heads"], mlp_width=init["intermediate_size"],
+        tied=init["tie_word_embeddings"], qkv_bias=True,
+    )
+
+
+def read_shape(model: dict[str, Any]) -> Shape | None:
+    """The shape of the model that the section `model` names; None when it is not here, or none that is counted."""
+    if model["init"]["enable"]:
+        return shape_of_init(model)
+    path = Path(model["model_path"] or "") / "config.json"
+    return shape_of(files.read_json(path)) if model["model_path"] and path.is_file() else None
+
+
+def absent_model(path: str) -> str | None:
+    """What is wrong when `path` is no Hugging Face model directory."""
+    if (Path(path) / "config.json").is_file():
+        return None
+    hub = re.fullmatch(r"[\w.-]+/[\w.-]+", path)
+    fetch = f" From the Hugging Face hub: hf download {path} --local-dir models/{path}" if hub else ""
+    return (f"model.model_path={path}: no config.json there; needed a Hugging Face model directory (config.json, "
+            f"*.safetensors, tokenizer files).{fetch}")
+
+
+def room_problem(path: str, limits: dict[str, Any], room: Any) -> str | None:
+    """What is wrong when the longest sequence that a stage allows exceeds the room of the model at `path`, tokens.
+
+    limits: the section `model` of the stage. room: `max_position_embeddings` of config.json; nothing is judged when it
+    is no number.
+    """
+    longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
+    if not isinstance(room, int) or room >= longest:
+        return None
+    return (f"model.model_path={path} has room for {room} tokens (max_position_embeddings), and "
+            f"model.max_model_len, or prompt + response, is {longest}. Shorten model.max_prompt_tokens or "
+            "model.max_response_tokens.")
+
+
+def split_problem(shape: Shape, tensor_parallel: int) -> str | None:
+    """What is wrong when vLLM cannot cut the attention heads into `tensor_parallel` equal parts."""
+    own, shared = shape.heads, shape.key_value_heads
+    whole = own % tensor_parallel == 0 and (shared % tensor_parallel == 0 or tensor_parallel % shared == 0)
+    if whole:
+        return None
+    fitting = [n for n in range(1, own + 1)
+               if own % n == 0 and (shared % n == 0 or n % shared == 0)]
+    return (f"explorer.rollout_model.tensor_parallel_size={tensor_parallel}: the model has {own} attention heads and "
+            f"{shared} key/value heads, which must be cut evenly; needed one of {', '.join(map(str, fitting))}.")

@@ -1,0 +1,157 @@
+"""A sweep: the plans of all points of `ouro run -m`, as one graph in which a stage that several points share is once.
+
+Stages with the same identity lie in the same directory, so the union of the plans needs no comparison of settings.
+A point is a run like any other, `runs/<project>/<sweep>-<what differs>/`; the sweep is the file
+`runs/<project>/<sweep>/sweep.json`, which names its points.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from pipeline import axes, files
+from pipeline.compose import compose
+from pipeline.config import Sweep as Settings
+from pipeline.errors import ConfigError, OuroError
+from pipeline.identity import Stage
+from pipeline.launch import Planner, checked_plan
+from pipeline.plan import Plan
+
+SWEEP = "sweep.json"
+MOST_NAMED = 4  # points named beside a problem
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep. overrides: those that compose it. differs: key -> value on every axis, as text."""
+
+    overrides: list[str]
+    differs: dict[str, str]
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The points of a sweep; like a Plan it has stages, targets and a way to write down what they read."""
+
+    project: str
+    name: str
+    root: str
+    points: list[Point]
+
+    @property
+    def view(self) -> Path:
+        return Path(self.root) / "runs" / self.project / self.name
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """Every stage once, in an order in which they could be made; a shared one as its first point has it."""
+        by_directory: dict[str, Stage] = {}
+        for point in self.points:
+            for stage in point.plan.stages:
+                by_directory.setdefault(stage.directory, stage)
+        return list(by_directory.values())
+
+    @property
+    def targets(self) -> list[str]:
+        return [s.manifest for s in self.stages]
+
+    def freeze(self) -> None:
+        """Writes what the stages read and the views of the points and of the sweep. Never called by a dry run."""
+        for point in reversed(self.points):  # so that a shared stage is left with the run of the first that has it
+            point.plan.freeze()
+        files.write_json(self.view / SWEEP, {"project": self.project, "name": self.name,
+                                             "points": [point_record(p) for p in self.points]})
+
+
+def point_record(point: Point) -> dict:
+    """A point as sweep.json keeps it."""
+    return {"run": f"{point.plan.project}/{point.plan.name}", "overrides": point.overrides, "differs": point.differs}
+
+
+def rules(stages: Sequence[Stage]) -> list[tuple[str, Stage]]:
+    """A name for every stage's rule: the stage's own, with its hash where several stages have it."""
+    times = Counter(stage.name for stage in stages)
+    return [(s.name if times[s.name] == 1 else f"{s.name}_{s.identity}", s) for s in stages]
+
+
+def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
+    """Composes, checks and plans every point. Raises ConfigError with the problems of all, each once.
+
+    plan_of: plans the configuration of a point, or raises for what is wrong with it.
+    More points than `sweep.max_points` are refused after the first of them is composed.
+    """
+    words = axes.read(overrides)
+    chosen = axes.points(words)
+    first = next(chosen)
+    composed = [_compose_first(first, axes.count(words))]
+    chosen = [first, *chosen]
+    composed += [_composed(point) for point, _ in chosen[1:]]
+    _refuse(composed, chosen)
+    project, name, root = _shared(composed)
+    for config, (_, differs) in zip(composed, chosen, strict=True):
+        config["name"] = axes.name_of(name, differs)
+    plans = [_attempt(plan_of, config) for config in composed]
+    _refuse(plans, chosen)
+    points = [Point(o, differs, plan) for (o, differs), plan in zip(chosen, plans, strict=True)]
+    return Sweep(project, name, root, points)
+
+
+def _attempt(work, argument):
+    """What `work` returns, or the user's mistake that it raises: those of all points are told together."""
+    try:
+        return work(argument)
+    except OuroError as error:
+        return error
+
+
+def _composed(overrides: list[str]):
+    return _attempt(compose, overrides)
+
+
+def _compose_first(point: tuple, number: int):
+    """The first point's configuration or mistake, which tells whether so many points are meant."""
+    config = _composed(point[0])
+    failed = isinstance(config, OuroError)
+    most = Settings().max_points if failed else config["sweep"]["max_points"]
+    if number <= most:
+        return config
+    if failed:
+        raise ConfigError(f"the first of {number} points: {config}")
+    raise ConfigError(f"the sweep has {number} points, more than sweep.max_points={most}. If they are all meant: "
+                      f"sweep.max_points={number}.")
+
+
+def _refuse(results: list, chosen: list[tuple]) -> None:
+    """Raises ConfigError when a point has a problem: each problem once, with the points it concerns."""
+    concerned: dict[str, list[str]] = {}
+    for result, (_, differs) in zip(results, chosen, strict=True):
+        if isinstance(result, OuroError):
+            for problem in getattr(result, "problems", [str(result)]):
+                concerned.setdefault(problem, []).append(axes.told(differs))
+    if concerned:
+        lines = [f"{problem}{_which(points, len(chosen))}" for problem, points in concerned.items()]
+        raise ConfigError("the sweep has problems:\n  " + "\n  ".join(lines), lines)
+
+
+def _which(points: list[str], number: int) -> str:
+    """` (points: seed=1; seed=2)`; nothing when there is only one point at all."""
+    if number == 1:
+        return ""
+    if len(points) == number:
+        return f" (all {number} points)"
+    more = f"; and {len(points) - MOST_NAMED} more" if len(points) > MOST_NAMED else ""
+    return f" (point{'s' if len(points) > 1 else ''}: {'; '.join(points[:MOST_NAMED])}{more})"
+
+
+def _shared(configs: list[dict]) -> tuple[str, str, str]:
+    """Project, name and root directory of the sweep; recipes that bring names of their own are joined in its name."""
+    for key in ("project", "checkpoint_root_dir"):
+        values = {config[key] for config in configs}
+        if len(values) > 1:
+            raise ConfigError(f"the points have {len(values)} values of {key} ({', '.join(sorted(values))}); a sweep "
+                              f"has one: write {key}=VALUE.")
+    plan = configs[0]
+    return plan["project"], axes.joined(config["name"] for config in configs), plan["checkpoint_root_dir"]

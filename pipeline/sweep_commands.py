@@ -1,0 +1,39 @@
+"""`ouro compare` and `ouro config diff`: runs side by side. Each takes the parsed command line."""
+
+import sys
+
+from pipeline.errors import DataError
+
+METRIC = "sampled_accuracy"
+
+
+def compare(arguments) -> int:
+    """What differs between the points of a sweep, or between runs, against their scores, the best first."""
+    from pipeline import query, sweep_view
+    from pipeline.compare import answer, compared
+    from pipeline.compare_page import write
+
+    shown = [sweep_view.find(arguments.root, name) for name in arguments.runs] or [_latest_sweep(arguments.root)]
+    rows = compared(shown, arguments.metric)
+    print(query.show(answer(rows), arguments.format))
+    if len(shown) == 1 and isinstance(shown[0], sweep_view.SweepView):
+        write(shown[0], rows, arguments.metric)
+        print(f"picture: {sweep_view.view.near(shown[0].report)}", file=sys.stderr)
+    return 0
+
+
+def _latest_sweep(root):
+    from pipeline import sweep_view
+
+    found = [one for one in sweep_view.known(root) if isinstance(one, sweep_view.SweepView)]
+    if not found:
+        raise DataError(f"no sweep below {root / 'runs'}. Start one with `ouro run -m`, or name the runs to compare.")
+    return found[0]
+
+
+def config_diff(arguments) -> int:
+    """What differs between two runs, or between configurations given as overrides in quotes: settings and stages."""
+    from pipeline.difference import side, told
+
+    print("\n".join(told(*(side(arguments.root, text) for text in (arguments.a, arguments.b)))))
+    return 0

@@ -1,0 +1,152 @@
+"""What a training stage will do, in numbers: steps, experiences, tokens, checkpoints, disk. Nothing is run for it."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline import records
+from pipeline.algorithms import PAIR_TYPES
+from pipeline.memory import has_critic
+from pipeline.modes import TRAINING, kind_of
+from pipeline.schedule import Schedule
+from pipeline.shape import Shape
+
+# Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to a
+# half, a token's text takes about 2, and an action mask next to nothing.
+ENTRY = {records.TOKENS: 3.0, records.FLOATS: 4.0, pa.list_(pa.int8()): 0.1}
+TEXT, FIXED = 2.0, 2.0  # a token as text; any other column, mostly the same from row to row
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The size of a training stage. None: known once the tasks are curated, because the stage makes whole passes.
+
+    explored: rows of an explorer step; 0 without rollouts. trained: rows of an optimizer step. longest: tokens of the
+    longest row. explorer_steps, trainer_steps: of the whole stage. versions: weights that lie on the disk at once.
+    """
+
+    explored: int
+    trained: int
+    longest: int
+    explorer_steps: int | None
+    trainer_steps: int | None
+    versions: int
+
+    @property
+    def experiences(self) -> int | None:
+        return None if self.explorer_steps is None else self.explorer_steps * self.explored
+
+
+def explores(config: dict[str, Any]) -> bool:
+    """Whether a stage of these settings makes rollouts to train on."""
+    return kind_of(config) in ("rft", "rollout")
+
+
+def workload(config: dict[str, Any]) -> Workload:
+    """The size of a stage from its settings (as `compose.effective` gives them).
+
+    versions: the explorer deletes what is older than its next step needs, and the trainer is at most 1 + sync_offset
+    explorer steps ahead of that: so the one in use, and those published in between.
+    """
+    buffer, model, sync = config["buffer"], config["model"], config["synchronizer"]
+    longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
+    steps, kind = buffer["total_steps"], kind_of(config)
+    if kind == "bench":
+        return Workload(0, 0, longest, 0, 0, 0)
+    if kind == "train":
+        rows = 2 if config["algorithm"]["algorithm_type"] in PAIR_TYPES else 1
+        return Workload(0, rows * buffer["batch_size"], longest, 0, steps, 0)
+    explored = buffer["batch_size"] * config["algorithm"]["repeat_times"]
+    if kind == "rollout":
+        return Workload(explored, 0, longest, steps, 0, 0)
+    trained = buffer["train_batch_size"] or explored
+    if kind == "offline":
+        return Workload(0, trained, longest, 0, steps, 0)
+    schedule = Schedule(explored, trained, sync["sync_interval"], sync["sync_offset"], steps or 1)
+    ahead = (1 + sync["sync_offset"]) * explored // trained // sync["sync_interval"]
+    return Workload(explored, trained, longest, schedule.explorer_steps if steps else None, steps, 1 + max(ahead, 1))
+
+
+def row_bytes(prompt: int, response: int) -> float:
+    """Bytes on disk of one experience with what training adds to it, at these lengths in tokens."""
+    columns = [f for record in (records.Experience, records.Trained) for f in dataclasses.fields(record)]
+    total = 0.0
+    for column in columns:
+        length = prompt if column.name.startswith("prompt") else response
+        if column.name in ("prompt", "response"):
+            total += TEXT * length
+        else:
+            total += ENTRY[column.metadata["arrow"]] * length if column.metadata["arrow"] in ENTRY else FIXED
+    return total
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Bytes at most that a stage takes. tables: None when the number of experiences is not known."""
+
+    tables: float | None
+    checkpoints: float
+    versions: float
+
+    @property
+    def total(self) -> float:
+        return (self.tables or 0) + self.checkpoints + self.versions
+
+
+def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
+    """Disk of a training stage. element: bytes of a weight.
+
+    tables        experiences x row_bytes at the longest lengths
+    checkpoints   each: the model, its head spelt out, c (P + V h when tied); DeepSpeed's weights, c P; float32 master
+                  and two moments, 12 P. One more than are kept, while the newest is written
+                and 12 P + c P of a critic
+    versions      weights on their way to the explorer, each one model
+    """
+    work, model = workload(config), config["model"]
+    spelt_out = element * (shape.parameters + (shape.embedding if shape.tied else 0))
+    states = shape.parameters + (shape.critic if has_critic(config) else 0)
+    checkpoint = spelt_out + (element + 12) * states
+    kept = config["trainer"]["max_checkpoints_to_keep"] + 1
+    if work.trainer_steps is not None:
+        kept = min(kept, -(-work.trainer_steps // config["trainer"]["save_interval"]))
+    rows = None if work.experiences is None else (
+        work.experiences * row_bytes(model["max_prompt_tokens"], model["max_response_tokens"]))
+    return Disk(rows, kept * checkpoint, work.versions * spelt_out)
+
+
+def described(config: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a stage will do, as (word, sentence)."""
+    kind, explorer = kind_of(config), config["explorer"]
+    if kind == "bench":
+        which = "the last checkpoint" if explorer["bench_on_latest_checkpoint"] else "every checkpoint that is kept"
+        sets = len(config["buffer"]["explorer_input"]["eval_tasksets"])
+        return [("bench", f"{which} of the stages before it, on {sets} set(s)")]
+    work = workload(config)
+    lines = [("explorer", _explorer(config, work))] if work.explored else []
+    return [*lines, *_trainer(config, work, kind)] if kind in TRAINING else lines
+
+
+def _explorer(config: dict[str, Any], work: Workload) -> str:
+    total = "" if work.experiences is None else f"; {work.experiences:,} experiences in all"
+    steps = "" if work.explorer_steps is None else f"{work.explorer_steps:,} steps; "
+    return (f"{steps}each {config['buffer']['batch_size']:,} tasks x {config['algorithm']['repeat_times']} rollouts = "
+            f"{work.explored:,} experiences{total}")
+
+
+def _trainer(config: dict[str, Any], work: Workload, kind: str) -> list[tuple[str, str]]:
+    settings, pairs = config["trainer"], config["algorithm"]["algorithm_type"] in PAIR_TYPES
+    passes = f"{config['buffer']['total_epochs']} pass(es) over the "
+    rows, source = {
+        "rft": ("experiences", "tasks; steps are known once they are curated"),
+        "offline": ("experiences", "experience of the stage before it that explored"),
+        "train": ("responses in pairs", "pairs") if pairs else ("demonstrations", "demonstrations"),
+    }[kind]
+    steps = f"{work.trainer_steps:,} optimizer steps" if work.trainer_steps else passes + source
+    return [
+        ("trainer", f"{steps}; each of {work.trained:,} {rows}, at most {work.trained * work.longest:,} tokens"),
+        ("micro-batch", f"at most {settings['max_token_len_per_gpu']:,} tokens on each of {settings['ranks']} rank(s)"),
+        ("checkpoints", f"every {settings['save_interval']:,} optimizer steps and the last; "
+                        f"{settings['max_checkpoints_to_keep']} kept"),
+    ]

@@ -1,0 +1,149 @@
+"""The policy in training: scores rows, makes optimizer steps, hands out its weights."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.config import longest_sequence
+from stages.learner import policy
+from stages.learner.objective import Objective
+from stages.learner.packing import MicroBatch, Row, pack
+from stages.learner.zero import Process, ZeroEngine
+
+
+@dataclass
+class Result:
+    """What one optimizer step saw, over the whole batch and all ranks.
+
+    loss: weighted sum. grad_norm: before clipping; 0 when nothing was learnt. statistics: token means. tokens: through
+    the model, prompts included. logprobs: of each row, in order [N].
+    """
+
+    loss: float
+    grad_norm: float
+    statistics: dict[str, float]
+    tokens: int
+    logprobs: list[np.ndarray]
+
+
+class Actor:
+    """One rank of the policy. All methods but `write` are collective: every rank must call them alike."""
+
+    def __init__(self, model_path: Path, config, process: Process, temperature: float = 1.0, refers: bool = False):
+        """config: the stage's settings (algorithm, trainer, model). refers: keep the initial weights, in host memory,
+        to score with (`reference_logprobs`)."""
+        self.process, self.budget = process, config.trainer.max_token_len_per_gpu
+        dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
+        longest = longest_sequence(config.model)
+        model = policy.load(model_path, process.device.type, dtype, config.trainer, temperature, longest)
+        self.initial: dict[str, Tensor] | None = None
+        if refers and (config.trainer.zero_stage < 3 or process.rank == 0):
+            self.initial = {name: tensor.detach().clone() for name, tensor in model.model.named_parameters()}
+        self.zero = ZeroEngine(model, process, config.algorithm.optimizer, config.trainer, dtype)
+
+    def step(self, rows: list[Row], objective: Objective, lr: float, update: bool = True) -> Result:
+        """One optimizer step over `rows`, the whole train batch, which every rank is given alike.
+
+        update: without it everything is measured and nothing learnt.
+        """
+        columns, process = objective.row_columns, self.process
+        micro_batches = pack(rows, self.budget, process.rank, process.ranks, columns, objective.aggregation)
+        self.zero.module.entropy_gradient = objective.needs_entropy_gradient
+        totals: dict[str, Tensor] = {}
+        logprobs: dict[int, np.ndarray] = {}
+
+        def loss_of(micro: MicroBatch) -> Tensor:
+            return self._loss(micro, objective, totals, logprobs)
+
+        grad_norm = 0.0
+        if update:
+            grad_norm = self.zero.step(micro_batches, loss_of, lr)
+        else:
+            with self.zero.scoring():
+                for micro in micro_batches:
+                    loss_of(micro)
+        names = sorted(totals)
+        summed = process.all_reduce(torch.stack([totals[name] for name in names]))
+        statistics = dict(zip(names, summed.tolist(), strict=True))
+        merged = process.merge(logprobs)
+        return Result(statistics.pop("loss"), grad_norm, statistics, sum(len(row.tokens) for row in rows),
+                      [merged[row] for row in range(len(rows))])
+
+    def _loss(self, micro: MicroBatch, objective: Objective, totals: dict, logprobs: dict) -> Tensor:
+        """A micro-batch's part of the loss; adds its part of the statistics to `totals`, of the rows to `logprobs`."""
+        columns = {name: self.zero.to_device(values) for name, values in micro.columns.items()}
+        columns["rows"] = self.zero.to_device(micro.row_in_micro)
+        columns["logprobs"], columns["entropy"] = self.zero.forward(micro)
+        columns["prox_logprobs"] = columns["logprobs"].detach()  # one step a batch: those are the policy's before it
+        columns["step"] = torch.tensor(objective.step)
+        loss, statistics = objective(columns)
+        total = (loss * self.zero.to_device(micro.weights)).sum()
+        with torch.no_grad():
+            totals["loss"] = totals.get("loss", 0.0) + total.detach().double()
+            for name, values in {"entropy": columns["entropy"], **statistics}.items():
+                totals[name] = totals.get(name, 0.0) + (values.detach() * micro.share).sum().double()
+            _collect(micro, columns["logprobs"], logprobs)
+        return total
+
+    def score_rows(self, rows: list[Row]) -> list[np.ndarray]:
+        """Log-prob of each action token under the weights as they are, [N] of each row."""
+        scored: dict[int, np.ndarray] = {}
+        with self.zero.scoring():
+            for micro in pack(rows, self.budget, self.process.rank, self.process.ranks):
+                _collect(micro, self.zero.forward(micro)[0], scored)
+        merged = self.process.merge(scored)
+        return [merged[row] for row in range(len(rows))]
+
+    def reference_logprobs(self, rows: list[Row]) -> list[np.ndarray]:
+        """As `score_rows`, under the weights that the stage began with."""
+        with self.zero.exchanged(self._named(), self.initial):
+            return self.score_rows(rows)
+
+    def score(self, tokens: list[int]) -> list[float]:
+        """Log-prob at temperature 1 of each token after the first, [L - 1]."""
+        (micro,) = pack([Row("probe", tokens, 1, [1] * (len(tokens) - 1))], max(self.budget, len(tokens)), 0, 1)
+        temperature, self.zero.module.temperature = self.zero.module.temperature, 1.0
+        with self.zero.scoring():
+            scores, _ = self.zero.forward(micro)
+        self.zero.module.temperature = temperature
+        return scores.tolist()
+
+    def _named(self) -> list:
+        return list(self.zero.module.model.named_parameters())
+
+    def full_state(self) -> dict[str, Tensor] | None:
+        """All weights by Hugging Face name on rank 0, None elsewhere."""
+        return self.zero.full_state(self._named())
+
+    def export(self, directory: Path) -> None:
+        """Writes `model.safetensors` into an existing directory (rank 0 writes)."""
+        state = self.full_state()
+        if state is not None:
+            self.write(state, directory)
+
+    def write(self, state: dict[str, Tensor], directory: Path) -> None:
+        """Writes weights from `full_state` as `directory`/model.safetensors."""
+        policy.export(state, self.zero.module.model, directory)
+
+    def peak_memory_gib(self) -> float | None:
+        """Peak memory of this rank's GPU since the last call; None on CPU."""
+        if self.process.device.type == "cpu":
+            return None
+        peak = torch.cuda.max_memory_allocated(self.process.device) / 2**30
+        torch.cuda.reset_peak_memory_stats(self.process.device)
+        return peak
+
+    def release_cache(self) -> None:
+        """Gives unused GPU memory back, for an engine that shares the device."""
+        if self.process.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _collect(micro: MicroBatch, values: Tensor, found: dict[int, np.ndarray]) -> None:
+    """Adds [N] values of a micro-batch to `found`, by the index of the row in the train batch."""
+    flat = values.detach().float().cpu().numpy()
+    for row in micro.rows:
+        found[row] = flat[micro.row_of == row]

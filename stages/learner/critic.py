@@ -1,0 +1,116 @@
+"""PPO's critic: a value of the state before each action token, with an optimizer and checkpoints of its own.
+
+The value head begins at zero: the first advantages are those without a baseline, and no random value misleads the
+policy before the critic has learnt anything.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipeline.config import longest_sequence
+from stages.learner import attention, policy
+from stages.learner.packing import MicroBatch, Row, pack
+from stages.learner.zero import Process, ZeroEngine
+
+
+@dataclass
+class ValueResult:
+    """What one optimizer step of the critic saw, over the whole batch and all ranks, as the step record names it."""
+
+    vf_loss: float
+    vf_clipfrac: float
+    vf_explained_variance: float | None
+    critic_grad_norm: float
+    critic_lr: float
+
+
+class ValueModel(nn.Module):
+    """A transformer and a linear head [width -> 1] that begins at zero."""
+
+    def __init__(self, transformer: nn.Module, attention_name: str):
+        super().__init__()
+        self.transformer = transformer
+        self.attention_name = attention_name
+        some = next(transformer.parameters())
+        self.head = nn.Linear(transformer.config.hidden_size, 1, dtype=some.dtype)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(
+        self, input_ids: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, source: Tensor, targets: Tensor
+    ) -> Tensor:
+        """As stages/learner/policy.py -> [N] float32: the value of the state in which each action token was chosen."""
+        places = attention.layout(cu_seqlens, longest, self.attention_name)
+        hidden = policy.hidden_states(self.transformer, input_ids, positions, places)
+        return self.head(hidden[source])[:, 0].float()
+
+
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, cliprange: float) -> tuple[Tensor, Tensor]:
+    """Clipped squared error (Schulman et al. 2017, arXiv:1707.06347; as in the authors' code, baselines/ppo2), [N].
+
+    loss = 1/2 max((V - R)^2, (V_old + clamp(V - V_old, -c, c) - R)^2); the second number is 1 where the clipped term is
+    the larger. V_old is the critic's before the step: with one step a batch V = V_old, and nothing is clipped.
+    """
+    near = old_values + (values - old_values).clamp(-cliprange, cliprange)
+    plain, clipped = (values - returns) ** 2, (near - returns) ** 2
+    return 0.5 * torch.maximum(plain, clipped), (clipped > plain).detach().to(values.dtype)
+
+
+def explained_variance(values: np.ndarray, returns: np.ndarray) -> float | None:
+    """1 - Var(R - V) / Var(R) over the action tokens; None when the returns are all equal."""
+    variance = float(np.var(returns.astype(np.float64)))
+    return None if variance == 0.0 else 1.0 - float(np.var((returns - values).astype(np.float64))) / variance
+
+
+class Critic:
+    """One rank of the critic. All methods are collective."""
+
+    def __init__(self, model_path: Path, config, process: Process):
+        """config: the stage's settings (trainer, model). model_path: the Hugging Face directory that it begins with."""
+        self.process, self.settings = process, config.trainer.critic
+        self.budget = config.trainer.max_token_len_per_gpu
+        dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
+        longest = longest_sequence(config.model)
+        model, name = policy.read(model_path, process.device.type, dtype, config.trainer, longest)
+        module = ValueModel(model.model, name)
+        self.zero = ZeroEngine(module, process, self.settings.optimizer, config.trainer, dtype)
+
+    def values(self, rows: list[Row]) -> list[np.ndarray]:
+        """The value of the state before each action token, [N] of each row."""
+        found: dict[int, np.ndarray] = {}
+        with self.zero.scoring():
+            for micro in pack(rows, self.budget, self.process.rank, self.process.ranks):
+                flat = self.zero.forward(micro).cpu().numpy()
+                found |= {row: flat[micro.row_of == row] for row in micro.rows}
+        merged = self.process.merge(found)
+        return [merged[row] for row in range(len(rows))]
+
+    def step(self, rows: list[Row], lr: float) -> ValueResult:
+        """One optimizer step towards the column `returns` of the rows, from the column `values`."""
+        process = self.process
+        totals = torch.zeros(2, dtype=torch.float64, device=process.device)
+
+        def loss_of(micro: MicroBatch) -> Tensor:
+            old, returns = (self.zero.to_device(micro.columns[name]) for name in ("values", "returns"))
+            losses, clipped = value_loss(self.zero.forward(micro), old, returns, self.settings.cliprange_value)
+            loss = losses.sum() * micro.share
+            totals.add_(torch.stack([loss.detach().double(), (clipped.sum() * micro.share).double()]))
+            return loss
+
+        micro_batches = pack(rows, self.budget, process.rank, process.ranks, ("values", "returns"))
+        grad_norm = self.zero.step(micro_batches, loss_of, lr)
+        loss, clipped = process.all_reduce(totals).tolist()
+        before, returns = (np.concatenate([row.of_actions(name) for row in rows]) for name in ("values", "returns"))
+        return ValueResult(loss, clipped, explained_variance(before, returns), grad_norm, lr)
+
+    def save(self, directory: Path) -> None:
+        """Writes the exact state into `directory`/critic."""
+        (directory / "critic").mkdir(exist_ok=True)
+        self.zero.save(directory / "critic")
+
+    def load(self, directory: Path) -> None:
+        self.zero.load(directory / "critic")

@@ -1,0 +1,38 @@
+"""What models say of a batch's rows before its advantages can be made: columns that need a forward, none by default."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stages.learner.actor import Actor
+from stages.learner.critic import Critic
+from stages.learner.packing import Row
+from stages.learner.reference import References
+
+
+@dataclass
+class Estimates:
+    """references, critic: None where the algorithm has none. recompute: score the old log-probs with the trainer."""
+
+    actor: Actor
+    references: References | None
+    critic: Critic | None
+    recompute: bool
+
+    @property
+    def needed(self) -> bool:
+        return bool(self.references or self.critic or self.recompute)
+
+    def add(self, rows: list[Row], origins: Sequence[int]) -> None:
+        """Gives every row the columns ref_logprobs, old_logprobs and values [R], as far as they are needed.
+
+        old_logprobs are those of the weights before the step; without `recompute` a row keeps the rollout's.
+        Collective.
+        """
+        if self.references:
+            self.references.add(rows, origins)
+        if self.recompute:
+            for row, scored in zip(rows, self.actor.score_rows(rows), strict=True):
+                row.columns["old_logprobs"] = row.spread(scored)
+        if self.critic:
+            for row, values in zip(rows, self.critic.values(rows), strict=True):
+                row.columns["values"] = row.spread(values)

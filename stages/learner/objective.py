@@ -1,0 +1,137 @@
+"""The loss of an optimizer step, assembled from the named parts of an algorithm, one number an action token:
+
+    loss = correction * policy loss + kl_coef * KL(policy, reference) + entropy loss
+
+summed with the weights of one aggregation (operators/aggregation.py), fixed over the whole batch before it is cut.
+The correction is for what the rollout engine sampled with other probabilities than the trainer's. It is taken where
+the old log-probs are the trainer's; where they are the rollout's, the ratio of the loss itself spans engine and
+trainer, and a second weight would count the same gap twice.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from operators.arguments import arguments, check_number, needed_columns
+from operators.correction import importance_correction
+from operators.entropy import ENTROPY_LOSSES
+from operators.kl import KL_ESTIMATORS, adaptive_coefficient
+from operators.loss import NATURAL_AGGREGATION, PAIRED, POLICY_LOSSES
+from pipeline.algorithms import PAIR_TYPES
+from pipeline.errors import ConfigError, pick
+from stages.learner.packing import Aggregation
+
+FROM_THE_FORWARD = ("logprobs", "prox_logprobs", "entropy", "rows", "step")  # the other columns are the rows'
+
+
+NOT_ON_ROLLOUTS = ("sft", *PAIR_TYPES)
+
+
+@dataclass
+class KLTerm:
+    """A KL to the reference with its weight, fixed or steered: `kl_loss_fn` and `kl_penalty_fn` with their `*_args`.
+
+    estimator: name in operators/kl.py. kl_coef: weight in the loss, or in the reward. adaptive: kl_coef follows the
+    measured KL so that this nears target_kl, nats a token; horizon: rows (operators.kl.adaptive_coefficient).
+    """
+
+    estimator: str
+    kl_coef: float = 0.001
+    adaptive: bool = False
+    target_kl: float | None = None
+    horizon: float | None = None
+
+    @classmethod
+    def of(cls, algorithm, part: str) -> "KLTerm":
+        """part: kl_loss_fn or kl_penalty_fn. Raises ConfigError for what does not exist or does not fit together."""
+        key, name = f"algorithm.{part}", getattr(algorithm, part)
+        pick(KL_ESTIMATORS, name, key)
+        made = cls(name, **arguments(cls, getattr(algorithm, f"{part}_args"), f"{key}_args"))
+        check_number(f"{key}_args.kl_coef", made.kl_coef, least=0)
+        if made.adaptive:
+            check_number(f"{key}_args.target_kl (adaptive=true)", made.target_kl, above=0)
+            check_number(f"{key}_args.horizon (adaptive=true)", made.horizon, above=0)
+        return made
+
+    def __bool__(self) -> bool:
+        return self.estimator != "none"
+
+    def steer(self, kl: float, rows: int) -> None:
+        """Sets kl_coef for the next step by the mean KL of this one, over `rows` rows."""
+        if self.adaptive:
+            self.kl_coef = adaptive_coefficient(self.kl_coef, kl, self.target_kl, self.horizon, rows)
+
+
+class Objective:
+    """The loss of a micro-batch's action tokens from their columns. step: the optimizer step, for losses that ask."""
+
+    def __init__(self, config):
+        """config: the stage's settings (algorithm, model)."""
+        algorithm = config.algorithm
+        demonstrated = algorithm.algorithm_type == "sft"  # one loss, whatever the run's other stages are told
+        self.step = 0
+        self.name = "sft" if demonstrated else algorithm.policy_loss_fn
+        function = pick(POLICY_LOSSES, self.name, "algorithm.policy_loss_fn")
+        given = {} if demonstrated else algorithm.policy_loss_fn_args
+        self.policy_loss = partial(function, **arguments(function, given, "algorithm.policy_loss_fn_args"))
+        self.kl = KLTerm("none") if demonstrated else KLTerm.of(algorithm, "kl_loss_fn")
+        self.entropy_loss, self.needs_entropy_gradient = _entropy_loss(algorithm, demonstrated)
+        self.correction = correction_arguments(algorithm)
+        self._refuse_wrong_rows(algorithm.algorithm_type)
+        mode = algorithm.loss_agg_mode or NATURAL_AGGREGATION.get(self.name, "token-mean")
+        # a constant, as the mode asks for: the longest response of a batch would change from batch to batch
+        normalizer = float(config.model.max_response_tokens) if mode == "seq-mean-token-sum-norm" else None
+        self.aggregation = Aggregation(mode, normalizer, unit=2 if self.name in PAIRED else 1)
+
+    def _refuse_wrong_rows(self, algorithm_type: str) -> None:
+        if (self.name in PAIRED) != (algorithm_type in PAIR_TYPES):
+            raise ConfigError(f"algorithm.policy_loss_fn={self.name} with algorithm.algorithm_type={algorithm_type}: "
+                              f"{', '.join(PAIRED)} compare pairs of responses, which the types of the same names "
+                              "read, and no other loss does. Choose both alike.")
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """What the rows must have; the rest comes with the model's forward."""
+        parts = [self.policy_loss, self.entropy_loss, KL_ESTIMATORS[self.kl.estimator]]
+        names = {name for part in parts for name in needed_columns(part)}
+        if self.correction:
+            names |= {"old_logprobs", "rollout_logprobs"}
+        return tuple(sorted(names - set(FROM_THE_FORWARD)))
+
+    def __call__(self, columns: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """columns: name -> [N], those of the rows and of the forward. Returns the loss [N] and statistics of [N]."""
+        loss, statistics = _call(self.policy_loss, columns)
+        if self.correction:
+            weights, _ = importance_correction(
+                columns["old_logprobs"], columns["rollout_logprobs"], columns["rows"], **self.correction)
+            loss = loss * weights
+        if self.kl:
+            kl = _call(KL_ESTIMATORS[self.kl.estimator], columns)
+            loss, statistics = loss + self.kl.kl_coef * kl, statistics | {"kl_loss": kl.detach()}
+        if self.needs_entropy_gradient:
+            loss = loss + _call(self.entropy_loss, columns)
+        return loss, statistics
+
+
+def correction_arguments(algorithm) -> dict | None:
+    """Of operators.correction.importance_correction; None where the loss takes no correction."""
+    if algorithm.algorithm_type in NOT_ON_ROLLOUTS:
+        return None
+    given = algorithm.rollout_correction
+    level = given.level or ("none" if algorithm.bypass_old_logprobs else "token")
+    return None if level == "none" else {"level": level, "mode": given.mode, "threshold": given.threshold}
+
+
+def _entropy_loss(algorithm, demonstrated: bool) -> tuple[partial, bool]:
+    """The function with its arguments, and whether it weighs anything."""
+    name = "none" if demonstrated else algorithm.entropy_loss_fn
+    function = pick(ENTROPY_LOSSES, name, "algorithm.entropy_loss_fn")
+    given = {} if demonstrated else algorithm.entropy_loss_fn_args
+    bound = arguments(function, given, "algorithm.entropy_loss_fn_args")
+    check_number("algorithm.entropy_loss_fn_args.entropy_coef", bound.get("entropy_coef", 0.0))
+    return partial(function, **bound), bool(bound.get("entropy_coef"))
+
+
+def _call(function, columns: dict[str, Tensor]):
+    return function(**{name: columns[name] for name in needed_columns(function)})

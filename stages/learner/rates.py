@@ -1,0 +1,30 @@
+"""The learning rate of an optimizer step: a pure function of its number, so a resumed run has the very same one."""
+
+import math
+
+
+def learning_rate(step: int, total: int, settings) -> float:
+    """Learning rate of optimizer step 1 .. total: linear warmup from 0, then constant, cosine, linear or wsd.
+
+    settings: `algorithm.optimizer` or the critic's. Shapes fall from lr to lr * min_lr_ratio at the last step; wsd
+    (warmup, stable, decay: Hu et al. 2024, MiniCPM, arXiv:2404.06395, section 4.2) stays at lr and falls in a straight
+    line over its last steps alone.
+    """
+    warmup = settings.lr_warmup_steps or round(settings.lr_warmup_steps_ratio * total)
+    if step <= warmup:
+        return settings.lr * step / warmup
+    begin = warmup
+    if settings.lr_scheduler_type == "wsd":
+        begin = max(total - (settings.lr_decay_steps or round(settings.lr_decay_steps_ratio * total)), warmup)
+    done = max(step - begin, 0) / max(total - begin, 1)
+    falling = SHAPES[settings.lr_scheduler_type](done)
+    least = 1.0 if settings.lr_scheduler_type == "constant" else settings.min_lr_ratio
+    return settings.lr * (least + (1.0 - least) * falling)
+
+
+SHAPES = {  # share of the way that is left, of the share of the steps that is done
+    "constant": lambda done: 1.0,
+    "linear": lambda done: 1.0 - done,
+    "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
+    "wsd": lambda done: 1.0 - done,
+}

@@ -1,0 +1,218 @@
+"""Train batches from the experience table: rows by the schedule, advantages by name."""
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from operators.advantage import ADVANTAGES
+from operators.arguments import arguments
+from operators.correction import importance_correction, mismatch
+from pipeline import records, tables
+from pipeline.errors import StageError, pick
+from pipeline.process import Context
+from pipeline.schedule import Schedule, rft_schedule
+from pipeline.waiting import wait_for
+from stages.learner.batches import Batch, Cut, mean
+from stages.learner.objective import KLTerm, correction_arguments
+from stages.learner.packing import Row
+from stages.learner.penalty import penalised
+
+# what an advantage may ask of experience, and what a train batch takes from it
+COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "prompt_tokens", "response_tokens",
+           "rollout_logprobs", "action_mask", "reward", "reward_components", "accuracy", "status", "weights_version")
+ESTIMATES = ("old_logprobs", "ref_logprobs", "values")  # stages/learner/estimates.py
+ROLLOUT_COST = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
+                "other_seconds": "explore_other_seconds", "evaluate_seconds": "evaluate_seconds",
+                "wait_seconds": "explore_wait_seconds"}
+
+
+class Rollouts:
+    """Experience, cut into batches by the schedule."""
+
+    hands_over = True  # an explorer waits for weights
+
+    def __init__(self, context: Context, check: Callable[[], None] = lambda: None):
+        """check: called while waiting for rollouts; may raise (pipeline/waiting.py)."""
+        self.context, config = context, context.config
+        self.check = check
+        self.schedule = self._schedule()
+        self.total_steps = self.schedule.total_steps
+        algorithm = config.algorithm
+        function = pick(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
+        bound = arguments(function, algorithm.advantage_fn_args, "algorithm.advantage_fn_args")
+        self.advantage = partial(function, **bound)
+        self.penalty = KLTerm.of(algorithm, "kl_penalty_fn")
+        self.correction = correction_arguments(algorithm) or {"level": "token"}  # measured even where it is not taken
+        self.session = tables.connect()
+        self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
+        self.session.register("nothing", tables.to_arrow([], records.Experience))
+        nothing = Cut(0, [], [], self._usable("nothing", range(1, 2)), 0, 0, 0.0, {})
+        self.advantage(_with_estimates(nothing, ESTIMATES))  # a wrong argument is refused before anything is waited for
+
+    def _schedule(self) -> Schedule:
+        taskset = self.context.config.buffer.explorer_input.taskset
+        tasks = tables.read_tasks(self.context.inputs["tasks"], taskset.split, taskset.limit)
+        return rft_schedule(self.context.config, len(tasks))
+
+    def publishes(self, step: int) -> bool:
+        return self.schedule.publishes(step)
+
+    def cut(self, step: int) -> Cut:
+        """Waits for the explorer steps that trainer step `step` is cut from, and reads them.
+
+        Raises StageError when none of its rows can be trained on.
+        """
+        last = self.schedule.last_explorer_step(step)
+        self._wait(step, last)
+        available = time.perf_counter()
+        begin, end = self.schedule.slots(step)
+        per_step = self.schedule.rows_per_explorer_step
+        explored = range(begin // per_step + 1, last + 1)
+        files = tables.source(self._file(explorer_step) for explorer_step in explored)
+        table = self._usable(files, explored, begin, end)
+        if not any(begin <= position < end for position in table["position"].to_pylist()):
+            raise StageError(f"trainer step {step} has no usable row: all {end - begin} of explorer steps "
+                             f"{explored.start} to {last} failed. See ouro sql \"select status, reason, count(*) "
+                             "from experience group by all\".")
+        fed = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
+        facts = {"failed_rows": table["failed_rows"][0].as_py()} | self._cost(fed)
+        return Cut(step, _rows(table), table["step"].to_pylist(), table, begin, end, available, facts)
+
+    def _wait(self, step: int, explorer_step: int) -> None:
+        """Colocated, the device is free only when the explorer can do nothing more with the weights it was given."""
+        config = self.context.config
+        if config.mode == "colocate":
+            explorer_step = self.schedule.last_before_training(step)
+        wait_for(
+            tables.step_file(self.context.directory, "rollouts", explorer_step), config.synchronizer.sync_timeout,
+            f"explorer step {explorer_step}", self.context.directory / "explorer.log", self.check,
+        )
+
+    def _file(self, explorer_step: int) -> Path:
+        return tables.step_file(self.context.directory, "experience", explorer_step)
+
+    def _explorer_step(self, explored: range) -> str:
+        """Of a row of these explorer steps, counted through the whole stage, in SQL."""
+        return "step"
+
+    def _position(self, explored: range) -> str:
+        """Of a row within the stage, in SQL."""
+        return f"({self._explorer_step(explored)} - 1) * {self.schedule.rows_per_explorer_step} + slot"
+
+    def _usable(self, table: str, explored: range, begin: int = 0, end: int = 0) -> pa.Table:
+        """The rows of `table` that advantages are made of, in order; how many of the batch begin .. end failed."""
+        position = self._position(explored)
+        failed = f"status <> 'ok' AND {position} >= {begin} AND {position} < {end}"
+        return self.session.sql(
+            f"""SELECT {', '.join(COLUMNS)}, 0 AS turn, rollout_logprobs AS old_logprobs, {position} AS position,
+                       (SELECT count(*) FROM {table} WHERE {failed}) AS failed_rows
+                FROM {table} WHERE status = 'ok' ORDER BY position"""
+        ).to_arrow_table()
+
+    def batch(self, cut: Cut) -> Batch:
+        """The rows of the batch, with their advantages.
+
+        Raises StageError when the advantage function leaves none.
+        """
+        facts = cut.table.select(["position", "reward", "accuracy", "group_id", "weights_version"]).to_pydict()
+        made = []
+        place = {row.id: index for index, row in enumerate(cut.rows)}
+        made_by_models = [name for name in ESTIMATES if isinstance(cut.rows[0].columns.get(name), np.ndarray)]
+        table = _with_estimates(cut, made_by_models)
+        measured = {}
+        if self.penalty:
+            table, kl = penalised(table, self.penalty)
+            measured = {"kl_penalty": kl, "kl_penalty_coef": self.penalty.kl_coef}
+            self.penalty.steer(kl, len(table))
+        found = self.advantage(table)
+        for id_, *values in zip(found["experience_id"].to_pylist(), *_columns(found), strict=True):
+            if cut.begin <= facts["position"][place[id_]] < cut.end:
+                made.append((place[id_], values))
+        if not made:
+            raise StageError(f"trainer step {cut.step} has no row left: algorithm.advantage_fn="
+                             f"{self.context.config.algorithm.advantage_fn} dropped all of them.")
+        made.sort(key=lambda item: item[0])
+        rows = [self._with_advantage(cut.rows[index], *values) for index, values in made]
+        chosen = {name: [column[index] for index, _ in made] for name, column in facts.items()}
+        staleness = [cut.step - 1 - version for version in chosen["weights_version"]]
+        return Batch(rows, cut.available, staleness, cut.facts | measured | _facts(rows, chosen, staleness))
+
+    @staticmethod
+    def _with_advantage(row: Row, advantage, returns=None) -> Row:
+        """A copy: an advantage function may give a row twice."""
+        columns = row.columns | {"advantages": advantage} | ({} if returns is None else {"returns": returns})
+        return Row(row.id, row.tokens, row.prompt_length, row.mask, columns)
+
+    def _cost(self, explored: list[int]) -> dict:
+        """What explorer steps cost, as fields of the step record; nothing when there is none."""
+        cost: dict = {}
+        for step in explored:
+            path = tables.step_file(self.context.directory, "rollouts", step)
+            (row,) = tables.read(path, records.Rollout).to_pylist()
+            for name, field_name in ROLLOUT_COST.items():
+                cost[field_name] = cost.get(field_name, 0) + row[name]
+        return cost
+
+    def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
+        """What the step made of each row; measures on the way how far rollout and training log-probs are apart."""
+        fresh = [index for index, age in enumerate(batch.staleness) if age == 0]
+        if fresh:
+            batch.facts |= self._mismatch([batch.rows[index] for index in fresh], [logprobs[index] for index in fresh])
+        return [
+            _trained(row, step, age, scored)
+            for row, age, scored in zip(batch.rows, batch.staleness, logprobs, strict=True)
+        ]
+
+    def _mismatch(self, rows: list[Row], logprobs: list[np.ndarray]) -> dict[str, float]:
+        """How far the rollout engine's log-probs are from the trainer's where the weights are the same."""
+        import torch
+
+        ours, engines = (torch.from_numpy(np.concatenate(parts))
+                         for parts in (logprobs, [row.of_actions("rollout_logprobs") for row in rows]))
+        row_of = torch.from_numpy(np.repeat(np.arange(len(rows)), [len(values) for values in logprobs]))
+        weights, bounded = importance_correction(ours, engines, row_of, **self.correction)
+        return mismatch(ours, engines, weights, **bounded)
+
+
+def _with_estimates(cut: Cut, names: Iterable[str]) -> pa.Table:
+    """The table of a cut with columns that models gave its rows, as list<double> [R]."""
+    table = cut.table
+    for name in names:
+        made = pa.array([row.columns[name] for row in cut.rows], pa.list_(pa.float64()))
+        table = table.drop_columns([name] if name in table.column_names else []).append_column(name, made)
+    return table
+
+
+def _columns(found: pa.Table) -> list[list]:
+    """`advantage` and, if there, `returns` of an advantage function's answer."""
+    return [found[name].to_pylist() for name in ("advantage", "returns") if name in found.column_names]
+
+
+def _rows(table: pa.Table) -> list[Row]:
+    names = ("experience_id", "prompt_tokens", "response_tokens", "action_mask", "rollout_logprobs")
+    columns = table.select(names).to_pydict()
+    return [
+        Row(id_, prompt + response, len(prompt), mask, {"rollout_logprobs": logprobs, "old_logprobs": logprobs})
+        for id_, prompt, response, mask, logprobs in zip(*(columns[name] for name in names), strict=True)
+    ]
+
+
+def _facts(rows: list[Row], chosen: dict[str, list], staleness: list[int]) -> dict:
+    groups: dict[str, set] = {}
+    for group, value in zip(chosen["group_id"], chosen["reward"], strict=True):
+        groups.setdefault(group, set()).add(value)
+    return {
+        "reward": mean(chosen["reward"]), "solve_rate": mean([v for v in chosen["accuracy"] if v is not None]),
+        "zero_variance_groups": sum(len(values) == 1 for values in groups.values()),
+        "response_tokens_mean": mean([len(row.mask) for row in rows]), "staleness_max": max(staleness),
+    }
+
+
+def _trained(row: Row, step: int, age: int, logprobs: np.ndarray) -> records.Trained:
+    given = row.columns["advantages"]
+    each = row.of_actions("advantages").tolist() if isinstance(given, list) else None
+    return records.Trained(row.id, step, given if each is None else mean(each) or 0.0, each, age, logprobs)

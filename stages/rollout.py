@@ -1,0 +1,24 @@
+"""Explores without training (mode=explore): answers tasks with one model, for a later stage to train on.
+
+Reads tasks.parquet and a model; writes experience/ and rollouts/, and makes no model. The explorer is
+stages/explore.py; this process starts it and follows its steps.
+"""
+
+from pipeline import tables
+from pipeline.process import Context, environment, run_stage
+from pipeline.shares import answering_environment, cores
+from stages.children import Child, supervise
+from stages.follow import RolloutFollower
+
+
+def work(context: Context) -> None:
+    config = context.config
+    surroundings = environment(config) | answering_environment(config)
+    explorer = Child("explorer", "stages.explore", cores(), environment=surroundings)
+    with RolloutFollower(context) as follower:
+        supervise(context, [explorer], follower.poll)
+    context.made["explorer_steps"] = len(tables.steps_present(context.directory, "rollouts"))
+
+
+if __name__ == "__main__":
+    run_stage(work, __doc__)

@@ -1,0 +1,77 @@
+"""Two steps of PPO with every part, and two of DPO, on as many ranks as started it: what they saw, as JSON.
+
+    python -m torch.distributed.run --nproc_per_node N -m tests.learner.ranks MODEL OUT key=value ...
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from pipeline import files
+from pipeline.process import namespace
+from stages.learner.actor import Actor
+from stages.learner.critic import Critic
+from stages.learner.objective import Objective
+from stages.learner.packing import Row
+from stages.learner.zero import Process
+from tests.configs import TINY, overridden
+
+PPO = ("algorithm.algorithm_type=ppo", "algorithm.policy_loss_fn=ppo", "algorithm.kl_loss_fn=k3",
+       "algorithm.kl_loss_fn_args.kl_coef=0.1", "algorithm.entropy_loss_fn=default",
+       "algorithm.entropy_loss_fn_args.entropy_coef=0.01", "algorithm.bypass_old_logprobs=false",
+       "algorithm.loss_agg_mode=seq-mean-token-mean")
+DPO = ("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo", "algorithm.policy_loss_fn_args={}",
+       "algorithm.kl_loss_fn=none", "algorithm.entropy_loss_fn=none")
+
+
+def rows() -> list[Row]:
+    source, made = torch.Generator().manual_seed(1), []
+    for i, (p, r) in enumerate(((5, 9), (3, 4), (20, 16), (2, 1), (7, 7), (4, 12), (6, 3), (9, 9))):
+        mask = [int(k % 4 != 2) for k in range(r)]
+        columns = {"advantages": (-1.0) ** i * (i + 1) / 2, "rollout_logprobs": [-4.6] * r,
+                   "returns": [float(i % 2)] * r}
+        made.append(Row(f"r{i}", torch.randint(3, 99, (p + r,), generator=source).tolist(), p, mask, columns))
+    return made
+
+
+def seen(values) -> list:
+    return [float(x) for x in values]
+
+
+def train(model: Path, process: Process, settings: tuple[str, ...], with_critic: bool) -> dict:
+    config = namespace(overridden(*TINY, "algorithm.optimizer.weight_decay=0.1", *settings))
+    objective = Objective(config)
+    actor = Actor(model, config, process, refers=True)
+    critic = Critic(model, config, process) if with_critic else None
+    found: dict = {"losses": [], "norms": [], "statistics": []}
+    for _ in range(2):
+        some = rows()
+        columns = {"ref_logprobs": actor.reference_logprobs(some), "old_logprobs": actor.score_rows(some)}
+        columns |= {"values": critic.values(some)} if critic else {}
+        for name, values in columns.items():
+            for row, of_row in zip(some, values, strict=True):
+                row.columns[name] = row.spread(of_row)
+        result = actor.step(some, objective, 1e-3)
+        found["losses"].append(result.loss)
+        found["norms"].append(result.grad_norm)
+        found["statistics"].append(result.statistics)
+        found["reference"] = [seen(values) for values in columns["ref_logprobs"]]
+        if critic:
+            of_values = critic.step(some, 1e-3)
+            found["losses"].append(of_values.vf_loss)
+            found["norms"].append(of_values.critic_grad_norm)
+    found["scores"] = [seen(values) for values in actor.score_rows(rows())]
+    found["values"] = [seen(values) for values in critic.values(rows())] if critic else []
+    return found
+
+
+if __name__ == "__main__":
+    group = Process.start(1)
+    _, path, out, *given = sys.argv
+    made = {"ppo": train(Path(path), group, (*PPO, *given), True),
+            "dpo": train(Path(path), group, (*DPO, *given), False)}
+    if group.rank == 0:
+        files.write_json(Path(out), made)
+    group.barrier()
+    group.stop()

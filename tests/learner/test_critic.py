@@ -1,0 +1,108 @@
+"""The critic of PPO: its loss by hand, its steps against plain torch, its checkpoints."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from pipeline.process import namespace
+from stages.learner.critic import Critic, explained_variance, value_loss
+from stages.learner.packing import Row
+from tests.configs import TINY, overridden
+
+SETTINGS = ("trainer.critic.optimizer.weight_decay=0.1", "trainer.grad_clip=0.5")
+
+
+def test_a_value_that_moved_too_far_is_held_near_the_old_one():
+    """c = 0.5, old 0. V = 0.4, R = 1: 0.36 / 2. V = 2, R = 1: plain 1, near 0.5 gives 0.25: 1 / 2. V = 2, R = 3: near
+    0.5 gives 6.25, more than 1: 6.25 / 2, clipped, and without gradient."""
+    values = torch.tensor([0.4, 2.0, 2.0], dtype=torch.float64, requires_grad=True)
+    loss, clipped = value_loss(values, torch.zeros(3), torch.tensor([1.0, 1.0, 3.0]), 0.5)
+    assert loss.tolist() == pytest.approx([0.18, 0.5, 3.125])
+    assert clipped.tolist() == [0.0, 0.0, 1.0]
+    loss.sum().backward()
+    assert values.grad.tolist() == pytest.approx([-0.6, 1.0, 0.0])
+
+
+def test_the_value_loss_has_the_gradient_of_finite_differences():
+    source = torch.Generator().manual_seed(1)
+    values, old, returns = (torch.randn(20, generator=source, dtype=torch.float64) for _ in range(3))
+    values.requires_grad_()
+    assert torch.autograd.gradcheck(lambda v: value_loss(v, old, returns, 0.5)[0], values)
+
+
+def test_explained_variance():
+    """Returns 1, 3: variance 1. Values 1, 2 leave 0, 1: variance 1/4. Equal returns have none to explain."""
+    assert explained_variance(np.array([1.0, 2.0]), np.array([1.0, 3.0])) == 0.75
+    assert explained_variance(np.array([5.0, 5.0]), np.array([1.0, 3.0])) == 0.0
+    assert explained_variance(np.array([1.0, 2.0]), np.array([4.0, 4.0])) is None
+
+
+@pytest.fixture(scope="module")
+def critic(tiny_model, process):
+    return Critic(tiny_model, namespace(overridden(*TINY, *SETTINGS)), process)
+
+
+def rows():
+    """Five rows whose every third token is the environment's; returns 1 at action tokens of even rows, else 0."""
+    source, made = torch.Generator().manual_seed(1), []
+    for i, (p, r) in enumerate(((5, 9), (3, 4), (20, 16), (2, 1), (7, 7))):
+        mask = [int(k % 3 != 1) for k in range(r)]
+        columns = {"returns": [float(m and i % 2 == 0) for m in mask], "values": [0.0] * r}
+        made.append(Row(f"r{i}", torch.randint(3, 99, (p + r,), generator=source).tolist(), p, mask, columns))
+    return made
+
+
+class PlainTorch:
+    """The same steps by transformers and torch alone, row by row."""
+
+    def __init__(self, path):
+        self.model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True).model
+        self.head = torch.nn.Linear(64, 1)
+        torch.nn.init.zeros_(self.head.weight)
+        torch.nn.init.zeros_(self.head.bias)
+        self.parameters = [*self.model.parameters(), *self.head.parameters()]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+
+    def values(self, row):
+        hidden = self.model(torch.tensor([row.tokens])).last_hidden_state[0]
+        return self.head(hidden[row.prompt_length - 1 : -1])[torch.tensor(row.mask, dtype=torch.bool), 0]
+
+    def step(self, some):
+        found = torch.cat([self.values(row) for row in some])
+        wanted = torch.cat([torch.from_numpy(row.of_actions("returns")) for row in some])
+        loss = 0.5 * ((found - wanted) ** 2).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, 0.5)
+        self.optimizer.step()
+        return loss.item(), norm.item()
+
+
+def with_values(critic, some):
+    for row, values in zip(some, critic.values(some), strict=True):
+        row.columns["values"] = row.spread(values)
+    return some
+
+
+def test_its_steps_are_those_of_plain_torch_and_come_back_from_a_checkpoint(critic, tiny_model, tmp_path):
+    assert all(not values.any() for values in critic.values(rows()))  # the head begins at zero
+    plain, found = PlainTorch(tiny_model), []
+    for budget in (4096, 36, 40):
+        critic.budget = budget
+        found.append(critic.step(with_values(critic, rows()), 1e-3))
+        loss, norm = plain.step(rows())
+        assert found[-1].vf_loss == pytest.approx(loss, abs=1e-5)
+        assert found[-1].critic_grad_norm == pytest.approx(norm, rel=1e-3)
+    assert found[0].vf_explained_variance == 0.0
+    assert found[-1].vf_loss < found[0].vf_loss
+    assert found[-1].vf_clipfrac == 0.0
+    assert found[-1].critic_lr == 1e-3
+    values = critic.values(rows())
+    for row, of_row in zip(rows(), values, strict=True):
+        torch.testing.assert_close(torch.from_numpy(of_row), plain.values(row).detach(), atol=1e-4, rtol=0)
+    critic.save(tmp_path)
+    after = [critic.step(with_values(critic, rows()), 1e-3) for _ in range(2)]
+    critic.load(tmp_path)
+    assert all((a == b).all() for a, b in zip(values, critic.values(rows()), strict=True))
+    assert [critic.step(with_values(critic, rows()), 1e-3) for _ in range(2)] == after

@@ -1,0 +1,71 @@
+"""Train batches from demonstrations."""
+
+import math
+
+import pytest
+
+from pipeline import records, tables
+from pipeline.errors import DataError
+from stages.learner.actor import Result
+from stages.learner.batches import step_row
+from stages.learner.demonstrations import Demonstrations
+from tests.configs import TINY
+from tests.factories import row
+
+
+def batch_of(source, step):
+    return source.batch(source.cut(step))
+
+
+@pytest.fixture
+def demonstrations(tmp_path, context_of, tiny_model):
+    """demonstrations([(question, solution), ...], "key=value", ...)"""
+
+    def make(pairs, *overrides):
+        rows = [row(records.Task, task_id=f"t{i}", row=i, split="sft" if solution else "train", question=question,
+                    solution=solution) for i, (question, solution) in enumerate(pairs)]
+        tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, rows)
+        context = context_of(tmp_path / "sft", *TINY, "buffer.batch_size=2", *overrides, tasks=tmp_path / "curate")
+        return Demonstrations(context, tiny_model)
+
+    return make
+
+
+def test_demonstrations_become_rows_that_end_with_the_end_token(demonstrations, tiny_model):
+    """One token per character: `1 2:` is 4, `2-1` is 3 and the end."""
+    source = demonstrations([("1 2", "2-1"), ("no demonstration", None)])
+    (only,) = source.rows
+    assert (only.prompt_length, len(only.tokens), only.mask) == (4, 8, [1] * 4)
+    assert only.tokens[-1] == 1  # <eos>
+    assert source.publishes(1) is False
+
+
+def test_demonstrations_over_the_limits_are_left_out(demonstrations):
+    """Limits 40 and 24: the end token counts, so 24 characters are one too many; the prompt's colon counts too."""
+    source = demonstrations([("1", "1" * 23), ("1", "1" * 24), ("1" * 39, "1"), ("1" * 40, "1")])
+    assert [r.id for r in source.rows] == ["t0", "t2"]
+    with pytest.raises(DataError, match="every demonstration is longer than"):
+        demonstrations([("1", "1" * 24)])
+
+
+def test_every_demonstration_comes_once_an_epoch(demonstrations):
+    source = demonstrations([(f"{i}", "1") for i in range(6)], "buffer.total_steps=null", "buffer.total_epochs=2")
+    assert source.total_steps == 6
+    seen = [r.id for step in range(1, 7) for r in batch_of(source, step).rows]
+    assert sorted(seen[:6]) == sorted(seen[6:]) == [f"t{i}" for i in range(6)]
+    assert batch_of(source, 4).rows == batch_of(source, 4).rows
+
+
+def test_no_demonstrations_at_all_are_named(demonstrations):
+    with pytest.raises(DataError, match=r"has no demonstrations \(split sft\).*leave the sft stage out"):
+        demonstrations([("1", None)])
+
+
+def test_a_step_of_demonstrations_leaves_what_has_no_meaning_null(demonstrations):
+    source = demonstrations([("1", "1"), ("2", "2")])
+    batch = batch_of(source, 1)
+    assert source.finish(1, batch, []) == []
+    made = step_row(source.context, 1, batch, Result(1.0, 2.0, {"entropy": 0.5}, 8, []))
+    assert (made["loss"], made["trained_rows"], made["entropy"]) == (1.0, 2, 0.5)
+    assert (made["reward"], made["kl"], made["rollout_seconds"]) == (None, None, None)
+    assert math.isfinite(made["trained_tokens"])

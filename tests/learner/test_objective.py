@@ -1,0 +1,141 @@
+"""The assembled loss: its parts by hand on two tokens, and what does not fit together."""
+
+import math
+
+import pytest
+import torch
+
+from pipeline.errors import ConfigError
+from stages.learner.objective import KLTerm, Objective
+from stages.learner.packing import Aggregation
+
+PLAIN = ("algorithm.kl_loss_fn=none", "algorithm.entropy_loss_fn=default")
+
+
+@pytest.fixture
+def objective(tiny_settings):
+    return lambda *overrides: Objective(tiny_settings(*PLAIN, *overrides))
+
+
+def columns():
+    """Two tokens of one row: ratio 1 and 2 to the old log-probs, 1/2 of them to the rollout's; both advantages 1."""
+    logprobs = torch.tensor([-1.0, -1.0], dtype=torch.float64, requires_grad=True)
+    old = torch.tensor([-1.0, -1.0 - math.log(2)], dtype=torch.float64)
+    return {
+        "logprobs": logprobs, "entropy": logprobs * -2, "rows": torch.tensor([0, 0]), "step": torch.tensor(1),
+        "prox_logprobs": logprobs.detach(), "old_logprobs": old, "rollout_logprobs": old + math.log(2),
+        "ref_logprobs": torch.tensor([-1.0, -2.0], dtype=torch.float64), "advantages": torch.ones(2),
+    }
+
+
+def test_without_more_it_is_the_policy_loss(objective):
+    """Ratios 1 and 2, the second clipped at 1.28 (conf/recipe): -1 and -1.28."""
+    made = objective()
+    loss, statistics = made(columns())
+    assert loss.tolist() == pytest.approx([-1.0, -1.28])
+    assert statistics["clip_fraction"].tolist() == [0.0, 1.0]
+    assert made.row_columns == ("advantages", "old_logprobs")
+    assert made.aggregation == Aggregation()
+    assert not made.needs_entropy_gradient
+
+
+def test_a_kl_to_the_reference_is_added_with_its_coefficient(objective):
+    """k2 = gap^2 / 2: 0 and 1/2; times 0.1. Its gradient is the gap: 0 and 1, times 0.1."""
+    made, given = objective("algorithm.kl_loss_fn=k2", "algorithm.kl_loss_fn_args.kl_coef=0.1"), columns()
+    loss, statistics = made(given)
+    assert loss.tolist() == pytest.approx([-1.0, -1.28 + 0.05])
+    assert statistics["kl_loss"].tolist() == [0.0, 0.5]
+    assert made.row_columns == ("advantages", "old_logprobs", "ref_logprobs")
+    loss.sum().backward()
+    assert given["logprobs"].grad.tolist() == pytest.approx([-1.0, 0.1])  # the clipped token learns from the KL alone
+
+
+def test_an_entropy_bonus_is_learnt_from(objective):
+    """The stand-in for entropy is -2 log p = 2: 0.5 of it is taken off."""
+    made, given = objective("algorithm.entropy_loss_fn_args.entropy_coef=0.5"), columns()
+    loss, _ = made(given)
+    assert made.needs_entropy_gradient
+    assert loss.tolist() == pytest.approx([-2.0, -2.28])
+    loss.sum().backward()
+    assert given["logprobs"].grad.tolist() == pytest.approx([-1.0 + 1.0, 0.0 + 1.0])
+    assert not objective("algorithm.entropy_loss_fn=none").needs_entropy_gradient
+
+
+def test_recomputed_log_probs_are_corrected_for_the_engine_that_sampled(objective):
+    """old / rollout is 1/2 on both tokens: each counts half; over the row 1/4."""
+    made = objective("algorithm.bypass_old_logprobs=false")
+    assert made.row_columns == ("advantages", "old_logprobs", "rollout_logprobs")
+    assert made(columns())[0].tolist() == pytest.approx([-0.5, -0.64])
+    of_row = objective("algorithm.bypass_old_logprobs=false", "algorithm.rollout_correction.level=sequence")
+    assert of_row(columns())[0].tolist() == pytest.approx([-0.25, -0.32])
+    never = objective("algorithm.bypass_old_logprobs=false", "algorithm.rollout_correction.level=none")
+    assert never(columns())[0].tolist() == pytest.approx([-1.0, -1.28])
+
+
+def test_a_mask_leaves_out_what_the_trainer_finds_too_likely(objective):
+    """Rollout a third and a half as likely as old: weights 3, over the threshold of 2.5, and 2."""
+    made = objective("algorithm.bypass_old_logprobs=false", "algorithm.rollout_correction.mode=mask",
+                     "algorithm.rollout_correction.threshold=2.5")
+    given = columns()
+    given["rollout_logprobs"] = given["old_logprobs"] - torch.tensor([3.0, 2.0]).log()
+    assert made(given)[0].tolist() == pytest.approx([0.0, -2.56])
+
+
+def test_demonstrations_have_one_loss_whatever_the_run_is_told(objective):
+    made = objective("algorithm.algorithm_type=sft", "algorithm.policy_loss_fn=ppo", "algorithm.kl_loss_fn=k2",
+                     "algorithm.bypass_old_logprobs=false", "algorithm.entropy_loss_fn_args.entropy_coef=1")
+    loss, statistics = made(columns())
+    assert (loss.tolist(), made.row_columns, made.needs_entropy_gradient) == ([1.0, 1.0], (), False)
+    assert "kl_loss" not in statistics
+
+
+@pytest.mark.parametrize(("loss", "given", "mode"), [
+    ("ppo", "null", "token-mean"), ("gspo", "null", "seq-mean-token-mean"), ("gspo", "token-mean", "token-mean")])
+def test_the_aggregation_is_the_losss_own_unless_it_is_set(objective, loss, given, mode):
+    made = objective(f"algorithm.policy_loss_fn={loss}", "algorithm.policy_loss_fn_args={}",
+                     f"algorithm.loss_agg_mode={given}")
+    assert made.aggregation == Aggregation(mode)
+
+
+def test_the_normalizer_of_a_sum_is_the_longest_response_that_is_allowed(objective):
+    made = objective("algorithm.loss_agg_mode=seq-mean-token-sum-norm")
+    assert made.aggregation == Aggregation("seq-mean-token-sum-norm", 24.0)
+
+
+def test_pairs_stay_together(objective):
+    settings = ("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo", "algorithm.policy_loss_fn_args={}")
+    made = objective(*settings)
+    assert made.aggregation == Aggregation("seq-mean-token-mean", unit=2)
+    assert made.row_columns == ("ref_logprobs",)
+
+
+@pytest.mark.parametrize(("overrides", "words"), [
+    (("algorithm.policy_loss_fn=pppo",), r"unknown algorithm\.policy_loss_fn 'pppo'. Did you mean 'ppo'\?"),
+    (("algorithm.policy_loss_fn_args.clip=1",), "'ppo' has no argument 'clip'"),
+    (("algorithm.kl_loss_fn=k4",), r"unknown algorithm\.kl_loss_fn 'k4'"),
+    (("algorithm.kl_loss_fn_args.coef=1",), "'KLTerm' has no argument 'coef'. Did you mean 'kl_coef'"),
+    (("algorithm.kl_loss_fn_args.kl_coef=-1",), r"kl_loss_fn_args\.kl_coef=-1: needed a finite number at least 0"),
+    (("algorithm.kl_loss_fn_args={adaptive: true, horizon: 10}",), r"target_kl \(adaptive=true\)=None: needed"),
+    (("algorithm.entropy_loss_fn_args.entropy_coef=much",), r"entropy_coef='much': needed a finite number"),
+    (("algorithm.policy_loss_fn=dpo", "algorithm.policy_loss_fn_args={}"), "compare pairs of responses"),
+    (("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=ppo"), "ppo with algorithm.algorithm_type=dpo"),
+])
+def test_what_does_not_fit_is_refused(objective, overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        objective(*overrides)
+
+
+def test_an_adaptive_coefficient_follows_the_kl(tiny_settings):
+    """Target 0.1, found 0.2: the error 1 counts as 0.2; 10 of 100 rows: times 1.02. Found 0.09: -0.1, times 0.99."""
+    given = "algorithm.kl_loss_fn_args={kl_coef: 0.5, adaptive: true, target_kl: 0.1, horizon: 100}"
+    term = KLTerm.of(tiny_settings("algorithm.kl_loss_fn=k3", given).algorithm, "kl_loss_fn")
+    term.steer(0.2, 10)
+    assert term.kl_coef == pytest.approx(0.51)
+    term.steer(0.09, 10)
+    assert term.kl_coef == pytest.approx(0.51 * 0.99)
+
+
+def test_a_fixed_coefficient_stays(tiny_settings):
+    term = KLTerm.of(tiny_settings("algorithm.kl_loss_fn=k3").algorithm, "kl_loss_fn")
+    term.steer(9.0, 10)
+    assert term.kl_coef == 0.001

@@ -1,0 +1,47 @@
+"""Reference, critic, correction and pairs: the same whatever the ZeRO stage, the ranks and the micro-batches."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pipeline import files
+from tests.learner.ranks import rows
+from tests.toy.conftest import REPOSITORY
+
+pytestmark = pytest.mark.slow
+
+WAYS = {
+    "two ranks, small micro-batches": (2, ("trainer.max_token_len_per_gpu=64",)),
+    "three ranks, ZeRO 2": (3, ("trainer.zero_stage=2",)),
+    "two ranks, ZeRO 3": (2, ("trainer.zero_stage=3",)),
+}
+
+
+def trained(model, out, ranks: int, settings: tuple[str, ...]) -> dict:
+    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    done = subprocess.run([sys.executable, *start, "-m", "tests.learner.ranks", str(model), str(out), *settings],
+                          cwd=REPOSITORY, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return files.read_json(out)
+
+
+def test_two_steps_see_and_learn_the_same(tiny_model, tmp_path):
+    alone = trained(tiny_model, tmp_path / "alone.json", 1, ())
+    for kind in ("ppo", "dpo"):
+        assert [len(values) for values in alone[kind]["scores"]] == [sum(row.mask) for row in rows()]
+        assert abs(alone[kind]["losses"][0] - alone[kind]["losses"][-1]) > 1e-3  # something was learnt
+    for number, (way, (ranks, settings)) in enumerate(WAYS.items()):
+        found = trained(tiny_model, tmp_path / f"{number}.json", ranks, settings)
+        for kind in ("ppo", "dpo"):
+            for name in ("losses", "norms"):
+                assert found[kind][name] == pytest.approx(alone[kind][name], rel=1e-3, abs=1e-5), (way, kind, name)
+            for ours, theirs in zip(found[kind]["statistics"], alone[kind]["statistics"], strict=True):
+                assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4), (way, kind)
+            for name in ("reference", "scores", "values"):
+                for ours, theirs in zip(found[kind][name], alone[kind][name], strict=True):
+                    assert ours == pytest.approx(theirs, abs=2e-3), (way, kind, name)
+            for ours, theirs in zip(found[kind]["reference"], alone[kind]["reference"], strict=True):
+                assert ours == pytest.approx(theirs, abs=1e-5), (way, kind)

@@ -1,0 +1,57 @@
+"""The shapes of the learning rate."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from stages.learner.rates import learning_rate
+
+
+def rates(shape, warmup=0, least=0.0, total=10, peak=1.0, **others):
+    given = SimpleNamespace(lr=peak, lr_scheduler_type=shape, lr_warmup_steps=warmup, min_lr_ratio=least, **{
+        "lr_warmup_steps_ratio": 0.0, "lr_decay_steps": 0, "lr_decay_steps_ratio": 0.1} | others)
+    return [learning_rate(step, total, given) for step in range(1, total + 1)]
+
+
+def test_constant():
+    assert rates("constant", least=0.5, peak=3e-4) == [3e-4] * 10  # its floor is for shapes that fall
+
+
+def test_warmup_rises_in_equal_steps_to_the_peak():
+    assert rates("constant", warmup=4)[:6] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+
+
+def test_linear_falls_to_its_floor_at_the_last_step():
+    """2 steps up, 8 down to 0.2: 0.1 a step."""
+    assert rates("linear", warmup=2, least=0.2) == pytest.approx([0.5, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
+
+
+def test_cosine_is_half_way_down_in_the_middle():
+    found = rates("cosine", least=0.1)
+    assert found[4] == pytest.approx(0.55)  # (1 + 0.1) / 2
+    assert found[9] == pytest.approx(0.1)
+    assert found[0] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 10)) / 2)
+    assert found == sorted(found, reverse=True)
+
+
+def test_a_warmup_as_long_as_the_training_or_longer():
+    assert rates("cosine", warmup=10)[-1] == 1.0
+    assert rates("linear", warmup=20)[-1] == 0.5
+
+
+def test_a_warmup_as_a_share_of_all_steps():
+    """Two tenths of ten steps are two."""
+    assert rates("linear", lr_warmup_steps_ratio=0.2, least=0.2) == rates("linear", warmup=2, least=0.2)
+    assert rates("constant", lr_warmup_steps_ratio=0.29, total=100)[28] == 1.0  # 0.29 * 100 is 28.999999999999996
+
+
+def test_wsd_stays_and_falls_over_its_last_steps_alone():
+    """2 up, 4 at the peak, 4 down from 1 to 0.2: 0.2 a step."""
+    expected = [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
+    assert rates("wsd", warmup=2, least=0.2, lr_decay_steps=4) == pytest.approx(expected)
+    assert rates("wsd", warmup=2, least=0.2, lr_decay_steps_ratio=0.4) == pytest.approx(expected)
+
+
+def test_wsd_without_room_to_stay_falls_after_the_warmup():
+    assert rates("wsd", warmup=6, lr_decay_steps=9)[5:] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])

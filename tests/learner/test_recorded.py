@@ -1,0 +1,73 @@
+"""Train batches from the experience of an earlier stage, over several passes."""
+
+import pytest
+
+from pipeline import records, tables
+from pipeline.errors import DataError
+from stages.learner.recorded import Recorded
+from tests.factories import row
+
+
+@pytest.fixture
+def recorded(tmp_path, context_of):
+    """recorded("key=value", ...): three explorer steps of four rows, two groups each; the first of a group solves."""
+    explored = tmp_path / "look"
+    for step in (1, 2, 3):
+        rows = [row(records.Experience, experience_id=f"look/{step}/{i}", step=step, slot=i,
+                    group_id=f"{step}/{i // 2}", prompt_tokens=[7], response_tokens=[9], rollout_logprobs=[-0.5],
+                    action_mask=[1], reward=float(i % 2 == 0), accuracy=float(i % 2 == 0), status="ok",
+                    weights_version=0)
+                for i in range(4)]
+        tables.write(tables.step_file(explored, "experience", step), records.Experience, rows)
+        tables.write(tables.step_file(explored, "rollouts", step), records.Rollout,
+                     [row(records.Rollout, step=step, rows=4, rollout_seconds=9.0)])
+    return lambda *overrides: Recorded(context_of(tmp_path / "learn", *overrides, experience=explored))
+
+
+def batch(source, step):
+    return source.batch(source.cut(step))
+
+
+def ids(source, step):
+    return [r.id.removeprefix("look/") for r in batch(source, step).rows]
+
+
+def test_one_explorer_step_is_a_batch_and_after_the_last_comes_the_first(recorded):
+    source = recorded("buffer.total_steps=5")
+    assert source.total_steps == 5
+    assert ids(source, 1) == ["1/0", "1/1", "1/2", "1/3"]
+    assert ids(source, 3)[0] == "3/0"
+    assert ids(source, 4) == ids(source, 1)
+    assert batch(source, 5).staleness == [4] * 4  # version 0, trained at step 5
+    advantages = [r.columns["advantages"] for r in batch(source, 4).rows]
+    assert advantages == pytest.approx([0.707106, -0.707106] * 2, abs=2e-6)
+
+
+def test_a_batch_over_the_end_of_a_pass_takes_up_the_beginning(recorded):
+    """Batches of two steps out of three: 1 2, 3 1, 2 3."""
+    source = recorded("buffer.train_batch_size=8", "buffer.total_steps=3")
+    assert [[name[0] for name in ids(source, t)[::4]] for t in (1, 2, 3)] == [["1", "2"], ["3", "1"], ["2", "3"]]
+
+
+def test_parts_of_an_explorer_step_are_batches_too(recorded):
+    source = recorded("buffer.train_batch_size=2", "buffer.total_steps=8")
+    assert ids(source, 2) == ["1/2", "1/3"]
+    assert ids(source, 8) == ["1/2", "1/3"]  # six batches a pass
+
+
+def test_passes_are_counted_in_epochs(recorded):
+    """12 rows, twice, 8 to a batch."""
+    assert recorded("buffer.total_steps=null", "buffer.total_epochs=2", "buffer.train_batch_size=8").total_steps == 3
+    assert recorded("buffer.total_steps=null").total_steps == 3
+
+
+def test_no_weights_are_handed_over_and_nothing_is_paid_twice(recorded):
+    source = recorded("buffer.total_steps=3")
+    assert source.hands_over is False
+    assert source.publishes(1) is False
+    assert "rollout_seconds" not in batch(source, 1).facts
+
+
+def test_a_batch_larger_than_all_that_was_explored_is_refused(recorded):
+    with pytest.raises(DataError, match=r"train_batch_size=16: look explored only 12 experiences"):
+        recorded("buffer.train_batch_size=16")

@@ -1,0 +1,79 @@
+"""The reference's log-probs as a table: made once a row, read afterwards."""
+
+import numpy as np
+import pytest
+
+from pipeline import records, tables
+from pipeline.checkpoints import weights_hash
+from pipeline.errors import DataError
+from stages.learner.packing import Row
+from stages.learner.reference import References
+
+
+class OneRank:
+    rank = 0
+
+    @staticmethod
+    def first(value):
+        return value
+
+
+class Scorer:
+    """An actor whose reference gives every action token -1, -2, ... and that remembers what it was asked."""
+
+    process = OneRank
+
+    def __init__(self):
+        self.asked = []
+
+    def reference_logprobs(self, rows):
+        self.asked += [row.id for row in rows]
+        return [-np.arange(1, sum(row.mask) + 1, dtype=np.float32) for row in rows]
+
+
+@pytest.fixture
+def references(tmp_path, context_of, tiny_model):
+    return lambda: References(context_of(tmp_path / "rft"), tiny_model, Scorer())
+
+
+def rows():
+    return [Row(f"{i}", [7, 8, 9, 9], 1, [1, 0, 1]) for i in range(4)]
+
+
+def test_a_row_is_scored_once_whoever_asks(references, tiny_model):
+    """Rows 0, 1 are of explorer step 1, rows 2, 3 of step 2; the environment's token has no log-prob."""
+    first, some = references(), rows()
+    first.add(some, [1, 1, 2, 2])
+    assert some[3].columns["ref_logprobs"].tolist() == [-1.0, 0.0, -2.0]
+    assert first.actor.asked == ["0", "1", "2", "3"]
+    resumed, again = references(), rows()
+    for reader in (first, resumed):
+        reader.add(again[2:], [2, 2])
+        assert again[2].columns["ref_logprobs"].tolist() == [-1.0, 0.0, -2.0]
+    assert (first.actor.asked, resumed.actor.asked) == (["0", "1", "2", "3"], [])
+    found = tables.read(tables.step_file(first.context.directory, "reference", 1), records.Reference).to_pylist()
+    assert found[1] == {"experience_id": "1", "reference_hash": weights_hash(tiny_model), "logprobs": [-1.0, -2.0]}
+
+
+def test_another_reference_scores_anew(references, monkeypatch):
+    references().add(rows(), [1] * 4)
+    other = references()
+    other.hash = "0123456789abcdef"
+    other.add(rows(), [1] * 4)
+    assert other.actor.asked == ["0", "1", "2", "3"]
+
+
+def test_a_row_that_the_file_does_not_have_is_named(references):
+    references().add(rows()[:3], [1] * 3)
+    with pytest.raises(DataError, match=r"reference/step=000001\.parquet has no row 3"):
+        references().add(rows(), [1] * 4)
+
+
+def test_of_a_single_weight_file_the_hash_is_that_files(tmp_path):
+    from pipeline import files
+
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "a.safetensors").write_text("a")
+    assert weights_hash(tmp_path) == files.hash_file(tmp_path / "a.safetensors")
+    (tmp_path / "b.safetensors").write_text("b")
+    assert weights_hash(tmp_path) not in (files.hash_file(tmp_path / "a.safetensors"), files.hash_text("b"))

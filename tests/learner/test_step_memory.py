@@ -1,0 +1,104 @@
+"""The memory estimate against what the trainer's own forward and backward pass hold, counted without a GPU.
+
+`Policy` runs on tensors without storage (torch's fake tensors); a dispatch mode adds up the bytes of what is alive.
+"""
+
+import weakref
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from pipeline.memory import activations
+from pipeline.shape import shape_of
+from stages.learner import attention
+from stages.learner.policy import Policy
+
+TOKENS, ACTIONS, CHUNK = 8192, 6144, 1024
+SMALL = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 2,
+         "intermediate_size": 1536, "vocab_size": 4000, "tie_word_embeddings": True}
+
+
+class Alive(TorchDispatchMode):
+    """Bytes of the storages that operations have made, while they live."""
+
+    def __init__(self, besides):
+        super().__init__()
+        self.known = {t.untyped_storage()._cdata for t in besides}
+        self.bytes = self.peak = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in tree_iter(made):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in self.known:
+                self._add(tensor.untyped_storage())
+        return made
+
+    def _add(self, storage) -> None:
+        self.known.add(storage._cdata)
+        self.bytes += storage.nbytes()
+        self.peak = max(self.peak, self.bytes)
+        weakref.finalize(storage, self._drop, storage._cdata, storage.nbytes())
+
+    def _drop(self, key: int, size: int) -> None:
+        self.known.discard(key)
+        self.bytes -= size
+
+
+class Kernel(torch.autograd.Function):
+    """What a variable-length attention kernel keeps: query, key, value, output, a log-normalizer a head."""
+
+    @staticmethod
+    def forward(ctx, query, key, value):
+        out = torch.empty_like(query)
+        ctx.save_for_backward(query, key, value, out, torch.empty(query.shape[:2], dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return tuple(torch.empty_like(x) for x in ctx.saved_tensors[:3])
+
+
+def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest, **_):
+    """As stages/learner/attention.py prepares its own kernel's inputs."""
+    q = query[0].transpose(0, 1).contiguous()
+    k, v = (attention._repeat(x, q.shape[1]).contiguous() for x in (key, value))
+    return Kernel.apply(q, k, v)[None], None
+
+
+def measured(kind: str, shape: dict, dtype: torch.dtype, recompute: bool) -> float:
+    """Peak bytes of a forward and a backward pass beside weights and gradients."""
+    from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+
+    AttentionInterface.register("tests_varlen", varlen)
+    config = AutoConfig.for_model(kind, **shape)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="tests_varlen").train()
+        if recompute:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        policy = Policy(model, "varlen", 1.0, CHUNK)
+        for parameter in policy.parameters():
+            parameter.grad = torch.empty_like(parameter)
+        long = {"dtype": torch.long}
+        flat, actions = torch.zeros(TOKENS, **long), torch.zeros(ACTIONS, **long)
+        with Alive([*policy.parameters(), *(p.grad for p in policy.parameters())]) as alive:
+            logprobs, _ = policy(flat, flat, torch.zeros(2, dtype=torch.int32), 640, actions, actions)
+            logprobs.sum().backward()
+    return alive.peak
+
+
+@pytest.mark.parametrize(("kind", "dtype", "recompute", "vocabulary"), [
+    ("qwen2", torch.bfloat16, False, 4000),
+    ("qwen2", torch.bfloat16, True, 40000),  # the head is the highest
+    ("qwen2", torch.bfloat16, True, 400),  # a recomputed layer is: bounded from above
+    ("qwen2", torch.float32, False, 4000),
+    ("qwen3", torch.bfloat16, False, 4000),
+])
+def test_the_estimate_is_what_a_step_of_ours_holds(kind, dtype, recompute, vocabulary):
+    shape = {**SMALL, "vocab_size": vocabulary} | ({"head_dim": 64} if kind == "qwen3" else {})
+    settings = {"trainer": {"max_token_len_per_gpu": TOKENS, "attention": "varlen", "logprob_chunk_tokens": CHUNK,
+                            "enable_gradient_checkpointing": recompute}}
+    estimate = activations(shape_of({"model_type": kind, **shape}), settings, dtype.itemsize)
+    assert 0.98 < estimate / measured(kind, shape, dtype, recompute) < 1.16

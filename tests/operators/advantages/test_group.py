@@ -1,0 +1,178 @@
+"""Advantages of whole responses, on groups that were worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operators.advantages.group import asymre, dr_grpo, grpo, opmd, raft, rec, reinforce, rloo
+from pipeline.errors import ConfigError
+from tests.factories import advantage_batch
+
+HALF = 1 / math.sqrt(2)
+
+
+def ask(function, *groups, **given) -> list:
+    """The advantages of groups of rewards, row by row, one list a group; None where a row was left out."""
+    ids = [f"{g}{i}" for g, group in enumerate(groups) for i in range(len(group))]
+    made = function(advantage_batch(experience_id=ids, group_id=[i[0] for i in ids],
+                                    reward=[float(r) for group in groups for r in group]), **given)
+    found = dict(zip(made["experience_id"].to_pylist(), made["advantage"].to_pylist(), strict=True))
+    return [[found.get(f"{g}{i}") for i in range(len(group))] for g, group in enumerate(groups)]
+
+
+def close(found, *expected, tolerance=3e-6):
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, abs=tolerance)
+    return True
+
+
+def test_grpo_compares_within_the_group():
+    """1 0 0 1: mean 1/2, std = sqrt(4 (1/2)^2 / 3) = 0.577350, so +-0.866025.  0 1 2: mean 1, std 1."""
+    assert close(ask(grpo, [1, 0, 0, 1], [0, 1, 2]), [0.8660254, -0.8660254, -0.8660254, 0.8660254], [-1, 0, 1])
+
+
+def test_grpo_of_one_row_and_of_equal_rewards_teaches_nothing():
+    """Exactly 0: the mean of three times 0.1 is not 0.1 in binary."""
+    assert ask(grpo, [3], [0.1, 0.1, 0.1]) == [[0.0], [0.0] * 3]
+    assert ask(grpo, [3], std_cal_level="batch") == [[0.0]]
+    assert ask(dr_grpo, [3], [0.1, 0.1, 0.1]) == [[0.0], [0.0] * 3]
+
+
+def test_grpo_epsilon_damps():
+    """0 1 2 with epsilon 1: (r - 1) / (1 + 1)."""
+    assert close(ask(grpo, [0, 1, 2], epsilon=1), [-0.5, 0, 0.5])
+
+
+def test_grpo_with_the_std_of_the_batch():
+    """1 0 3 3: mean 7/4, squares of the differences sum to 27/4, std sqrt(27/4 / 3) = 3/2. So +-(1/2) / (3/2)."""
+    assert close(ask(grpo, [1, 0], [3, 3], std_cal_level="batch"), [1 / 3, -1 / 3], [0, 0])
+
+
+def test_grpo_leaves_out_groups_of_little_spread():
+    """std of 0 1 is 0.707107, of 0 0.1 it is 0.070711; a group of one has none."""
+    groups = ([0, 1], [0, 0.1], [5], [2, 2])
+    assert close(ask(grpo, *groups, std_threshold=0.1)[:1], [-HALF, HALF])
+    assert ask(grpo, *groups, std_threshold=0.1)[1:] == [[None] * 2, [None], [None] * 2]
+    assert [None] * 2 not in ask(grpo, *groups, std_threshold=0)[:2]
+    assert ask(grpo, [5], [2, 2], std_threshold=0) == [[None], [None] * 2]
+
+
+def test_grpo_draws_kept_groups_for_those_left_out_and_always_the_same():
+    batch = advantage_batch(group_id=["a", "a", "b", "b", "c", "d", "d"], reward=[0.0, 1, 2, 2, 5, 0, 3])
+    drawn = grpo(batch, std_threshold=0, duplicate_experiences=True)
+    ids = drawn["experience_id"].to_pylist()
+    assert len(ids) == 8  # a and d, and one of them for each of b and c
+    assert set(ids) == {"e0", "e1", "e5", "e6"}
+    assert all(ids.count(a) == ids.count(b) for a, b in (("e0", "e1"), ("e5", "e6")))
+    shuffled = grpo(batch.take([6, 5, 4, 3, 2, 1, 0]), std_threshold=0, duplicate_experiences=True)
+    assert sorted(shuffled["experience_id"].to_pylist()) == sorted(ids)
+    assert len(grpo(batch.slice(2, 3), std_threshold=0, duplicate_experiences=True)) == 0
+
+
+def test_grpo_rank_penalty_lessens_likely_successes_and_still_sums_to_zero():
+    """Rewards 1 1, log-probs -3 and -1. The likelier one is worth 1 - 1/2 * 1/2 = 3/4: mean 7/8, std 1/4 / sqrt 2.
+
+    What stands at the token that is no action is not read: with it the first would be the likelier one.
+    """
+    batch = advantage_batch(group_id=["a", "a"], reward=[1.0, 1.0], action_mask=[[1, 0], [1, 1]],
+                            rollout_logprobs=[[-3.0, 9.0], [-1.5, -0.5]])
+    found = grpo(batch, rank_penalty=0.5)["advantage"].to_pylist()
+    assert found == pytest.approx([HALF, -HALF], abs=1e-5)
+
+
+def test_grpo_rank_penalty_of_equally_likely_responses_is_equal():
+    batch = advantage_batch(group_id=["a"] * 2, reward=[1.0, 1.0], action_mask=[[1]] * 2, rollout_logprobs=[[-1.0]] * 2)
+    assert grpo(batch, rank_penalty=0.5)["advantage"].to_pylist() == [0.0, 0.0]
+
+
+def test_dr_grpo_keeps_the_spread():
+    assert close(ask(dr_grpo, [0, 1, 2], [0, 10]), [-1, 0, 1], [-5, 5])
+
+
+def test_reinforce_is_the_reward():
+    assert ask(reinforce, [1, 0.25], [3]) == [[1, 0.25], [3]]
+
+
+def test_rloo_compares_with_the_others():
+    """1 of 1 0 0 1: 1 - (0 + 0 + 1) / 3 = 2/3. A row alone has no others."""
+    assert close(ask(rloo, [1, 0, 0, 1], [3], [0.1] * 3), [2 / 3, -2 / 3, -2 / 3, 2 / 3], [3], [0] * 3)
+
+
+def test_opmd_baselines():
+    """0 and ln 3 at temperature 1: ln((1 + 3) / 2) = ln 2."""
+    assert close(ask(opmd, [1, 0], [3]), [0.5, -0.5], [3])
+    logs = {"opmd_baseline": "logavgexp"}
+    assert close(ask(opmd, [0, math.log(3)], [3], **logs), [-math.log(2), math.log(1.5)], [3], tolerance=1e-12)
+    assert close(ask(opmd, [0, 1e4], **logs), [-1e4 + math.log(2), math.log(2)], tolerance=1e-8)  # no overflow
+    assert close(ask(opmd, [0, 1], **logs, tau=1e6), [-0.5, 0.5])  # a large tau is the mean
+
+
+def test_asymre_shifts_the_baseline():
+    assert close(ask(asymre, [1, 0], [3]), [0.6, -0.4], [3])
+    assert close(ask(asymre, [1, 0], baseline_shift=0.25), [0.25, -0.75])
+
+
+def test_rec_balances():
+    """1 0 0 0: one at least at the mean, three below; one of the three is kept, the mean of the two is 1/2."""
+    assert close(ask(rec, [1, 0, 0, 0]), [0.75, -0.25, -0.25, -0.25])
+    (balanced,) = ask(rec, [1, 0, 0, 0], drop="balance")
+    assert balanced[0] == 0.5
+    assert sorted(balanced[1:]) == [-0.5, 0, 0]
+    (scaled,) = ask(rec, [1, 0, 0, 0], drop="balance", std_normalize=True)  # population std 1/2
+    assert close([[scaled[0]]], [1.0])
+    assert close(ask(rec, [1, 1, 0], drop="balance"), [1 / 3, 1 / 3, -2 / 3])  # fewer below than not: all are kept
+
+
+def test_rec_of_one_row_and_of_equal_rewards():
+    assert ask(rec, [3], [0.1] * 3, drop="balance") == [[3.0], [0.0] * 3]
+    assert close(ask(rec, [3], std_normalize=True), [3 / (1 + 1e-6)], tolerance=1e-12)
+
+
+def test_raft_keeps_the_best_of_each_group():
+    assert ask(raft, [0, 1, 1], [-1], [0, 0]) == [[None, 1.0, None], [1.0], [1.0, None]]
+
+
+@pytest.mark.parametrize(("function", "arguments", "key"), [
+    (grpo, {"epsilon": 0}, "epsilon"), (grpo, {"epsilon": math.nan}, "epsilon"), (grpo, {"epsilon": "1e-6"}, "epsilon"),
+    (grpo, {"std_cal_level": "bach"}, "std_cal_level='bach': .* Did you mean 'batch'"),
+    (grpo, {"std_threshold": -1}, "std_threshold"), (grpo, {"rank_penalty": 2}, "rank_penalty"),
+    (opmd, {"tau": 0}, "tau"), (opmd, {"opmd_baseline": "median"}, "opmd_baseline"),
+    (asymre, {"baseline_shift": math.inf}, "baseline_shift"), (rec, {"drop": "some"}, "drop"),
+])
+def test_arguments_out_of_bounds_are_refused(function, arguments, key):
+    with pytest.raises(ConfigError, match=rf"advantage_fn_args\.{key}"):
+        ask(function, [1, 0], **arguments)
+
+
+REWARDS = st.lists(st.integers(-8, 8).map(lambda n: n / 4), min_size=2, max_size=9)
+
+
+@settings(max_examples=8, deadline=None)
+@given(REWARDS, st.sampled_from([dr_grpo, grpo, opmd, rec, rloo]), st.integers(-40, 40))
+def test_a_group_sums_to_zero_and_a_shift_of_its_rewards_changes_nothing(rewards, function, shift):
+    (found,) = ask(function, rewards)
+    assert math.fsum(found) == pytest.approx(0, abs=1e-9)
+    assert close(ask(function, [r + shift for r in rewards]), found, tolerance=1e-9)
+
+
+@settings(max_examples=8, deadline=None)
+@given(REWARDS, st.sampled_from([0.25, 3.0, 100.0]))
+def test_grpo_does_not_know_the_scale_of_the_rewards_and_the_others_keep_it(rewards, scale):
+    (found,) = ask(grpo, rewards, epsilon=1e-9)
+    assert close(ask(grpo, [r * scale for r in rewards], epsilon=1e-9), found, tolerance=1e-6)
+    for function in (dr_grpo, opmd, rec, rloo, reinforce):
+        (plain,) = ask(function, rewards)
+        assert close(ask(function, [r * scale for r in rewards]), [a * scale for a in plain], tolerance=1e-9)
+
+
+@settings(max_examples=8, deadline=None)
+@given(REWARDS)
+def test_against_the_formulas_in_numpy(rewards):
+    r, n = np.array(rewards), len(rewards)
+    assert close(ask(grpo, rewards), (r - r.mean()) / (r.std(ddof=1) + 1e-6), tolerance=1e-9)
+    assert close(ask(rloo, rewards), [x - (r.sum() - x) / (n - 1) for x in r], tolerance=1e-9)
+    soft = 0.5 * np.log(np.mean(np.exp(r / 0.5)))
+    assert close(ask(opmd, rewards, opmd_baseline="logavgexp", tau=0.5), r - soft, tolerance=1e-9)

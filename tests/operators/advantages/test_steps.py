@@ -1,0 +1,100 @@
+"""Advantages of agents in turns: two runs of one task, two turns each, by hand."""
+
+import math
+
+import pytest
+
+from operators.advantages.steps import gigpo, step_wise_grpo
+from pipeline.errors import ConfigError, DataError
+from tests.factories import advantage_batch
+
+HALF = 1 / math.sqrt(2)
+
+
+def runs(*rows):
+    """rows: (group, run, turn, state, reward, step reward)"""
+    names = ("group_id", "run_index", "turn", "state_hash", "reward", "step_reward")
+    return advantage_batch(**dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+def answers(function, batch, **given):
+    made = function(batch, **given)
+    found = dict(zip(made["experience_id"].to_pylist(), made["advantage"].to_pylist(), strict=True))
+    return [found.get(id_) for id_ in batch["experience_id"].to_pylist()]
+
+
+# run 0 goes s, u and ends well; run 1 goes s, u and does not
+TWO = (("g", 0, 0, "s", 9.0, 0.0), ("g", 0, 1, "u", 1.0, 1.0), ("g", 1, 0, "s", 9.0, 0.0), ("g", 1, 1, "u", 0.0, 0.0))
+
+
+def test_step_wise_grpo_gives_every_turn_what_its_run_came_to():
+    """Last rewards 1 and 0: std 1/sqrt 2, so +-1/sqrt 2; what a turn in between was given is not read."""
+    assert answers(step_wise_grpo, runs(*TWO)) == pytest.approx([HALF, HALF, -HALF, -HALF], abs=3e-6)
+    assert answers(step_wise_grpo, runs(*TWO), enable_step_norm=True) == pytest.approx(
+        [HALF / 2, HALF / 2, -HALF / 2, -HALF / 2], abs=3e-6)
+
+
+def test_step_wise_grpo_counts_runs_and_not_turns():
+    """Run 0 takes three turns, run 1 one: the mean of 1 and 0 is 1/2 all the same. The turns come in any order."""
+    found = answers(step_wise_grpo, runs(("g", 0, 2, "s", 1.0, None), ("g", 0, 0, "s", 0.0, None),
+                                         ("g", 0, 1, "s", 0.0, None), ("g", 1, 0, "s", 0.0, None)), epsilon=1.0)
+    scale = 0.5 / (HALF + 1)
+    assert found == pytest.approx([scale, scale, scale, -scale])
+
+
+def test_step_wise_grpo_with_the_std_of_all_runs():
+    """Runs 1 0 and 3 3: mean 7/4, std 3/2 (see grpo)."""
+    rows = [*TWO, ("h", 0, 0, "s", 3.0, None), ("h", 1, 0, "s", 3.0, None)]
+    assert answers(step_wise_grpo, runs(*rows), std_cal_level="batch") == pytest.approx(
+        [1 / 3, 1 / 3, -1 / 3, -1 / 3, 0, 0], abs=1e-6)
+
+
+def test_step_wise_grpo_of_one_run_teaches_nothing_and_may_be_left_out():
+    rows = runs(*TWO, ("h", 0, 0, "s", 5.0, None))
+    assert answers(step_wise_grpo, rows)[4] == 0
+    assert answers(step_wise_grpo, rows, std_threshold=0)[4] is None
+    assert answers(step_wise_grpo, rows, std_threshold=0.8) == [None] * 5
+
+
+def test_gigpo_adds_the_comparison_of_equal_states():
+    """gamma 1/2. Episodes 1 and 0: +-1/2. Gains: run 0 (1/2, 1), run 1 (0, 0). Bucket s: +-1/4, bucket u: +-1/2."""
+    assert answers(gigpo, runs(*TWO), gamma=0.5) == pytest.approx([0.75, 1.0, -0.75, -1.0])
+    assert answers(gigpo, runs(*TWO), gamma=0.5, omega=0) == pytest.approx([0.5, 0.5, -0.5, -0.5])
+    assert answers(gigpo, runs(*TWO), gamma=0) == pytest.approx([0.5, 1.0, -0.5, -1.0])  # gains (0, 1) and (0, 0)
+
+
+def test_gigpo_divided_by_std():
+    """Two values always come to +-1/sqrt 2: one for the episode, one for the state."""
+    found = answers(gigpo, runs(*TWO), gamma=0.5, fnorm="std")
+    assert found == pytest.approx([2 * HALF] * 2 + [-2 * HALF] * 2, abs=1e-5)
+
+
+def test_gigpo_never_compares_states_of_two_tasks():
+    """Task h is seen in the same state s, with a gain of 100: g does not notice; h, alone, learns nothing."""
+    rows = [*TWO, ("h", 0, 0, "s", 100.0, 100.0)]
+    assert answers(gigpo, runs(*rows), gamma=0.5) == pytest.approx([0.75, 1.0, -0.75, -1.0, 0.0])
+
+
+def test_gigpo_a_state_that_is_met_once_adds_nothing():
+    rows = [TWO[0], ("g", 0, 1, "only here", 1.0, 1.0), *TWO[2:]]
+    assert answers(gigpo, runs(*rows), gamma=0.5) == pytest.approx([0.75, 0.5, -0.75, -0.5])
+
+
+def test_gigpo_without_rewards_of_turns_takes_the_last_one_of_the_run():
+    """Then s of run 0 gains 1/2 and u 1, as above; the 9 of a turn in between is not read."""
+    rows = [(*row[:5], None) for row in TWO]
+    assert answers(gigpo, runs(*rows), gamma=0.5) == pytest.approx([0.75, 1.0, -0.75, -1.0])
+    assert answers(gigpo, runs(*rows).drop_columns("step_reward"), gamma=0.5) == pytest.approx([0.75, 1.0, -0.75, -1.0])
+
+
+def test_gigpo_refuses_a_reward_that_is_no_number():
+    with pytest.raises(DataError, match="'step_reward' is nan in row e1"):
+        gigpo(runs(TWO[0], ("g", 0, 1, "u", 1.0, math.nan)))
+
+
+@pytest.mark.parametrize(("function", "arguments"), [
+    (gigpo, {"fnorm": "sdt"}), (gigpo, {"gamma": -1}), (step_wise_grpo, {"epsilon": 0}),
+    (step_wise_grpo, {"std_cal_level": "run"}), (step_wise_grpo, {"std_threshold": math.nan})])
+def test_arguments_out_of_bounds_are_refused(function, arguments):
+    with pytest.raises(ConfigError, match=rf"advantage_fn_args\.{next(iter(arguments))}"):
+        function(runs(*TWO), **arguments)

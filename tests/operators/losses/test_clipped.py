@@ -1,0 +1,177 @@
+"""Losses on clipped ratios, one token at a time, by hand."""
+
+import math
+
+import pytest
+import torch
+
+from operators.losses.clipped import decoupled_ppo, gspo, gspo_token, importance_sampling, m2po, ppo, sapo, sppo
+from pipeline.errors import ConfigError
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def tokens(function, ratios, advantages, rows=None, gradient=False, **given):
+    """Loss (or gradient) of tokens whose probability went from 1/10 to ratio / 10."""
+    old = tensor(*[math.log(0.1)] * len(ratios))
+    new = (old + tensor(*ratios).log()).requires_grad_()
+    columns = {"rows": torch.tensor(rows if rows is not None else range(len(ratios)))} if function in ROWS else {}
+    loss, statistics = function(new, old, tensor(*advantages), **columns, **given)
+    if gradient:
+        loss.sum().backward()
+        return new.grad.tolist()
+    return loss.tolist(), {name: value.tolist() for name, value in statistics.items()}
+
+
+ROWS = (ppo, gspo, gspo_token, m2po)
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "loss", "clipped", "bounded"), [
+    (1.0, 2.0, -2.0, 0, 0),
+    (1.1, 1.0, -1.1, 0, 0),
+    (1.5, 1.0, -1.2, 1, 0),   # max(-1.5, -1.2): a better token may gain no more
+    (0.5, 1.0, -0.5, 0, 0),   # max(-0.5, -0.8): on its way back it is not held
+    (0.5, -1.0, 0.8, 1, 0),   # max(0.5, 0.8): a worse token may lose no more
+    (1.5, -1.0, 1.5, 0, 0),   # max(1.5, 1.2)
+    (5.0, -1.0, 3.0, 0, 1),   # dual clip: max(5, 1.2) = 5, at most 3
+    (5.0, -2.0, 6.0, 0, 1),
+    (5.0, 1.0, -1.2, 1, 0),   # no dual clip where the advantage is positive
+    (2.0, 0.0, 0.0, 0, 0),
+])
+def test_ppo_clips_both_sides(ratio, advantage, loss, clipped, bounded):
+    found, statistics = tokens(ppo, [ratio], [advantage])
+    assert found == pytest.approx([loss])
+    assert statistics["clip_fraction"] == [clipped]
+    assert statistics["clip_fraction_lower"] == [bounded]
+
+
+def test_ppo_clips_higher_above_than_below():
+    """One bound alone leaves the other at clip_range."""
+    found, statistics = tokens(ppo, [1.25, 1.30, 0.75], [1.0, 1.0, -1.0], clip_range_high=0.28)
+    assert found == pytest.approx([-1.25, -1.28, 0.8])
+    assert statistics["clip_fraction"] == [0, 1, 1]
+    assert tokens(ppo, [1.25, 0.85], [1.0, -1.0], clip_range=0.1)[0] == pytest.approx([-1.1, 0.9])
+
+
+def test_kl_is_the_k3_estimate():
+    """ratio 2: 2 - 1 - ln 2 = 0.306853; ratio 1: 0; ratio 1/2: 0.193147; never negative."""
+    assert tokens(ppo, [2.0, 1.0, 0.5], [1.0] * 3)[1]["kl"] == pytest.approx([0.306853, 0, 0.193147], abs=1e-6)
+
+
+def test_ppo_masks_failures_of_rows_that_have_drifted():
+    """Row 0 lost ln 2 a token on average, more than 0.1: its failure teaches nothing; row 1 has not moved."""
+    ratios, rows = [0.25, 1.0, 1.0], [0, 0, 1]
+    found, statistics = tokens(ppo, ratios, [-1.0] * 3, rows, enable_sequence_masking=True)
+    assert found == pytest.approx([0, 0, 1.0])
+    assert statistics["sequence_masked"] == [1, 1, 0]
+    assert tokens(ppo, ratios, [1.0] * 3, rows, enable_sequence_masking=True)[0] == pytest.approx([-0.25, -1, -1])
+    looser = tokens(ppo, ratios, [-1.0] * 3, rows, enable_sequence_masking=True, delta_sequence_masking=0.7)
+    assert looser[0] == pytest.approx([0.8, 1.0, 1.0])  # ln 2 = 0.693 is within 0.7
+
+
+def test_ppo_falls_back_to_the_policy_gradient():
+    assert tokens(ppo, [5.0, 0.1], [1.0, -2.0], fallback_to_policy_gradient=True)[0] == [-1.0, 2.0]
+    assert tokens(ppo, [5.0, 0.1], [1.0, -2.0], gradient=True, fallback_to_policy_gradient=True) == [-1.0, 2.0]
+
+
+def test_the_gradient_of_ppo():
+    """-A ratio where it is not clipped, 0 where it is; at ratio 1 it is -A."""
+    found = tokens(ppo, [1.0, 1.1, 1.5, 0.5, 0.5, 1.5, 5.0, 2.5], [1, -2, 1, 1, -1, -1, -1, -0.5], gradient=True)
+    assert found == pytest.approx([-1.0, 2.2, 0.0, -0.5, 0.0, 1.5, 0.0, 1.25])
+
+
+def test_decoupled_ppo_clips_around_the_newer_policy_and_weighs_by_the_older():
+    """prox / old = 2. pi / prox 1.5 clips to 1.2: 2 * -1.2; pi / prox 1: -2, or -1.5 with the weight capped."""
+    old, prox = tensor(-3, -3), tensor(-3, -3) + math.log(2)
+    new = prox + tensor(1.5, 1.0).log()
+    loss, statistics = decoupled_ppo(new, old, prox, tensor(1, 1))
+    assert loss.tolist() == pytest.approx([-2.4, -2.0])
+    assert statistics["clip_fraction"].tolist() == [1, 0]
+    assert statistics["behave_weight"].tolist() == pytest.approx([2, 2])
+    capped, _ = decoupled_ppo(new, old, prox, tensor(1, 1), behave_weight_cap=1.5)
+    assert capped.tolist() == pytest.approx([-1.8, -1.5])
+
+
+def test_decoupled_ppo_of_fresh_rollouts_is_ppo():
+    ratios, advantages = tensor(1.5, 0.5, 1.1), tensor(1, -1, -1)
+    old = tensor(-2, -2, -2)
+    found, _ = decoupled_ppo(old + ratios.log(), old, old, advantages)
+    assert found.tolist() == pytest.approx(tokens(ppo, ratios.tolist(), advantages.tolist())[0])
+
+
+def test_gspo_compares_whole_responses():
+    """Row 0: ratios 4 and 1, geometric mean 2, clipped to 1.0004; row 1: 1/2 and 1/2. A = 1 and 1."""
+    found, statistics = tokens(gspo, [4.0, 1.0, 0.5, 0.5], [1.0] * 4, [0, 0, 1, 1])
+    assert found == pytest.approx([-1.0004, -1.0004, -0.5, -0.5])
+    assert statistics["clip_fraction"] == [1, 1, 0, 0]
+    assert tokens(gspo, [4.0, 1.0], [-1.0] * 2, [0, 0])[0] == pytest.approx([2.0, 2.0])
+
+
+def test_the_gradient_of_gspo_is_shared_by_the_tokens_of_a_response():
+    """Loss 1/2 (v + v) of a row of two, v = 2 A: each token gets 2 A / 2 of it, whatever its own ratio."""
+    assert tokens(gspo, [4.0, 1.0], [-1.0] * 2, [0, 0], gradient=True) == pytest.approx([2.0, 2.0])
+
+
+def test_gspo_token_is_gspo_where_the_advantage_is_constant():
+    arguments = ([4.0, 1.0, 0.999, 1.0002], [-1.0, -1.0, 2.0, 2.0], [0, 0, 1, 1])
+    assert tokens(gspo_token, *arguments)[0] == pytest.approx(tokens(gspo, *arguments)[0])
+    assert tokens(gspo_token, *arguments, gradient=True) == pytest.approx(tokens(gspo, *arguments, gradient=True))
+
+
+def test_gspo_token_takes_an_advantage_of_each_token():
+    """The row's ratio is 2 for both tokens; only the second is held, its advantage being positive."""
+    assert tokens(gspo_token, [4.0, 1.0], [-1.0, 3.0], [0, 0])[0] == pytest.approx([2.0, -3 * 1.0004])
+    assert tokens(gspo_token, [4.0, 1.0], [-1.0, 3.0], [0, 0], gradient=True) == pytest.approx([2.0, 0.0])
+
+
+def test_sapo_is_the_papers_objective_and_fades_on_both_sides():
+    """Ratio 1: -A 4 / tau / 2. Its gate there is 1, and 4 s (1 - s) elsewhere: ratio 3: s = sigmoid(2), gate 0.42."""
+    assert tokens(sapo, [1.0, 1.0], [1.0, -1.0])[0] == pytest.approx([-2.0, 2 / 1.05])
+    s = 1 / (1 + math.exp(-2))
+    expected = [-1.0, 1.0, -4 * s * (1 - s) * 3]
+    assert tokens(sapo, [1.0, 1.0, 3.0], [1.0, -1.0, 1.0], gradient=True) == pytest.approx(expected)
+    assert abs(tokens(sapo, [20.0], [1.0], gradient=True)[0]) < 1e-5
+    statistics = tokens(sapo, [1.0, 3.0], [1.0, 1.0])[1]
+    assert statistics["soft_gate"] == pytest.approx([1.0, 0.41997], abs=1e-5)
+    assert statistics["clip_fraction"] == [0, 1]
+
+
+def test_importance_sampling_has_no_bound():
+    assert tokens(importance_sampling, [5.0, 0.5], [1.0, -2.0])[0] == pytest.approx([-5.0, 1.0])
+
+
+def test_m2po_drops_the_largest_moments_of_a_row_until_the_mean_is_within():
+    """Log ratios 0.1, 0.3 and 0.6, A = 1: moments 0.01, 0.09, 0.36. Means of the smallest: 0.01, 0.05, 0.153.
+
+    Threshold 0.06 keeps two. In row 1 a log ratio of 0.2 alone has 0.04, within; and a token that PPO could not clip
+    (A > 0, ratio below 1) is kept however far it is.
+    """
+    ratios = [math.exp(x) for x in (0.1, 0.6, 0.3, 0.2, -2.0)]
+    found, statistics = tokens(m2po, ratios, [1.0] * 5, [0, 0, 0, 1, 1], m2_threshold=0.06)
+    assert found == pytest.approx([-ratios[0], 0, -ratios[2], -ratios[3], -ratios[4]])
+    assert statistics["clip_fraction"] == [0, 1, 0, 0, 0]
+    assert tokens(m2po, ratios, [1.0] * 5, [0, 0, 0, 1, 1], m2_threshold=0)[0] == pytest.approx(
+        [0, 0, 0, 0, -ratios[4]])
+
+
+def test_m2po_keeps_a_row_that_stays_within():
+    ratios = [math.exp(x) for x in (0.1, -0.2)]
+    assert tokens(m2po, ratios, [1.0, -1.0], [0, 0])[0] == pytest.approx([-ratios[0], ratios[1]])
+
+
+def test_sppo_is_a_log_ratio_inside_a_region():
+    """1 / 1.3 = 0.769 to 1.3, both sides alike, whatever the advantage."""
+    found, statistics = tokens(sppo, [1.2, 1.4, 0.8, 0.7], [1.0, 1.0, -1.0, 1.0])
+    assert found == pytest.approx([-math.log(1.2), 0, math.log(0.8), 0])
+    assert statistics["clip_fraction"] == [0, 1, 0, 1]
+    assert tokens(sppo, [1.2, 1.4], [2.0, 2.0], gradient=True) == pytest.approx([-2.0, 0.0])
+
+
+@pytest.mark.parametrize(("function", "arguments"), [
+    (ppo, {"clip_ratio_c": 1.0}), (sapo, {"tau_pos": 0}), (sapo, {"tau_neg": 0.9}), (sppo, {"epsilon": 0}),
+    (m2po, {"m2_threshold": -1})])
+def test_arguments_out_of_bounds_are_refused(function, arguments):
+    with pytest.raises(ConfigError, match=rf"policy_loss_fn_args\.{next(iter(arguments))}"):
+        tokens(function, [1.0], [1.0], **arguments)

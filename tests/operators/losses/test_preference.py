@@ -1,0 +1,77 @@
+"""Preference losses by hand: two pairs in one micro-batch, responses of different lengths."""
+
+import math
+
+import pytest
+import torch
+
+from operators.aggregation import token_weights
+from operators.losses.preference import dpo, ipo, kto
+from pipeline.errors import ConfigError
+
+# log-ratios: pair 0 chosen 1 + 1, rejected -1; pair 1 chosen 0, rejected 0.5 + 0.5 + 0.5 + 0.5
+GAPS = [1.0, 1.0, -1.0, 0.0, 0.5, 0.5, 0.5, 0.5]
+ROWS = [0, 0, 1, 2, 3, 3, 3, 3]
+
+
+def losses(function, **given):
+    """(loss of each token, the mean that the learner forms, statistics)"""
+    gaps = torch.tensor(GAPS, dtype=torch.float64, requires_grad=True)
+    loss, statistics = function(gaps - 2.0, torch.full_like(gaps, -2.0), torch.tensor(ROWS), **given)
+    weights = torch.from_numpy(token_weights("seq-mean-token-mean", [2, 1, 1, 4]))[torch.tensor(ROWS)]
+    return loss.tolist(), (loss * weights).sum(), gaps, {name: value.tolist() for name, value in statistics.items()}
+
+
+def minus_log_sigmoid(x):
+    return math.log1p(math.exp(-x))
+
+
+def test_dpo_sums_by_row_and_means_over_pairs():
+    """Margins 0.1 (2 + 1) = 0.3 and 0.1 (0 - 2) = -0.2. One sum over the micro-batch would give 0.1 (2 - 1)."""
+    found, mean, _, statistics = losses(dpo)
+    first, second = minus_log_sigmoid(0.3), minus_log_sigmoid(-0.2)
+    assert found == pytest.approx([first] * 3 + [second] * 5)
+    assert mean.item() == pytest.approx((first + second) / 2)
+    assert statistics["chosen_reward"] == pytest.approx([0.2] * 3 + [0.0] * 5)
+    assert statistics["rejected_reward"] == pytest.approx([-0.1] * 3 + [0.2] * 5)
+    assert statistics["accuracy"] == [1] * 3 + [0] * 5
+
+
+def test_the_gradient_of_dpo_is_that_of_the_mean_over_pairs():
+    """Pair 0: -beta sigmoid(-0.3) / 2 on each chosen token, plus on each rejected one; pair 1 with sigmoid(0.2)."""
+    _, mean, gaps, _ = losses(dpo)
+    mean.backward()
+    a, b = 0.05 / (1 + math.exp(0.3)), 0.05 / (1 + math.exp(-0.2))
+    assert gaps.grad.tolist() == pytest.approx([-a, -a, a, -b, b, b, b, b])
+
+
+def test_dpo_with_labels_that_may_be_wrong():
+    found, _, _, _ = losses(dpo, beta=1.0, label_smoothing=0.25)
+    assert found[0] == pytest.approx(0.75 * minus_log_sigmoid(3) + 0.25 * minus_log_sigmoid(-3))
+
+
+def test_dpo_at_the_reference_is_log_two():
+    zeros = torch.zeros(2, dtype=torch.float64)
+    assert dpo(zeros, zeros, torch.tensor([0, 1]))[0].tolist() == pytest.approx([math.log(2)] * 2)
+
+
+def test_ipo_aims_at_a_margin():
+    """1 / (2 * 0.25) = 2: (3 - 2)^2 and (-2 - 2)^2."""
+    found, mean, _, _ = losses(ipo, beta=0.25)
+    assert found == pytest.approx([1.0] * 3 + [16.0] * 5)
+    assert mean.item() == pytest.approx(8.5)
+
+
+def test_kto_judges_each_response_by_itself():
+    """beta 1, z = 1/2: sigmoid(0.5 - 2), sigmoid(-1 - 0.5), sigmoid(0.5 - 0), sigmoid(2 - 0.5)."""
+    found, mean, _, _ = losses(kto, beta=1.0, reference_point=0.5, undesirable_weight=2.0)
+    s = [1 / (1 + math.exp(-x)) for x in (-1.5, -1.5, 0.5, 1.5)]
+    assert found == pytest.approx([s[0]] * 2 + [2 * s[1], s[2]] + [2 * s[3]] * 4)
+    assert mean.item() == pytest.approx((s[0] + 2 * s[1] + s[2] + 2 * s[3]) / 4)
+
+
+@pytest.mark.parametrize(("function", "arguments"), [
+    (dpo, {"beta": 0}), (dpo, {"label_smoothing": 0.6}), (ipo, {"beta": -1}), (kto, {"reference_point": -1})])
+def test_arguments_out_of_bounds_are_refused(function, arguments):
+    with pytest.raises(ConfigError, match=rf"policy_loss_fn_args\.{next(iter(arguments))}"):
+        losses(function, **arguments)

@@ -1,0 +1,119 @@
+"""Losses that weigh log-probs, by hand: probability 1/10 before, ratio / 10 now."""
+
+import math
+
+import pytest
+import torch
+
+from operators.losses.demonstrations import sft, sft_is, sft_phi
+from operators.losses.weighted import cispo, opmd, rec, topr
+from pipeline.errors import ConfigError
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def scores(function, ratios, advantages, rows=None, **given):
+    """-gradient of the summed loss by each log-prob: with what weight a token is pushed up."""
+    old = tensor(*[math.log(0.1)] * len(ratios))
+    new = (old + tensor(*ratios).log()).requires_grad_()
+    rows = {} if function is cispo else {"rows": torch.tensor(rows if rows is not None else range(len(ratios)))}
+    loss, statistics = function(new, old, tensor(*advantages), **rows, **given)
+    loss.sum().backward()
+    return (-new.grad).tolist(), {name: value.tolist() for name, value in statistics.items()}
+
+
+def test_opmd_is_reinforce_over_one_plus_tau():
+    loss, _ = opmd(tensor(-1, -2), tensor(3, -1), tau=2.0)
+    assert loss.tolist() == pytest.approx([1.0, -2 / 3])
+
+
+def test_topr_tapers_failures_by_the_ratio_of_the_response():
+    """Row 0, A = -1: ratios 1/2 and 4 come to 2, no taper; row 1: 1/2 and 1/2 to 1/4; row 2 succeeds: weight 1."""
+    found, statistics = scores(topr, [0.5, 4, 0.5, 0.5, 0.1], [-1, -1, -1, -1, 2], [0, 0, 1, 1, 2])
+    assert found == pytest.approx([-1, -1, -0.25, -0.25, 2])
+    assert statistics["clip_fraction"] == [0, 0, 1, 1, 0]
+
+
+def test_topr_by_token_and_with_another_threshold():
+    found, _ = scores(topr, [0.5, 4], [-1, -1], [0, 0], level="token")
+    assert found == pytest.approx([-0.5, -1])
+    assert scores(topr, [0.5], [0.5], advantage_threshold=0.6)[0] == pytest.approx([0.25])
+
+
+def test_cispo_bounds_the_weight_and_drops_no_token():
+    """Above 1.28 the weight stays at 1.28, below it is the ratio itself: 1 - 1.0 = 0 never binds."""
+    found, statistics = scores(cispo, [2, 1.1, 0.1], [1, 1, -1])
+    assert found == pytest.approx([1.28, 1.1, -0.1])
+    assert statistics["clip_fraction"] == [1, 0, 0]
+
+
+def test_cispo_may_mask_what_ppo_would():
+    """Ratio 2: dropped where A > 0; ratio 0.1: dropped where A < 0 and the low bound is 0.5."""
+    found, _ = scores(cispo, [2, 2, 0.1, 0.1], [1, -1, 1, -1], enable_mask_clip=True, mask_clip_range_low=0.5)
+    assert found == pytest.approx([0, -1.28, 0.1, 0])
+
+
+RATIOS, SIGNS = [0.3, 0.7, 1.0, 1.5, 4.0], [1, -1]
+
+
+@pytest.mark.parametrize(("mode", "positive", "negative"), [
+    ("none", [1, 1, 1, 1, 1], [1, 1, 1, 1, 1]),
+    ("two-side", [0, 0, 1, 0, 0], [0, 0, 1, 0, 0]),
+    ("one-side", [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]),
+    ("ring", [1, 0, 1, 0, 0], [0, 0, 1, 0, 1]),  # 0.3 <= 1 - 0.6 and A > 0; 4 >= 1 + 2 and A < 0
+])
+def test_rec_indicators(mode, positive, negative):
+    assert scores(rec, RATIOS, [1] * 5, clip_mode=mode)[0] == positive
+    assert scores(rec, RATIOS, [-1] * 5, clip_mode=mode)[0] == [-x for x in negative]
+
+
+def test_rec_by_the_ratio_of_the_row():
+    """Ratios 4 and 1: the row's is 2, beyond 1.2, so both tokens are dropped; as tokens only the first would be."""
+    assert scores(rec, [4, 1], [1, 1], [0, 0], clip_mode="gspo-one-side")[0] == [0, 0]
+    assert scores(rec, [4, 1], [1, 1], [0, 0], clip_mode="one-side")[0] == [0, 1]
+
+
+def test_rec_weights_go_with_every_clip_mode():
+    assert scores(rec, [4, 1], [1, 1], [0, 0], weight="importance_sampling")[0] == pytest.approx([4, 1])
+    assert scores(rec, [4, 1], [1, 1], [0, 0], weight="gspo_importance_sampling")[0] == pytest.approx([2, 2])
+    assert scores(rec, [1.1, 1], [1, 1], [0, 0], weight="gspo_importance_sampling", clip_mode="two-side")[0] == (
+        pytest.approx([math.sqrt(1.1)] * 2))
+    assert scores(rec, [1, 1], [1, -2], weight="advantage", temp=2.0)[0] == pytest.approx(
+        [math.exp(0.5), -2 * math.exp(-1)])
+
+
+def test_rec_regularisers_act_on_dropped_tokens_too():
+    """k2: -2 c log ratio; forward-kl: + c."""
+    found, _ = scores(rec, [4.0], [1.0], clip_mode="two-side", regularizer="k2", regularizer_coef=0.5)
+    assert found == pytest.approx([-math.log(4)])
+    assert scores(rec, [4.0], [1.0], clip_mode="two-side", regularizer="forward-kl", regularizer_coef=0.5)[0] == [0.5]
+
+
+def test_demonstrations():
+    loss, statistics = sft(tensor(-0.5, -2.0))
+    assert loss.tolist() == [0.5, 2.0]
+    assert statistics == {}
+    logs = tensor(math.log(0.5), math.log(0.9)).requires_grad_()
+    assert sft_is(logs)[0].tolist() == pytest.approx([0.5 * math.log(2), -0.9 * math.log(0.9)])
+    assert sft_phi(logs)[0].tolist() == pytest.approx([0.25 * math.log(2), -0.09 * math.log(0.9)])
+    loss = sft_phi(logs, cutoff_prob=0.8)[0]  # 0.9 is beyond it: the loss is that of 0.8, without a gradient
+    assert loss.tolist() == pytest.approx([0.25 * math.log(2), -0.09 * math.log(0.8)])
+    loss.sum().backward()
+    assert logs.grad.tolist() == pytest.approx([-0.25, 0])
+
+
+@pytest.mark.parametrize(("function", "arguments"), [
+    (rec, {"clip_mode": "three-side"}), (rec, {"weight": "ratio"}), (rec, {"regularizer": "k3"}), (rec, {"temp": 0}),
+    (topr, {"level": "batch"})])
+def test_arguments_out_of_bounds_are_refused(function, arguments):
+    with pytest.raises(ConfigError, match=rf"policy_loss_fn_args\.{next(iter(arguments))}"):
+        scores(function, [1.0], [1.0], **arguments)
+
+
+def test_arguments_of_losses_without_a_ratio_are_refused_too():
+    with pytest.raises(ConfigError, match="tau=0"):
+        opmd(tensor(-1), tensor(1), tau=0)
+    with pytest.raises(ConfigError, match="cutoff_prob=0"):
+        sft_phi(tensor(-1), cutoff_prob=0)

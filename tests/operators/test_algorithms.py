@@ -1,0 +1,62 @@
+"""conf/algorithm: every type names parts that exist, with arguments that they have."""
+
+import pytest
+import yaml
+
+from operators.advantage import ADVANTAGES
+from operators.aggregation import AGGREGATIONS
+from operators.arguments import arguments
+from operators.entropy import ENTROPY_LOSSES
+from operators.kl import KL_ESTIMATORS
+from operators.loss import AVERAGED_BY_KIND, PAIRED, POLICY_LOSSES
+from operators.sampling import SAMPLE_STRATEGIES
+from pipeline.compose import CONF
+from pipeline.rules import COMPARE
+
+FILES = sorted((CONF / "algorithm").glob("*.yaml"))
+TABLES = {"advantage_fn": ADVANTAGES, "policy_loss_fn": POLICY_LOSSES, "entropy_loss_fn": ENTROPY_LOSSES,
+          "sample_strategy": SAMPLE_STRATEGIES, "kl_penalty_fn": KL_ESTIMATORS, "kl_loss_fn": KL_ESTIMATORS}
+NEEDED = {"algorithm_type", "repeat_times", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn"}
+KEYS = {*NEEDED, "loss_agg_mode", *TABLES, *(f"{key}_args" for key in TABLES)}
+FROM_FILES = ("sft", "dpo", "ipo", "kto")  # without rollouts there is nothing to compare
+
+
+def parts(path):
+    return yaml.safe_load(path.read_text())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_an_algorithm_names_parts_that_exist(path):
+    found = parts(path)
+    assert found["algorithm_type"] == path.stem
+    assert set(found) <= KEYS
+    if path.stem != "sft":
+        assert set(found) >= NEEDED | {"policy_loss_fn"}
+        assert ("advantage_fn" in found) == (path.stem not in FROM_FILES)
+    for key, table in TABLES.items():
+        if key in found:
+            arguments(table[found[key]], found.get(f"{key}_args", {}), key)
+    assert found.get("loss_agg_mode", "token-mean") in AGGREGATIONS
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_parts_of_an_algorithm_fit_together(path):
+    """The aggregation is left to the loss, so that another loss brings its own, but where it is the algorithm."""
+    found = parts(path)
+    loss = found.get("policy_loss_fn")
+    assert found.get("loss_agg_mode") == ("seq-mean-token-sum-norm" if path.stem == "dr_grpo" else None)
+    assert (loss in PAIRED) == (path.stem in ("dpo", "ipo", "kto"))
+    assert (loss in AVERAGED_BY_KIND) == (found.get("sample_strategy") == "mix")
+    assert found["repeat_times"] > 1 or found.get("advantage_fn") not in COMPARE
+
+
+def test_advantages_that_compare_are_those_with_groups():
+    assert set(COMPARE) == {name for name, f in ADVANTAGES.items() if f.__module__.endswith(("group", "steps"))} - {
+        "reinforce"}
+
+
+def test_the_types_of_the_guide_and_those_that_peers_have_are_there():
+    assert {path.stem for path in FILES} >= {
+        "sft", "dpo", "ppo", "grpo", "dapo", "reinforce", "reinforceplusplus", "rloo", "remax", "opmd", "asymre",
+        "topr", "cispo", "gspo", "sapo", "raft", "sppo", "rec", "multi_step_grpo", "gigpo",
+        "on_policy_distill", "jsd", "dr_grpo", "gspo_token", "kto", "ipo", "m2po", "decoupled_ppo"}

@@ -1,0 +1,74 @@
+"""Importance correction by hand: rows of two and one token, ratios trainer / rollout 4, 1/2 and 3."""
+
+import math
+
+import pytest
+import torch
+
+from operators.correction import importance_correction, mismatch
+from pipeline.errors import ConfigError
+
+ROWS = torch.tensor([0, 0, 1])
+ROLLOUT = torch.tensor([-2.0, -2.0, -2.0], dtype=torch.float64)
+TRAINER = ROLLOUT + torch.tensor([4.0, 0.5, 3.0], dtype=torch.float64).log()
+
+
+@pytest.mark.parametrize(("level", "mode", "weights", "corrected"), [
+    ("none", "truncate", [1, 1, 1], [0, 0, 0]),
+    ("token", "truncate", [2.5, 0.5, 2.5], [1, 0, 1]),
+    ("token", "mask", [0, 0.5, 0], [1, 0, 1]),
+    ("sequence", "truncate", [2, 2, 2.5], [0, 0, 1]),  # 4 * 1/2 = 2 for both tokens of row 0
+    ("sequence", "mask", [2, 2, 0], [0, 0, 1]),
+])
+def test_weights(level, mode, weights, corrected):
+    found, statistics = importance_correction(TRAINER, ROLLOUT, ROWS, level, mode, threshold=2.5)
+    assert found.tolist() == pytest.approx(weights)
+    assert statistics["corrected"].tolist() == corrected
+
+
+def test_equal_log_probs_need_no_correction_and_weights_have_no_gradient():
+    new = ROLLOUT.clone().requires_grad_()
+    for level in ("none", "token", "sequence"):
+        for mode in ("truncate", "mask"):
+            weights, _ = importance_correction(new, ROLLOUT, ROWS, level, mode)
+            assert weights.tolist() == [1, 1, 1]
+            assert not weights.requires_grad
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("gap", [1000.0, -1000.0])
+def test_a_token_that_one_side_finds_impossible(level, gap):
+    weights, _ = importance_correction(ROLLOUT.float() + gap, ROLLOUT.float(), ROWS, level, threshold=1e9)
+    assert torch.isfinite(weights).all()
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"level": "row"}, r"rollout_correction\.level='row': needed one of 'none', 'token', 'sequence'"),
+    ({"mode": "clip"}, r"rollout_correction\.mode"), ({"threshold": 0.5}, r"rollout_correction\.threshold")])
+def test_arguments_out_of_bounds_are_refused(arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        importance_correction(TRAINER, ROLLOUT, ROWS, **arguments)
+
+
+def test_mismatch_of_a_batch():
+    """Ratios 2 and 1/2: |ln 2| twice; 2 - 1 - ln 2 and 1/2 - 1 + ln 2, mean 1/4; 2 ln 2 - 1 and 1/2 - ln 2 / 2.
+
+    Weights 2 and 1/2: (5/2)^2 / (2 * 17/4) = 0.735294.
+    """
+    trainer = ROLLOUT[:2] + torch.tensor([2.0, 0.5], dtype=torch.float64).log()
+    weights, statistics = importance_correction(trainer, ROLLOUT[:2], torch.tensor([0, 1]), threshold=2.0)
+    found = mismatch(trainer, ROLLOUT[:2], weights, statistics["corrected"])
+    assert found == pytest.approx({
+        "mismatch_mean": math.log(2), "mismatch_max": math.log(2), "kl_rollout_trainer": 0.25,
+        "kl_trainer_rollout": (2 * math.log(2) - 1 + 0.5 - math.log(2) / 2) / 2,
+        "effective_sample_size": 6.25 / 8.5, "corrected_fraction": 0.0})
+
+
+def test_mismatch_where_there_is_none():
+    weights, statistics = importance_correction(ROLLOUT, ROLLOUT, ROWS)
+    assert mismatch(ROLLOUT, ROLLOUT, weights, statistics["corrected"]) == {
+        "mismatch_mean": 0, "mismatch_max": 0, "kl_rollout_trainer": 0, "kl_trainer_rollout": 0,
+        "effective_sample_size": 1, "corrected_fraction": 0}
+    nothing = torch.zeros(0)
+    assert mismatch(nothing, nothing, nothing, nothing)["effective_sample_size"] == 1
+    assert mismatch(TRAINER, ROLLOUT, torch.zeros(3), torch.ones(3))["effective_sample_size"] == 0  # all masked

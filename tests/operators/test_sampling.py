@@ -1,0 +1,58 @@
+"""Sample strategies, asked of DuckDB: six candidates of versions 0 to 5, three expert rows."""
+
+import math
+
+import duckdb
+import pytest
+
+from operators.sampling import SAMPLE_STRATEGIES, default, mix, staleness_control
+from pipeline.errors import ConfigError
+
+
+def ask(query, candidates=6, experts=3):
+    with duckdb.connect() as session:
+        session.execute("CREATE TABLE candidates AS SELECT 'c' || i AS experience_id, i AS position, "
+                        f"i AS weights_version FROM range({candidates}) r(i) ORDER BY i DESC")
+        session.execute("CREATE TABLE experts AS SELECT 'x' || i AS experience_id, i AS position "
+                        f"FROM range({experts}) r(i)")
+        return session.execute(query).fetchall()
+
+
+def names(rows):
+    assert [place for _, _, place in rows] == list(range(1, len(rows) + 1))
+    assert all(is_expert == (id_[0] == "x") for id_, is_expert, _ in rows)
+    return [id_ for id_, _, _ in rows]
+
+
+def test_default_takes_the_first():
+    assert names(ask(default(1, 4))) == ["c0", "c1", "c2", "c3"]
+    assert names(ask(default(1, 9))) == [f"c{i}" for i in range(6)]
+
+
+def test_staleness_control_leaves_old_rows_out():
+    """Step 6 trains version 5 fresh; staleness 2 is version 3."""
+    assert names(ask(staleness_control(6, 4, 2))) == ["c3", "c4", "c5"]
+    assert names(ask(staleness_control(6, 4, 0))) == ["c5"]
+    assert names(ask(staleness_control(2, 2, 5))) == ["c0", "c1"]
+    assert names(ask(staleness_control(6, 4))) == names(ask(default(6, 4)))
+
+
+def test_mix_takes_a_share_of_expert_rows_in_turn():
+    """ceil(5 / 2) = 3 of 5 is all of them; 2 of 4: x0 x1, then x2 x0, then x1 x2."""
+    assert names(ask(mix(1, 5))) == ["c0", "c1", "x0", "x1", "x2"]
+    assert [names(ask(mix(step, 4)))[2:] for step in (1, 2, 3)] == [["x0", "x1"], ["x2", "x0"], ["x1", "x2"]]
+    assert names(ask(mix(1, 2, expert_data_ratio=0))) == ["c0", "c1"]
+    assert names(ask(mix(1, 2, expert_data_ratio=1))) == ["x0", "x1"]
+
+
+def test_every_strategy_answers_with_its_defaults():
+    for function in SAMPLE_STRATEGIES.values():
+        assert len(ask(function(1, 4))) == 4
+
+
+@pytest.mark.parametrize(("function", "given"), [
+    (mix, {"expert_data_ratio": 1.5}), (mix, {"expert_data_ratio": None}), (staleness_control, {"max_staleness": -1}),
+    (staleness_control, {"max_staleness": math.nan})])
+def test_arguments_out_of_bounds_are_refused(function, given):
+    with pytest.raises(ConfigError, match=rf"sample_strategy_args\.{next(iter(given))}"):
+        function(1, 4, **given)

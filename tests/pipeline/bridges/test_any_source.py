@@ -1,0 +1,72 @@
+"""Whatever the bridges are given: a translation that accounts for every key, or an error of ours."""
+
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.bridges.recipe import write
+from pipeline.bridges.verl_keys import KEYS as VERL_KEYS
+from pipeline.errors import OuroError
+from pipeline.guide import KEYS as GUIDE_KEYS
+from tests.bridges import from_trinity, from_verl, launch, written
+
+OF_VERL = st.sampled_from([*VERL_KEYS, "algorithm.adv_estimator", "data.train_batch_size", "data.train_files",
+                           "data.val_files", "trainer.logger", "trainer.save_freq", "trainer.total_training_steps",
+                           "actor_rollout_ref.actor.ppo_mini_batch_size", "algorithm.use_kl_in_reward", "x.y",
+                           "actor_rollout_ref.rollout.val_kwargs.n", "trainer.nnodes", "trainer.n_gpus_per_node"])
+OF_THE_GUIDE = st.sampled_from(sorted(GUIDE_KEYS)).map(lambda key: key.replace("*", "x"))
+SINGLE = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=8), st.sampled_from(
+    ["1e-6", "[a,b]", "['a', 1]", "{a: 1}", "$X", "${X:-3}", "${a.b}", "$((2*3))", "-1", "True", "[]", "gae", "grpo",
+     "~/x/train.parquet", "${model.model_path}", "${oc.env:HOME}", "sqlite:///x", "nccl", "cosine", "math_workflow"]))
+NESTED = st.recursive(SINGLE, lambda below: st.one_of(st.lists(below, max_size=3), st.dictionaries(
+    st.one_of(OF_VERL, OF_THE_GUIDE, st.text(max_size=5)), below, max_size=3)), max_leaves=15)
+SHELL = st.one_of(st.text(alphabet="ab= \\\n\"'$(){}[]#;|&<>`~+-*./:1,\t", max_size=20), st.sampled_from(
+    ["if ", "for ", "done\n", "fi\n", "<<E", "E\n", "X=1\n", "$((", "${X:-", "A=(", "python ", "bash -c '"]))
+MANY = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@MANY
+@given(st.lists(st.tuples(OF_VERL, SINGLE), max_size=12), st.lists(SHELL, max_size=8))
+def test_any_script(pairs, noise):
+    overrides = (f"{key}={value}" for key, value in pairs)
+    check("".join(noise) + "\n" + launch("trainer.nnodes=1", *overrides) + "".join(noise), from_verl)
+
+
+@MANY
+@given(NESTED)
+def test_any_yaml_of_verl(value):
+    check(yaml.safe_dump(value, allow_unicode=True), lambda text: from_verl(text, "c.yaml"))
+
+
+@MANY
+@given(NESTED)
+def test_any_yaml_of_trinity(value):
+    check(yaml.safe_dump(value, allow_unicode=True), from_trinity)
+
+
+@MANY
+@given(st.dictionaries(OF_THE_GUIDE, NESTED, max_size=6))
+def test_any_values_of_the_guides_keys(pairs):
+    check(yaml.safe_dump(pairs, allow_unicode=True), from_trinity)
+
+
+@MANY
+@given(st.text(alphabet="ab: -[]{}\n\"'&*!|>#%@`,?1.\t", max_size=60))
+def test_any_text(text):
+    check(text, from_trinity)
+    check(text, from_verl)
+
+
+def check(text: str, translate) -> None:
+    """Translates or refuses; what is written is YAML that says again what was meant, key by key."""
+    try:
+        made = translate(text)
+    except OuroError:
+        return
+    recipe = write(made, "x")
+    recipe.encode()
+    assert recipe.startswith("# @package _global_\n")
+    assert made.keys == len({(g.path, g.line) for g in made.kept}) + len(made.renamed) + len(made.left_out)
+    broken = [e for e in made.entries.values() if isinstance(e.value, str) and "${" in e.value]
+    if not broken:  # OmegaConf refuses an interpolation that is none, and the composition says so
+        assert set(written(made)) <= {".".join(map(str, path)) for path in made.entries} | {""}

@@ -1,0 +1,127 @@
+"""`ouro import`: what it prints, where it writes, what it refuses, and that its recipe composes to the same values."""
+
+import io
+
+import pytest
+import yaml
+
+from pipeline import cli
+from pipeline.compose import compose
+from pipeline.guide_keys import COMING
+from tests.bridges import SOURCES, flat
+
+# of keys that have long been here, so that the recipe composes
+SMALL = """\
+project: p
+name: small
+ray_namespace: r
+algorithm: {algorithm_type: grpo, repeat_times: 4, optimizer: {lr: 2e-6}}
+model: {model_path: m, max_prompt_tokens: 64, max_response_tokens: 64}
+buffer: {batch_size: 8, total_steps: 5}
+trainer: {trainer_strategy: fsdp, save_interval: 7}
+monitor: {monitor_type: none, monitor_args: {api_key: hunter2}}
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(SMALL)
+    return tmp_path
+
+
+def ouro(capsys, *words: str):
+    code = cli.main(["import", *words])
+    return code, capsys.readouterr()
+
+
+def test_the_recipe_is_written_told_checked_and_composes_to_the_same_values(here, capsys):
+    code, told = ouro(capsys, "trinity", "small.yaml")
+    assert code == 0
+    assert "small.yaml: 15 keys: 12 as they are, 1 renamed, 2 left out" in told.out
+    assert "wrote conf/recipe/small.yaml\nit composes. next: ouro config check recipe=small\n" in told.out
+    config = compose(["recipe=small"])
+    assert config["algorithm"]["optimizer"]["lr"] == 2e-6
+    assert config["trainer"]["zero_stage"] == 3
+    assert (config["buffer"]["batch_size"], config["buffer"]["total_steps"]) == (8, 5)
+    written = flat(yaml.safe_load((here / "conf/recipe/small.yaml").read_text()))
+    composed = flat(config)
+    assert {k: composed[k] for k in written if k != "algorithm.optimizer.lr"} == {
+        k: v for k, v in written.items() if k != "algorithm.optimizer.lr"}  # YAML 1.1 reads 2e-6 as a text
+
+
+def test_what_is_left_out_is_told_with_line_and_reason_and_without_secrets(here, capsys):
+    _, told = ouro(capsys, "trinity", "small.yaml")
+    assert "  line 3    ray_namespace=r\n            there is no Ray" in told.out
+    assert "line 8    monitor.monitor_args.api_key='***'" in told.out
+    assert "hunter2" not in told.out + (here / "conf/recipe/small.yaml").read_text()
+
+
+def test_to_the_standard_output(here, capsys):
+    _, told = ouro(capsys, "trinity", "small.yaml", "--stdout")
+    assert yaml.safe_load(told.out)["project"] == "p"
+    assert "15 keys" in told.err
+    assert not (here / "conf").exists()
+
+
+def test_from_the_standard_input(here, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SMALL.encode())))
+    code, told = ouro(capsys, "trinity", "-", "--name", "other")
+    assert code == 0
+    assert (here / "conf/recipe/other.yaml").exists()
+    assert "the standard input: 15 keys" in told.out
+
+
+def test_a_recipe_that_says_something_else_is_not_replaced_unless_told(here, capsys):
+    ouro(capsys, "trinity", "small.yaml", "--output", "there/r.yaml")
+    assert ouro(capsys, "trinity", "small.yaml", "--output", "there/r.yaml")[0] == 0  # the same again
+    (here / "small.yaml").write_text(SMALL.replace("save_interval: 7", "save_interval: 8"))
+    code, told = ouro(capsys, "trinity", "small.yaml", "--output", "there/r.yaml")
+    assert (code, "--force" in told.err) == (2, True)
+    assert ouro(capsys, "trinity", "small.yaml", "--output", "there/r.yaml", "--force")[0] == 0
+
+
+def test_the_name_of_a_recipe_of_ours_is_refused(here, capsys):
+    code, told = ouro(capsys, "trinity", "small.yaml", "--name", "countdown")
+    assert (code, "recipe of ours" in told.err) == (2, True)
+
+
+def test_a_recipe_that_does_not_compose_is_written_with_its_problems(here, capsys):
+    (here / "small.yaml").write_text(SMALL.replace("grpo,", "brand_new,"))
+    code, told = ouro(capsys, "trinity", "small.yaml")
+    assert code == 0
+    assert "it does not compose yet: 1 problem" in told.out
+    assert "algorithm.algorithm_type=brand_new: needed one of" in told.out.replace("\n    ", " ")
+    assert (here / "conf/recipe/small.yaml").exists()
+
+
+@pytest.mark.parametrize("script", ["ppo_reward_model.sh", "grpo_seq_balance.sh"])
+def test_the_worked_pairs_are_written(here, capsys, script, monkeypatch):
+    monkeypatch.setenv("HOME", str(here))
+    code, told = ouro(capsys, "verl", str(SOURCES / script), "--name", "pair")
+    assert code == 0
+    if not COMING:
+        assert "it composes" in told.out
+    recipe = (here / "conf/recipe/pair.yaml").read_text()
+    assert "synchronizer.sync_offset=0: veRL makes rollouts" in recipe
+    assert "  sync_interval: 4  # data.train_batch_size=1024 / actor_rollout_ref.actor.ppo_mini" in recipe
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (b"\xff\xfe\x00", "no text in UTF-8"), (b"a: [", "no YAML"), (b"", "holds no settings")])
+def test_a_source_that_cannot_be_read_is_one_message(here, capsys, content, said):
+    (here / "x.yaml").write_bytes(content)
+    for kind in ("trinity", "verl"):
+        code, told = ouro(capsys, kind, "x.yaml")
+        assert (code, said in told.err) == (2, True)
+
+
+def test_a_source_that_is_not_there(here, capsys):
+    code, told = ouro(capsys, "verl", "nowhere.sh")
+    assert (code, told.err) == (2, "ouro: No such file or directory: nowhere.sh\n")
+
+
+def test_the_table_of_keys(here, capsys):
+    _, told = ouro(capsys, "keys")
+    assert "| `model.tinker.rank` | not meant here" in told.out
+    assert "| `data.train_batch_size` | `synchronizer.sync_interval`" in told.out

@@ -1,0 +1,259 @@
+"""Configurations of Trinity-RFT as recipes: what stays, what is called otherwise, what is left out and why."""
+
+import pytest
+
+from pipeline.bridges.recipe import value_text, write
+from pipeline.bridges.source import read_yaml, scalar
+from pipeline.errors import ConfigError
+from tests.bridges import SOURCES, from_trinity, written
+
+
+def values(text: str) -> dict:
+    return written(from_trinity(text))
+
+
+def left_out(text: str) -> dict[str, str]:
+    return {given.key: why for given, why in from_trinity(text).left_out}
+
+
+# -------------------------------------------------------------------------------------------------------------- fates
+
+
+def test_every_key_of_the_guide_is_accounted_for():
+    made = from_trinity((SOURCES / "every_key.yaml").read_text(), "every_key.yaml")
+    assert made.keys == len(read_yaml((SOURCES / "every_key.yaml").read_text(), "every_key.yaml")) == 173
+    assert sorted(given.key for given, _ in made.renamed) == [
+        "buffer.trainer_input.experience_buffer.format.chat_template", "stages.0.buffer.train_batch_size",
+        "trainer.total_steps", "trainer.trainer_strategy"]
+    assert [given.key for given, why in made.left_out if "no key of the guide" in why] == []
+
+
+def test_keys_that_work_stay_and_interpolations_survive_untouched():
+    found = values("""
+project: p
+checkpoint_root_dir: ${oc.env:ROOT,./checkpoints}
+algorithm: {algorithm_type: ppo, optimizer: {lr: 1e-6}, policy_loss_fn_args: {clip_range_low: 0.1, mine: [1, 2]}}
+model: {model_path: "${oc.env:MODEL}", critic_model_path: "${model.model_path}"}
+buffer: {batch_size: 4}
+""")
+    assert found == {"project": "p", "checkpoint_root_dir": "${oc.env:ROOT,./checkpoints}", "buffer.batch_size": 4,
+                     "algorithm.algorithm_type": "ppo", "algorithm.optimizer.lr": 1e-6,
+                     "algorithm.policy_loss_fn_args.clip_range_low": 0.1, "algorithm.policy_loss_fn_args.mine": [1, 2],
+                     "model.model_path": "${oc.env:MODEL}", "model.critic_model_path": "${model.model_path}"}
+
+
+@pytest.mark.parametrize(("theirs", "key", "value"), [
+    ("trainer: {trainer_strategy: fsdp2}", "trainer.zero_stage", 3),
+    ("trainer: {param_offload: true}", "trainer.offload_param", True),
+    ("trainer: {total_steps: 70}", "buffer.total_steps", 70),
+    ("trainer: {ppo_max_token_len_per_gpu: 9000}", "trainer.max_token_len_per_gpu", 9000),
+    ("algorithm: {optimizer: {warmup_style: cosine}}", "algorithm.optimizer.lr_scheduler_type", "cosine"),
+    ("algorithm: {optimizer: {lr_warmup_steps: -1}}", "algorithm.optimizer.lr_warmup_steps", 0),
+    ("synchronizer: {sync_method: offline}", "synchronizer.sync_method", "checkpoint"),
+    ("explorer: {rollout_model: {dtype: bfloat16}}", "model.dtype", "bfloat16"),
+    ("explorer: {rollout_model: {enable_prefix_caching: false}}",
+     "explorer.rollout_model.extra_engine_args.enable_prefix_caching", False),
+    ("buffer: {explorer_input: {tasksets: [{path: a}, {path: b, task_selector: {selector_type: random}}]}}",
+     "buffer.explorer_input.tasksets.1.data_selector.selector_type", "random"),
+    ("stages: [{stage_name: a, trainer: {trainer_strategy: fsdp}}]", "stages.0.trainer.zero_stage", 3),
+    ("trainer: {trainer_config: {critic: {optim: {lr: 1e-5}}}}", "trainer.critic.optimizer.lr", 1e-5),
+    ("trainer: {trainer_config: {actor_rollout_ref: {model: {enable_gradient_checkpointing: true}}}}",
+     "trainer.enable_gradient_checkpointing", True)])
+def test_a_renamed_key_stands_under_its_name_with_its_value(theirs, key, value):
+    assert values(theirs)[key] == value
+
+
+def test_a_renamed_key_says_from_what():
+    assert "  zero_stage: 3  # trainer.trainer_strategy = fsdp\n" in write(
+        from_trinity("trainer: {trainer_strategy: fsdp}"), "x")
+
+
+@pytest.mark.parametrize(("theirs", "key", "why"), [
+    ("ray_namespace: x", "ray_namespace", "there is no Ray"),
+    ("synchronizer: {sync_method: nccl}", "synchronizer.sync_method", "weights go through files"),
+    ("synchronizer: {sync_style: fully_async}", "synchronizer.sync_style", "function of the step numbers"),
+    ("trainer: {trainer_strategy: megatron}", "trainer.trainer_strategy", "ZeRO"),
+    ("trainer: {max_token_len_per_gpu: 0}", "trainer.max_token_len_per_gpu", "needed at least 1"),
+    ("trainer: {save_interval: 0}", "trainer.save_interval", "needed at least 1"),
+    ("model: {top_p: 0.9}", "model.top_p", "ratios would be biased"),
+    ("model: {max_model_len: .inf}", "model.max_model_len", "needed a finite number"),
+    ("trainer: {grad_clip: null}", "trainer.grad_clip", "null says nothing here"),
+    ("model: {tinker: {enable: false, rank: 4}}", "model.tinker.rank", "off there too: models are trained here"),
+    ("explorer: {over_rollout: {ratio: 0, wait_after_min: 3}}", "explorer.over_rollout.wait_after_min",
+     "off there too: a step waits"),
+    ("explorer: {over_rollout: {ratio: 0.1, wait_after_min: 3}}", "explorer.over_rollout.wait_after_min",
+     "a step waits"),
+    ("monitor: {monitor_args: {api_key: abc}}", "monitor.monitor_args.api_key", "a secret does not go into a file"),
+    ("monitor: {monitor_args: {uri: 'http://u:p@h'}}", "monitor.monitor_args.uri", "carries a password"),
+    ("trainer: {gradclip: 1}", "trainer.gradclip", "Did you mean 'trainer.grad_clip'?"),
+    ("trainer: {trainer_config: {actor_rollout_ref: {actor: {ppo_micro_batch_size_per_gpu: 4}}}}",
+     "trainer.trainer_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", "token budgets"),
+    ("trainer: {trainer_config: {new: 4}}", "trainer.trainer_config.new", "settings of veRL's trainer")])
+def test_what_has_no_counterpart_is_left_out_with_its_reason(theirs, key, why):
+    assert why in left_out(theirs)[key]
+
+
+def test_a_secret_from_the_environment_stays():
+    found = values("monitor: {monitor_args: {api_key: '${oc.env:KEY}'}}")
+    assert found["monitor.monitor_args.api_key"] == "${oc.env:KEY}"
+
+
+def test_a_key_under_our_own_name_wins_unless_it_is_null():
+    both = "{buffer: {total_steps: 5}, trainer: {total_steps: 7}}"
+    assert values(both)["buffer.total_steps"] == 5
+    assert "given already as 5" in left_out(both)["trainer.total_steps"]
+    assert values("{buffer: {total_steps: null}, trainer: {total_steps: 7}}")["buffer.total_steps"] == 7
+
+
+def test_an_algorithm_that_is_not_known_is_written_as_given():
+    assert values("algorithm: {algorithm_type: brand_new}")["algorithm.algorithm_type"] == "brand_new"
+
+
+def test_none_is_null():
+    assert values("model: {custom_chat_template: None}")["model.custom_chat_template"] is None
+
+
+# --------------------------------------------------------------------------------------------------- several at once
+
+
+def test_a_reference_to_a_renamed_key_is_mended():
+    found = values("{trainer: {total_steps: 70}, explorer: {eval_interval: '${trainer.total_steps}'}}")
+    assert found["explorer.eval_interval"] == "${buffer.total_steps}"
+
+
+def test_a_reference_to_a_key_that_is_left_out_becomes_its_value():
+    found = values("{explorer: {max_timeout: 90}, synchronizer: {sync_timeout: '${explorer.max_timeout}'}, "
+                   "name: 'a${explorer.max_timeout}b'}")
+    assert (found["synchronizer.sync_timeout"], found["name"]) == (90, "a90b")
+
+
+def test_references_in_a_circle_end():
+    assert "name" in values("{ray_namespace: '${name}', name: '${ray_namespace}'}")
+
+
+@pytest.mark.parametrize("stored", ["storage_type: queue, path: 'sqlite:///b.db'", "path: 'postgresql://h/b'",
+                                    "storage_type: sql, path: b.db", "storage_type: queue, path: b.jsonl"])
+def test_an_experience_database_is_left_out_and_a_file_stays(stored):
+    theirs = "buffer: {batch_size: 1, trainer_input: {experience_buffer: {name: b, %s}}}"
+    assert "buffer.trainer_input.experience_buffer.path" not in values(theirs % stored)
+    kept = values(theirs % "storage_type: file, path: d.jsonl")
+    assert kept["buffer.trainer_input.experience_buffer.path"] == "d.jsonl"
+
+
+def test_rollouts_to_train_on_follow_the_section_model():
+    theirs = "{model: {%s}, buffer: {batch_size: 1, explorer_input: {taskset: {rollout_args: {temperature: 0.7}}}}}"
+    assert values(theirs % "")["model.temperature"] == 0.7
+    assert values(theirs % "temperature: 0.7")["buffer.explorer_input.taskset.rollout_args.temperature"] == 0.7
+    reasons = left_out(theirs % "temperature: 0.9")
+    assert "which is 0.9" in reasons["buffer.explorer_input.taskset.rollout_args.temperature"]
+
+
+def test_an_evaluation_set_is_sampled_as_it_says():
+    a_set = "{path: a, repeat_times: 4, rollout_args: {top_p: 0.7}}"
+    found = values(f"buffer: {{explorer_input: {{eval_tasksets: [{a_set}]}}}}")
+    root = "buffer.explorer_input.eval_tasksets.0"
+    assert (found[f"{root}.repeat_times"], found[f"{root}.rollout_args.top_p"]) == (4, 0.7)
+
+
+def test_the_stage_of_the_guide():
+    """In sft the original counts rows by train_batch_size; ours by batch_size."""
+    found = values("""
+stages:
+  - stage_name: sft_warmup
+    mode: train
+    algorithm: {algorithm_type: sft}
+    buffer: {train_batch_size: 64, total_steps: 100, trainer_input: {experience_buffer: {name: b, path: "${oc.env:D}"}}}
+  - stage_name: rft
+""")
+    assert {k: v for k, v in found.items() if k.startswith("stages.")} == {
+        "stages.0.stage_name": "sft_warmup", "stages.0.mode": "train", "stages.0.algorithm.algorithm_type": "sft",
+        "stages.0.buffer.batch_size": 64, "stages.0.buffer.total_steps": 100,
+        "stages.0.buffer.trainer_input.experience_buffer.name": "b",
+        "stages.0.buffer.trainer_input.experience_buffer.path": "${oc.env:D}", "stages.1.stage_name": "rft"}
+
+
+def test_a_section_of_a_stage_that_is_also_global_is_remarked():
+    made = from_trinity("{trainer: {grad_clip: 1.0}, stages: [{stage_name: a, trainer: {save_interval: 3}}]}")
+    assert "A stage's trainer is merged" in made.chosen[0]
+
+
+@pytest.mark.parametrize(("theirs", "ranks"), [
+    ("cluster: {node_num: 1, gpu_per_node: 8}", 7), ("cluster: {gpu_per_node: 4}", 3),
+    ("{cluster: {gpu_per_node: 8}, explorer: {rollout_model: {tensor_parallel_size: 2}}}", 6),
+    ("{mode: train, cluster: {gpu_per_node: 8}}", 8), ("{mode: colocate, cluster: {gpu_per_node: 1}}", None),
+    ("cluster: {gpu_per_node: 2}", None), ("{cluster: {gpu_per_node: 8}, trainer: {ranks: 2}}", 2)])
+def test_the_trainer_gets_the_gpus_that_the_engine_leaves(theirs, ranks):
+    assert values(theirs).get("trainer.ranks") == ranks
+
+
+@pytest.mark.parametrize(("lengths", "prompt", "response"), [
+    ("max_model_len: 1000", 500, 500), ("{max_model_len: 1000, max_response_tokens: 700}", 300, 700),
+    ("{max_model_len: 1000, max_prompt_tokens: 100}", 100, 900), ("max_prompt_tokens: 5", 5, None)])
+def test_lengths_that_are_missing_are_filled_in_as_in_the_original(lengths, prompt, response):
+    found = values(f"model: {{{lengths.strip('{}')}}}")
+    assert (found.get("model.max_prompt_tokens"), found.get("model.max_response_tokens")) == (prompt, response)
+
+
+def test_the_budget_holds_the_longest_sequence():
+    found = values("model: {max_prompt_tokens: 4096, max_response_tokens: 16384}")
+    assert found["trainer.max_token_len_per_gpu"] == 2 * 20480
+
+
+def test_defaults_that_differ_are_written():
+    held_out = "{path: b, format: {prompt_key: q}}"
+    found = values(f"buffer: {{explorer_input: {{taskset: {{path: a}}, eval_tasksets: [{held_out}]}}}}")
+    root = "buffer.explorer_input"
+    assert (found[f"{root}.taskset.format.prompt_key"], found[f"{root}.taskset.format.response_key"]) == (
+        "prompt", "response")
+    assert found[f"{root}.eval_tasksets.0.format.prompt_key"] == "q"
+    assert (found["buffer.batch_size"], found["explorer.eval_interval"]) == (1, 100)
+    assert found["explorer.eval_on_startup"] is True
+
+
+def test_a_math_workflow_is_a_simple_one_with_the_accuracy_as_its_reward():
+    made = from_trinity("buffer: {explorer_input: {default_workflow_type: math_workflow}}")
+    found = written(made)
+    assert found["buffer.explorer_input.default_workflow_type"] == "simple_workflow"
+    assert found["buffer.explorer_input.default_reward_fn_type"] == "accuracy_reward"
+    assert "simple_workflow stands for math_workflow" in made.chosen[0]
+
+
+def test_a_name_that_cannot_be_a_directory_is_mended():
+    assert values("name: a/b c")["name"] == "a-b-c"
+    assert values("name: ${oc.env:N}")["name"] == "${oc.env:N}"
+
+
+# --------------------------------------------------------------------------------------------------------------- YAML
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("a: [1", "c.yaml, line 1, column 6 is no YAML"), ("a:\n  b: `x`", "line 2, column 6"),
+    ("a: 1\nb: {c: 1, c: 2}", "line 2: the key 'c' is there twice, first in line 2"), ("a: &x [*x]", "recursive"),
+    ("a: !!python/object:os.system x", "is no YAML"), ("", "holds no settings"), ("3", "holds no settings"),
+    ("{}", "holds no settings"), ("? [a]\n: 1", "is no text"), ("a: 1\n---\nb: 2", "is no YAML"),
+    ("a: *nowhere", "line 1"), ("\x00", "is no YAML")])
+def test_yaml_that_is_none_is_refused_with_its_place(text, said):
+    with pytest.raises(ConfigError) as caught:
+        from_trinity(text)
+    assert said in str(caught.value)
+
+
+def test_lines_anchors_and_merges():
+    given = read_yaml("a: &x {p: 1, q: 2}\nb:\n  <<: *x\n  q: 3\nc: *x\n", "c.yaml")
+    assert [(g.key, g.value, g.line) for g in given] == [
+        ("a.p", 1, 1), ("a.q", 2, 1), ("b.p", 1, 1), ("b.q", 3, 4), ("c.p", 1, 1), ("c.q", 2, 1)]
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("1e-6", 1e-6), ("1.0", 1.0), ("2024-01-01", "2024-01-01"), ("yes", True), ("null", None), ("x: y: z", "x: y: z"),
+    ("[a, 1]", ["a", 1]), ("0x10", 16)])
+def test_a_word_is_read_as_omegaconf_reads_it(text, value):
+    assert scalar(text) == value
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (1e-6, "1e-6"), (1e-5, "1e-5"), (0.1, "0.1"), (1.0, "1.0"), (True, "true"), (None, "null"), ("1e-6", "'1e-6'"),
+    ("a\nb", '"a\\nb"'), (["a, b", "c"], "['a, b', c]"), ("${oc.env:X}/y", "${oc.env:X}/y"), ({"a": [1]}, "{a: [1]}")])
+def test_a_value_is_written_on_one_line_as_it_is_read(value, text):
+    assert value_text(value) == text
+    assert scalar(text) == value

@@ -1,0 +1,127 @@
+"""Hydra's multirun words as points: which there are, what they are called, what is refused."""
+
+import pytest
+
+from pipeline import axes
+from pipeline.errors import ConfigError
+
+
+def points(*words: str) -> list[list[str]]:
+    return [overrides for overrides, _ in axes.points(axes.read(list(words)))]
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        axes.read(list(words))
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------------ points
+
+
+def test_every_combination_the_last_axis_turning_fastest():
+    assert points("name=x", "a.lr=1e-6,3e-6", "seed=1,2") == [
+        ["name=x", "a.lr=1e-06", "seed=1"], ["name=x", "a.lr=1e-06", "seed=2"],
+        ["name=x", "a.lr=3e-06", "seed=1"], ["name=x", "a.lr=3e-06", "seed=2"]]
+
+
+@pytest.mark.parametrize(("word", "values"), [
+    ("a=choice(x,y)", ["x", "y"]),
+    ("a=range(1,5)", ["1", "2", "3", "4"]),
+    ("a=range(0,1,step=0.25)", ["0.0", "0.25", "0.5", "0.75"]),
+    ("a=range(5,1,step=-2)", ["5", "3"]),
+    ("a=sort(3,1,2)", ["1", "2", "3"]),
+    ("a=[1,2],[3]", ["[1,2]", "[3]"]),
+    ("a='x,y',z", ["'x,y'", "z"]),
+    ("recipe=glob(count*)", ["countdown"]),
+])
+def test_the_ways_in_which_hydra_writes_several_values(word, values):
+    key = word.split("=")[0]
+    assert points(word) == [[f"{key}={value}"] for value in values]
+    assert axes.count(axes.read([word])) == len(values)
+
+
+def test_a_setting_of_one_stage_and_an_added_argument_can_be_swept():
+    assert points("stages.rft.algorithm.optimizer.lr=1,2") == [
+        ["stages.rft.algorithm.optimizer.lr=1"], ["stages.rft.algorithm.optimizer.lr=2"]]
+    assert points("+algorithm.policy_loss_fn_args.x=1,2")[1] == ["+algorithm.policy_loss_fn_args.x=2"]
+
+
+def test_what_hydra_cannot_read_stays_for_the_composition_to_explain():
+    assert points("a=(", "seed=1,2") == [["a=(", "seed=1"], ["a=(", "seed=2"]]
+
+
+@pytest.mark.timeout(5)
+def test_a_billion_points_are_counted_without_listing_them():
+    assert axes.count(axes.read(["a=range(0,1000000000)", "seed=1,2"])) == 2_000_000_000
+    assert axes.count(axes.read(["a=range(0,1000000000,step=0.5)"])) == 2_000_000_000
+
+
+# ----------------------------------------------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["lr=interval(0,1)"], "an interval has no points to list"),
+    (["lr=shuffle(1,2)"], "leave shuffle out"),
+    (["lr=shuffle(range(1,3))"], "leave shuffle out"),
+    (["name=a,b"], "a sweep has one name"),
+    (["checkpoint_root_dir=a,b"], "a sweep has one checkpoint_root_dir"),
+    (["seed=1,1"], "has a value twice"),
+    (["seed=1,'1'"], "has a value twice"),
+    (["seed=1,2", "seed=3"], "'seed=1,2' and 'seed=3' set the same key"),
+    (["seed=range(5,1)"], "stands for no value at all"),
+    (["seed=range(1,5,step=0)"], "a step of 0 never arrives"),
+    (["recipe=glob(x*)"], "glob chooses among the files of a group of conf/, which are algorithm: "),
+])
+def test_what_is_no_axis_is_refused_with_a_sentence(words, said):
+    assert said in refused(*words)
+
+
+def test_all_bad_axes_are_told_at_once():
+    message = refused("a=interval(0,1)", "name=a,b", "seed=1,2")
+    assert "interval" in message
+    assert "a sweep has one name" in message
+    assert "seed" not in message
+
+
+@pytest.mark.parametrize("word", ["seed=1,2", "recipe=glob(*)", "stages.rft.seed=1,2", "seed=range(1,3)"])
+def test_several_values_where_one_is_needed_are_answered_with_the_option(word):
+    with pytest.raises(ConfigError, match=r"stands for several values; needed one.*`ouro run -m`"):
+        axes.refuse(["name=x", word])
+
+
+# ------------------------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(("differs", "name"), [
+    ({}, "base"),
+    ({"algorithm.optimizer.lr": "1e-6", "seed": "2"}, "base-lr=1e-6,seed=2"),
+    ({"stages.rft.algorithm.optimizer.lr": "1e-6"}, "base-rft.lr=1e-6"),
+    ({"stages.sft.seed": "1", "seed": "2"}, "base-sft.seed=1,seed=2"),
+    ({"a.x.lr": "1", "b.x.lr": "2"}, "base-a.x.lr=1,b.x.lr=2"),  # `lr` and `x.lr` would say the same of both
+    ({"recipe": "countdown"}, "base-recipe=countdown"),
+])
+def test_a_point_is_called_after_the_shortest_ends_that_tell_its_keys_apart(differs, name):
+    assert axes.name_of("base", differs) == name
+
+
+def test_names_are_stable_however_the_number_is_typed():
+    names = {axes.name_of("b", differs) for _, differs in axes.points(axes.read(["lr=1e-06,3e-6"]))}
+    assert names == {"b-lr=1e-6", "b-lr=3e-6"} == {
+        axes.name_of("b", differs) for _, differs in axes.points(axes.read(["lr=0.000001,3.0e-6"]))}
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    ({"path": "a/b"}, {"path": "a b"}), ({"x": "[1,2]"}, {"x": "(1,2)"}), ({"x": "y" * 80}, {"x": "y" * 81})])
+def test_names_are_safe_in_a_path_short_and_differ_where_the_values_do(one, other):
+    names = [axes.name_of("base", differs) for differs in (one, other)]
+    assert names[0] != names[1]
+    for name in names:
+        assert len(name) <= 60
+        assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_.,=+-")
+        assert name.startswith("base-")
+
+
+def test_a_search_gives_every_point_its_own_words():
+    assert axes.given(["name=x", "seed=2", "algorithm.optimizer.lr=1e-05", "checkpoint_root_dir=/tmp"]) == {
+        "seed": "2", "algorithm.optimizer.lr": "1e-5"}

@@ -1,0 +1,105 @@
+"""`ouro config diff`: settings and stages in which two configurations differ."""
+
+import pytest
+
+from pipeline import cli
+from pipeline.difference import differing, flatten, says_how, side, told
+from pipeline.errors import ConfigError, DataError
+from pipeline.launch import make_checked_plan
+
+
+def lines(root, a: str, b: str) -> list[str]:
+    return squeezed(*told(side(root, a), side(root, b)))
+
+
+def squeezed(*blocks: str) -> list[str]:
+    return [" ".join(line.split()) for block in blocks for line in block.splitlines()]
+
+
+def test_stages_are_compared_by_name_and_other_lists_by_number():
+    nested = {"a": {"b": 1, "c": {}}, "stages": [{"stage_name": "rft", "seed": 2}], "l": [1, 2], "e": [{"x": 3}]}
+    assert flatten(nested) == {"a.b": 1, "a.c": {}, "stages.rft.stage_name": "rft", "stages.rft.seed": 2, "l": [1, 2],
+                               "e.0.x": 3}
+    assert differing([{"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4}]) == ["b", "c"]
+
+
+def test_overrides_against_the_default(tmp_path):
+    found = lines(tmp_path, "", "algorithm.optimizer.lr=0.25 stages.sft.seed=3 log.level=DEBUG")
+    assert found[0] == "key (no overrides) algorithm.optimizer.lr=0.25 stages.sft.seed=3 log.level=DEBUG"
+    assert "algorithm.optimizer.lr 0.0005 0.25" in found
+    assert "stages.sft.seed 1 (of all stages) 3" in found
+    assert "log.level INFO DEBUG" in found
+    stages = dict(line.split(": ", 1) for line in found if line.startswith("stages that"))
+    assert [part.split(" ")[0] for part in stages["stages that differ"].split(", ")] == [
+        "sft", "evaluate_sft", "rft", "evaluate_rft", "report"]
+    assert stages["stages that both share"] == "tasks, curate, model"
+
+
+def test_the_same_twice_says_so(tmp_path):
+    found = lines(tmp_path, "seed=2", "seed=2")
+    assert found[0] == "no setting differs"
+    assert found[-1].startswith("stages that both share: tasks, curate, model, sft")
+
+
+def test_a_stage_that_only_one_has(tmp_path):
+    found = lines(tmp_path, "", "'stages=[{stage_name: rft}]'")
+    assert "only in the first: sft, evaluate_sft" in found
+
+
+def test_runs_by_name_against_each_other_and_against_overrides(tmp_path, capsys):
+    for name, seed in (("one", 1), ("two", 2)):
+        make_checked_plan([f"checkpoint_root_dir={tmp_path}", f"name={name}", f"seed={seed}"]).freeze()
+    assert cli.main(["config", "diff", "one", "ouroboros/two", "--root", str(tmp_path)]) == 0
+    out = squeezed(capsys.readouterr().out)
+    assert out[0] == "key ouroboros/one ouroboros/two"
+    assert {"name one two", "seed 1 2"} <= set(out)
+    assert any(line.startswith("stages that differ: tasks (") for line in out)
+    found = lines(tmp_path, "one", f"checkpoint_root_dir={tmp_path} name=one")
+    assert found[0] == "no setting differs"
+
+
+def test_secrets_are_compared_and_never_shown(tmp_path):
+    from dataclasses import replace
+
+    plain = side(tmp_path, "")
+    sides = [replace(plain, config={**plain.config, "service": {"api_key": key, "port": port}})
+             for key, port in (("hunter1", 1), ("hunter2", 2))]
+    found = squeezed(*told(*sides))
+    assert "service.api_key *** ***" in found
+    assert "hunter" not in "\n".join(found)
+
+
+@pytest.mark.parametrize(("text", "kind", "said"), [
+    ("onne", DataError, "no run 'onne'. Did you mean"),
+    ("one seed=3", DataError, "needed the name of one run, or overrides alone"),
+    ("seed='3", ConfigError, "cannot be split into key=value words"),
+    ("sed=3", ConfigError, "unknown key 'sed'"),
+])
+def test_what_is_neither_a_run_nor_overrides(tmp_path, text, kind, said):
+    make_checked_plan([f"checkpoint_root_dir={tmp_path}", "name=one"]).freeze()
+    with pytest.raises(kind, match=said):
+        side(tmp_path, text)
+
+
+def test_a_frozen_configuration_that_is_gone_is_named(tmp_path):
+    plan = make_checked_plan([f"checkpoint_root_dir={tmp_path}", "name=one"])
+    plan.freeze()
+    (plan.view / "config.yaml").unlink()
+    with pytest.raises(DataError, match=r"config.yaml cannot be read.*ouro stages --write"):
+        side(tmp_path, "one")
+
+
+def test_a_sweep_has_no_configuration_of_its_own(tmp_path):
+    from pipeline.sweep import make_sweep
+
+    make_sweep([f"checkpoint_root_dir={tmp_path}", "name=s", "seed=1,2"]).freeze()
+    with pytest.raises(DataError, match=r"is a sweep; name two of its points: ouroboros/s-seed=1, ouroboros/s-seed=2"):
+        side(tmp_path, "s")
+
+
+def test_what_says_how():
+    assert says_how("log.level")
+    assert says_how("stages.rft.trainer.ranks")
+    assert says_how("monitor.monitor_args.uri")
+    assert not says_how("seed")
+    assert not says_how("stages.rft.algorithm.optimizer.lr")

@@ -1,0 +1,93 @@
+"""What a configuration names outside itself: there or not, and called with arguments that exist."""
+
+import dataclasses
+
+import pytest
+
+from pipeline import algorithms, inputs
+from pipeline.overlays import effective
+from stages.learner.objective import KLTerm
+from tests.configs import changed
+
+TASKS, EXPLORER = "data_processor.task_pipeline", "buffer.explorer_input"
+
+
+def rft(values: dict) -> dict:
+    config = changed(values)
+    return effective(config, config["stages"][1])
+
+
+def absent(values: dict) -> list[str]:
+    settings = rft(values)
+    return inputs.missing(settings, settings["model"])
+
+
+def test_of_the_default_recipe_nothing_is_missing_or_wrong():
+    assert absent({}) == inputs.wrong_code(rft({})) == inputs.wrong_arguments(rft({})) == []
+
+
+def test_everything_that_is_not_here_is_told_at_once(tmp_path):
+    (tmp_path / "here.jsonl").write_text("{}\n")
+    lines = absent({f"{TASKS}.inputs": [str(tmp_path / "here.jsonl"), "/no/such.jsonl"],
+                    f"{TASKS}.config_path": "no.yaml",
+                    "model.init.enable": False, "model.model_path": "Qwen/Qwen2.5-0.5B",
+                    f"{EXPLORER}.default_reward_fn_type": "no_such_module:reward"})
+    keys = [line.split(" ")[0] for line in lines]
+    assert keys == [f"{TASKS}.inputs.1:", f"{TASKS}.config_path:", "model.model_path=Qwen/Qwen2.5-0.5B:",
+                    "'no_such_module:reward':"]
+    assert "hf download Qwen/Qwen2.5-0.5B" in lines[2]
+
+
+def test_sources_are_the_files_with_the_columns_that_are_wanted():
+    (source,) = inputs.sources(rft({f"{TASKS}.inputs": ["a.jsonl"], f"{TASKS}.format.prompt_key": "problem"}))
+    assert (source.key, source.path, source.split) == (f"{TASKS}.inputs.0", "a.jsonl", "train")
+    assert dict(source.columns) == {"prompt_key": "problem", "response_key": "answer", "solution_key": "solution"}
+    assert source.optional == ("solution_key",)
+
+
+@pytest.mark.parametrize(("key", "given", "words"), [
+    ("algorithm.policy_loss_fn_args", {"clip_rang_low": 1}, "'ppo' has no argument 'clip_rang_low'. Did you mean "),
+    ("algorithm.advantage_fn_args", {"epsilom": 1}, "'grpo' has no argument 'epsilom'. Did you mean 'epsilon'?"),
+    (f"{EXPLORER}.taskset.reward_fn_args", {"answer": 1}, "'countdown_reward' has no argument 'answer'"),
+    (f"{EXPLORER}.eval_tasksets.0.reward_fn_args", {"x": 1}, "It has: format_score."),
+    (f"{TASKS}.generator_args", {"tasks": 1, "dirt": 0}, "'countdown' needs the argument 'demonstrations'."),
+    (f"{TASKS}.generator_args", {"tasks": 1, "dirt": 0, "demonstrations": 0, "hi": 3}, "no argument 'hi'"),
+])
+def test_an_argument_that_a_function_does_not_have(key, given, words):
+    (problem,) = inputs.wrong_arguments(rft({key: given}))
+    assert problem.startswith(f"{key}: ")
+    assert words in problem
+
+
+@pytest.mark.parametrize("kind", algorithms.names())
+def test_no_algorithm_of_ours_has_an_argument_too_many(kind):
+    plain = {f"algorithm.{part}": None for part in inputs.PARTS} | {
+        f"algorithm.{part}_args": {} for part in inputs.PARTS}
+    assert inputs.wrong_arguments(rft({**plain, "algorithm.algorithm_type": kind})) == []
+
+
+def test_the_arguments_of_a_kl_are_the_fields_of_its_term():
+    assert set(inputs.KL.optional) == {f.name for f in dataclasses.fields(KLTerm)} - {"estimator"}
+    (problem,) = inputs.wrong_arguments(rft({"algorithm.kl_loss_fn": "k2", "algorithm.kl_loss_fn_args": {"coef": 1}}))
+    assert "algorithm.kl_loss_fn_args: 'k2' has no argument 'coef'. Did you mean 'kl_coef'?" in problem
+
+
+def test_arguments_that_a_stage_does_not_use_are_not_judged_by_it():
+    config = changed({"algorithm.policy_loss_fn_args": {"x": 1}})
+    assert inputs.wrong_arguments(effective(config, config["stages"][0])) == []  # sft
+
+
+def test_the_users_function_is_judged_by_its_source(tmp_path, monkeypatch):
+    (tmp_path / "my_rewards.py").write_text("raise SystemExit\ndef strict(response, answer, scale=1.0): ...\n")
+    (tmp_path / "my_broken.py").write_text("def strict(:\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    named = {f"{EXPLORER}.taskset.default_reward_fn_type": "my_rewards:strict",
+             f"{EXPLORER}.taskset.reward_fn_args": {"scal": 2}}
+    (problem,) = inputs.wrong_arguments(rft(named))
+    assert "'my_rewards:strict' has no argument 'scal'. Did you mean 'scale'?" in problem
+    for wrong, words in (("my_rewards:strickt", "has no 'strickt'. Did you mean 'strict'?"),
+                         ("my_broken:strict", "line 1")):
+        settings = rft({**named, f"{EXPLORER}.taskset.default_reward_fn_type": wrong})
+        (problem,) = inputs.wrong_code(settings)
+        assert words in problem
+        assert inputs.wrong_arguments(settings) == []

@@ -1,0 +1,112 @@
+"""GPU memory by hand: what ZeRO divides, what offload moves, and the cases that were measured on a GPU."""
+
+import pytest
+
+from pipeline.memory import GIB, activations, head, layer_tokens, rollout, training
+from pipeline.shape import Shape, shape_of
+from tests.pipeline.test_shape import QWEN2
+
+QWEN = shape_of(QWEN2)
+P = 494_032_768  # its parameters, see test_shape.py
+# 10 words, 4 wide, 2 layers, 2 query heads on 1 key/value head of width 2, MLP 8 wide, untied
+TOY = Shape(10, 4, 2, 2, 1, 2, 8, tied=False)
+
+
+def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chunk=4096, attention="auto",
+             advantage="grpo", offload_param=False):
+    return {"algorithm": {"advantage_fn": advantage}, "trainer": {"offload_param": offload_param,
+                        "max_token_len_per_gpu": tokens, "enable_gradient_checkpointing": recompute,
+                        "zero_stage": stage, "ranks": ranks, "offload_optimizer": offload,
+                        "logprob_chunk_tokens": chunk, "attention": attention}}
+
+
+@pytest.mark.parametrize(("stage", "weights", "optimizer", "gradients", "step"), [
+    # 4 ranks, 16 bits: 2 P; 12 P / 4; 2 P; own gradients twice (2 + 2) and in float32 (4): 8 P / 4
+    (1, 2 * P, 3 * P, 2 * P, 2 * P),
+    (2, 2 * P, 3 * P, P / 2, 2 * P),
+    (3, 2 * P / 4 + 2 * P, 3 * P, P / 2, 2 * P),  # P is below 1e9: all of it may be gathered at once
+])
+def test_zero_divides_what_its_stage_says_among_four_ranks(stage, weights, optimizer, gradients, step):
+    found = training(QWEN, settings(stage=stage, ranks=4), 2)
+    assert (found.weights, found.optimizer, found.gradients, found.step) == (weights, optimizer, gradients, step)
+    assert found.bucket == 10**9  # 5e8 entries of 2 bytes
+    assert found.idle == weights + optimizer
+    assert found.peak == weights + optimizer + gradients + 10**9 + found.activations
+
+
+def test_one_rank_keeps_16_bytes_a_parameter_and_22_in_the_step():
+    """2 + 12 + 2 while it accumulates; at the step 2 + 12 + 8, which is the peak when activations are small."""
+    found = training(QWEN, settings(tokens=16, chunk=1), 2)
+    assert found.idle + found.gradients == 16 * P
+    assert found.idle + found.step == 22 * P == found.peak
+
+
+def test_in_32_bits_gradients_need_no_second_form():
+    found = training(QWEN, settings(tokens=16, chunk=1), 4)
+    assert (found.weights, found.optimizer, found.gradients, found.step) == (4 * P, 12 * P, 4 * P, 8 * P)
+
+
+def test_offload_moves_the_optimizer_to_the_host():
+    found = training(QWEN, settings(stage=2, ranks=4, offload=True), 2)
+    assert (found.weights, found.optimizer) == (2 * P, 0)
+    assert found.gradients == found.step == 2 * 151_936 * 896  # a buffer of the largest tensor
+    assert training(QWEN, settings(offload=True), 2).gradients == 2 * P
+
+
+def test_under_zero_3_the_host_may_keep_the_weights_too():
+    found = training(QWEN, settings(stage=3, ranks=4, offload_param=True), 2)
+    assert found.weights == 2 * P  # what is gathered at a time
+
+
+def test_a_critic_keeps_weights_and_an_optimizer_of_its_own():
+    """No output head (QWEN's is its embedding), one of 896 weights and a bias: 14 bytes each on one rank."""
+    plain, with_critic = (training(QWEN, settings(advantage=name), 2) for name in ("grpo", "ppo"))
+    assert with_critic.critic == 14 * (P + 897)
+    assert with_critic.peak - plain.peak == with_critic.idle - plain.idle == 14 * (P + 897)
+
+
+def test_a_layer_keeps_these_bytes_of_a_token():
+    """h = 4, heads' width 4, key/value 2, MLP 8, 2 bytes: norms 2 x (16 + 16), q k v out 4 x 8, 4 bytes for each of 2
+    heads, MLP 4 x 16. flash_attn repeats neither key nor value: (4 + 2) x 4 for q out k v."""
+    assert layer_tokens(TOY, 2) == 64 + 32 + 8 + 64
+    assert layer_tokens(TOY, 2, "flash_attn") == 64 + 24 + 8 + 64
+    assert layer_tokens(TOY, 4) == 96 + 64 + 8 + 128
+
+
+def test_the_head_takes_20_bytes_for_each_position_and_word():
+    assert head(TOY, 3, 2) == 20 * 3 * 10 + 2 * 10 * 4
+    assert head(QWEN, 4096, 2) == 20 * 4096 * 151_936 + 2 * 151_936 * 896
+
+
+def test_activations_are_the_higher_of_head_and_layer():
+    """100 tokens: 2 layers x 168 and the last norm 8 x 4; on top the head 20 x 50 x 10 + 80 = 10,080, or in the layer
+    max(4 x 8, 18 x 4) = 72 a token. With recomputing a layer leaves its input, 8 bytes, and comes back once."""
+    kept = 100 * (2 * 168 + 32)
+    assert activations(TOY, settings(100, chunk=50), 2) == kept + 10_080
+    assert activations(TOY, settings(100, chunk=1), 2) == kept + 7_200
+    assert activations(TOY, settings(100, recompute=True, chunk=1), 2) == 100 * (2 * 8 + 32) + 7_200 + 16_800
+    assert activations(TOY, settings(100, chunk=4096), 2) == kept + 20 * 100 * 10 + 80  # no more positions than tokens
+
+
+@pytest.mark.parametrize(("recompute", "chunk", "tokens", "gib", "ratio"), [
+    # docs/gpu.md, one H200, Qwen2.5-0.5B shape, ZeRO-1: rft 30,080 tokens a micro-batch, sft 20,480
+    (True, 4096, 30_080, 21.7, 0.99), (True, 4096, 20_480, 21.2, 1.00),
+    # an earlier trainer of the same method, budget 32,768; with its own, unlike head without recomputing
+    (True, 4096, 32_768, 19.5, 1.11), (False, 4096, 32_768, 76.0, 0.85),
+    # padded 8 x 2048 tokens, full logits
+    (True, 16_384, 16_384, 60.0, 0.93),
+])
+def test_the_estimate_is_near_what_was_measured(recompute, chunk, tokens, gib, ratio):
+    estimate = training(QWEN, settings(tokens, recompute, chunk=chunk), 2).peak / GIB
+    assert estimate / gib == pytest.approx(ratio, abs=0.006)
+    assert 1 / 1.3 < estimate / gib < 1.3
+
+
+def test_an_engine_has_its_share_less_its_weights_for_the_cache():
+    """80 GiB x 0.9 on each of 2 GPUs, half of 2 P of weights; a token: key and value, 24 layers, 64 wide, 2 bytes."""
+    config = {"explorer": {"rollout_model": {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}}}
+    found = rollout(QWEN, config, 2, 80.0)
+    assert (found.share, found.weights, found.token) == (72 * GIB, P, 2 * 24 * 64 * 2)
+    assert found.tokens == int((72 * GIB - P) // 6144)
+    config["explorer"]["rollout_model"]["gpu_memory_utilization"] = 0.001
+    assert rollout(QWEN, config, 2, 80.0).tokens == 0

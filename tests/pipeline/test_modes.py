@@ -1,0 +1,82 @@
+"""Modes: which kind of stage each makes, and what must stand before it."""
+
+import pytest
+
+from pipeline.compose import check
+from pipeline.modes import Line, kind_of, planned, problems
+from pipeline.overlays import effective
+from tests.configs import changed
+
+SFT = {"algorithm": {"algorithm_type": "sft"}}
+
+
+def recipe(*stages: dict, **values) -> dict:
+    return changed({"stages": list(stages), **values})
+
+
+@pytest.mark.parametrize(("mode", "algorithm", "kind"), [
+    ("both", "grpo", "rft"), ("colocate", "grpo", "rft"), ("explore", "grpo", "rollout"), ("train", "grpo", "offline"),
+    ("bench", "grpo", "bench"), ("both", "sft", "train"),
+    ("train", "dpo", "train"), ("train", "sft", "train"), ("bench", "sft", "bench")])
+def test_the_kind_of_a_stage_is_what_its_mode_makes_of_its_algorithm(mode, algorithm, kind):
+    assert kind_of({"mode": mode, "algorithm": {"algorithm_type": algorithm}}) == kind
+
+
+def test_an_offline_stage_trains_on_what_the_nearest_stage_before_it_explored():
+    """a - sft - b - offline, and beside them far: `after` decides who stands before whom, not the place in the list."""
+    line = Line(recipe(
+        {"stage_name": "a", "mode": "explore"}, {"stage_name": "sft", **SFT}, {"stage_name": "b", "mode": "explore"},
+        {"stage_name": "offline", "mode": "train"}, {"stage_name": "other", "mode": "train", "after": ["sft"]},
+        {"stage_name": "none", "mode": "train", "after": []}))
+    assert line.explored("offline") == "b"
+    assert line.explored("other") == "a"
+    assert line.explored("none") is None
+    assert line.ancestors("offline") == ["b", "sft", "a"]
+
+
+def test_what_is_evaluated_is_what_was_trained_before_in_the_order_of_the_recipe():
+    line = Line(recipe(
+        {"stage_name": "sft", **SFT}, {"stage_name": "x", "mode": "explore"}, {"stage_name": "low", "after": "sft"},
+        {"stage_name": "high", "after": "sft"}, {"stage_name": "all", "mode": "bench", "after": ["high", "low", "x"]},
+        {"stage_name": "one", "mode": "bench", "after": "low"}))
+    assert line.trained("all") == ["sft", "low", "high"]
+    assert line.trained("one") == ["sft", "low"]
+
+
+def test_a_run_in_mode_bench_is_its_recipe_with_a_bench_behind_it():
+    config = recipe({"stage_name": "sft", **SFT}, {"stage_name": "rft"}, mode="bench")
+    line = Line(config)
+    assert line.kinds == {"sft": "train", "rft": "rft", "bench": "bench"}
+    assert line.trained("bench") == ["sft", "rft"]
+    assert effective(config, planned(config)[0])["mode"] == "both"
+
+
+def test_training_on_experience_that_nobody_explored_is_refused():
+    (problem,) = problems(recipe({"stage_name": "sft", **SFT}, {"stage_name": "rft", "mode": "train"}))
+    assert problem.startswith("stage 'rft': mode=train, with an algorithm that learns from rollouts, trains on what")
+    assert problems(recipe({"stage_name": "sft", **SFT, "mode": "train"})) == []
+
+
+def test_a_train_batch_must_fit_the_steps_that_were_explored():
+    """4 tasks x 8 rollouts are 32 rows a step: 16 divides it, 64 is twice it, 24 is neither."""
+    def found(batch):
+        return problems(recipe(
+            {"stage_name": "look", "mode": "explore", "buffer": {"batch_size": 4}},
+            {"stage_name": "learn", "mode": "train", "buffer": {"train_batch_size": batch}}))
+
+    assert found(None) == found(16) == found(64) == []
+    (problem,) = found(24)
+    assert problem.startswith("stage 'learn': on the experience of 'look': buffer.train_batch_size=24 neither divides")
+
+
+def test_a_bench_of_nothing_is_refused():
+    (problem,) = problems(recipe({"stage_name": "look", "mode": "explore"}, {"stage_name": "judge", "mode": "bench"}))
+    assert problem.startswith("stage 'judge': mode=bench evaluates the checkpoints of the stages before it, and none")
+
+
+@pytest.mark.parametrize(("values", "words"), [
+    ({"mode": "explore", "algorithm.algorithm_type": "sft"}, "sft learns from given responses and explores nothing"),
+    ({"mode": "bench", "buffer.explorer_input.eval_tasksets": []}, "mode=bench: there is nothing to evaluate on"),
+    ({"mode": "serve"}, "`vllm serve`")])
+def test_what_a_mode_does_not_go_with_is_said(values, words):
+    assert any(words in problem for problem in check(changed(values)))

@@ -1,0 +1,233 @@
+"""`ouro config check`: what it tells, and what it does not load."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli, devices, preflight, samples
+from pipeline.compose import CONF
+from pipeline.errors import ConfigError, StageError
+from tests.configs import changed
+from tests.pipeline.test_shape import QWEN2
+
+TASKS = "data_processor.task_pipeline"
+GPU = {"cluster.gpu_per_node": 2, "cluster.gpu_memory_gib": 80.0}
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch, tmp_path):
+    """One without GPUs, at whose present directory nothing lies."""
+    monkeypatch.setattr(devices, "torch_has_cuda", lambda: False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def model(tmp_path) -> dict:
+    """The settings that name a model directory of half a billion parameters."""
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(QWEN2))
+    (directory / "tokenizer.json").write_text("{}")
+    return {"model.init.enable": False, "model.model_path": str(directory)}
+
+
+def check(values: dict, **how) -> preflight.Report:
+    return preflight.check(changed(values), **how)
+
+
+def facts(report: preflight.Report, stage: str) -> dict[str, str]:
+    return dict(next(found for heading, found in report.facts if heading == stage))
+
+
+# ---------------------------------------------------------------------------------------------------- the whole report
+
+
+def test_the_default_recipe_has_no_problem():
+    report = check({})
+    assert report.problems == report.warnings == report.unjudged == []
+    assert [s.name for s in report.plan.stages][:4] == ["tasks", "curate", "model", "sft"]
+    assert facts(report, "rft")["explorer"].startswith("450 steps; each 64 tasks x 8 rollouts = 512 experiences")
+    assert "a CPU run on" in facts(report, "rft")["GPUs"]
+    assert "memory" not in facts(report, "rft")
+
+
+def test_problems_of_every_kind_are_told_at_once(model):
+    report = check({**model, **GPU, f"{TASKS}.generator": None, f"{TASKS}.inputs": ["none.jsonl"],
+                    "algorithm.policy_loss_fn_args": {"x": 1}, "trainer.ranks": 2, "model.max_response_tokens": 40_000,
+                    "explorer.rollout_model.tensor_parallel_size": 4, "cluster.gpu_memory_gib": 8.0,
+                    "trainer.max_token_len_per_gpu": 50_000})
+    starts = (f"{TASKS}.inputs.0: none.jsonl does not exist",
+              "stage sft: explorer.rollout_model needs 4 GPUs to evaluate", "has room for 32768 tokens",
+              "tensor_parallel_size=4: the model has 14 attention heads", "stage sft: the trainer needs about",
+              "stage rft: algorithm.policy_loss_fn_args: 'ppo' has no argument 'x'",
+              "stage rft: mode=both needs 6 GPUs")
+    for start in starts:
+        assert any(start in problem for problem in report.problems), start
+    assert report.plan is None
+
+
+def test_what_every_stage_says_is_told_once(model):
+    report = check({**model, **GPU, "explorer.rollout_model.tensor_parallel_size": 4, "cluster.gpu_per_node": 8})
+    assert sum("attention heads" in problem for problem in report.problems) == 1
+
+
+def test_elsewhere_what_is_not_here_is_no_problem():
+    values = {"model.init.enable": False, "model.model_path": "/no/model", f"{TASKS}.generator": None,
+              f"{TASKS}.inputs": ["none.jsonl"]}
+    assert len(check(values).problems) == 2
+    report = check(values, elsewhere=True)
+    assert report.problems == []
+    assert [line.split(":")[0].split("=")[0] for line in report.unjudged] == [
+        f"{TASKS}.inputs.0", "model.model_path", "whether there are enough GPUs", "whether the memory estimates fit",
+        "GPU memory and disk"]
+    still_wrong = check({**values, "algorithm.policy_loss_fn_args": {"x": 1}}, elsewhere=True)
+    assert len(still_wrong.problems) == 1
+
+
+def test_a_stage_begins_with_the_model_that_it_names_itself(model):
+    """sft names half a billion parameters, the run a small one; rft begins with what sft makes."""
+    report = check({"stages.sft.model": {"init": {"enable": False}, "model_path": model["model.model_path"]}, **GPU})
+    assert "weights 0.9" in facts(report, "sft")["memory"] == facts(report, "rft")["memory"]
+    # 2 bytes a parameter, 0.92 GiB, and 12 of the optimizer, 5.52
+    assert "weights 0.9, optimizer 5.5, gradients 1.9" in facts(report, "rft")["memory"]
+
+
+def test_an_architecture_that_is_not_counted_is_not_judged(model):
+    Path(model["model.model_path"], "config.json").write_text(json.dumps({**QWEN2, "model_type": "other"}))
+    report = check({**model, **GPU})
+    assert "the architecture of" in report.unjudged[0]
+    assert report.problems == []
+    assert not any(heading == "disk" for heading, _ in report.facts)
+
+
+# --------------------------------------------------------------------------------------------------------- memory, disk
+
+
+def test_an_estimate_over_the_limit_is_a_warning_when_suggestions_are_ignored(model):
+    values = {**model, **GPU, "cluster.gpu_memory_gib": 8.0}
+    assert sum("the trainer needs about" in line for line in check(values).problems) == 1
+    report = check({**values, "ignore_validator_suggestions": True})
+    assert report.problems == []
+    assert "the trainer needs about" in report.warnings[0]
+
+
+def test_without_the_memory_of_a_gpu_the_estimate_is_told_and_not_judged(model):
+    report = check({**model, "cluster.gpu_per_node": 2})
+    assert report.problems == []
+    assert report.unjudged == ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows "
+                               "its own."]
+    assert facts(report, "rft")["memory"].startswith("trainer about ")
+
+
+def disk_of(free: int):
+    return lambda path: namedtuple("usage", "total used free")(free, 0, free)
+
+
+def test_a_disk_that_is_too_small_is_a_problem(monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", disk_of(1 << 20))
+    (problem,) = check({}).problems
+    assert problem.startswith("checkpoint_root_dir=.: the training stages need up to")
+    assert "1.0 MiB are free there" in problem
+    assert check({}, elsewhere=True).problems == []  # it is another disk
+
+
+def test_what_is_made_needs_no_disk_and_is_not_judged(monkeypatch):
+    wrong = {"algorithm.policy_loss_fn_args": {"x": 1}}
+    report = check(wrong)
+    assert len(report.problems) == 1
+    for stage in report.plan.stages:
+        Path(stage.directory).mkdir(parents=True)
+        Path(stage.directory, "manifest.json").write_text("{}")
+    monkeypatch.setattr(shutil, "disk_usage", disk_of(0))
+    report = check(wrong)
+    assert report.problems == []
+    assert "rft (made)" in preflight.text(report)
+
+
+def test_what_a_stage_has_written_already_is_not_needed_again(monkeypatch):
+    needed = facts(check({}), "disk")["needed"]
+    stage = next(s for s in check({}).plan.stages if s.name == "sft")
+    Path(stage.directory).mkdir(parents=True)
+    Path(stage.directory, "file").write_bytes(bytes(5 << 20))
+    less = facts(check({}), "disk")["needed"]
+    first, second = (float(words.split()[2]) for words in (needed, less))
+    assert first - second == pytest.approx(5.0, abs=0.1)
+
+
+# ---------------------------------------------------------------------------------------------------------- the command
+
+
+def test_the_command_prints_problems_first_and_ends_with_2(capsys):
+    assert cli.main(["config", "check", "--no-data", "algorithm.policy_loss_fn_args.x=1"]) == 2
+    out = capsys.readouterr().out
+    assert out.startswith("ouroboros/countdown: 1 problem\n\nproblems\n  - stage rft: algorithm.policy_loss_fn_args: ")
+    assert max(map(len, out.splitlines())) <= preflight.WIDTH
+    assert cli.main(["config", "check", "--no-data"]) == 0
+    assert capsys.readouterr().out.startswith("ouroboros/countdown: no problem found\n\nstages  tasks, curate, ")
+
+
+def test_a_run_with_a_problem_does_not_begin(capsys):
+    assert cli.main(["run", "algorithm.policy_loss_fn_args.x=1", "cluster.gpu_per_node=1"]) == 2
+    shown = capsys.readouterr()
+    assert "'ppo' has no argument 'x'" in shown.err
+    assert "mode=both needs 2 GPUs" in shown.err
+    assert not Path("runs").exists()
+
+
+def test_a_run_with_a_warning_begins(monkeypatch, capsys):
+    monkeypatch.setattr(preflight, "check", lambda config: preflight.Report("a/b", warnings=["mind"], plan="the plan"))
+    assert preflight.judged_plan({}) == "the plan"
+    assert capsys.readouterr().err == "ouro: warning: mind\n"
+    monkeypatch.setattr(preflight, "check", lambda config: preflight.Report("a/b", problems=["x", "y"]))
+    with pytest.raises(ConfigError, match="the run would not go through") as error:
+        preflight.judged_plan({})
+    assert error.value.problems == ("x", "y")
+
+
+HEAVY = ("torch", "transformers", "vllm", "deepspeed", "datasets", "data_juicer", "mlflow", "duckdb", "operators",
+         "workflows", "stages")
+
+
+def test_nothing_heavy_is_loaded_to_judge_a_run():
+    """Under 1.5 s: torch alone takes 1.2."""
+    program = ("import sys\nfrom pipeline import cli\ncode = cli.main(['config', 'check', '--no-data'])\n"
+               f"print([name for name in {HEAVY!r} if name in sys.modules])\nsys.exit(code)")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
+                          env=os.environ | {"PYTHONPATH": str(CONF.parent)})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# ------------------------------------------------------------------------------------------------------------- the data
+
+
+def test_data_is_read_by_a_process_of_its_own_and_its_findings_are_the_reports(monkeypatch):
+    found = {"problems": ["p"], "warnings": ["w"], "unjudged": ["u"], "facts": [["inputs", "3 rows"]]}
+    monkeypatch.setattr(samples, "preview", lambda config, sources: found)
+    report = check({}, data=True)
+    assert (report.problems, report.warnings, report.unjudged) == (["p"], ["w"], ["u"])
+    assert report.facts[0] == ("data", [("inputs", "3 rows")])
+
+
+@pytest.mark.slow
+def test_a_preview_that_dies_says_so(monkeypatch):
+    monkeypatch.setattr(samples, "ROWS", "many")
+    source = "tasks.jsonl"
+    Path(source).write_text('{"question": "1", "answer": "2"}\n')
+    with pytest.raises(StageError, match=r"the preview of the data ended with exit code 1"):
+        check({f"{TASKS}.generator": None, f"{TASKS}.inputs": [source]}, data=True)
+
+
+@pytest.mark.slow
+def test_the_data_is_seen_as_the_model_will_see_it():
+    Path("tasks.jsonl").write_text("".join(
+        json.dumps({"question": "9=3 5 7" * (1 + 9 * (i % 2)), "answer": "9"}) + "\n" for i in range(100)))
+    report = check({f"{TASKS}.generator": None, f"{TASKS}.inputs": ["tasks.jsonl"]}, data=True)
+    assert report.problems == []
+    assert "50 of 100 sampled prompts are longer than model.max_prompt_tokens=24" in report.warnings[0]

@@ -1,0 +1,79 @@
+"""Parameters counted from config.json, against numbers worked out by hand and against transformers itself."""
+
+import json
+
+import pytest
+
+from pipeline.shape import CHARACTERS, Shape, read_shape, room_problem, shape_of, shape_of_init, split_problem
+from tests.configs import composed
+
+QWEN2 = {"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
+         "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936, "tie_word_embeddings": True,
+         "max_position_embeddings": 32768}
+QWEN3 = {**QWEN2, "model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16,
+         "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072}
+LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
+
+
+@pytest.mark.parametrize(("config", "layer", "parameters"), [
+    # Qwen2.5-0.5B, heads 64 wide: q 896 x 896 + 896 = 803,712; k and v 896 x 128 + 128 = 114,816 each; o 802,816;
+    # MLP 3 x 896 x 4864 = 13,074,432; norms 1,792. Embedding 151,936 x 896 = 136,134,656, once; last norm 896
+    (QWEN2, 14_912_384, 136_134_656 + 24 * 14_912_384 + 896),
+    # untied: the head as large as the embedding
+    ({**QWEN2, "tie_word_embeddings": False}, 14_912_384, 2 * 136_134_656 + 24 * 14_912_384 + 896),
+    # Qwen3-0.6B: q and o 1024 x 2048 = 2,097,152 each; k and v 1024 x 1024 = 1,048,576 each; MLP 9,437,184;
+    # norms 2,048; norms of the heads 2 x 128
+    (QWEN3, 2 * 2_097_152 + 2 * 1_048_576 + 9_437_184 + 2_048 + 256, 596_049_920),
+    # Llama-3-8B, as its card says 8.03 billion
+    (LLAMA, 218_112_000, 8_030_261_248),
+])
+def test_parameters_are_those_worked_out_by_hand(config, layer, parameters):
+    shape = shape_of(config)
+    assert shape.layer == layer
+    assert shape.parameters == parameters
+
+
+def test_the_model_that_is_made_has_the_parameters_that_are_counted(tiny_model, tiny_settings):
+    model = json.loads((tiny_model / "config.json").read_text())
+    from safetensors import safe_open
+
+    with safe_open(tiny_model / "model.safetensors", "pt") as file:
+        held = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118 - no mapping
+    assert shape_of(model).parameters == held
+    assert model["vocab_size"] == CHARACTERS
+    init = {**composed()["model"], "init": {**composed()["model"]["init"], "num_hidden_layers": 2,
+                                            "num_key_value_heads": 1}}
+    assert shape_of_init(init).parameters == held
+
+
+@pytest.mark.parametrize("config", [
+    {}, {"model_type": "gpt2", "n_embd": 768}, {**LLAMA, "model_type": "mixtral"}, {**QWEN3, "num_experts": 128},
+    {**QWEN2, "hidden_size": None}])
+def test_a_shape_that_is_not_counted_is_unknown(config):
+    assert shape_of(config) is None
+
+
+def test_a_model_that_is_not_here_has_no_shape(tmp_path):
+    model = {"init": {"enable": False}, "model_path": str(tmp_path)}
+    assert read_shape(model) is None
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2))
+    assert read_shape(model) == Shape(151936, 896, 24, 14, 2, 64, 4864, True, True, False, 32768)
+    assert read_shape({"init": {"enable": False}, "model_path": None}) is None
+
+
+def test_room_is_judged_by_the_longest_sequence():
+    model = {"max_model_len": None, "max_prompt_tokens": 1000, "max_response_tokens": 25}
+    assert room_problem("/m", model, 1025) is None
+    assert room_problem("/m", model, None) is None
+    assert "/m has room for 1024 tokens (max_position_embeddings), and" in room_problem("/m", model, 1024)
+    assert "or prompt + response, is 2048." in room_problem("/m", {**model, "max_model_len": 2048}, 1025)
+
+
+@pytest.mark.parametrize(("parts", "fits"), [(1, True), (2, True), (7, False), (14, True), (4, False)])
+def test_heads_are_cut_evenly(parts, fits):
+    """14 heads, 2 key/value heads: 7 parts would leave 2 key/value heads for 7, 14 give each to seven."""
+    problem = split_problem(shape_of(QWEN2), parts)
+    assert (problem is None) == fits
+    assert fits or f"tensor_parallel_size={parts}: the model has 14 attention heads and 2" in problem
+    assert fits or "needed one of 1, 2, 14." in problem

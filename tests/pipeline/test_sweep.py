@@ -1,0 +1,146 @@
+"""The union of the points' graphs: what is shared, what the points are called, which problems are told."""
+
+import os
+import time
+
+import pytest
+
+from pipeline import compose, files, sweep, view
+from pipeline.errors import ConfigError
+from pipeline.sweep import make_sweep, rules
+
+LR = "algorithm.optimizer.lr"
+
+
+def made(root, *words: str) -> sweep.Sweep:
+    return make_sweep([f"checkpoint_root_dir={root}", *words])
+
+
+def refused(root, *words: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        made(root, *words)
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------------------- union
+
+
+def test_a_learning_rate_of_rft_shares_what_comes_before_it(tmp_path):
+    """Five stages up to evaluate_sft once; rft, evaluate_rft and the report for each of the two points."""
+    made_sweep = made(tmp_path, f"{LR}=1e-6,3e-6")
+    assert [len(p.plan.stages) for p in made_sweep.points] == [8, 8]
+    names = [name for name, _ in rules(made_sweep.stages)]
+    assert names[:5] == ["tasks", "curate", "model", "sft", "evaluate_sft"]
+    assert [name.rsplit("_", 1)[0] for name in names[5:]] == ["rft", "evaluate_rft", "report"] * 2
+    assert len(set(names)) == len(names) == 11
+    assert all(name.endswith(stage.identity) for name, stage in rules(made_sweep.stages)[5:])
+
+
+def test_a_seed_shares_nothing_and_every_stage_comes_after_its_inputs(tmp_path):
+    stages = made(tmp_path, f"{LR}=1e-6,3e-6", "seed=1,2").stages
+    assert len(stages) == 2 * (5 + 2 * 3)  # per seed five shared ones, and three for each learning rate
+    for i, stage in enumerate(stages):
+        assert set(stage.upstream) <= {s.manifest for s in stages[:i]}
+
+
+def test_one_point_names_its_rules_after_its_stages(tmp_path):
+    one = made(tmp_path, "name=x")
+    assert [name for name, _ in rules(one.stages)] == [s.name for s in one.stages]
+    assert [p.plan.name for p in one.points] == ["x"]
+
+
+def test_a_point_is_the_run_that_its_overrides_make_alone(tmp_path):
+    from pipeline.plan import make_plan
+
+    point = made(tmp_path, f"{LR}=1e-6,3e-6", "stages.sft.seed=5,6").points[3]
+    assert point.differs == {LR: "3e-6", "stages.sft.seed": "6"}
+    assert point.plan.name == "countdown-lr=3e-6,sft.seed=6"
+    alone = make_plan(compose.compose([*point.overrides, "name='countdown-lr=3e-6,sft.seed=6'"]))
+    assert [s.identity for s in alone.stages] == [s.identity for s in point.plan.stages]
+
+
+def test_freezing_leaves_a_view_of_every_point_and_of_the_sweep(tmp_path):
+    both = made(tmp_path, "name=x", f"{LR}=1e-6,3e-6")
+    assert not (tmp_path / "runs").exists()
+    both.freeze()
+    assert sorted(os.listdir(tmp_path / "runs/ouroboros")) == ["x", "x-lr=1e-6", "x-lr=3e-6"]
+    kept = files.read_json(tmp_path / "runs/ouroboros/x/sweep.json")
+    assert [p["run"] for p in kept["points"]] == ["ouroboros/x-lr=1e-6", "ouroboros/x-lr=3e-6"]
+    assert kept["points"][1]["differs"] == {LR: "3e-6"}
+    assert f"{LR}=3e-06" in kept["points"][1]["overrides"]
+    assert view.open_view(tmp_path / "runs/ouroboros/x-lr=3e-6").run == "ouroboros/x-lr=3e-6"
+    by_name = {name: files.read_json(f"{s.directory}/stage.json")["run"] for name, s in rules(both.stages)}
+    assert by_name["sft"] == "ouroboros/x-lr=1e-6"  # the first that has it
+    assert sorted(run for name, run in by_name.items() if name.startswith("rft")) == [
+        "ouroboros/x-lr=1e-6", "ouroboros/x-lr=3e-6"]
+
+
+def test_recipes_with_names_of_their_own_are_joined_in_the_sweeps_name(tmp_path, monkeypatch):
+    real = compose.compose
+
+    def named(overrides):
+        chosen = next((o for o in overrides if o.startswith("seed=")), "seed=0")
+        return real([*overrides, f"name=recipe{chosen[-1]}"])
+
+    monkeypatch.setattr(sweep, "compose", named)
+    both = made(tmp_path, "seed=1,2")
+    assert both.name == "recipe1+recipe2"
+    assert [p.plan.name for p in both.points] == ["recipe1+recipe2-seed=1", "recipe1+recipe2-seed=2"]
+
+
+# ---------------------------------------------------------------------------------------------------------- problems
+
+
+def test_a_problem_is_told_once_with_the_points_it_concerns(tmp_path):
+    message = refused(tmp_path, f"{LR}=1e-6,-1", "algorithm.repeat_times=1,2", "trainer.grad_clip=-1")
+    lines = message.splitlines()
+    assert lines[0] == "the sweep has problems:"
+    told = {line.split(":")[0].strip(): line for line in lines[1:] if not line.strip().startswith("stage '")}
+    assert told["trainer.grad_clip=-1.0"].endswith("needed at least 0. (all 4 points)")
+    assert told["algorithm.optimizer.lr=-1.0"].endswith("(points: lr=-1,repeat_times=1; lr=-1,repeat_times=2)")
+    assert told["algorithm.repeat_times=1"].endswith("(points: lr=1e-6,repeat_times=1; lr=-1,repeat_times=1)")
+    assert len(lines) == len(set(lines))
+
+
+def test_many_points_with_a_problem_are_counted(tmp_path):
+    message = refused(tmp_path, "seed=-6,-5,-4,-3,-2,-1,1", "stages.rft.algorithm.repeat_tims=4", "trainer.ranks=0,1")
+    assert "unknown key 'algorithm.repeat_tims'. Did you mean 'algorithm.repeat_times'? (all 14 points)" in message
+
+
+def test_problems_that_only_planning_finds_are_told_for_all_points(tmp_path):
+    message = refused(tmp_path, "data_processor.task_pipeline.generator=null",
+                      "data_processor.task_pipeline.inputs=[/nowhere/a],[/nowhere/b]")
+    assert "/nowhere/a" in message
+    assert "/nowhere/b" in message
+    assert "(point: inputs=[/nowhere/a])" in message
+
+
+def test_a_sweep_has_one_project(tmp_path, monkeypatch):
+    real = compose.compose
+    monkeypatch.setattr(sweep, "compose", lambda o: {**real(o), "project": "a" if "seed=1" in o else "b"})
+    assert "the points have 2 values of project (a, b); a sweep has one: write project=VALUE." in refused(
+        tmp_path, "seed=1,2")
+
+
+def test_more_points_than_wanted_are_counted_and_refused_after_one_composition(tmp_path, monkeypatch):
+    calls = []
+    real = compose.compose
+    monkeypatch.setattr(sweep, "compose", lambda o: calls.append(o) or real(o))
+    message = refused(tmp_path, "seed=range(0,10000)")
+    assert "the sweep has 10000 points, more than sweep.max_points=64" in message
+    assert "sweep.max_points=10000." in message
+    assert len(calls) == 1
+    assert "the first of 10000 points: the configuration has problems" in refused(
+        tmp_path, "seed=range(0,10000)", "trainer.ranks=0")
+
+
+def test_it_runs_when_told_so(tmp_path):
+    assert "2 points, more than sweep.max_points=1" in refused(tmp_path, "seed=1,2", "sweep.max_points=1")
+    assert len(made(tmp_path, "seed=1,2", "sweep.max_points=2").points) == 2
+
+
+def test_eight_points_are_composed_and_planned_in_a_second_and_a_half(tmp_path):
+    made(tmp_path, "seed=1")  # imports
+    begin = time.process_time()  # the machine may be busy with something else
+    made(tmp_path, f"{LR}=1e-6,3e-6", "seed=1,2,3,4")
+    assert time.process_time() - begin < 1.5

@@ -1,0 +1,90 @@
+"""Steps, tokens and bytes by hand."""
+
+import pytest
+
+from pipeline.overlays import effective
+from pipeline.shape import Shape
+from pipeline.workload import Disk, Workload, described, disk, row_bytes, workload
+from tests.configs import changed
+
+# 10 words, 4 wide: embedding 40. A layer: q k v o 4 x (2 x 4 + 2 x 2) = 48, MLP 96, norms 8 = 152; two; last norm 4
+TIED = Shape(10, 4, 2, 2, 1, 2, 8, tied=True)
+P = 40 + 2 * 152 + 4
+
+
+def stage(name: str, **values) -> dict:
+    config = changed({key.replace("__", "."): value for key, value in values.items()})
+    return effective(config, next(s for s in config["stages"] if s["stage_name"] == name))
+
+
+def test_the_default_recipe():
+    """64 tasks x 8; 450 steps of as many rows; 24 + 12 tokens; weights of 2 + 2 explorer steps and a sync every second:
+    the one in use and (1 + 2) / 2 = 1 more."""
+    assert workload(stage("rft")) == Workload(512, 512, 36, 450, 450, 2)
+    assert workload(stage("rft")).experiences == 230_400
+    assert workload(stage("sft")) == Workload(0, 256, 36, 0, 400, 0)
+
+
+def test_pairs_are_two_rows_each():
+    found = stage("rft", algorithm__algorithm_type="dpo", algorithm__advantage_fn=None)
+    assert workload(found) == Workload(0, 128, 36, 0, 450, 0)
+    assert dict(described(found))["trainer"] == ("450 optimizer steps; each of 128 responses in pairs, at most 4,608 "
+                                                 "tokens")
+
+
+def test_train_batches_of_another_size_change_the_steps_of_the_explorer():
+    """100 steps of 1024 rows are 102,400, which 64 x 8 = 512 rows a step make in 200."""
+    found = workload(stage("rft", buffer__train_batch_size=1024, buffer__total_steps=100))
+    assert (found.trained, found.explorer_steps, found.experiences) == (1024, 200, 102_400)
+
+
+def test_the_trainer_publishes_as_often_as_it_may_while_a_version_is_in_use():
+    """256 rows a train step: two for an explorer step, 3 explorer steps ahead, each handed over: 6, and that in use."""
+    found = workload(stage("rft", buffer__train_batch_size=256, synchronizer__sync_interval=1))
+    assert found.versions == 7
+
+
+def test_passes_over_tasks_are_counted_once_they_are_curated():
+    found = workload(stage("rft", buffer__total_steps=None, buffer__total_epochs=2))
+    assert (found.explorer_steps, found.trainer_steps, found.experiences) == (None, None, None)
+    words = dict(described(stage("rft", buffer__total_steps=None, buffer__total_epochs=2)))
+    assert words["trainer"].startswith("2 pass(es) over the tasks; steps are known once they are curated; each")
+    assert words["explorer"] == "each 64 tasks x 8 rollouts = 512 experiences"
+
+
+def test_a_row_grows_by_its_tokens():
+    """A prompt token: 3 bytes as id, 2 as text. A response token: 3, 2, two log-probs and an advantage of 4, a mask of
+    0.1."""
+    fixed = row_bytes(0, 0)
+    assert row_bytes(10, 0) - fixed == pytest.approx(50)
+    assert row_bytes(0, 10) - fixed == pytest.approx(171)
+    assert 0 < fixed < 200
+
+
+def test_disk_is_experience_checkpoints_and_weights():
+    """float32, tied: a model is 4 x (P + 40) bytes; a checkpoint that and 4 P + 12 P. 2 are kept and one is written."""
+    model = 4 * (P + 40)
+    found = disk(stage("rft"), TIED, 4)
+    assert found == Disk(pytest.approx(230_400 * row_bytes(24, 12)), 3 * (model + 16 * P), 2 * model)
+    assert found.total == found.tables + found.checkpoints + found.versions
+    assert disk(stage("sft"), TIED, 4) == Disk(0, 3 * (model + 16 * P), 0)
+    assert disk(stage("rft", buffer__total_steps=None), TIED, 4).tables is None
+
+
+@pytest.mark.parametrize(("steps", "checkpoints"), [(25, 1), (26, 2), (50, 2), (51, 3), (1000, 3)])
+def test_a_short_stage_has_fewer_checkpoints_than_may_be_kept(steps, checkpoints):
+    """One every 25 steps, and the last."""
+    found = disk(stage("rft", buffer__total_steps=steps), TIED, 4)
+    assert found.checkpoints == checkpoints * (4 * (P + 40) + 16 * P)
+
+
+def test_a_critic_is_in_every_checkpoint():
+    """float32: 16 bytes for each of its parameters: no head (TIED's is its embedding), one of 4 weights and a bias."""
+    plain, critic = (disk(stage("rft", algorithm__advantage_fn=name), TIED, 4) for name in ("grpo", "ppo"))
+    assert critic.checkpoints - plain.checkpoints == 3 * 16 * (P + 5)
+    assert critic.versions == plain.versions
+
+
+def test_an_untied_head_is_a_parameter_like_others():
+    untied = Shape(10, 4, 2, 2, 1, 2, 8, tied=False)
+    assert disk(stage("rft"), untied, 2).versions == 2 * 2 * (P + 40)

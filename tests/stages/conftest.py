@@ -1,0 +1,42 @@
+"""An explorer at work on three tasks, as tests of several modules need it."""
+
+import pytest
+
+from pipeline import checkpoints, records, tables
+from stages.explore import Explorer
+from stages.learner import policy
+from tests.configs import TINY
+from tests.factories import row
+
+LONG = "9" * 60  # over 40 prompt tokens
+TASKS = [row(records.Task, task_id=f"t{i}", row=i, split=split, question=question, answer=answer)
+         for i, (split, question, answer) in enumerate([
+             ("train", "1 2 = 3", '{"numbers": [1, 2], "target": 3}'), ("test", "held out", "{}"),
+             ("train", LONG, "{}"), ("train", "4 5 = 9", "no JSON at all")])]
+
+SMALL = ("buffer.batch_size=3", "algorithm.repeat_times=2", "buffer.total_steps=4", "explorer.max_failed_ratio=0.5",
+         "synchronizer.sync_offset=0", "synchronizer.sync_timeout=10")
+
+
+@pytest.fixture
+def stage(tmp_path, tiny_model, context_of):
+    """A context with three train tasks: one good, one too long, one whose truth is broken; version 0 published."""
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, TASKS)
+
+    def make(*overrides):
+        context = context_of(tmp_path / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate", model=tiny_model)
+        (tmp_path / "rft").mkdir(exist_ok=True)
+        return context
+
+    return make
+
+
+def publish_model(context, version):
+    """The tiny model's weights, proved by its own log-probs."""
+    explorer = Explorer(context)
+    probe = {"tokens": [5, 6, 7], "logprobs": explorer.engine.score([[5, 6, 7]])[0]}
+
+    model = explorer.engine.model
+    checkpoints.publish(
+        context.directory, version, lambda path: policy.export(dict(model.named_parameters()), model, path), probe)
+    return explorer

@@ -1,0 +1,102 @@
+"""Sweeps through the real Snakefile: what is shared is made once, what fails stops only what needs it."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pipeline import records, sweep_view, tables
+from pipeline.invoke import HOME
+from tests import fake_stages
+from tests.toy.conftest import SMALL
+
+pytestmark = pytest.mark.slow
+
+
+def typed(place: Path, *words: str) -> subprocess.CompletedProcess:
+    """`python WORDS` in a directory, where `stages` may be fakes."""
+    environment = os.environ | {"PYTHONPATH": str(HOME)}
+    return subprocess.run([sys.executable, *words], cwd=place, env=environment, capture_output=True, text=True,
+                          check=False)
+
+
+def made(place: Path) -> Counter:
+    """How often each stage was made, by its name."""
+    lines = (place / "made.txt").read_text().split()
+    assert len(set(lines)) == len(lines), "a stage was made twice"
+    return Counter(line.rsplit("-", 1)[0] for line in lines)
+
+
+@pytest.fixture
+def place(tmp_path):
+    fake_stages.write(tmp_path)
+    return tmp_path
+
+
+def test_a_failing_point_leaves_the_others_alone(place):
+    done = typed(place, "-m", "pipeline.cli", "run", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.5,0.3")
+    assert done.returncode == 1
+    assert made(place) == {"tasks": 1, "curate": 1, "model": 1, "sft": 1, "evaluate_sft": 1, "rft": 3,
+                           "evaluate_rft": 2, "report": 2}
+    table = [line.split() for line in done.stdout.splitlines()]
+    assert [row[:2] for row in table[2:5]] == [["0.1", "0.9"], ["0.3", "0.7"], ["0.5", "NULL"]]
+    assert "ouroboros/s: 2 of 3 points complete; 14 stages, 24 without sharing" in done.stdout
+    assert "ouro: rft failed (lr=0.5): the trainer diverged" in done.stderr
+    assert "ouro: 1 of 3 points are not complete (exit code 1)" in done.stderr
+    assert "1 of 3 points is not complete" in (place / "runs/ouroboros/s/compare.html").read_text()
+
+
+def test_plain_snakemake_takes_a_sweep_and_a_second_one_makes_only_what_is_new(place):
+    snakemake = ("-m", "snakemake", "--snakefile", str(HOME / "Snakefile"), "--directory", str(place), "--cores", "2")
+    done = typed(place, *snakemake, "--config", "overrides=-m name=s algorithm.optimizer.lr=0.1,0.5")
+    assert done.returncode == 1
+    assert "ouro: rft failed (lr=0.5): the trainer diverged" in done.stderr
+    assert made(place)["rft"] == 2
+    assert sweep_view.find(place, "s").entries[0].view.complete
+    again = typed(place, "-m", "pipeline.cli", "run", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.2")
+    assert again.returncode == 0, again.stderr
+    assert made(place) == {"tasks": 1, "curate": 1, "model": 1, "sft": 1, "evaluate_sft": 1, "rft": 3,
+                           "evaluate_rft": 2, "report": 2}
+    assert "nothing to do: all 11 stages of ouroboros/s are complete" in typed(
+        place, "-m", "pipeline.cli", "run", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.2").stdout
+
+
+def test_a_dry_run_of_a_sweep_leaves_nothing(place):
+    done = typed(place, "-m", "pipeline.cli", "run", "-m", "algorithm.optimizer.lr=0.1,0.2", "--", "-n")
+    assert done.returncode == 0
+    assert "This was a dry-run" in done.stdout + done.stderr
+    assert not (place / "made.txt").exists()
+    assert not (place / "runs").exists()
+
+
+def test_a_sweeper_of_hydra_gets_its_scores_point_after_point(place):
+    """The script of docs/sweeps.md with Hydra's own sweeper, which like Optuna's calls the application per point."""
+    done = typed(place, str(HOME / "docs/examples/search.py"), "-m", "hydra.sweep.dir=hydra", "+name=q",
+                 "+algorithm.optimizer.lr=0.1,0.3")
+    assert done.returncode == 0, done.stderr
+    assert made(place) == {"tasks": 1, "curate": 1, "model": 1, "sft": 1, "evaluate_sft": 1, "rft": 2,
+                           "evaluate_rft": 2, "report": 2}
+    assert [entry.view.run for entry in sweep_view.find(place, "q").entries] == [
+        "ouroboros/q-lr=0.1", "ouroboros/q-lr=0.3"]
+
+
+def test_two_real_points_share_their_sft(tmp_path):
+    """Every part but vLLM is real: the plain transformers engine starts sooner."""
+    words = [f"checkpoint_root_dir={tmp_path}", *SMALL, "explorer.rollout_model.engine_type=transformers",
+             "stages.sft.buffer.total_steps=20", "buffer.total_steps=2", "algorithm.optimizer.lr=1e-4,4e-4"]
+    done = typed(HOME, "-m", "pipeline.cli", "run", "-m", *words)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    stages = Counter(path.parent.name.rsplit("-", 1)[0] for path in (tmp_path / "store").glob("*/manifest.json"))
+    assert stages == {"tasks": 1, "curate": 1, "model": 1, "sft": 1, "evaluate_sft": 1, "rft": 2, "evaluate_rft": 2,
+                      "report": 2}
+    first, second = sweep_view.find(tmp_path, "toy").entries
+    rates = [tables.read(tables.step_file(e.view.path / "stages/rft", "steps", 2), records.Step)["lr"][0].as_py()
+             for e in (first, second)]
+    assert rates[1] == pytest.approx(4 * rates[0])
+    assert (tmp_path / "runs/ouroboros/toy/compare.html").exists()
+    assert all((entry.view.path / "report.html").exists() for entry in (first, second))
+    log = (first.view.path / "stages/sft").resolve() / "stage.log"
+    assert log.read_text().count("complete in") == 1

@@ -1,0 +1,94 @@
+"""Scores of an evaluation, worked out by hand, and the responses behind them."""
+
+import pytest
+
+from operators.statistics import wilson
+from pipeline import records, tables
+from pipeline.errors import DataError
+from tests.factories import row
+from workflows.engine import open_engine
+from workflows.evaluation import Subject, read_sets, sample, score
+from workflows.prompts import load_tokenizer
+from workflows.rewards import Rewards
+
+
+def samples(decoding: str, **solved: list[float | None]) -> list[records.Sample]:
+    return [row(records.Sample, task_id=task, decoding=decoding, run_index=run, accuracy=accuracy, taskset="test",
+                status="reward_failed" if accuracy is None else "ok")
+            for task, accuracies in solved.items() for run, accuracy in enumerate(accuracies)]
+
+
+def by_metric(scores: list[records.Score]) -> dict[str, records.Score]:
+    return {s.metric: s for s in scores}
+
+
+def test_greedy_accuracy_is_a_proportion_of_tasks():
+    (found,) = score(samples("greedy", a=[1.0], b=[0.0], c=[1.0], d=[None]))
+    assert (found.metric, found.value, found.tasks, found.runs, found.failed_rows) == ("greedy_accuracy", 0.5, 4, 1, 1)
+    assert (found.low, found.high) == wilson(2, 4)
+
+
+def test_sampled_accuracy_and_pass_at_k():
+    """a 2 of 4, b 0 of 4, c 4 of 4. Accuracy (1/2 + 0 + 1) / 3. pass@2: a 1 - C(2,2)/C(4,2) = 5/6; pass@4: a 1."""
+    scores = score(samples("sampled", a=[1.0, 0.0, 1.0, 0.0], b=[0.0] * 4, c=[1.0] * 4))
+    found = by_metric(scores)
+    assert list(found) == ["sampled_accuracy", "pass@2", "pass@4"]
+    assert found["sampled_accuracy"].value == pytest.approx(0.5)
+    assert found["pass@2"].value == pytest.approx((5 / 6 + 0 + 1) / 3)
+    assert found["pass@4"].value == pytest.approx(2 / 3)
+    assert all(s.low <= s.value <= s.high and (s.tasks, s.runs) == (3, 4) for s in scores)
+
+
+@pytest.mark.parametrize(("runs", "metrics"), [(1, 1), (2, 2), (3, 2), (7, 3), (8, 4)])
+def test_pass_at_powers_of_two_that_there_are_responses_for(runs, metrics):
+    assert len(score(samples("sampled", a=[1.0] * runs))) == metrics
+
+
+def test_a_failed_response_is_not_solved_and_a_part_of_one_neither():
+    (found,) = score(samples("sampled", a=[None], b=[0.9], c=[1.0]))
+    assert found.value == pytest.approx(1 / 3)
+    assert found.failed_rows == 1
+
+
+def test_a_reward_that_does_not_say_what_is_solved_has_no_scores():
+    style = [row(records.Sample, task_id="a", decoding="greedy", accuracy=None, status="ok", taskset="test")]
+    with pytest.raises(DataError, match=r"set 'test': its reward function returns no component `accuracy` \(task a\)"):
+        score(style)
+
+
+# ---------------------------------------------------------------------------------------------------------- responses
+
+TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else "test", question=f"{i} 1 = {i + 1}",
+             answer=f'{{"numbers": [{i}, 1], "target": {i + 1}}}') for i in range(5)]
+
+
+@pytest.fixture
+def stage(tmp_path, tiny_model, context_of, tiny_settings):
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, TASKS)
+    context = context_of(tmp_path / "evaluate", tasks=tmp_path / "curate", model=tiny_model)
+    context.config = tiny_settings("monitor.monitor_type=none", "model.max_response_tokens=6")
+    (taskset,) = context.config.buffer.explorer_input.eval_tasksets
+    taskset.limit, taskset.repeat_times = 3, 4
+    return context
+
+
+def test_the_seed_of_the_engine_decides_the_samples(stage):
+    model = stage.inputs["model"]
+    tokenizer = load_tokenizer(model)
+    engine = open_engine(model, stage.config, tokenizer.eos_token_id)
+    (held,) = read_sets(stage, tokenizer, Rewards(stage.config))
+
+    def responses(decoding, seed):
+        stage.config.explorer.rollout_model.seed = seed
+        return [s.response_tokens for s in sample(stage, engine, tokenizer, held, decoding, Subject("m", 3))]
+
+    assert responses("sampled", None) == responses("sampled", stage.config.seed)
+    assert responses("sampled", 99) != responses("sampled", None)
+    assert responses("greedy", 99) == responses("greedy", None)
+
+
+def test_a_set_without_tasks_is_named(stage):
+    (taskset,) = stage.config.buffer.explorer_input.eval_tasksets
+    taskset.split = "validation"
+    with pytest.raises(DataError, match=r"evaluation set 'countdown_test': .*tasks\.parquet has no task of split '"):
+        read_sets(stage, load_tokenizer(stage.inputs["model"]), Rewards(stage.config))

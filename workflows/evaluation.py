@@ -1,0 +1,169 @@
+"""How good a model is on held-out tasks: greedy accuracy, sampled accuracy, pass@k, each with a 95% interval.
+
+What the stages that evaluate a model share with the explorer, which does so on the way. A response that failed
+(over-long prompt, reward error) counts as not solved and is counted in the scores.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from operators.statistics import mean_interval, pass_at_k, wilson
+from pipeline import records, tables
+from pipeline.errors import DataError
+from pipeline.process import Context
+from workflows import runner
+from workflows.engine import Engine
+from workflows.prompts import prompt_text, prompt_tokens
+from workflows.rewards import RewardFunction, Rewards
+from workflows.seeds import base_seed, request_seed
+from workflows.single_turn import load_workflow
+
+DECODINGS = ("greedy", "sampled")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The weights under evaluation. model: directory name of the stage that made them; step: its trainer step, or 0."""
+
+    model: str
+    step: int
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """An evaluation set, ready to be asked. taskset: its settings; texts and tokens: the prompts of its tasks."""
+
+    taskset: object
+    tasks: list[records.Task]
+    texts: list[str]
+    tokens: list[list[int]]
+    rewards: list[RewardFunction]
+
+
+def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationSet]:
+    """`buffer.explorer_input.eval_tasksets`, through the chat template. Raises DataError when one has no task."""
+    source = context.config.buffer.explorer_input
+    made = []
+    for taskset in source.eval_tasksets:
+        tasks = _tasks(context, taskset)
+        texts = [prompt_text(tokenizer, task.question, source.system_prompt) for task in tasks]
+        made.append(EvaluationSet(taskset, tasks, texts, prompt_tokens(tokenizer, texts), rewards.of(taskset)))
+    return made
+
+
+def _tasks(context: Context, taskset) -> list[records.Task]:
+    rows = tables.read_tasks(context.inputs["tasks"], taskset.split, taskset.limit)
+    if not rows:
+        path = context.inputs["tasks"] / "tasks.parquet"
+        raise DataError(f"evaluation set '{taskset.name}': {path} has no task of split '{taskset.split}'. Let the "
+                        "Data-Juicer recipe make one (split_by_hash_mapper), or remove the set.")
+    return rows
+
+
+def evaluate(
+    context: Context, engine: Engine, tokenizer, sets: Sequence[EvaluationSet], subject: Subject,
+    advance: Callable[[str], None] = lambda done: None,
+) -> list[records.Score]:
+    """Answers every set with the weights that the engine holds, and writes `samples` and `scores` of the step.
+
+    `scores` last: when it is there, the evaluation is complete. advance: called after each set and decoding. Raises
+    StageError when too many responses failed.
+    """
+    samples: list[records.Sample] = []
+    scores: list[records.Score] = []
+    for held in sets:
+        mine = []
+        for decoding in DECODINGS:
+            mine += sample(context, engine, tokenizer, held, decoding, subject)
+            advance(f"{held.taskset.name} {decoding}")
+        runner.check_failures(mine, context.config.explorer.max_failed_ratio)
+        samples += mine
+        scores += score(mine)
+    tables.write(tables.step_file(context.directory, "samples", subject.step), records.Sample, samples)
+    tables.write(tables.step_file(context.directory, "scores", subject.step), records.Score, scores)
+    return scores
+
+
+def sample(
+    context: Context, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, subject: Subject
+) -> list[records.Sample]:
+    """Answers every task: once for greedy decoding, `repeat_times` times for sampled."""
+    config, taskset = context.config, held.taskset
+    runs = 1 if decoding == "greedy" else taskset.repeat_times or 1
+    asked = [index for index in range(len(held.tasks)) for _ in range(runs)]
+    seeds = [request_seed(f"{base_seed(config)}/{taskset.name}", 0, slot) for slot in range(len(asked))]
+    outcomes = _answer(config, engine, tokenizer, held, decoding, asked, seeds)
+    return [
+        records.Sample(
+            stage=context.id, model=subject.model, step=subject.step, taskset=taskset.name,
+            task_id=held.tasks[index].task_id, decoding=decoding, run_index=slot % runs, prompt=held.texts[index],
+            response=outcome.response,
+            response_tokens=outcome.trajectory.response_tokens if outcome.trajectory else [], reward=outcome.reward,
+            accuracy=outcome.accuracy, status=outcome.status, reason=outcome.reason, seed=seeds[slot],
+        )
+        for slot, (index, outcome) in enumerate(zip(asked, outcomes, strict=True))
+    ]
+
+
+def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, asked: list[int], seeds: list[int]):
+    """The rewarded outcomes of the tasks at the positions `asked`."""
+    source, taskset = config.buffer.explorer_input, held.taskset
+    workflow = load_workflow(taskset.default_workflow_type or source.default_workflow_type)
+    sampling = _sampling(config, taskset, decoding)
+    outcomes = runner.roll_out(engine, workflow, [held.tokens[i] for i in asked], seeds, sampling)
+    runner.decode(outcomes, tokenizer)
+    tasks = [held.tasks[i] for i in asked]
+    runner.reward(outcomes, [task.question for task in tasks], [task.answer for task in tasks], held.rewards)
+    return outcomes
+
+
+def _sampling(config, taskset, decoding: str) -> runner.Sampling:
+    own, model = taskset.rollout_args, config.model
+    if decoding == "greedy":
+        return runner.Sampling.of(model, 0.0, 1.0, -1)
+    return runner.Sampling.of(model, own.temperature, own.top_p, own.top_k)
+
+
+# ------------------------------------------------------------------------------------------------------------ scores
+
+
+def score(samples: list[records.Sample]) -> list[records.Score]:
+    """The scores of one evaluation set from its responses, greedy and sampled.
+
+    Raises DataError when a reward function does not say what is solved: 0% would be a wrong answer.
+    """
+    scores = []
+    blind = next((s for s in samples if s.status == "ok" and s.accuracy is None), None)
+    if blind:
+        raise DataError(f"evaluation set '{blind.taskset}': its reward function returns no component `accuracy` (task "
+                        f"{blind.task_id}), 1 for solved and 0 for not. Add it, or name a function that has it in "
+                        "buffer.explorer_input.eval_tasksets.N.default_reward_fn_type.")
+    for decoding in DECODINGS:
+        rows = [s for s in samples if s.decoding == decoding]
+        solved: dict[str, list[bool]] = {}
+        for row in rows:
+            solved.setdefault(row.task_id, []).append((row.accuracy or 0.0) >= 1.0)
+        if rows:
+            failed = sum(row.status != "ok" for row in rows)
+            scores += _greedy(rows[0], solved, failed) if decoding == "greedy" else _sampled(rows[0], solved, failed)
+    return scores
+
+
+def _greedy(row: records.Sample, solved: dict[str, list[bool]], failed: int) -> list[records.Score]:
+    hits, count = sum(s[0] for s in solved.values()), len(solved)
+    return [_score(row, "greedy_accuracy", (hits / count, *wilson(hits, count)), count, 1, failed)]
+
+
+def _sampled(row: records.Sample, solved: dict[str, list[bool]], failed: int) -> list[records.Score]:
+    runs = min(len(s) for s in solved.values())
+    means = mean_interval([sum(s) / len(s) for s in solved.values()])
+    scores = [_score(row, "sampled_accuracy", means, len(solved), runs, failed)]
+    for k in (2**i for i in range(1, runs.bit_length())):
+        values = [pass_at_k(len(s), sum(s), k) for s in solved.values()]
+        scores.append(_score(row, f"pass@{k}", mean_interval(values), len(solved), runs, failed))
+    return scores
+
+
+def _score(row: records.Sample, metric: str, interval: tuple, tasks: int, runs: int, failed: int) -> records.Score:
+    value, low, high = interval
+    return records.Score(row.stage, row.model, row.step, row.taskset, metric, value, low, high, tasks, runs, failed)
