@@ -8,13 +8,15 @@ the one that the run's rft stage began with, the settings are that stage's own. 
 """
 
 import time
+from pathlib import Path
 
 from benchmarks.measurement import Measurement, open_run, parser, spread, stage_of, table
-from pipeline import checkpoints, files, records, tables
+from pipeline import checkpoints, files
 from pipeline.process import namespace
 from pipeline.schedule import tasks_of_step
+from pipeline.tasksets import read_train
 from workflows import runner
-from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens
+from workflows.prompts import load_tokenizer, prompt_tokens, task_texts
 from workflows.seeds import request_seed
 from workflows.single_turn import simple_workflow
 from workflows.vllm_engine import VllmEngine
@@ -23,11 +25,9 @@ NEEDED = 0.90
 
 
 def prompts_of(spec: dict, config, tokenizer) -> list[list[int]]:
-    """Token ids of the train split's prompts."""
-    rows = tables.read(f"{spec['inputs']['tasks']}/tasks.parquet", records.Task).to_pylist()
-    settings = config.buffer.explorer_input
-    questions = [row["question"] for row in rows if row["split"] == settings.taskset.split]
-    return prompt_tokens(tokenizer, [prompt_text(tokenizer, q, settings.system_prompt) for q in questions])
+    """Token ids of the prompts that are trained on."""
+    sets = read_train(Path(spec["inputs"]["tasks"]), config.buffer.explorer_input)
+    return prompt_tokens(tokenizer, task_texts(tokenizer, [task for _, tasks in sets for task in tasks], config))
 
 
 def bare(engine: VllmEngine, prompts: list[list[int]], seeds: list[int], config) -> tuple[float, list[list[int]]]:
@@ -53,7 +53,7 @@ def ours(engine: VllmEngine, prompts: list[list[int]], seeds: list[int], config)
     """Seconds and tokens of one `roll_out`."""
     sampling = runner.Sampling.of(config.model)
     begin = time.perf_counter()
-    outcomes = runner.roll_out(engine, simple_workflow, prompts, seeds, sampling)
+    outcomes = runner.roll_out(engine, [simple_workflow] * len(prompts), prompts, seeds, sampling)
     return time.perf_counter() - begin, [outcome.trajectory.response_tokens for outcome in outcomes]
 
 
@@ -86,7 +86,7 @@ def main() -> None:
     model = checkpoints.model_directory(given.root / spec["inputs"]["model"])
     spec["inputs"]["tasks"] = str(given.root / spec["inputs"]["tasks"])
     said = Measurement("rollout", "Rollout: bare LLM.generate against the explorer's path")
-    tokenizer = load_tokenizer(model)
+    tokenizer = load_tokenizer(model, config.model)
     engine = VllmEngine(model, config, tokenizer.eos_token_id, False)
     rates = measure(engine, prompts_of(spec, config, tokenizer), config, given.repetitions)
     engine.close()

@@ -15,19 +15,18 @@ from itertools import pairwise
 from pathlib import Path
 
 from operators.reward import load_reward
-from pipeline import checkpoints, files, records, tables
+from pipeline import checkpoints, files
 from pipeline.process import namespace
-from workflows.prompts import load_tokenizer, prompt_text
+from pipeline.tasksets import read_train
+from workflows.prompts import load_tokenizer, task_texts
 
 
-def dataset(tasks: Path, tokenizer, settings):
-    """Prompts (text, through the chat template) and answers of the train split. settings: buffer.explorer_input."""
+def dataset(tasks: Path, tokenizer, config):
+    """Prompts (text, through the chat template) and answers of the one set that is trained on."""
     from datasets import Dataset
 
-    rows = [row for row in tables.read(tasks / "tasks.parquet", records.Task).to_pylist()
-            if row["split"] == settings.taskset.split]
-    prompts = [prompt_text(tokenizer, row["question"], settings.system_prompt) for row in rows]
-    return Dataset.from_dict({"prompt": prompts, "answer": [row["answer"] for row in rows]})
+    ((_, rows),) = read_train(tasks, config.buffer.explorer_input)
+    return Dataset.from_dict({"prompt": task_texts(tokenizer, rows, config), "answer": [row.answer for row in rows]})
 
 
 def reward_of(settings):
@@ -78,12 +77,12 @@ def train(stage: Path, steps: int) -> dict:
     config, clock = namespace(spec["config"]), Clock()
     source = config.buffer.explorer_input
     model = checkpoints.model_directory(Path(spec["inputs"]["model"]))
-    tokenizer = load_tokenizer(model)
+    tokenizer = load_tokenizer(model, config.model)
     with tempfile.TemporaryDirectory() as directory:
         trainer = GRPOTrainer(
             model=AutoModelForCausalLM.from_pretrained(model, local_files_only=True),
             args=grpo_settings(config, steps, directory), processing_class=tokenizer,
-            train_dataset=dataset(Path(spec["inputs"]["tasks"]), tokenizer, source), reward_funcs=reward_of(source),
+            train_dataset=dataset(Path(spec["inputs"]["tasks"]), tokenizer, config), reward_funcs=reward_of(source),
             callbacks=[clock],
         )
         trainer.train()

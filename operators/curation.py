@@ -67,9 +67,10 @@ def _join_columns_mapper(base):
 
 def _split_by_hash_mapper(base):
     class SplitByHashMapper(base.Mapper):
-        """Adds the column `split`: test for a share `test_ratio` of all keys, chosen by hash, else train.
+        """Fills the column `split`: test for a share `test_ratio` of all keys, chosen by hash, else train.
 
-        A row with a solution is a demonstration: split sft, or left out when its key is held out for the test.
+        A row with a solution is a demonstration (split sft), one with two responses a pair (split preference); either
+        is left out when its key is held out for the test. A row that has its split already keeps it.
         key: a name in KEYS. The same key lands in the same split in every run and every file.
         """
 
@@ -85,16 +86,25 @@ def _split_by_hash_mapper(base):
             rows = [dict(zip(samples, values, strict=True)) for values in zip(*samples.values(), strict=True)]
             kept = []
             for row in rows:
+                if row.get("split") is not None:
+                    kept.append(row)
+                    continue
                 key = KEYS[self.key](row)
-                held_out = hash_share(key) < self.test_ratio
-                if held_out and row["solution"] is not None:
+                held_out, shown = hash_share(key) < self.test_ratio, _shows(row)
+                if held_out and shown:
                     self.reasons[row["row"]] = f"held out: a demonstration of '{key[:80]}', which is a test task"
                 else:
-                    split = "sft" if row["solution"] is not None else "test" if held_out else "train"
-                    kept.append({**row, "split": split})
-            return {name: [row[name] for row in kept] for name in [*samples, "split"]}
+                    kept.append({**row, "split": shown or ("test" if held_out else "train")})
+            return {name: [row[name] for row in kept] for name in dict.fromkeys([*samples, "split"])}
 
     return SplitByHashMapper
+
+
+def _shows(row: Row) -> str | None:
+    """The split of a row that shows a response: sft or preference; None for a task alone."""
+    if row["solution"] is not None:
+        return "sft"
+    return "preference" if row.get("chosen") is not None else None
 
 
 def countdown_problem(answer: str) -> str | None:

@@ -8,6 +8,7 @@ name. Our own operators, OURS in operators/curation.py, are registered beside Da
 """
 
 import inspect
+import multiprocessing
 import os
 import sys
 import time
@@ -48,9 +49,16 @@ def read_recipe(path: Path) -> dict[str, Any]:
     return recipe
 
 
-def run_recipe(rows: Sequence[Row], recipe: dict, log: Callable[[str], None]) -> tuple[list[Row], list[Dropped]]:
+def inline_recipe(operators: list[dict[str, Any]], text_keys: list[str]) -> dict[str, Any]:
+    """A recipe out of operators with a `name` and `args`, as the Trinity-RFT guide writes them."""
+    return {"process": [{one["name"]: one.get("args") or {}} for one in operators], "text_keys": text_keys}
+
+
+def run_recipe(rows: Sequence[Row], recipe: dict, log: Callable[[str], None],
+               processes: int = 1) -> tuple[list[Row], list[Dropped]]:
     """Runs a recipe over rows of text columns that carry a number `row`.
 
+    processes: how many share the rows of a mapper or a filter; the result is the same.
     Returns the rows that were kept, in order, with what mappers changed or added, and what was dropped by which
     operator and why. A row without question or answer is dropped first. Raises ConfigError for an unknown operator or
     argument, StageError (or the operator's own OuroError) with the operator's name when one fails.
@@ -60,7 +68,7 @@ def run_recipe(rows: Sequence[Row], recipe: dict, log: Callable[[str], None]) ->
     operators = [_build(*item, _text_key(recipe)) for item in _items(recipe)]
     for operator in operators:
         begin = time.perf_counter()
-        kept, gone = _run(operator, kept)
+        kept, gone = _run(operator, kept, processes)
         dropped += gone
         log(f"{operator._name}: kept {len(kept)}, dropped {len(gone)} ({time.perf_counter() - begin:.2f} s)")
     return [{k: v for k, v in row.items() if k not in (STATS, META)} for row in kept], dropped
@@ -167,7 +175,7 @@ def _accepted(kind: type) -> set[str]:
 # --------------------------------------------------------------------------------------------------------- running
 
 
-def _run(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
+def _run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list[Dropped]]:
     """Runs one operator over all rows; its failure is an error that names it."""
     from data_juicer.ops import base_op
 
@@ -178,6 +186,8 @@ def _run(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
         raise ConfigError(f"operator '{operator._name}' neither maps, filters, deduplicates nor selects rows; "
                           "groupers, aggregators and pipelines make other rows, not traceable to the input.")
     try:
+        if run in (_map, _filter) and processes > 1 and len(rows) > BATCH:
+            return _share(run, operator, rows, processes)
         return run(operator, rows) if rows else ([], [])
     except OuroError as error:
         raise type(error)(f"operator '{operator._name}': {error}") from error
@@ -185,6 +195,24 @@ def _run(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
         columns = ", ".join(k for k in rows[0] if k not in (STATS, META))
         raise StageError(f"operator '{operator._name}' failed ({type(error).__name__}: {error}). Columns it was given: "
                          f"{columns}. Correct its arguments in the recipe or take it out.") from error
+
+
+def _share(run: Callable, operator, rows: list[Row], processes: int) -> tuple[list[Row], list[Dropped]]:
+    """Runs an operator that looks at each row by itself in several processes. They are forked: operators of ours are
+    classes made at run time, which no other process could be sent."""
+    global _shared
+    _shared = run, operator
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        parts = pool.map(_run_shared, list(_batches(rows)))
+    return [row for kept, _ in parts for row in kept], [d for _, gone in parts for d in gone]
+
+
+_shared: tuple[Callable, Any] | None = None  # what the forked processes run
+
+
+def _run_shared(rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
+    run, operator = _shared
+    return run(operator, rows)
 
 
 def _columns(rows: list[Row]) -> dict[str, list]:

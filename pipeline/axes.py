@@ -119,14 +119,10 @@ def _groups_for(override) -> str:
     return f" glob chooses among the files of a group of conf/, which are {told}."
 
 
-def refuse(words: list[str]) -> None:
-    """Raises ConfigError for a word with several values where one configuration is wanted."""
-    for word in words:
-        override = _parsed(word)
-        if override is not None and override.is_sweep_override():
-            raise ConfigError(f"'{word}' stands for several values; needed one. A sweep over them is `ouro run -m` "
-                              "with the same words; a list is [1,2]; a text with commas goes in quotes: "
-                              f"\"{override.key_or_group}='a,b'\".")
+def has_several(word: str) -> bool:
+    """Whether an override has several values, where one configuration takes one."""
+    override = _parsed(word)
+    return override is not None and override.is_sweep_override()
 
 
 def count(words: list[str | Axis]) -> int:

@@ -89,8 +89,7 @@ def parser() -> argparse.ArgumentParser:
     inner = listed.add_parser("config", help="the configuration: check, show, explain, diff, reference").add_subparsers(
         required=True, metavar="check|show|explain|diff|reference")
     _judging(command("check", commands.config_check, inner))
-    _root(it := command("diff", sweep_commands.config_diff, inner), several="nothing")
-    _sides(it)
+    _sides(command("diff", sweep_commands.config_diff, inner))
     _overrides(command("show", commands.config_show, inner))
     it = command("explain", commands.config_explain, inner)
     it.add_argument("key", help="e.g. algorithm.optimizer.lr, or trainer")
@@ -148,6 +147,7 @@ def _judging(command) -> None:
 
 
 def _sides(command) -> None:
+    _root(command, several="nothing")
     for side in ("a", "b"):
         command.add_argument(side, metavar=side.upper(), help="a run (project/name or name), or overrides in quotes")
 

@@ -53,7 +53,7 @@ def last_scores(run: View) -> list[Score]:
     evaluations = [s.directory for s in run.stages if s.kind == "evaluate"]
     if not evaluations or not files.is_complete(evaluations[-1]):
         return []
-    return [Score(**row) for row in tables.read(evaluations[-1] / "scores.parquet", Score).to_pylist()]
+    return tables.read_scores(evaluations[-1], tables.steps_present(evaluations[-1], "scores")[-1])
 
 
 def _refuse_unknown(metric: str, found: list[list[Score]]) -> None:

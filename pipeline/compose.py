@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import algorithms, modes, schema, secrets
+from pipeline import algorithms, axes, modes, schema, secrets
 from pipeline.config import Config, walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.overlays import effective, stage_problems
@@ -103,6 +103,10 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
         problems.append(f"'{override}' is no override; write key=value. (A setting cannot be deleted: give it another "
                         "value, such as null.)")
         return None
+    if axes.has_several(override):
+        problems.append(f"'{override}' has several values; needed one. For a run of each: ouro run -m. A list is "
+                        "[1,2], and a text with commas goes in quotes.")
+        return None
     key, value = override.lstrip("+").split("=", 1)
     if key in known and not value.startswith("{"):
         return _choice(key, value.strip("'\""), known, problems)
@@ -110,13 +114,9 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
         problems.append(schema.unknown(key, known))
         return None
     try:
-        parsed = OverridesParser.create().parse_override(override)
+        OverridesParser.create().parse_override(override)
     except HydraException as error:
         problems.append(f"'{override}': " + re.sub(r"\n.*", "", str(error)))
-        return None
-    if parsed.is_sweep_override():
-        problems.append(f"'{override}' has several values; needed one. For a run of each: ouro run -m. A list is "
-                        "[1,2], and a text with commas goes in quotes.")
         return None
     return "++" + override.lstrip("+")  # no key is appended: it exists in the schema, though perhaps in no file
 

@@ -6,35 +6,22 @@ enter the stage's identity, so changing it re-runs nothing.
 """
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 from pipeline import algorithms
+from pipeline.data_config import REWARDS, WORKFLOWS, DataProcessor, ExplorerInput, TrainerInput
+from pipeline.setting import section, setting
 
-
-def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, names=None, how: bool = False):
-    """A setting: default, meaning (unit included), inclusive/exclusive lower and inclusive upper bound, choices.
-
-    names: choices beside which `package.module:function` of the user's own is one.
-    """
-    metadata = {"doc": doc, "ge": ge, "gt": gt, "le": le, "choices": choices, "names": names, "how": how}
-    if isinstance(default, (list, dict)):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
-
+__all__ = ["ADVANTAGES", "KL_ESTIMATORS", "POLICY_LOSSES", "REWARDS", "WORKFLOWS", "Config", "longest_sequence",
+           "resolve_dtype", "walk"]
 
 # the tables' own names (a test compares them): they are checked before anything heavy is imported
-WORKFLOWS = ("simple_workflow",)
 KL_ESTIMATORS = ("none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3")
 ADVANTAGES = ("asymre", "dr_grpo", "gigpo", "grpo", "jsd", "on_policy_distill", "opmd", "ppo", "raft", "rec",
               "reinforce", "reinforceplusplus", "remax", "rloo", "step_wise_grpo")
 POLICY_LOSSES = ("cispo", "decoupled_ppo", "dpo", "gspo", "gspo_token", "importance_sampling", "ipo", "kto", "m2po",
                  "mix", "mix_chord", "opmd", "ppo", "rec", "sapo", "sft", "sft_is", "sft_phi", "sppo", "topr")
-REWARDS = ("countdown_reward", "accuracy_reward", "format_reward", "reward_model")
-
-
-def section(kind: type):
-    return field(default_factory=kind)
 
 
 @dataclass
@@ -133,10 +120,21 @@ class Model:
     critic_model_path: str | None = setting(None, "Hugging Face model directory that ppo's critic begins with; null: "
                                                   "the model that the stage begins with")
     init: Init = section(Init)
+    custom_chat_template: str | None = setting(None, "chat template (Jinja) in place of the tokenizer's; the trained "
+                                               "model keeps it")
+    chat_template_path: str | None = setting(None, "file with a chat template; wins over custom_chat_template")
+    enable_thinking: bool | None = setting(None, "handed to the chat template under this name; null: not handed over")
     dtype: str = setting("auto", "weights in training and rollout; auto: bfloat16 on GPU, float32 on CPU",
                          choices=("auto", "float32", "bfloat16"))
     max_prompt_tokens: int = setting(1024, "longest prompt, tokens; a longer one is kept as a marked row", ge=1)
     max_response_tokens: int = setting(1024, "longest response, tokens", ge=1)
+    min_response_tokens: int = setting(1, "a response has at least its end token, so 0 and 1 mean the same",
+                                       choices=(0, 1), how=True)
+    enable_prompt_truncation: bool = setting(
+        True, "a prompt over max_prompt_tokens takes no part in the loss: it is kept whole, as a marked row",
+        choices=(True,), how=True)
+    repetition_penalty: float = setting(1.0, "1 = off: the trainer scores the distribution without it",
+                                        choices=(1.0,), how=True)
     max_model_len: int | None = setting(None, "longest sequence, tokens; null: prompt + response", ge=2)
     temperature: float = setting(1.0, "sampling temperature of rollouts; the trainer scores logits / temperature", gt=0)
     top_p: float = setting(1.0, "nucleus sampling bound, 1 = off", gt=0, le=1)
@@ -152,52 +150,14 @@ class Cluster:
 
 
 @dataclass
-class Format:
-    prompt_key: str = setting("question", "column with the prompt, text")
-    response_key: str = setting("answer", "column with the truth, text")
-    solution_key: str = setting("solution", "column with a demonstrated response beside the truth; may be absent")
-
-
-@dataclass
-class RolloutArgs:
-    """How an eval set is sampled; rollouts to train on follow the section model, by which the trainer scores them."""
-
-    temperature: float | None = setting(None, "null: model.temperature", ge=0)
-    top_p: float | None = setting(None, "null: model.top_p", gt=0, le=1)
-    top_k: int | None = setting(None, "null: model.top_k", ge=-1)
-
-
-@dataclass
-class Taskset:
-    name: str = setting("taskset", "name in tables and metrics")
-    split: str = setting("train", "split of the curated tasks", choices=("train", "test"))
-    repeat_times: int | None = setting(None, "sampled responses per task, eval sets only; null: 1", ge=1)
-    limit: int | None = setting(None, "use only the first so many tasks", ge=1)
-    rollout_args: RolloutArgs = section(RolloutArgs)
-    default_workflow_type: str | None = setting(None, "null: explorer_input.default_workflow_type", names=WORKFLOWS)
-    default_reward_fn_type: str | list[str] | None = setting(
-        None, "null: explorer_input.default_reward_fn_type", names=REWARDS)
-    reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward functions: each takes those that it has")
-
-
-@dataclass
-class ExplorerInput:
-    default_workflow_type: str = setting("simple_workflow", "name in workflows/, or module:function", names=WORKFLOWS)
-    system_prompt: str | None = setting(None, "system message put before every prompt")
-    default_reward_fn_type: str | list[str] = setting(
-        "countdown_reward", "name in operators/reward.py, reward_model, or module:function; the components of several "
-                            "in a list are summed", names=REWARDS)
-    taskset: Taskset = section(Taskset)
-    eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")
-
-
-@dataclass
 class Buffer:
-    batch_size: int = setting(32, "tasks per explorer step (sft: demonstrations per optimizer step)", ge=1)
-    train_batch_size: int | None = setting(None, "experiences per optimizer step; null: an explorer step's", ge=1)
+    batch_size: int = setting(32, "tasks per explorer step", ge=1)
+    train_batch_size: int | None = setting(None, "experiences per optimizer step (sft: demonstrations); null: an "
+                                                 "explorer step's (sft: batch_size)", ge=1)
     total_epochs: int = setting(1, "passes over the tasks; ignored when total_steps is set", ge=1)
     total_steps: int | None = setting(None, "optimizer steps of the stage (mode=explore: explorer steps)", ge=1)
     explorer_input: ExplorerInput = section(ExplorerInput)
+    trainer_input: TrainerInput = section(TrainerInput)
 
 
 @dataclass
@@ -287,22 +247,6 @@ class Monitor:
     monitor_type: str = setting("mlflow", "where metrics go", choices=("mlflow", "tensorboard", "wandb", "none"),
                                 how=True)
     monitor_args: dict[str, Any] = setting({}, "mlflow: uri; wandb: base_url; secrets: the environment", how=True)
-
-
-@dataclass
-class TaskPipeline:
-    generator: str | None = setting(None, "makes raw tasks instead of reading inputs; name in operators/generate.py",
-                                     choices=("countdown",))
-    generator_args: dict[str, Any] = setting({}, "arguments of the generator")
-    inputs: list[str] = setting([], "jsonl, parquet or Hugging Face dataset directories")
-    split: str = setting("train", "split of a dataset directory")
-    format: Format = section(Format)
-    config_path: str = setting("conf/data_juicer/gsm8k.yaml", "Data-Juicer recipe, in its own YAML format")
-
-
-@dataclass
-class DataProcessor:
-    task_pipeline: TaskPipeline = section(TaskPipeline)
 
 
 @dataclass

@@ -9,7 +9,8 @@ from pipeline import files
 from pipeline.compose import CONF
 from pipeline.errors import ConfigError, DataError, nearest
 
-USERS_CODE = ("default_workflow_type", "default_reward_fn_type")  # keys whose value may be package.module:function
+# keys whose value may be package.module:function
+USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type")
 
 
 def resolve(path: str) -> Path:
@@ -69,8 +70,32 @@ def _names(source: Path) -> set[str]:
     return names
 
 
-def digests(value: str | list[str] | None, root: str) -> list[str]:
+def missing(path: Path, key: str) -> DataError:
+    """The error for a path that is not there; one that could be a dataset of the Hugging Face hub is told apart."""
+    where = f"{path} does not exist (looked from {Path.cwd()}). Check {key}."
+    local = path.parent.exists() or path.parent.name == "data" or path.suffix in (".jsonl", ".parquet", ".jinja")
+    if path.is_absolute() or local or len(path.parts) != 2:
+        return DataError(where)
+    return DataError(f"{where} If it is a dataset of the Hugging Face hub: a run downloads nothing; fetch it once, "
+                     f"`hf download --repo-type dataset {path} --local-dir data/{path.name}`, and set the path "
+                     f"data/{path.name}.")
+
+
+def values_of(config: Any, key: str) -> list[tuple[str, Any]]:
+    """(dotted key, value) of every setting that a key means; `*` stands for every element of a list."""
+    found = [("", config)]
+    for part in key.split("."):
+        found = [(f"{name}.{step}", value[step]) for name, value in found
+                 for step in (range(len(value)) if part == "*" else (part,))]
+    return [(name.removeprefix("."), value) for name, value in found]
+
+
+def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:
+    """Content hashes of the files and directories that a setting names; `key` is that setting."""
     names = [value] if isinstance(value, str) else list(value or [])
+    for name in names:
+        if not resolve(name).exists():
+            raise missing(Path(name), key)
     return [digest_tree(resolve(name), root) for name in names]
 
 

@@ -1,9 +1,11 @@
 """What the tables of a run say, as plain rows for the report: curves, times, data, rollouts, agreement."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from pipeline import tables
 from pipeline.progress import rate
 from pipeline.query import Answer, ask
 from pipeline.questions import QUESTIONS
@@ -67,23 +69,29 @@ def evaluations(session, stage: str, start: str) -> dict[str, dict[str, list]]:
     return {taskset: columns for taskset, columns in curves.items() if sum(s > 0 for s in columns["step"]) > 1}
 
 
-def row_counts(session, kinds: dict[str, str]) -> dict[str, int]:
-    """Rows that each stage made: stage directory name -> rows. kinds: directory name -> kind."""
-    one = {"tasks": "SELECT count(*) FROM raw",
-           "curate": "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM rejected)"}
+def row_counts(session, kinds: dict[Path, str]) -> dict[str, int]:
+    """Rows that each stage made: stage directory name -> rows. kinds: directory -> kind."""
+    import pyarrow.parquet as pq
+
+    whole = {"tasks": ("raw",), "curate": ("tasks", "rejected")}
     explored = "SELECT stage, count(*) FROM experience GROUP BY stage"
     trained = "SELECT stage, sum(trained_rows)::BIGINT FROM steps GROUP BY stage"
     answered = "SELECT stage, count(*) FROM samples GROUP BY stage"
     by_stage = {"rft": explored, "rollout": explored, "train": trained, "offline": trained, "evaluate": answered,
                 "bench": answered}
-    counts = {stage: session.execute(one[kind]).fetchall()[0][0] for stage, kind in kinds.items() if kind in one}
+    counts = {d.name: sum(pq.read_metadata(d / tables.LOCATIONS[t]).num_rows for t in whole[kind])
+              for d, kind in kinds.items() if kind in whole}
+    named = {directory.name: kind for directory, kind in kinds.items()}
     for kind, question in by_stage.items():
-        counts |= {stage: n for stage, n in session.execute(question).fetchall() if kinds.get(stage) == kind}
+        counts |= {stage: n for stage, n in session.execute(question).fetchall() if named.get(stage) == kind}
     return counts
 
 
 def curation(session) -> dict:
-    """Rows read, kept by split, and dropped by operator with the commonest reasons."""
+    """Rows read, kept by set and split, and dropped by operator with the commonest reasons.
+
+    session: over one tasks stage and its curate stage: a run may have several, which read the same rows.
+    """
     dropped = records(session, """
         WITH reasons AS (
             SELECT operator, reason, count(*) AS rows, row_number() OVER (
@@ -92,7 +100,8 @@ def curation(session) -> dict:
         SELECT operator, sum(rows)::BIGINT AS rows, count(*) AS reasons,
                list(reason ORDER BY place) FILTER (place <= 3) AS commonest
         FROM reasons GROUP BY operator ORDER BY rows DESC, operator""")
-    kept = records(session, "SELECT split, count(*) AS rows FROM tasks GROUP BY split ORDER BY rows DESC")
+    kept = records(session, "SELECT taskset, split, count(*) AS rows FROM tasks GROUP BY ALL "
+                            "ORDER BY taskset NULLS FIRST, rows DESC")
     return {"dropped": dropped, "kept": kept, "read": session.execute("SELECT count(*) FROM raw").fetchall()[0][0],
             "kept_rows": sum(r["rows"] for r in kept), "dropped_rows": sum(r["rows"] for r in dropped)}
 

@@ -85,14 +85,9 @@ SECRETS = _below("monitor.monitor_args", "api_key username password")
 COMING = {
     "continue_from_checkpoint", "ignore_validator_suggestions",
     *_below("algorithm", "sample_strategy sample_strategy_args"),
-    *_below("model", "custom_chat_template chat_template_path enable_thinking min_response_tokens "
-                     "enable_prompt_truncation repetition_penalty"),
-    "buffer.explorer_input.default_eval_workflow_type",
-    *(f"{prefix}.{name}" for prefix in TASKSETS for name in OF_TASKSETS),
-    *(f"{prefix}.{name}" for prefix in BUFFERS for name in OF_BUFFERS),
+    *(f"{BUFFERS[1]}.{name}" for name in OF_BUFFERS),
     *_below("explorer", "eval_interval eval_on_startup env_vars"),
     "trainer.use_dynamic_bsz",
-    *_below("data_processor.task_pipeline", "num_process operators target_fields"),
 }
 
 _VLLM = "handed to vLLM as it is"

@@ -78,7 +78,6 @@ REFUSED: dict[str, Refused] = {
     "explorer.dynamic_timeout": Refused(_BOUNDED, (("enable", False),)),
     "explorer.over_rollout": Refused(_ALL_TASKS, (("ratio", 0),)),
     "explorer.runner_state_report_interval": Refused("a stage shows its progress by itself: leave it out.", (0,)),
-    "explorer.bench_on_latest_checkpoint": Refused("every checkpoint is scored, once: leave it out."),
     **{f"explorer.{name}": Refused(_NO_SERVER) for name in (
         "proxy_port", "listen_address", "service_status_check_interval", "min_running_model_num", "db_url")},
     "explorer.rollout_model.name": Refused(_NO_ACTORS),

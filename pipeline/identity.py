@@ -14,39 +14,47 @@ from pipeline import files
 from pipeline.algorithms import PAIR_TYPES
 from pipeline.compose import CONF
 from pipeline.config import walk
-from pipeline.external import digest_code, digest_tree, digests, users_code
-from pipeline.overlays import merge
+from pipeline.external import digest_code, digest_tree, digests, users_code, values_of
 from pipeline.records import FORMAT
+from pipeline.tasksets import HELD
 
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
             "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
             "explorer.env_vars",
-            "buffer.explorer_input.system_prompt", "buffer.explorer_input.default_workflow_type",
-            "buffer.explorer_input.default_reward_fn_type", "explorer.auxiliary_models")
+            "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type",
+            "explorer.auxiliary_models")
+PROMPTS = ("buffer.explorer_input.system_prompt", "model.custom_chat_template", "model.enable_thinking")
+SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
+        "buffer.trainer_input.experience_buffer")
+PATHS = tuple(f"{one}.path" for one in SETS)
 
-EVALUATION = ("seed", "buffer.explorer_input.eval_tasksets", *SAMPLING)
+EVALUATION = ("seed", "buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type",
+              *SAMPLING, *PROMPTS)
 
 # kind -> the settings that enter its identity (a prefix takes everything below it). `how` settings never do.
 USES = {
     "tasks": ("seed", "data_processor.task_pipeline.generator", "data_processor.task_pipeline.generator_args",
               "data_processor.task_pipeline.inputs", "data_processor.task_pipeline.split",
-              "data_processor.task_pipeline.format"),
-    "curate": ("data_processor.task_pipeline.config_path",),
+              "data_processor.task_pipeline.format",
+              *(f"{one}.{name}" for one in SETS for name in ("name", "path", "subset_name", "split", "format"))),
+    "curate": ("data_processor.task_pipeline.config_path", "data_processor.task_pipeline.operators",
+               "data_processor.task_pipeline.target_fields"),
     "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
     "train": ("seed", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
-              "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps", "buffer.explorer_input.system_prompt",
-              "trainer.grad_clip", "model.dtype", "model.max_prompt_tokens", "model.max_response_tokens",
-              "model.max_model_len"),
+              "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
+              "buffer.trainer_input.experience_buffer", "trainer.grad_clip", "model.dtype", "model.max_prompt_tokens",
+              "model.max_response_tokens", "model.max_model_len", *PROMPTS),
     "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
-            "buffer.total_steps", "buffer.explorer_input.taskset", "trainer.grad_clip", "trainer.critic",
-            "trainer.critic_warmup", "model.critic_model_path", "synchronizer", *SAMPLING),
+            "buffer.total_steps", "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets",
+            "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path", "synchronizer",
+            *SAMPLING, *PROMPTS),
     "rollout": ("seed", "algorithm.repeat_times", "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps",
-                "buffer.explorer_input.taskset", *SAMPLING),
+                "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets", *SAMPLING, *PROMPTS),
     "offline": ("seed", "algorithm", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
                 "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
                 "model.dtype", "model.temperature", "model.max_prompt_tokens", "model.max_response_tokens",
-                "model.max_model_len"),
+                "model.max_model_len", *PROMPTS),
     "evaluate": EVALUATION,
     "bench": EVALUATION,
     "report": ("project", "name"),
@@ -59,20 +67,21 @@ PAIRS_USE = ("algorithm.policy_loss_fn", "algorithm.policy_loss_fn_args", "algor
 # kind -> settings that a stage is handed to watch itself by, while it works: they change what it says of itself, not
 # what it makes for others, so they are not in its identity (and a stage that is complete does not say more).
 WATCHES = {
-    "rft": ("buffer.explorer_input.eval_tasksets",),
+    "rft": ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type"),
 }
 
 JUDGES = "explorer.auxiliary_models.*.model_path"
 
 # settings that name a file or directory whose content enters the identity
 EXTERNAL = {
-    "tasks": ("data_processor.task_pipeline.inputs",),
+    "tasks": ("data_processor.task_pipeline.inputs", *PATHS),
     "curate": ("data_processor.task_pipeline.config_path",),
-    "rft": ("model.critic_model_path", JUDGES),
-    "rollout": (JUDGES,),
-    "offline": ("model.critic_model_path",),
-    "evaluate": (JUDGES,),
-    "bench": (JUDGES,),
+    "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path"),
+    "rft": (*PATHS[:2], JUDGES, "model.chat_template_path", "model.critic_model_path"),
+    "rollout": (*PATHS[:2], JUDGES, "model.chat_template_path"),
+    "offline": ("model.chat_template_path", "model.critic_model_path"),
+    "evaluate": (PATHS[2], JUDGES, "model.chat_template_path"),
+    "bench": (PATHS[2], JUDGES, "model.chat_template_path"),
 }
 
 ADVANTAGES = ("operators/advantage.py", "operators/advantages/action_tokens.py", "operators/advantages/group.py",
@@ -87,7 +96,7 @@ ANSWERING = ("operators/reward.py", "workflows/reward_model.py", "workflows/sing
 
 # kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
 CODE = {
-    "tasks": ("operators/generate.py",),
+    "tasks": ("operators/generate.py", "operators/formats.py"),
     "curate": ("operators/curation.py", "operators/juicer.py", "operators/reward.py"),
     "model": ("stages/model.py",),
     "train": LOSSES,
@@ -97,6 +106,9 @@ CODE = {
     "evaluate": (*ANSWERING, "operators/statistics.py"),
     "bench": (*ANSWERING, "operators/statistics.py"),
 }
+
+# lists of sections, as `a.b.*`
+SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in walk() if ".*." in key}
 
 HEAVY = ("train", "rft", "rollout", "offline", "evaluate", "bench")
 
@@ -131,8 +143,8 @@ class Stage:
     @property
     def upstream(self) -> list[str]:
         """Manifests of the stages it waits for."""
-        return [os.path.join(d, files.MANIFEST) for d in (*self.inputs.values(), *self.waits)
-                if files.in_store(d, self.root)]
+        read = dict.fromkeys((*self.inputs.values(), *self.waits))
+        return [os.path.join(d, files.MANIFEST) for d in read if files.in_store(d, self.root)]
 
     @property
     def error(self) -> str:
@@ -154,17 +166,16 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
     read = uses(kind, settings["algorithm"]["algorithm_type"])
     used = _select(settings, lambda key, item: not item.metadata["how"] and key not in paths and is_below(key, read))
-    watched = (*paths, *WATCHES.get(kind, ()))
-    how = _select(settings, lambda key, item: item.metadata["how"] or key in watched)
-    external = {key: digests(_get(settings, key), root) for key in paths}
+    watched = WATCHES.get(kind, ())
+    how = _select(settings, lambda key, item: item.metadata["how"] or key in paths or is_below(key, watched))
+    external = {key: [digests(value, root, name) for name, value in values_of(settings, key)] for key in paths}
     external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))
-                for role, d in inputs.items()}
-    content = {"format": FORMAT, "kind": kind, "settings": _identifying(used, paths), "inputs": upstream,
-               "external": external}
+                for role, d in inputs.items() if role != HELD}  # watched by, too
+    content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
     run = f"{settings['project']}/{settings['name']}"
-    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, merge(used, how), waits)
+    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _join(used, how), waits)
 
 
 def is_below(key: str, prefixes: tuple[str, ...]) -> bool:
@@ -172,34 +183,32 @@ def is_below(key: str, prefixes: tuple[str, ...]) -> bool:
 
 
 def _select(config: dict, wanted) -> dict:
-    """The part of a configuration whose settings satisfy `wanted(key, field)`, nested as before."""
+    """The part of a configuration whose settings satisfy `wanted(key, field)`, nested as before.
+
+    Of a list of sections every element is there, with what is wanted of it.
+    """
     chosen: dict = {}
     for key, item in walk():
-        if "*" not in key and wanted(key, item):
-            *parents, leaf = key.split(".")
-            target = chosen
-            for parent in parents:
-                target = target.setdefault(parent, {})
-            target[leaf] = _get(config, key)
+        if f"{key}.*" not in SECTIONS and wanted(key, item):
+            _place(chosen, config, key.split("."))
     return chosen
 
 
-def _get(config: dict, key: str) -> Any:
-    """The value of a key; for one below `*`, the list of its values in all elements."""
-    above, star, below = key.partition(".*.")
-    for part in above.split("."):
-        config = config[part]
-    return [_get(element, below) for element in config] if star else config
+def _place(chosen: dict, config: dict, parts: list[str]) -> None:
+    """Copies the value of a dotted key; `*` stands for every element of a list."""
+    head, *rest = parts
+    if rest[:1] == ["*"]:
+        elements = chosen.setdefault(head, [{} for _ in config[head]])
+        for element, source in zip(elements, config[head], strict=True):
+            _place(element, source, rest[1:])
+    elif rest:
+        _place(chosen.setdefault(head, {}), config[head], rest)
+    else:
+        chosen[head] = config[head]
 
 
-def _identifying(used: dict, paths: tuple[str, ...]) -> dict:
-    """The settings that a stage uses, less what elements of lists say of how it runs and where files lie."""
-    left_out = {key for key, item in walk() if "*" in key and (item.metadata["how"] or key in paths)}
-    return _without(used, left_out, "")
-
-
-def _without(value: Any, left_out: set[str], prefix: str) -> Any:
-    if isinstance(value, dict):
-        return {name: _without(part, left_out, f"{prefix}{name}.") for name, part in value.items()
-                if f"{prefix}{name}" not in left_out}
-    return [_without(part, left_out, f"{prefix}*.") for part in value] if isinstance(value, list) else value
+def _join(a: Any, b: Any) -> Any:
+    """Two parts of one configuration, which have no setting in common, as one."""
+    if isinstance(a, dict):
+        return {**a, **b, **{key: _join(a[key], b[key]) for key in a.keys() & b.keys()}}
+    return [_join(x, y) for x, y in zip(a, b, strict=True)]

@@ -33,9 +33,39 @@ class Source:
 def sources(config: dict[str, Any]) -> list[Source]:
     """Every file or directory that rows are read from."""
     key, settings = "data_processor.task_pipeline", config["data_processor"]["task_pipeline"]
-    columns = tuple((name, settings["format"][name]) for name in ("prompt_key", "response_key", "solution_key"))
-    return [Source(f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", columns, ("solution_key",))
-            for index, path in enumerate(settings["inputs"])]
+    pool = [Source(f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", _columns(settings["format"]),
+                   ("solution_key",)) for index, path in enumerate(settings["inputs"])]
+    buffer = config["buffer"]["trainer_input"]["experience_buffer"]
+    sets = [(f"buffer.explorer_input.{place}", one, _columns(one["format"])) for place, one in _tasksets(config)]
+    shown = ("prompt_key", _prompt_key(buffer["format"])), ("solution_key", buffer["format"]["response_key"])
+    sets.append(("buffer.trainer_input.experience_buffer", buffer, shown))
+    return pool + [source for key, one, columns in sets for source in _files_of(key, one, columns)]
+
+
+def _tasksets(config: dict[str, Any]) -> list[tuple[str, dict]]:
+    """(place below buffer.explorer_input, settings) of every set to train on or to evaluate on."""
+    explorer = config["buffer"]["explorer_input"]
+    train = [(f"tasksets.{i}", one) for i, one in enumerate(explorer["tasksets"])]
+    held = [(f"eval_tasksets.{i}", one) for i, one in enumerate(explorer["eval_tasksets"])]
+    return (train or [("taskset", explorer["taskset"])]) + held
+
+
+def _files_of(key: str, one: dict, columns: tuple[tuple[str, str], ...]) -> list[Source]:
+    """The files and directories of one set; none when it takes its rows from the pool."""
+    several = isinstance(one["path"], list)
+    paths = one["path"] if several else [one["path"]] if one["path"] else []
+    return [Source(f"{key}.path" + (f".{i}" if several else ""), str(Path(path) / (one["subset_name"] or "")),
+                   one["split"], f"{key}.format", columns, ("solution_key",)) for i, path in enumerate(paths)]
+
+
+def _columns(columns: dict) -> tuple[tuple[str, str], ...]:
+    """What a file of tasks must have, and a demonstration that it may have."""
+    return (("prompt_key", _prompt_key(columns)), ("response_key", columns["response_key"]),
+            ("solution_key", columns["solution_key"] or "solution"))
+
+
+def _prompt_key(columns: dict) -> str:
+    return (columns["prompt_type"] == "messages" and columns["messages_key"]) or columns["prompt_key"]
 
 
 def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
@@ -91,10 +121,9 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
         key = "data_processor.task_pipeline.generator_args"
         yield key, name, pipeline["generator_args"], _in("operators/generate.py", "GENERATORS", name), 1
     explorer = config["buffer"]["explorer_input"]
-    tasksets = [(f"buffer.explorer_input.eval_tasksets.{i}", t) for i, t in enumerate(explorer["eval_tasksets"])]
+    tasksets = [(f"buffer.explorer_input.{place}", one) for place, one in _tasksets(config)
+                if place.startswith("eval_") or explores(config)]
     yield from _parts(config["algorithm"], explores(config))
-    if explores(config):
-        tasksets.append(("buffer.explorer_input.taskset", explorer["taskset"]))
     for key, taskset in tasksets:
         names = reward_functions(taskset, explorer)
         signature = signatures.together([_reward(name) for name in names])

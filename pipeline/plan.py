@@ -12,11 +12,13 @@ from typing import Any
 
 from pipeline import files
 from pipeline.config import walk
+from pipeline.data_plan import data_settings
 from pipeline.errors import ConfigError, ModelError
 from pipeline.identity import Stage, is_below, make_stage, uses
 from pipeline.modes import TRAINING, Line, planned
 from pipeline.overlays import effective
 from pipeline.shape import absent_model, room_problem
+from pipeline.tasksets import HELD
 
 
 @dataclass(frozen=True)
@@ -103,35 +105,58 @@ class _Stages:
         """One entry of `stages`, with the data and the start that it needs, and the evaluation of what it makes."""
         name, settings, kind = entry["stage_name"], effective(self.config, entry), self.line.kinds[entry["stage_name"]]
         _refuse_unread(entry, kind, settings["algorithm"]["algorithm_type"])
-        data = {**settings, "seed": self.config["seed"]}  # another seed trains anew, on the same tasks
-        curated = self.shared("curate", data, {"tasks": self.shared("tasks", data, {}, name)}, name)
-        start = self._start(entry, settings, self.line.parents[name])
+        held = bool(settings["buffer"]["explorer_input"]["eval_tasksets"])
+        inputs = self._reads(name, kind, settings)
+        asked = self.curated(settings, "evaluate", name) if held else ""
+        inputs["model"] = start = self._start(entry, settings, self.line.parents[name])
         if not self.models:
             self.base = start
-            self._evaluate_base("evaluate_base", settings, curated)
+            self._evaluate_base("evaluate_base", settings, asked)
         self.models[name] = start
         if kind == "bench":
-            self.made[name] = tuple(self._bench(name, settings, curated))
+            self.made[name] = tuple(self._bench(name, settings, asked))
             return
-        inputs = {"tasks": curated, "model": start}
-        if kind == "offline":
-            (explored,) = self.made[self.line.explored(name)]
-            inputs = {"experience": explored, "model": start}
+        if kind == "rft" and settings["explorer"]["eval_interval"]:
+            inputs[HELD] = asked
         directory = self.add(name, kind, settings, inputs, self._waits(name, inputs))
         self.made[name] = (directory,)
         if kind in TRAINING:
             self.models[name] = directory
-            if settings["buffer"]["explorer_input"]["eval_tasksets"]:
-                self.evaluated(f"evaluate_{name}", settings, curated, directory)
+            if held:
+                self.evaluated(f"evaluate_{name}", settings, asked, directory, inputs.get("tasks"))
+
+    def _reads(self, name: str, kind: str, settings: dict) -> dict[str, str]:
+        """What an entry learns from or is asked: tasks, or experience of a stage before it."""
+        if kind == "bench":
+            return {}
+        if kind == "offline":
+            (explored,) = self.made[self.line.explored(name)]
+            return {"experience": explored}
+        return {"tasks": self.curated(settings, "train" if kind == "train" else "rft", name)}
+
+    def curated(self, settings: dict, purpose: str, name: str) -> str:
+        """The tasks of a purpose (pipeline/data_plan.py), curated; stages that read the same data share them."""
+        # the run's own seed: a stage with another one trains anew, on the same tasks
+        data = data_settings({**settings, "seed": self.config["seed"]}, purpose)
+        owner = name
+        if purpose == "evaluate":
+            owner = "eval" if data["buffer"]["explorer_input"]["eval_tasksets"] else "pool"
+        if {s.name for s in self.stages} & {f"tasks_{owner}", f"curate_{owner}"}:
+            owner = f"{owner}_{name}"
+        tasks = self.shared("tasks", data, {}, owner)
+        return self.shared("curate", data, {"tasks": tasks}, owner)
 
     def _waits(self, name: str, inputs: dict[str, str]) -> tuple[str, ...]:
         """What must be complete before an entry though it reads nothing of it."""
         above = (directory for parent in self.line.parents[name] for directory in self.made[parent])
         return tuple(dict.fromkeys(d for d in above if d not in inputs.values()))
 
-    def evaluated(self, name: str, settings: dict, tasks: str, model: str) -> str:
-        """The directory of the evaluation of a model: one that there is already, else a stage of this name."""
-        inputs = {"tasks": tasks, "model": model}
+    def evaluated(self, name: str, settings: dict, tasks: str, model: str, trained: str | None = None) -> str:
+        """The directory of the evaluation of a model: one that there is already, else a stage of this name.
+
+        trained: the tasks that the model learnt from, with which those of the evaluation are compared.
+        """
+        inputs = {"tasks": tasks, **({"trained": trained} if trained else {}), "model": model}
         wanted = make_stage(name, "evaluate", settings, inputs, self.root)
         same = (s.directory for s in self.stages if (s.kind, s.identity) == ("evaluate", wanted.identity))
         return next(same, None) or self.add(name, "evaluate", settings, inputs)
@@ -150,10 +175,11 @@ class _Stages:
         made = self._evaluate_base(f"{name}_base", settings, tasks)
         for trained in self.line.trained(name):
             model = self.models[trained]
+            read = next(s.inputs.get("tasks") for s in self.stages if s.directory == model)
             if not settings["explorer"]["bench_on_latest_checkpoint"]:
                 inputs = {"tasks": tasks, "model": model}
                 made.append(self.add(f"{name}_{trained}", "bench", settings, inputs, self._waits(name, inputs)))
-            made.append(self.evaluated(f"{name}_{trained}_last", settings, tasks, model))
+            made.append(self.evaluated(f"{name}_{trained}_last", settings, tasks, model, read))
         return made
 
     def _start(self, entry: dict, settings: dict, parents: list[str]) -> str:
@@ -184,8 +210,9 @@ def _refuse_untrained(stages: list[Stage]) -> None:
 
 def _refuse_unread(entry: dict, kind: str, algorithm_type: str) -> None:
     """Raises ConfigError for settings of one stage that nothing made for it would ever read."""
-    kinds = (kind, "evaluate", "tasks", "curate", "model")
-    read = (*(key for k in kinds for key in uses(k, algorithm_type)), "model.model_path")
+    kinds = (kind, "evaluate", "curate", "model")
+    read = (*(key for k in kinds for key in uses(k, algorithm_type)), "data_processor.task_pipeline",
+            "model.model_path")
     how = {key for key, item in walk() if item.metadata["how"]}
     lost = [key for key in dict(walk()) if "*" not in key and key not in how and not is_below(key, read)
             and _has(entry, key)]

@@ -29,7 +29,7 @@ from pipeline import files, secrets
 from pipeline.config import walk
 from pipeline.errors import OuroError, StageError
 
-FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.type == dict[str, Any]}
+FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.type in (dict[str, Any], list[dict[str, Any]])}
 
 
 @dataclass
@@ -138,8 +138,10 @@ def _make(work: Callable[[Context], None], context: Context) -> None:
 
 
 def namespace(value: Any, key: str = "") -> Any:
-    """Nested dicts as attributes; the free dicts of arguments (`*_args` and the like) stay dicts."""
-    if isinstance(value, dict) and key not in FREE:
+    """Nested dicts as attributes; free dicts (`*_args` and the like, `operators`) stay dicts."""
+    if key in FREE:
+        return value
+    if isinstance(value, dict):
         return SimpleNamespace(**{k: namespace(v, k) for k, v in value.items()})
     return [namespace(v) for v in value] if isinstance(value, list) else value
 

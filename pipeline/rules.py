@@ -3,6 +3,7 @@
 import re
 
 from pipeline.algorithms import PAIR_TYPES, filled
+from pipeline.data_rules import data_problems
 from pipeline.errors import ConfigError
 from pipeline.reward_rules import broken_reward_rules
 from pipeline.schedule import Schedule
@@ -14,7 +15,7 @@ COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", 
 def broken_rules(config: dict) -> list[str]:
     """Every rule that is broken, one line each. config: of the whole run, or of one stage (pipeline/overlays.py)."""
     c = {**config, "algorithm": filled(config["algorithm"])}
-    parts = (_names, _mode, _environment, _model, _lengths, _algorithm, _data, broken_reward_rules)
+    parts = (_names, _mode, _environment, _model, _lengths, _algorithm, data_problems, broken_reward_rules)
     return [problem for part in parts for problem in part(c)]
 
 
@@ -38,7 +39,11 @@ def _mode(c: dict) -> list[str]:
     if c["mode"] == "explore" and algorithm in ("sft", *PAIR_TYPES):
         problems.append(f"mode=explore: {algorithm} learns from given responses and explores nothing; needed "
                         "mode=train or both.")
-    if c["mode"] == "bench" and not c["buffer"]["explorer_input"]["eval_tasksets"]:
+    every, sets = c["explorer"]["eval_interval"], c["buffer"]["explorer_input"]["eval_tasksets"]
+    if every and not sets:
+        problems.append(f"explorer.eval_interval={every}: there is nothing to evaluate on; needed a set in "
+                        "buffer.explorer_input.eval_tasksets, or null.")
+    if c["mode"] == "bench" and not sets:
         problems.append("mode=bench: there is nothing to evaluate on; needed a set in "
                         "buffer.explorer_input.eval_tasksets.")
     return problems
@@ -92,6 +97,8 @@ def _algorithm(c: dict) -> list[str]:
                         "parts the parameters, and can keep them in host memory. Set trainer.zero_stage=3.")
     if algorithm["algorithm_type"] in ("sft", *PAIR_TYPES):
         return problems
+    if c["mode"] == "train":
+        problems.append("mode=train: an rft stage needs its explorer; needed both or colocate.")
     if model["top_p"] != 1 or model["top_k"] != -1:
         problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
                         "ratios would be biased. Leave them at 1 and -1; evaluation sets have their own rollout_args.")
@@ -110,7 +117,7 @@ def _optimizer(key: str, optimizer: dict) -> list[str]:
 
 def _rollouts(c: dict) -> list[str]:
     """Rules for training on rollouts."""
-    algorithm, buffer, taskset = c["algorithm"], c["buffer"], c["buffer"]["explorer_input"]["taskset"]
+    algorithm, buffer = c["algorithm"], c["buffer"]
     problems = []
     if algorithm["advantage_fn"] in COMPARE and algorithm["repeat_times"] < 2:
         problems.append(f"algorithm.repeat_times=1: {algorithm['advantage_fn']} compares the rollouts of a group, "
@@ -123,13 +130,6 @@ def _rollouts(c: dict) -> list[str]:
     if c["trainer"]["critic_warmup"] and algorithm["advantage_fn"] != "ppo":
         problems.append(f"trainer.critic_warmup={c['trainer']['critic_warmup']} with algorithm.advantage_fn="
                         f"{algorithm['advantage_fn']}: only ppo has a critic. Set it to 0, or advantage_fn=ppo.")
-    if taskset["repeat_times"] not in (None, algorithm["repeat_times"]):
-        problems.append(f"buffer.explorer_input.taskset.repeat_times={taskset['repeat_times']}: rollouts to train on "
-                        f"follow algorithm.repeat_times={algorithm['repeat_times']}: set that.")
-    for name, value in taskset["rollout_args"].items():
-        if value not in (None, c["model"][name]):
-            problems.append(f"buffer.explorer_input.taskset.rollout_args.{name}={value}: rollouts to train on follow "
-                            f"model.{name}={c['model'][name]}, by which the trainer scores them: set that.")
     if c["mode"] == "train":  # its batches are cut from another stage's: pipeline/modes.py
         return problems
     explored = buffer["batch_size"] * algorithm["repeat_times"]
@@ -137,21 +137,6 @@ def _rollouts(c: dict) -> list[str]:
         Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)
     except ConfigError as error:
         problems.append(str(error))
-    return problems
-
-
-def _data(c: dict) -> list[str]:
-    problems = []
-    names = [taskset["name"] for taskset in c["buffer"]["explorer_input"]["eval_tasksets"]]
-    if len(set(names)) < len(names):
-        problems.append(f"buffer.explorer_input.eval_tasksets are named {', '.join(names)}: scores are told apart by "
-                        "name, so needed names that differ.")
-    if c["explorer"]["eval_interval"] and not names:
-        problems.append(f"explorer.eval_interval={c['explorer']['eval_interval']}: there is nothing to evaluate on; "
-                        "needed a set in buffer.explorer_input.eval_tasksets, or null.")
-    pipeline = c["data_processor"]["task_pipeline"]
-    if pipeline["generator"] and pipeline["inputs"]:
-        problems.append("data_processor.task_pipeline: generator and inputs exclude each other: set one.")
     return problems
 
 

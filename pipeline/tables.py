@@ -90,10 +90,20 @@ LOCATIONS = {
 }
 
 
-def read_tasks(curated: Path, split: str, limit: int | None = None) -> list[records.Task]:
-    """The tasks of one split of a curate stage's directory, in the order of the file, the first `limit` of them."""
-    rows = read(Path(curated) / LOCATIONS["tasks"], records.Task).to_pylist()
-    return [records.Task(**row) for row in rows if row["split"] == split][:limit]
+DATA = ("raw", "tasks", "rejected")  # views that name the stage: a run may have several that read the same rows
+
+
+def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str | None = None) -> list[records.Task]:
+    """The tasks of one split of a curate stage's directory, in the order of the file, the first `limit` of them.
+
+    taskset: of the set of that name with a path of its own; None: of the others, that curation has split.
+    """
+    import pyarrow.compute as pc
+
+    table = read(Path(curated) / LOCATIONS["tasks"], records.Task)
+    own = pc.is_null(table["taskset"]) if taskset is None else pc.equal(table["taskset"], taskset)
+    chosen = table.filter(pc.and_(pc.equal(table["split"], split), pc.fill_null(own, False)))[:limit]
+    return [records.Task(**row) for row in chosen.to_pylist()]
 
 
 def read_scores(stage: Path, step: int) -> list[records.Score]:
@@ -123,8 +133,9 @@ def steps_present(stage: Path, table: str) -> list[int]:
 def connect(stages: Iterable[tuple[str, Path]] = ()):
     """An in-memory DuckDB session with one view per table over the given (run name, stage directory) pairs.
 
-    Every view has a column `run` in front. A table that no stage has made is an empty view with the right columns,
-    so a question never fails for want of a file. Raises DataError when the first file of a view is damaged.
+    Every view has a column `run` in front, those of DATA a column `stage` behind it. A table that no stage has made is
+    an empty view with the right columns, so a question never fails for want of a file. Raises DataError when the first
+    file of a view is damaged.
     """
     import duckdb
 
@@ -133,11 +144,14 @@ def connect(stages: Iterable[tuple[str, Path]] = ()):
     pairs = list(stages)
     for name, record in records.TABLES.items():
         session.register(f"_empty_{name}", to_arrow([], record))
-        parts = [f"SELECT NULL::VARCHAR AS run, * FROM _empty_{name}"]
+        stage_of = "{} AS stage, " if name in DATA else ""
+        parts = [f"SELECT NULL::VARCHAR AS run, {stage_of.format('NULL::VARCHAR')}* FROM _empty_{name}"]
         for run, stage in pairs:
             if any(Path(stage).glob(LOCATIONS[name])):
                 files_of = _quote(f"{_literal(stage)}/{LOCATIONS[name]}")
-                parts.append(f"SELECT {_quote(run)} AS run, * FROM read_parquet({files_of}, hive_partitioning=false)")
+                named = stage_of.format(_quote(Path(stage).name))
+                parts.append(f"SELECT {_quote(run)} AS run, {named}* FROM read_parquet({files_of}, "
+                             "hive_partitioning=false)")
         try:
             session.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
         except duckdb.Error as error:

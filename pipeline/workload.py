@@ -57,7 +57,7 @@ def workload(config: dict[str, Any]) -> Workload:
         return Workload(0, 0, longest, 0, 0, 0)
     if kind == "train":
         rows = 2 if config["algorithm"]["algorithm_type"] in PAIR_TYPES else 1
-        return Workload(0, rows * buffer["batch_size"], longest, 0, steps, 0)
+        return Workload(0, rows * (buffer["train_batch_size"] or buffer["batch_size"]), longest, 0, steps, 0)
     explored = buffer["batch_size"] * config["algorithm"]["repeat_times"]
     if kind == "rollout":
         return Workload(explored, 0, longest, steps, 0, 0)

@@ -31,7 +31,7 @@ def work(context: Context) -> None:
 def _score(context: Context, steps: list[int]) -> None:
     trained = context.inputs["model"]
     models = {step: checkpoints.checkpoint_directory(trained, step) / "model" for step in steps}
-    tokenizer = load_tokenizer(models[steps[0]])
+    tokenizer = load_tokenizer(models[steps[0]], context.config.model)
     sets = read_sets(context, tokenizer, Rewards(context.config))
     passes = len(DECODINGS) * len(sets) * len(steps)
     with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:

@@ -1,11 +1,15 @@
-"""Makes tasks.parquet and rejected.parquet out of raw.parquet with a Data-Juicer recipe.
+"""Makes tasks.parquet and rejected.parquet out of raw.parquet with a Data-Juicer recipe, or without one.
 
-`data_processor.task_pipeline.config_path` is the recipe. Every row that was read is in exactly one of the two tables,
-a rejected one with the operator that dropped it and what that operator saw. Without an operator that sets `split`, all
-rows are for training.
+`data_processor.task_pipeline.config_path` is the recipe, or `operators` are. Every row that was read is in exactly one
+of the two tables, a rejected one with the operator that dropped it and what that operator saw. Each set with a path of
+its own is curated by itself (so that a question may stand in two sets) and keeps its split; the rest is split by the
+recipe. Without an operator that sets `split` it is all for training. A conversation of several turns is judged by all
+that the user says in it, and stays as it was read: no mapper changes it.
 """
 
 from collections import Counter
+from functools import partial
+from typing import Any
 
 from operators import juicer
 from pipeline import tables
@@ -15,48 +19,117 @@ from pipeline.files import hash_json
 from pipeline.process import Context, run_stage
 from pipeline.records import RawTask, Rejected, Task
 
-SPLITS = ("train", "test", "sft")
+SPLITS = ("train", "test", "sft", "preference")
+POOL = "data_processor.task_pipeline"  # what rows without a set of their own are called in messages
 
 
 def work(context: Context) -> None:
     raw = tables.read(context.inputs["tasks"] / tables.LOCATIONS["raw"], RawTask).to_pylist()
-    recipe = juicer.read_recipe(resolve(context.config.data_processor.task_pipeline.config_path))
-    kept, dropped = juicer.run_recipe(raw, recipe, context.log.info)
-    tasks, rejected = [make_task(row) for row in kept], make_rejected(raw, dropped)
+    settings = context.config.data_processor.task_pipeline
+    recipe = read_recipe(settings)
+    tasks, rejected = [], []
+    for name, rows in by_set(raw).items():
+        log = context.log.info if name[0] is None else partial(context.log.info, f"{name[0]}: %s")
+        kept, dropped = curate(rows, recipe, log, settings.num_process)
+        check_set(name, kept, dropped)
+        tasks += kept
+        rejected += dropped
     assert len(tasks) + len(rejected) == len(raw), "a row was lost or multiplied"
     counts = Counter(task.split for task in tasks)
-    check_splits(counts, rejected)
+    check_splits(tasks, rejected)
     tables.write(context.directory / tables.LOCATIONS["tasks"], Task, tasks)
     tables.write(context.directory / tables.LOCATIONS["rejected"], Rejected, rejected)
     context.made.update(read=len(raw), kept=len(tasks), rejected=len(rejected), **{s: counts[s] for s in SPLITS})
 
 
+def read_recipe(settings) -> dict[str, Any]:
+    """The recipe file, the operators as a recipe, or a recipe of nothing."""
+    if settings.config_path is not None:
+        return juicer.read_recipe(resolve(settings.config_path))
+    return juicer.inline_recipe(settings.operators, settings.target_fields)
+
+
+def by_set(raw: list[dict]) -> dict[tuple[str | None, str | None], list[dict]]:
+    """Rows by (taskset, kind of set), in the order of the input; None: the pool. Demonstrations and pairs are one."""
+    sets: dict = {}
+    for row in raw:
+        split = "sft" if row["split"] == "preference" else row["split"]
+        sets.setdefault((row["taskset"], split), []).append(row)
+    return sets
+
+
+def curate(rows: list[dict], recipe: dict, log, processes: int) -> tuple[list[Task], list[Rejected]]:
+    """Runs the recipe over the rows of one set."""
+    unusable = [juicer.Dropped(row["row"], "format", row["problem"]) for row in rows if row["problem"] is not None]
+    texts = [as_texts(row) for row in rows if row["problem"] is None]
+    kept, dropped = juicer.run_recipe(texts, recipe, log, processes)
+    by_number = {row["row"]: row for row in rows}
+    tasks = [make_task(changed(by_number[row["row"]], row)) for row in kept]
+    return tasks, make_rejected(by_number, unusable + dropped)
+
+
+def as_texts(row: dict) -> dict[str, Any]:
+    """What the operators see of a row: texts alone, the turns before the question as one."""
+    texts = {name: row[name] for name in ("row", "question", "answer", "solution", "chosen", "rejected", "split")}
+    if is_conversation(row):
+        said = [turn["content"] for turn in row["context"] if turn["role"] == "user"]
+        texts["question"] = "\n".join([*said, row["question"]])
+    return texts | {"context": "\n".join(f"{turn['role']}: {turn['content']}" for turn in row["context"]) or None}
+
+
+def changed(row: dict, texts: dict) -> dict:
+    """A row with what the operators made of its texts; of a conversation only its split."""
+    taken = ("split",) if is_conversation(row) else ("question", "answer", "solution", "chosen", "rejected", "split")
+    return row | {name: texts[name] for name in taken}
+
+
+def is_conversation(row: dict) -> bool:
+    """Whether more than a system message stands before the question."""
+    return any(turn["role"] != "system" for turn in row["context"])
+
+
 def make_task(row: dict) -> Task:
-    """A task out of a row that the recipe kept; only split sft carries a solution."""
-    split = row.get("split", "train")
-    solution = row["solution"] if split == "sft" else None
-    question, answer = row["question"], row["answer"]
-    return Task(hash_json([question, answer]), row["row"], split, question, answer, solution)
+    """A task out of a row that the recipe kept; only splits sft and preference carry responses."""
+    split = row["split"] or "train"
+    question, answer, context = row["question"], row["answer"], row["context"]
+    pair = (row["chosen"], row["rejected"]) if split == "preference" else (None, None)
+    return Task(hash_json([question, answer, *([context] if context else [])]), row["row"], split, question, answer,
+                row["solution"] if split == "sft" else None, context, *pair, row["taskset"])
 
 
-def make_rejected(raw: list[dict], dropped: list[juicer.Dropped]) -> list[Rejected]:
+def make_rejected(by_number: dict[int, dict], dropped: list[juicer.Dropped]) -> list[Rejected]:
     """The dropped rows as they were read, in the order of the input."""
-    by_number = {row["row"]: row for row in raw}
-    return [Rejected(**by_number[d.row], operator=d.operator, reason=d.reason)
+    as_read = ("row", "question", "answer", "solution", "taskset")
+    return [Rejected(**{name: by_number[d.row][name] for name in as_read}, operator=d.operator, reason=d.reason)
             for d in sorted(dropped, key=lambda d: d.row)]
 
 
-def check_splits(counts: Counter, rejected: list[Rejected]) -> None:
-    """Raises DataError for a split that no stage reads, or when there is nothing to train on."""
-    unknown = sorted(str(split) for split in counts if split not in SPLITS)
+def check_set(name: tuple[str | None, str | None], tasks: list[Task], rejected: list[Rejected]) -> None:
+    """Raises DataError for a set with a path of which nothing is left."""
+    if tasks or name[0] is None:
+        return
+    raise DataError(f"set '{name[0]}': none of its {len(rejected)} rows is left ({_reasons(rejected)}). The first: "
+                    f"{rejected[0].operator}: {rejected[0].reason}. Correct its path or format, or what "
+                    f"{POOL}.config_path or operators drop.")
+
+
+def check_splits(tasks: list[Task], rejected: list[Rejected]) -> None:
+    """Raises DataError for a split that no stage reads, or when nothing of the pool is left to train on."""
+    unknown = sorted({str(task.split) for task in tasks} - set(SPLITS))
     if unknown:
         raise DataError(f"the recipe sets split {', '.join(unknown)}; needed one of {', '.join(SPLITS)}.")
-    if not counts["train"] and not counts["sft"]:
-        reasons = Counter(row.operator for row in rejected)
-        listed = ", ".join(f"{name} {count}" for name, count in reasons.most_common()) or "none"
-        kept = ", ".join(f"{count} {split}" for split, count in counts.items()) or "nothing"
-        raise DataError(f"nothing to train on is left: {kept} kept, {len(rejected)} rejected (by operator: {listed}). "
-                        "Loosen that operator in data_processor.task_pipeline.config_path, or check the format keys.")
+    pool = Counter(task.split for task in tasks if task.taskset is None)
+    dropped = [row for row in rejected if row.taskset is None]
+    if (pool or dropped) and not any(pool[split] for split in SPLITS if split != "test"):
+        kept = ", ".join(f"{count} {split}" for split, count in pool.items()) or "nothing"
+        first = f"; the first, {dropped[0].operator}: {dropped[0].reason}" if dropped else ""
+        raise DataError(f"nothing to train on is left: {kept} kept, {len(dropped)} rejected ({_reasons(dropped)}"
+                        f"{first}). Loosen that operator in {POOL}.config_path or operators, or check the format keys.")
+
+
+def _reasons(rejected: list[Rejected]) -> str:
+    reasons = Counter(row.operator for row in rejected)
+    return "by operator: " + (", ".join(f"{name} {count}" for name, count in reasons.most_common()) or "none")
 
 
 if __name__ == "__main__":

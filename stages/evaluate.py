@@ -21,7 +21,7 @@ def work(context: Context) -> None:
     os.environ.update(environment(context.config) | answering_environment(context.config))
     directory = context.inputs["model"]
     model = checkpoints.model_directory(directory)
-    tokenizer = load_tokenizer(model)
+    tokenizer = load_tokenizer(model, context.config.model)
     sets = read_sets(context, tokenizer, Rewards(context.config))
     subject = Subject(directory.name, checkpoints.trained_steps(directory))
     passes = len(DECODINGS) * len(sets)

@@ -6,10 +6,8 @@ whose files exist is not repeated.
 """
 
 import gc
-import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,27 +17,19 @@ from pipeline.background import Background
 from pipeline.config import resolve_dtype
 from pipeline.errors import SyncError
 from pipeline.process import Context, commit
-from pipeline.schedule import Schedule, rft_schedule, rollout_schedule, tasks_of_step
+from pipeline.schedule import Schedule, rft_schedule, rollout_schedule
+from pipeline.selection import select
+from pipeline.tasksets import read_train
 from pipeline.waiting import wait_for
 from stages.children import run_child
 from stages.follow import TOTAL
 from stages.interim import InterimEvaluation
+from stages.train_tasks import Prompts, prompt_hash
 from workflows import runner
 from workflows.engine import Engine, open_engine
-from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens
+from workflows.prompts import load_tokenizer, task_turns
 from workflows.rewards import Rewards
 from workflows.seeds import base_seed, request_seed
-from workflows.single_turn import load_workflow
-
-
-@dataclass
-class Prompts:
-    """The tasks of the train split, ready to be asked: text, token ids and their hash, by position."""
-
-    tasks: list[records.Task]
-    texts: list[str]
-    tokens: list[list[int]]
-    hashes: list[str]
 
 
 class Weights:
@@ -109,20 +99,6 @@ def _tolerance(context: Context) -> float:
     return context.config.synchronizer.probe_tolerance or {"float32": 1e-3, "bfloat16": 0.5}[dtype]
 
 
-def read_prompts(context: Context, tokenizer) -> Prompts:
-    """The tasks of `taskset.split`, through the chat template."""
-    settings = context.config.buffer.explorer_input
-    rows = tables.read_tasks(context.inputs["tasks"], settings.taskset.split, settings.taskset.limit)
-    texts = [prompt_text(tokenizer, row.question, settings.system_prompt) for row in rows]
-    tokens = prompt_tokens(tokenizer, texts)
-    return Prompts(rows, texts, tokens, [prompt_hash(t) for t in tokens])
-
-
-def prompt_hash(tokens: list[int]) -> str:
-    """First 16 hex digits of the sha256 of the token ids as int32."""
-    return hashlib.sha256(np.array(tokens, np.int32).tobytes()).hexdigest()[:16]
-
-
 class Explorer:
     """Everything that is opened once and used at every step."""
 
@@ -130,13 +106,10 @@ class Explorer:
         config = context.config
         self.context = context
         model = checkpoints.model_directory(context.inputs["model"])
-        self.tokenizer = load_tokenizer(model)
-        self.prompts = read_prompts(context, self.tokenizer)
-        self.schedule = schedule_of(config, len(self.prompts.tasks))
-        taskset, source = config.buffer.explorer_input.taskset, config.buffer.explorer_input
+        self.tokenizer = load_tokenizer(model, config.model)
         opener = Rewards(config)
-        self.rewards = opener.of(taskset)
-        self.workflow = load_workflow(taskset.default_workflow_type or source.default_workflow_type)
+        self.prompts = Prompts(context, self.tokenizer, opener)
+        self.schedule = schedule_of(config, len(self.prompts.tasks))
         self.sampling = runner.Sampling.of(config.model)
         self.colocated = config.mode == "colocate"
         if self.colocated:  # one after the other: the engine measures the free memory when it starts
@@ -164,12 +137,13 @@ class Explorer:
         begin = time.perf_counter()
         config = self.context.config
         repeats = config.algorithm.repeat_times
-        chosen = tasks_of_step(len(self.prompts.tasks), config.buffer.batch_size, step, config.seed)
+        chosen = select(self.prompts.selectors, config.buffer.batch_size, step, config.seed)
         asked = [task for task in chosen for _ in range(repeats)]
         seeds = [request_seed(base_seed(config), step, slot) for slot in range(len(asked))]
         prompts = [self.prompts.tokens[task] for task in asked]
         generate = time.perf_counter()
-        outcomes = runner.roll_out(self.engine, self.workflow, prompts, seeds, self.sampling)
+        workflows = [self.prompts.set_of(task).workflow for task in asked]
+        outcomes = runner.roll_out(self.engine, workflows, prompts, seeds, self.sampling)
         rollout_seconds = time.perf_counter() - generate
         if self.colocated and self.schedule.last_with_same_weights(step) == step:
             self.weights.sleep()  # before the files appear: they tell the trainer that the device is free
@@ -205,9 +179,13 @@ class Explorer:
             checkpoints.forget_versions_before(directory, self.schedule.weights_version(step + 1))
 
     def _reward(self, asked: list[int], outcomes: list[runner.Outcome]) -> None:
+        """Each response by the reward functions of the set that its task is from."""
         runner.decode(outcomes, self.tokenizer)
-        tasks = [self.prompts.tasks[t] for t in asked]
-        runner.reward(outcomes, [task.question for task in tasks], [task.answer for task in tasks], self.rewards)
+        for one in self.prompts.sets:
+            own = [(o, self.prompts.tasks[t]) for o, t in zip(outcomes, asked, strict=True)
+                   if self.prompts.set_of(t) is one]
+            conversations = [task_turns(task, self.context.config) for _, task in own]
+            runner.reward([o for o, _ in own], conversations, [task.answer for _, task in own], one.rewards)
 
     def _row(self, step: int, slot: int, repeats: int, task: int, seed: int, outcome: runner.Outcome):
         place, run = divmod(slot, repeats)
@@ -215,8 +193,9 @@ class Explorer:
         prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have made its own
         own = prompt != self.prompts.tokens[task]
         return records.Experience(
-            experience_id=f"{self.context.id}/{step}/{place}/{run}", stage=self.context.id, step=step, slot=slot,
-            task_id=self.prompts.tasks[task].task_id, group_id=f"{step}/{place}", run_index=run,
+            experience_id=f"{self.context.id}/{step}/{place}/{run}", stage=self.context.id, step=step,
+            taskset=self.prompts.set_of(task).name, slot=slot, task_id=self.prompts.tasks[task].task_id,
+            group_id=f"{step}/{place}", run_index=run,
             prompt=self.prompts.texts[task], response=outcome.response, prompt_tokens=prompt,
             response_tokens=done.response_tokens if done else [], rollout_logprobs=done.logprobs if done else [],
             action_mask=done.action_mask if done else [], reward=outcome.reward,
@@ -242,9 +221,8 @@ def first_missing_step(context: Context) -> int:
 
 def explore(context: Context) -> None:
     first = first_missing_step(context)
-    taskset = context.config.buffer.explorer_input.taskset
-    tasks = tables.read_tasks(context.inputs["tasks"], taskset.split, taskset.limit)
-    total = schedule_of(context.config, len(tasks)).explorer_steps
+    sets = read_train(context.inputs["tasks"], context.config.buffer.explorer_input)
+    total = schedule_of(context.config, sum(len(tasks) for _, tasks in sets)).explorer_steps
     if context.config.mode == "explore":
         files.write_json(context.directory / TOTAL, {"total_steps": total})
     if first > total:

@@ -34,6 +34,7 @@ from stages.learner.recorded import Recorded
 from stages.learner.reference import References
 from stages.learner.rollouts import Rollouts
 from stages.learner.zero import Process
+from workflows.prompts import keep_template
 
 PROBE_TOKENS = 256
 GIVEN = {"sft": Demonstrations} | dict.fromkeys(PAIR_TYPES, Preferences)  # others train on rollouts
@@ -202,6 +203,7 @@ class Trainer:
         if self.process.rank == 0:
             shutil.rmtree(temporary, ignore_errors=True)
             checkpoints.copy_model_files(self.model, temporary / "model")
+            keep_template(temporary / "model", self.context.config.model)
         self.process.barrier()
         try:
             self.actor.zero.save(temporary)

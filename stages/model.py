@@ -12,10 +12,10 @@ from pipeline.process import Context, run_stage
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
 CHARACTERS = [c for c in string.printable if c not in "\t\r\x0b\x0c"]
 BYTE_LEVEL = {" ": "\u0120", "\n": "\u010a"}  # how byte-level BPE spells them
-# The prompt ends with ':'; what follows up to <eos> is the response.
+# The prompt ends with ':'; what follows up to <eos> is the response, and stays so once another turn follows.
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ message['content'] }}"
-    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+    "{% for message in messages %}{% if message['role'] == 'assistant' %}:{{ message['content'] }}{{ eos_token }}"
+    "{% else %}{{ message['content'] }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}:{% endif %}"
 )
 

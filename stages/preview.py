@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from pipeline import files
+from pipeline.data_files import READERS, files_of_split
 from pipeline.errors import ConfigError, OuroError, nearest
-from stages.tasks import READERS, files_of_split
 
 WHOLE = 4 << 20  # bytes up to which a text file is read whole
 MOST_FILES = 20  # of a directory
@@ -136,7 +137,7 @@ class Preview:
                                           "here.")
             return None
         try:
-            return load_tokenizer(Path(path))
+            return load_tokenizer(Path(path), SimpleNamespace(**self.limits))
         except OuroError as error:
             self.found["problems"].append(str(error))
             return None

@@ -75,7 +75,8 @@ def in_order(specs: dict[str, dict]) -> list[dict]:
     """
     name_of = {Path(s["directory"]).name: name for name, s in specs.items()}
     for spec in specs.values():
-        spec["needs"] = [name_of[Path(d).name] for d in spec["inputs"].values() if Path(d).name in name_of]
+        needed = [name_of[Path(d).name] for d in spec["inputs"].values() if Path(d).name in name_of]
+        spec["needs"] = list(dict.fromkeys(needed))
 
     @cache
     def depth(name: str) -> int:
@@ -88,7 +89,7 @@ def page(context: Context, specs: list[dict]) -> dict:
     """Everything the template shows."""
     session = tables.connect((context.run, s["directory"]) for s in specs)
     view = View(context.run, context.directory, [Node(s["name"], s["kind"], s["directory"]) for s in specs])
-    kinds = {s["directory"].name: s["kind"] for s in specs}
+    kinds = {s["directory"]: s["kind"] for s in specs}
     rows = findings.row_counts(session, kinds)
     stages = [_stage(s, rows.get(s["directory"].name)) for s in specs]
     found = scores(view)
@@ -101,7 +102,7 @@ def page(context: Context, specs: list[dict]) -> dict:
         "learnt": [(a, b) for a, b in before_and_after(found)],
         "tables": _evaluation(found),
         "training": [t for t in training if t["charts"]],
-        "data": findings.curation(session),
+        "data": [_data(context.run, s, specs) for s in specs if s["kind"] == "curate"],
         "rollouts": findings.rollouts(session) or findings.samples(session),
         "agreement": findings.agreement(session),
         "origins": findings.origins(session),
@@ -109,6 +110,12 @@ def page(context: Context, specs: list[dict]) -> dict:
         "packages": _packages(),
         "part_series": charts.PART_SERIES,
     }
+
+
+def _data(run: str, curate: dict, specs: list[dict]) -> dict:
+    """What one curate stage kept and dropped of the rows that its tasks stage read."""
+    both = [s["directory"] for s in specs if s is curate or s["name"] in curate["needs"]]
+    return {"name": curate["name"], **findings.curation(tables.connect((run, d) for d in both))}
 
 
 def _stage(spec: dict, rows: int | None) -> dict:

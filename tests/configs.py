@@ -8,6 +8,7 @@ import yaml
 
 from pipeline.algorithms import filled
 from pipeline.compose import compose
+from pipeline.schema import read
 
 # 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters. Weights every step.
 TINY = ("model.init.num_hidden_layers=2", "model.init.num_key_value_heads=1", "model.max_prompt_tokens=40",
@@ -33,6 +34,14 @@ def changed(values: dict[str, Any]) -> dict[str, Any]:
             target = target[int(part)] if part.isdigit() else target.setdefault(part, {})
         target[parts[-1]] = value
     return config
+
+
+def element(section: type, given: dict[str, Any]) -> dict[str, Any]:
+    """An element of a list of sections: what is given, over the defaults."""
+    problems: list[str] = []
+    made = read(given, section, "element", problems)
+    assert not problems, problems
+    return made
 
 
 def overridden(*overrides: str) -> dict[str, Any]:

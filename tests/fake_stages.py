@@ -25,7 +25,7 @@ if spec["kind"] == "rft" and lr == 0.5:
 if spec["kind"] == "evaluate":  # the solve rate is 1 - lr of the stage that made the model
     model = Path(spec["inputs"]["model"])
     value = 1 - files.read_json(model / "stage.json")["config"]["algorithm"]["optimizer"]["lr"]
-    tables.write(directory / "scores.parquet", records.Score, [
+    tables.write(tables.step_file(directory, "scores", 1), records.Score, [
         row(records.Score, stage=directory.name, model=model.name.rsplit("-", 1)[0], taskset="test",
             metric="sampled_accuracy", value=value, low=value - 0.1, high=value + 0.05, tasks=8, runs=4)])
 files.write_json(directory / "manifest.json", {"name": spec["name"], "identity": spec["identity"], "seconds": 1.0})

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
-from stages.model import CHAT_TEMPLATE, character_tokenizer
+from stages.model import character_tokenizer
+
+JOINED = "{% for m in messages %}{{ m['content'] }}{% endfor %}{{ eos_token }}"  # the turns as they are, and <eos>
 
 
-def classifier(directory: Path, num_labels: int = 1, chat_template: str | None = CHAT_TEMPLATE, seed: int = 5) -> Path:
+def classifier(directory: Path, num_labels: int = 1, chat_template: str | None = JOINED, seed: int = 5) -> Path:
     """Makes a random Qwen2 sequence classifier over characters, with positions for 80 tokens; returns `directory`."""
     import torch
     from transformers import Qwen2Config, Qwen2ForSequenceClassification

@@ -6,14 +6,16 @@ What the stages that evaluate a model share with the explorer, which does so on 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from operators.statistics import mean_interval, pass_at_k, wilson
 from pipeline import records, tables
 from pipeline.errors import DataError
 from pipeline.process import Context
+from pipeline.tasksets import HELD, read_eval
 from workflows import runner
 from workflows.engine import Engine
-from workflows.prompts import prompt_text, prompt_tokens
+from workflows.prompts import prompt_tokens, task_texts, task_turns
 from workflows.rewards import RewardFunction, Rewards
 from workflows.seeds import base_seed, request_seed
 from workflows.single_turn import load_workflow
@@ -41,23 +43,38 @@ class EvaluationSet:
 
 
 def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationSet]:
-    """`buffer.explorer_input.eval_tasksets`, through the chat template. Raises DataError when one has no task."""
-    source = context.config.buffer.explorer_input
+    """`buffer.explorer_input.eval_tasksets`, through the chat template. Raises DataError when one has no task.
+
+    A stage that trains has them beside its own tasks, as the input `held`; one that evaluates, as `tasks`.
+    """
+    inputs = context.inputs
+    curated = inputs.get(HELD, inputs["tasks"])
+    trained = inputs["tasks"] if HELD in inputs else inputs.get("trained")
     made = []
-    for taskset in source.eval_tasksets:
-        tasks = _tasks(context, taskset)
-        texts = [prompt_text(tokenizer, task.question, source.system_prompt) for task in tasks]
+    for taskset in context.config.buffer.explorer_input.eval_tasksets:
+        tasks = read_eval(curated, taskset)
+        if trained:
+            check_unseen(context, trained, taskset.name, tasks)
+        texts = task_texts(tokenizer, tasks, context.config)
         made.append(EvaluationSet(taskset, tasks, texts, prompt_tokens(tokenizer, texts), rewards.of(taskset)))
     return made
 
 
-def _tasks(context: Context, taskset) -> list[records.Task]:
-    rows = tables.read_tasks(context.inputs["tasks"], taskset.split, taskset.limit)
-    if not rows:
-        path = context.inputs["tasks"] / "tasks.parquet"
-        raise DataError(f"evaluation set '{taskset.name}': {path} has no task of split '{taskset.split}'. Let the "
-                        "Data-Juicer recipe make one (split_by_hash_mapper), or remove the set.")
-    return rows
+def check_unseen(context: Context, trained: Path, name: str, tasks: list[records.Task]) -> None:
+    """Warns when tasks of an evaluation set are among those that were trained on."""
+    learnt = {_prompt(row["context"], row["question"])
+              for row in tables.read(trained / tables.LOCATIONS["tasks"], records.Task).to_pylist()
+              if row["split"] != "test"}
+    seen = sum(_prompt(task.context, task.question) in learnt for task in tasks)
+    if seen:
+        context.log.warning("%d of the %d tasks of %s stand in the data that was trained on too: its scores are not "
+                            "those of unseen tasks", seen, len(tasks), name)
+
+
+def _prompt(turns: list[dict], question: str) -> str:
+    """What is said before the response, system messages and spaces aside."""
+    said = [turn["content"] for turn in turns if turn["role"] != "system"]
+    return "\n".join(" ".join(text.split()) for text in [*said, question])
 
 
 def evaluate(
@@ -108,12 +125,15 @@ def sample(
 def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: str, asked: list[int], seeds: list[int]):
     """The rewarded outcomes of the tasks at the positions `asked`."""
     source, taskset = config.buffer.explorer_input, held.taskset
-    workflow = load_workflow(taskset.default_workflow_type or source.default_workflow_type)
+    workflow = load_workflow(
+        taskset.default_workflow_type or source.default_eval_workflow_type or source.default_workflow_type,
+        taskset.workflow_args)
     sampling = _sampling(config, taskset, decoding)
-    outcomes = runner.roll_out(engine, workflow, [held.tokens[i] for i in asked], seeds, sampling)
+    outcomes = runner.roll_out(engine, [workflow] * len(asked), [held.tokens[i] for i in asked], seeds, sampling)
     runner.decode(outcomes, tokenizer)
     tasks = [held.tasks[i] for i in asked]
-    runner.reward(outcomes, [task.question for task in tasks], [task.answer for task in tasks], held.rewards)
+    conversations = [task_turns(task, config) for task in tasks]
+    runner.reward(outcomes, conversations, [task.answer for task in tasks], held.rewards)
     return outcomes
 
 

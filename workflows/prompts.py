@@ -1,8 +1,25 @@
-"""From a task's text to the token ids that a model is prompted with."""
+"""From a task's turns to the token ids that a model is prompted with, through a chat template."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pipeline.errors import ModelError
+from pipeline.errors import ConfigError, DataError, ModelError
+from pipeline.external import missing, resolve
+
+TEMPLATE = "chat_template.jinja"  # where a Hugging Face directory keeps it; wins over tokenizer_config.json
+
+
+def chat_template(settings) -> str | None:
+    """The template that the section `model` asks for in place of the tokenizer's: of the file, else the text itself."""
+    if settings.chat_template_path is None:
+        return settings.custom_chat_template
+    path = resolve(settings.chat_template_path)
+    if not path.is_file():
+        raise missing(Path(settings.chat_template_path), "model.chat_template_path")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"model.chat_template_path={path} is no text ({error}); needed a Jinja template.") from error
 
 
 def read_tokenizer(model: Path):
@@ -19,22 +36,84 @@ def read_tokenizer(model: Path):
     return tokenizer
 
 
-def load_tokenizer(model: Path):
-    """The tokenizer of a policy. Raises ModelError when there is none, or it has no end-of-sequence token."""
+def load_tokenizer(model: Path, settings=None):
+    """The tokenizer of a policy, with the chat template of the section `model`, if that has one.
+
+    Raises ModelError when it has no tokenizer or no end-of-sequence token, ConfigError for a template of no use.
+    """
     tokenizer = read_tokenizer(model)
     if tokenizer.eos_token_id is None:
         raise ModelError(f"the tokenizer of {model} has no eos_token; responses could not end. Set it in "
                          "tokenizer_config.json.")
+    own = chat_template(settings) if settings else None
+    if own is not None:
+        tokenizer.chat_template = own
+        _try_template(tokenizer)
     return tokenizer
 
 
-def prompt_text(tokenizer, question: str, system_prompt: str | None) -> str:
-    """The question through the tokenizer's chat template, generation prompt included; as it is without a template."""
+def _try_template(tokenizer) -> None:
+    from jinja2 import TemplateError
+
+    try:
+        text = tokenizer.apply_chat_template([{"role": "user", "content": "a question"}], tokenize=False,
+                                             add_generation_prompt=True)
+    except TemplateError as error:
+        raise ConfigError(f"model.custom_chat_template or chat_template_path is no template ({error}).") from error
+    if "a question" not in text:
+        raise ConfigError(f"model.custom_chat_template or chat_template_path leaves out the user's message: it makes "
+                          f"{text!r} of 'a question'. Needed a Jinja template over `messages`.")
+
+
+def keep_template(directory: Path, settings) -> None:
+    """Writes the user's chat template, if there is one, to a Hugging Face directory, so that the model goes with it."""
+    own = chat_template(settings)
+    if own is not None:
+        (Path(directory) / TEMPLATE).write_text(own, encoding="utf-8")
+
+
+def turns_of(question: str, system_prompt: str | None, context: Sequence[dict] = ()) -> list[dict]:
+    """The messages {role, content} of a prompt: the turns before the question, and the question as the user's.
+
+    system_prompt goes before them unless they begin with one.
+    """
+    turns = [*context, {"role": "user", "content": question}]
+    if system_prompt and turns[0]["role"] != "system":
+        turns.insert(0, {"role": "system", "content": system_prompt})
+    return turns
+
+
+def task_turns(task, config) -> list[dict]:
+    """`turns_of` a task. config: settings with section buffer."""
+    return turns_of(task.question, config.buffer.explorer_input.system_prompt, task.context)
+
+
+def prompt_text(tokenizer, question: str, system_prompt: str | None, context: Sequence[dict] = (),
+                enable_thinking: bool | None = None) -> str:
+    """A task through the tokenizer's chat template, generation prompt included; without one, its turns as they are.
+
+    context, system_prompt: see turns_of. enable_thinking: handed to the template; None: not. Raises DataError for a
+    conversation that the template does not take.
+    """
+    turns = turns_of(question, system_prompt, context)
     if not tokenizer.chat_template:
-        return f"{system_prompt}\n\n{question}" if system_prompt else question
-    messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    messages.append({"role": "user", "content": question})
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return "\n\n".join(turn["content"] for turn in turns)
+    from jinja2 import TemplateError
+
+    more = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+    try:
+        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **more)
+    except TemplateError as error:
+        roles = ", ".join(turn["role"] for turn in turns)
+        raise DataError(f"the chat template refuses the conversation ({roles}) that ends with {question[:80]!r}: "
+                        f"{error}. Take such rows out of the data, or give model.chat_template_path one that takes "
+                        "them.") from error
+
+
+def task_texts(tokenizer, tasks: Iterable, config) -> list[str]:
+    """`prompt_text` of every task. config: settings with sections model and buffer."""
+    system, thinking = config.buffer.explorer_input.system_prompt, config.model.enable_thinking
+    return [prompt_text(tokenizer, task.question, system, task.context, thinking) for task in tasks]
 
 
 def prompt_tokens(tokenizer, texts: list[str]) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""A scalar reward model: a sequence classifier with one label that scores (question, response) conversations.
+"""A scalar reward model: a sequence classifier with one label that scores conversations.
 
 What veRL's `reward_model.enable` does. The conversation goes through the reward model's own chat template and its own
 tokenizer, whatever the policy's are (Ouyang et al. 2022, section 3.5, for reward modelling with a scalar head).
@@ -31,12 +31,12 @@ class RewardModel:
         self.longest = _longest(directory, settings.max_model_len, getattr(config, "max_position_embeddings", None))
         self.budget = settings.max_token_len
 
-    def score(self, questions: Sequence[str], responses: Sequence[str], system_prompt: str | None) -> list[float | str]:
-        """The score of each response, or in words why it has none."""
+    def score(self, prompts: Sequence[list[dict]], responses: Sequence[str]) -> list[float | str]:
+        """The score of each response, or in words why it has none. prompts: messages {role, content}."""
         found: list[float | str] = []
         conversations: list[list[int]] = []
-        for question, response in zip(questions, responses, strict=True):
-            tokens = self._tokens(question, response, system_prompt)
+        for prompt, response in zip(prompts, responses, strict=True):
+            tokens = self._tokens([*prompt, {"role": "assistant", "content": response}])
             found.append(tokens if isinstance(tokens, str) else 0.0)
             conversations.append([] if isinstance(tokens, str) else tokens)
         rows = [row for row, tokens in enumerate(conversations) if tokens]
@@ -44,9 +44,7 @@ class RewardModel:
             found[row] = value
         return found
 
-    def _tokens(self, question: str, response: str, system_prompt: str | None) -> list[int] | str:
-        messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": response}]
+    def _tokens(self, messages: list[dict]) -> list[int] | str:
         try:
             text = self.tokenizer.apply_chat_template(messages, tokenize=False)
         except Exception as error:  # the model's own template, which may refuse a conversation (a system message, say)

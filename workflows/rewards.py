@@ -17,8 +17,8 @@ from pipeline.shares import first_auxiliary_gpu
 from workflows.reward_model import RewardModel
 
 Components = dict[str, float]
-# (questions, responses, answers), all texts -> for each response its components, or in words why there are none
-RewardFunction = Callable[[Sequence[str], Sequence[str], Sequence[str]], list[Components | str]]
+# (prompts as messages {role, content}, responses, answers) -> of each response its components, or why there are none
+RewardFunction = Callable[[Sequence[list[dict]], Sequence[str], Sequence[str]], list[Components | str]]
 
 
 class Rewards:
@@ -82,7 +82,7 @@ class Rule:
     retries: int
 
     def __call__(
-        self, questions: Sequence[str], responses: Sequence[str], answers: Sequence[str]
+        self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str]
     ) -> list[Components | str]:
         return [self._one(response, answer) for response, answer in zip(responses, answers, strict=True)]
 
@@ -110,10 +110,10 @@ def _checked(called: str, components: Components) -> Components | str:
 
 def reward_model(rewards: Rewards, model: str | None = None, weight: float = 1.0) -> RewardFunction:
     """weight x the score of a model of explorer.auxiliary_models. model: its name, when there are several."""
-    scorer, system_prompt = rewards.model(model), rewards.config.buffer.explorer_input.system_prompt
+    scorer = rewards.model(model)
 
-    def score(questions: Sequence[str], responses: Sequence[str], answers: Sequence[str]) -> list[Components | str]:
-        scores = scorer.score(questions, responses, system_prompt)
+    def score(prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str]) -> list:
+        scores = scorer.score(prompts, responses)
         return [s if isinstance(s, str) else _checked("reward_model", {"reward_model": weight * s}) for s in scores]
 
     return score

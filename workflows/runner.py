@@ -60,17 +60,17 @@ class Outcome:
 
 
 def roll_out(
-    engine: Engine, workflow: Callable[[list[int]], Attempt], prompts: Sequence[list[int]], seeds: Sequence[int],
-    sampling: Sampling,
+    engine: Engine, workflows: Sequence[Callable[[list[int]], Attempt]], prompts: Sequence[list[int]],
+    seeds: Sequence[int], sampling: Sampling,
 ) -> list[Outcome]:
     """Attempts every prompt once. Rewards are not computed here (see `reward`).
 
-    seeds: of the attempts; every further turn of one has a seed of its own, made of it.
+    workflows: one for each prompt. seeds: of the attempts; every further turn of one has a seed of its own, made of it.
     """
     outcomes: list[Outcome | None] = [None] * len(prompts)
     waiting: dict[int, tuple[Attempt, list[int]]] = {}
     turn = 0
-    for index, prompt in enumerate(prompts):
+    for index, (workflow, prompt) in enumerate(zip(workflows, prompts, strict=True)):
         if len(prompt) > sampling.max_prompt_tokens:
             reason = f"{len(prompt)} prompt tokens, limit model.max_prompt_tokens={sampling.max_prompt_tokens}"
             outcomes[index] = Outcome("prompt_too_long", reason)
@@ -144,18 +144,19 @@ def decode(outcomes: Sequence[Outcome], tokenizer) -> None:
 
 
 def reward(
-    outcomes: Sequence[Outcome], questions: Sequence[str], answers: Sequence[str], functions: Sequence[RewardFunction]
+    outcomes: Sequence[Outcome], prompts: Sequence[list[dict]], answers: Sequence[str],
+    functions: Sequence[RewardFunction],
 ) -> None:
     """Fills in the reward components of every attempt that has a response; one that cannot be rewarded is marked.
 
-    questions: the tasks' own texts, without template. functions: all are asked, their components are summed.
+    prompts: messages {role, content}. functions: all are asked, their components are summed.
     """
-    rated = [row for row in zip(outcomes, questions, answers, strict=True) if row[0].status == "ok"]
+    rated = [row for row in zip(outcomes, prompts, answers, strict=True) if row[0].status == "ok"]
     if not rated:
         return
     responses = [outcome.response for outcome, _, _ in rated]
     for function in functions:
-        found = function([question for _, question, _ in rated], responses, [answer for _, _, answer in rated])
+        found = function([prompt for _, prompt, _ in rated], responses, [answer for _, _, answer in rated])
         for (outcome, _, _), components in zip(rated, found, strict=True):
             _add(outcome, components)
 

@@ -4,10 +4,13 @@ A workflow is a generator. It yields the token ids it wants continued, receives 
 Trajectory that is rewarded and trained on. Many attempts run interleaved (workflows/runner.py) without threads.
 """
 
-from collections.abc import Generator
+import inspect
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from pipeline.errors import load_dotted, pick
+from pipeline.errors import ConfigError, load_dotted, pick
 from workflows.engine import Reply
 
 
@@ -37,6 +40,17 @@ def simple_workflow(prompt: list[int]) -> Attempt:
 WORKFLOWS = {"simple_workflow": simple_workflow}
 
 
-def load_workflow(name: str):
-    """A workflow of the table, or `module:function` of the user's own project."""
-    return load_dotted(name) if ":" in name else pick(WORKFLOWS, name, "workflow")
+def load_workflow(name: str, arguments: dict[str, Any] | None = None) -> Callable[[list[int]], Attempt]:
+    """A workflow of the table, or `module:function` of the user's own project, with `workflow_args` bound.
+
+    Raises ConfigError when there is none, or for an argument that it does not take.
+    """
+    function = load_dotted(name) if ":" in name else pick(WORKFLOWS, name, "workflow")
+    if not arguments:
+        return function
+    try:
+        inspect.signature(function).bind([], **arguments)
+    except TypeError as error:
+        raise ConfigError(f"workflow_args={arguments}: {error}. Workflow '{name}' takes "
+                          f"{inspect.signature(function)}; the first is the prompt.") from error
+    return partial(function, **arguments)

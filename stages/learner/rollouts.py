@@ -15,6 +15,7 @@ from pipeline import records, tables
 from pipeline.errors import StageError, pick
 from pipeline.process import Context
 from pipeline.schedule import Schedule, rft_schedule
+from pipeline.tasksets import read_train
 from pipeline.waiting import wait_for
 from stages.learner.batches import Batch, Cut, mean
 from stages.learner.objective import KLTerm, correction_arguments
@@ -54,9 +55,8 @@ class Rollouts:
         self.advantage(_with_estimates(nothing, ESTIMATES))  # a wrong argument is refused before anything is waited for
 
     def _schedule(self) -> Schedule:
-        taskset = self.context.config.buffer.explorer_input.taskset
-        tasks = tables.read_tasks(self.context.inputs["tasks"], taskset.split, taskset.limit)
-        return rft_schedule(self.context.config, len(tasks))
+        sets = read_train(self.context.inputs["tasks"], self.context.config.buffer.explorer_input)
+        return rft_schedule(self.context.config, sum(len(tasks) for _, tasks in sets))
 
     def publishes(self, step: int) -> bool:
         return self.schedule.publishes(step)

@@ -69,3 +69,27 @@ def test_a_step_of_demonstrations_leaves_what_has_no_meaning_null(demonstrations
     assert (made["loss"], made["trained_rows"], made["entropy"]) == (1.0, 2, 0.5)
     assert (made["reward"], made["kl"], made["rollout_seconds"]) == (None, None, None)
     assert math.isfinite(made["trained_tokens"])
+
+
+def test_demonstrations_of_a_file_of_their_own(tmp_path, context_of, tiny_model):
+    """`Hi:` `Hey` end, `Bye:` `Ciao` end: a colon before each response and the end token (one token, a dot here)."""
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hey"}]
+    rows = [row(records.Task, task_id="mine", split="sft", taskset="mine", question="Bye", solution="Ciao",
+                context=talk),
+            row(records.Task, task_id="pool", split="sft", question="1", solution="2"),
+            row(records.Task, task_id="pair", split="preference", taskset="mine", question="1", chosen="2",
+                rejected="3")]
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, rows)
+    buffer = "buffer.trainer_input.experience_buffer"
+
+    def source(*overrides):
+        given = (*TINY, f"{buffer}.path=mine.jsonl", f"{buffer}.name=mine", "buffer.batch_size=3", *overrides)
+        return Demonstrations(context_of(tmp_path / "sft", *given, tasks=tmp_path / "curate"), tiny_model)
+
+    (last,) = source().rows
+    assert (last.id, last.prompt_length, last.mask) == ("mine", len("Hi:Hey.Bye:"), [1] * 5)
+    (all_,) = source(f"{buffer}.format.enable_concatenated_multi_turn=true").rows
+    assert (all_.prompt_length, all_.mask) == (len("Hi:"), [1] * 4 + [0] * 4 + [1] * 5)
+    assert len(batch_of(source("buffer.train_batch_size=5"), 1).rows) == 5
+    with pytest.raises(DataError, match=r"no demonstrations \(split sft\)\. Set buffer\.trainer_input\.exp"):
+        source(f"{buffer}.name=nobody")

@@ -8,7 +8,8 @@ from pipeline.errors import ConfigError, DataError, StageError
 
 
 def rows_of(*questions, answer="1", solution=None):
-    return [{"row": i, "question": q, "answer": answer, "solution": solution} for i, q in enumerate(questions)]
+    return [{"row": i, "question": q, "answer": answer, "solution": solution, "context": None, "chosen": None,
+             "rejected": None, "split": None} for i, q in enumerate(questions)]
 
 
 def countdown_row(row, question, solution=None):

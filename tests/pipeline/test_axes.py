@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline import axes
+from pipeline.compose import compose
 from pipeline.errors import ConfigError
 
 
@@ -84,10 +85,11 @@ def test_all_bad_axes_are_told_at_once():
     assert "seed" not in message
 
 
-@pytest.mark.parametrize("word", ["seed=1,2", "recipe=glob(*)", "stages.rft.seed=1,2", "seed=range(1,3)"])
+@pytest.mark.parametrize("word", ["seed=1,2", "recipe=glob(*)", "stages.rft.seed=1,2", "seed=range(1,3)",
+                                  "algorithm=grpo,ppo"])
 def test_several_values_where_one_is_needed_are_answered_with_the_option(word):
-    with pytest.raises(ConfigError, match=r"stands for several values; needed one.*`ouro run -m`"):
-        axes.refuse(["name=x", word])
+    with pytest.raises(ConfigError, match=r"has several values; needed one\. For a run of each: ouro run -m"):
+        compose(["name=x", word])
 
 
 # ------------------------------------------------------------------------------------------------------------- names

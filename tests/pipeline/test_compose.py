@@ -184,7 +184,7 @@ EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
     ("buffer.explorer_input.taskset.rollout_args.temperature", 0.5, "follow model.temperature=1.0"),
     ("data_processor.task_pipeline.inputs", ["a.jsonl"], "generator and inputs exclude each other"),
     ("name", "a b", "name='a b'"), ("project", "..", "project='..'"), ("checkpoint_root_dir", "/x{y}", "braces"),
-    ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}], "are named a, a: scores"),
+    ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}], "are named a, a: rows"),
     ("explorer.env_vars.A-B", "x", "explorer.env_vars.A-B: needed the name of an environment variable"),
     ("explorer.env_vars.DEBUG", True, "explorer.env_vars.DEBUG=True: needed a text or a number"),
     ("explorer.env_vars.PYTHONPATH", "x", "is set by the stage itself"),
@@ -256,7 +256,7 @@ def test_recipes_and_groups_of_the_users_own_are_found_below_the_current_directo
     config = compose(["recipe=mine", "trainer=small"])
     assert (config["name"], config["buffer"]["batch_size"], config["trainer"]["max_token_len_per_gpu"]) == (
         "mine", 3, 4000)
-    assert "Known: countdown, mine" in refused("recipe=mien")
+    assert "Known: countdown, gsm8k, mine" in refused("recipe=mien")
     assert "unknown trainer 'smal'. Did you mean 'small'?" in refused("trainer=smal")
 
 

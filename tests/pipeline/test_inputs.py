@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 
 from pipeline import algorithms, inputs
+from pipeline.data_config import Taskset
 from pipeline.overlays import effective
 from stages.learner.objective import KLTerm
-from tests.configs import changed
+from tests.configs import changed, element
 
 TASKS, EXPLORER = "data_processor.task_pipeline", "buffer.explorer_input"
 
@@ -91,3 +92,18 @@ def test_the_users_function_is_judged_by_its_source(tmp_path, monkeypatch):
         (problem,) = inputs.wrong_code(settings)
         assert words in problem
         assert inputs.wrong_arguments(settings) == []
+
+
+def test_every_set_with_files_of_its_own_is_a_source_with_the_columns_it_needs():
+    source, shown = "buffer.explorer_input", "buffer.trainer_input.experience_buffer"
+    verl = {"prompt_type": "messages", "messages_key": "talk", "response_key": "reward_model.ground_truth"}
+    found = inputs.sources(changed({
+        "data_processor.task_pipeline.generator": None, f"{shown}.path": "shown.jsonl",
+        f"{source}.tasksets": [element(Taskset, {"path": ["a.jsonl", "b"], "subset_name": "main", "format": verl})],
+        f"{source}.eval_tasksets": [element(Taskset, {"path": "held.jsonl", "split": "test"}), element(Taskset, {})]}))
+    assert [(s.key, s.path, s.split) for s in found] == [
+        (f"{source}.tasksets.0.path.0", "a.jsonl/main", "train"), (f"{source}.tasksets.0.path.1", "b/main", "train"),
+        (f"{source}.eval_tasksets.0.path", "held.jsonl", "test"), (f"{shown}.path", "shown.jsonl", "train")]
+    assert dict(found[0].columns)["prompt_key"] == "talk"
+    assert dict(found[0].columns)["response_key"] == "reward_model.ground_truth"
+    assert dict(found[3].columns) == {"prompt_key": "prompt", "solution_key": "response"}

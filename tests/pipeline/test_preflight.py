@@ -180,6 +180,13 @@ def test_a_run_with_a_problem_does_not_begin(capsys):
     assert not Path("runs").exists()
 
 
+def test_a_problem_of_a_sweep_is_told_with_its_points(capsys):
+    assert cli.main(["run", "-m", "seed=1,2", "cluster.gpu_per_node=1,4"]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("mode=both needs 2 GPUs") == 1
+    assert "(points: seed=1,gpu_per_node=1; seed=2,gpu_per_node=1)" in shown
+
+
 def test_a_run_with_a_warning_begins(monkeypatch, capsys):
     monkeypatch.setattr(preflight, "check", lambda config: preflight.Report("a/b", warnings=["mind"], plan="the plan"))
     assert preflight.judged_plan({}) == "the plan"
@@ -187,7 +194,7 @@ def test_a_run_with_a_warning_begins(monkeypatch, capsys):
     monkeypatch.setattr(preflight, "check", lambda config: preflight.Report("a/b", problems=["x", "y"]))
     with pytest.raises(ConfigError, match="the run would not go through") as error:
         preflight.judged_plan({})
-    assert error.value.problems == ("x", "y")
+    assert error.value.problems == ["x", "y"]
 
 
 HEAVY = ("torch", "transformers", "vllm", "deepspeed", "datasets", "data_juicer", "mlflow", "duckdb", "operators",

@@ -1,6 +1,6 @@
+import dataclasses
 import logging
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 
@@ -9,17 +9,18 @@ from operators.reward import parse_countdown
 from pipeline import tables
 from pipeline.compose import CONF, compose
 from pipeline.errors import DataError
-from pipeline.process import Context
+from pipeline.process import Context, namespace
 from pipeline.records import RawTask, Rejected, Task
 from stages.curate import make_task, work
+from tests.configs import changed
 
 
-def curate(directory, rows, recipe):
-    """Runs the stage on rows; returns (tasks, rejected, made)."""
+def curate(directory, rows, recipe, **settings):
+    """Runs the stage on rows, with settings of the task pipeline; returns (tasks, rejected, made)."""
     source, target = directory / "tasks", directory / "curate"
     tables.write(source / "raw.parquet", RawTask, rows)
-    pipeline = SimpleNamespace(config_path=str(recipe))
-    config = SimpleNamespace(data_processor=SimpleNamespace(task_pipeline=pipeline))
+    given = {"config_path": None if recipe is None else str(recipe), **settings}
+    config = namespace(changed({f"data_processor.task_pipeline.{key}": value for key, value in given.items()}))
     context = Context("p/n", "curate", "0", target, config, {"tasks": source}, logging.getLogger("test"))
     work(context)
     return (tables.read(target / "tasks.parquet", Task).to_pylist(),
@@ -48,9 +49,9 @@ def test_every_row_is_kept_or_rejected_and_nothing_leaks(tmp_path):
     assert not keys("test") & keys("train", "sft")
     assert all((t["solution"] is not None) == (t["split"] == "sft") for t in tasks)
     assert len({(t["question"], t["solution"]) for t in tasks}) == len(tasks)
-    for row in rejected:
-        assert row["question"] == rows[row["row"]].question
-        assert row["reason"]
+    for dropped in rejected:
+        assert dropped["question"] == rows[dropped["row"]].question
+        assert dropped["reason"]
     assert set(Counter(r["operator"] for r in rejected)) == {
         "required_columns", "text_length_filter", "full_match_filter", "countdown_solvable_filter",
         "document_deduplicator", "split_by_hash_mapper"}
@@ -73,11 +74,12 @@ def test_without_a_split_all_rows_are_for_training(tmp_path):
 
 
 def test_the_same_task_has_the_same_id():
-    row = {"row": 0, "question": "q", "answer": "a", "solution": None}
-    first, second = make_task(row), make_task({**row, "row": 5, "split": "sft", "solution": "s"})
+    read = dataclasses.asdict(RawTask(0, "q", "a", None))
+    first, second = make_task(read), make_task({**read, "row": 5, "split": "sft", "solution": "s"})
     assert first.task_id == second.task_id
     assert len(first.task_id) == 16
-    assert make_task({**row, "answer": "b"}).task_id != first.task_id
+    assert make_task({**read, "answer": "b"}).task_id != first.task_id
+    assert make_task({**read, "context": [{"role": "user", "content": "c"}]}).task_id != first.task_id
 
 
 def test_demonstrations_alone_are_enough_for_a_recipe_of_sft(tmp_path):
@@ -94,8 +96,109 @@ def test_nothing_left_lists_the_rejections(tmp_path):
     assert not (tmp_path / "curate").exists()
 
 
+def test_sets_to_test_on_alone_are_enough_and_a_pool_needs_something_to_train_on(tmp_path):
+    assert curate(tmp_path, in_set("a", "test", "q"), None)[2]["test"] == 1
+    recipe = recipe_file(tmp_path, "process: [{split_by_hash_mapper: {test_ratio: 0.999}}]")
+    with pytest.raises(DataError, match="nothing to train on is left: 1 test kept, 0 rejected"):
+        curate(tmp_path, [RawTask(0, "q", "1", None), *in_set("a", "train", "q", first=1)], recipe)
+
+
+# ------------------------------------------------------------------------------------------ sets with their own files
+
+TALK = [{"role": "user", "content": "Are you there?"}, {"role": "assistant", "content": "I am."}]
+
+
+def in_set(taskset, split, *questions, first=0, **columns):
+    """Rows of a set; a question stands for its answer too."""
+    return [RawTask(first + i, q, q, None, taskset=taskset, split=split, **columns) for i, q in enumerate(questions)]
+
+
+def test_sets_are_curated_each_by_itself_and_keep_their_split(tmp_path):
+    """The question stands in both sets, twice in one; the recipe splits the pool, with a share of 0 for the test."""
+    rows = [*in_set("a", "train", "the same", "the same"), *in_set("b", "test", "the same", first=2),
+            RawTask(3, "the same", "1", None), RawTask(4, "shown", "1", "one")]
+    recipe = recipe_file(tmp_path, "process: [{document_deduplicator: {text_key: question}},"
+                                   " {split_by_hash_mapper: {test_ratio: 0.0}}]")
+    tasks, rejected, made = curate(tmp_path, rows, recipe)
+    assert [(t["row"], t["taskset"], t["split"]) for t in tasks] == [
+        (0, "a", "train"), (2, "b", "test"), (3, None, "train"), (4, None, "sft")]
+    assert [(r["row"], r["taskset"], r["reason"]) for r in rejected] == [(1, "a", "duplicate of row 0")]
+    assert (made["train"], made["test"], made["sft"], made["preference"]) == (2, 1, 1, 0)
+
+
+def test_without_a_recipe_rows_pass_with_their_split(tmp_path):
+    rows = [RawTask(0, "a question", "1", None), *in_set("a", "test", "q", "q", first=1), RawTask(3, None, "1", None),
+            *in_set("b", "preference", "p", first=4, chosen="good", rejected="bad")]
+    tasks, rejected, _ = curate(tmp_path, rows, None)
+    assert [(t["row"], t["split"], t["chosen"]) for t in tasks] == [
+        (0, "train", None), (1, "test", None), (2, "test", None), (4, "preference", "good")]
+    assert [(r["row"], r["operator"]) for r in rejected] == [(3, "required_columns")]
+
+
+def test_operators_in_place_of_a_recipe(tmp_path):
+    """The second field is not the default column: `answer` is 4 characters and would be dropped."""
+    operators = [{"name": "text_length_filter", "args": {"min_len": 5}}, {"name": "whitespace_normalization_mapper"}]
+    rows = [RawTask(0, " long  enough ", "four", None), RawTask(1, "tiny", "four", None)]
+    tasks, rejected, _ = curate(tmp_path, rows, None, operators=operators, target_fields=["question", "answer"])
+    assert [t["question"] for t in tasks] == ["long  enough"]
+    assert [(r["row"], r["operator"]) for r in rejected] == [(1, "text_length_filter")]
+
+
+def test_several_processes_make_the_same_tables(tmp_path):
+    """2,500 rows are three batches."""
+    rows = [RawTask(i, f"question {i} " + "x" * (i % 7), "1", "s" if i % 3 else None) for i in range(2500)]
+    recipe = recipe_file(tmp_path, "process: [{text_length_filter: {max_len: 18}}, {document_deduplicator: },"
+                                   " {split_by_hash_mapper: {test_ratio: 0.3}}]")
+    alone = curate(tmp_path / "one", rows, recipe)
+    assert curate(tmp_path / "four", rows, recipe, num_process=4) == alone
+    assert min(alone[2]["train"], alone[2]["test"], alone[2]["sft"], alone[2]["rejected"]) > 0
+
+
+def test_a_record_that_could_not_be_used_is_rejected_with_its_reason(tmp_path):
+    rows = [RawTask(0, "fine", "1", None), RawTask(1, None, None, None, taskset="a", split="train", problem="no turn"),
+            *in_set("a", "train", "fine", first=2)]
+    tasks, rejected, _ = curate(tmp_path, rows, None)
+    assert [t["row"] for t in tasks] == [0, 2]
+    assert [(r["row"], r["operator"], r["reason"], r["taskset"]) for r in rejected] == [(1, "format", "no turn", "a")]
+
+
+def test_a_set_of_which_nothing_is_left_is_named_with_a_reason(tmp_path):
+    rows = [RawTask(0, "fine", "1", None),
+            *in_set("chats", "test", None, None, first=1, problem="turn 1 has from, value; needed role and content")]
+    with pytest.raises(DataError, match=r"set 'chats': none of its 2 rows is left \(by operator: format 2\)\. The "
+                                        "first: format: turn 1 has from, value"):
+        curate(tmp_path, rows, None)
+
+
+def test_a_conversation_is_judged_by_all_the_user_says_and_stays_as_it_is(tmp_path):
+    """`go  on` alone is too short; what a mapper does to the joined text is not taken over."""
+    rows = in_set("a", "train", "go  on", first=0, context=TALK) + in_set(
+        "a", "train", "go  on", first=1, context=[{"role": "system", "content": "Think."}])
+    recipe = recipe_file(tmp_path, "process: [whitespace_normalization_mapper, {text_length_filter: {min_len: 10}}]")
+    tasks, rejected, _ = curate(tmp_path, rows, recipe)
+    assert [(t["question"], t["context"]) for t in tasks] == [("go  on", TALK)]
+    assert [r["row"] for r in rejected] == [1]
+
+
+def test_conversations_that_differ_before_the_question_are_no_duplicates(tmp_path):
+    other = [TALK[0], {"role": "assistant", "content": "I am not."}]
+    rows = [*in_set("a", "train", "then say what is 1 + 1", context=TALK),
+            *in_set("a", "train", "then say what is 1 + 1", context=other, first=1),
+            *in_set("a", "train", "then say what is 1 + 1", context=TALK, first=2)]
+    tasks, rejected, _ = curate(tmp_path, rows, CONF / "data_juicer" / "gsm8k.yaml")
+    assert [t["row"] for t in tasks] == [0, 1]
+    assert [r["operator"] for r in rejected] == ["document_deduplicator"]
+
+
+def test_pairs_of_the_pool_are_for_preference_training(tmp_path):
+    recipe = recipe_file(tmp_path, "process: [{split_by_hash_mapper: {test_ratio: 0.0}}]")
+    rows = [RawTask(0, "q", "1", None, [], "good", "bad"), RawTask(1, "r", "1", None, [])]
+    tasks, _, _ = curate(tmp_path, rows, recipe)
+    assert [(t["split"], t["chosen"], t["rejected"]) for t in tasks] == [
+        ("preference", "good", "bad"), ("train", None, None)]
+
+
 def test_a_raw_table_that_is_missing_names_the_file(tmp_path):
-    config = SimpleNamespace(data_processor=SimpleNamespace(task_pipeline=SimpleNamespace(config_path="x")))
-    context = Context("p/n", "curate", "0", tmp_path, config, {"tasks": tmp_path}, logging.getLogger("test"))
+    context = Context("p/n", "curate", "0", tmp_path, None, {"tasks": tmp_path}, logging.getLogger("test"))
     with pytest.raises(DataError, match=r"raw\.parquet does not exist"):
         work(context)

@@ -1,12 +1,16 @@
 """The stage `evaluate`: a whole one, and which training step its model is said to come from."""
 
+import logging
 import os
 
 import pytest
 
 from pipeline import records, tables
+from pipeline.errors import DataError
+from pipeline.tasksets import read_eval
 from stages import evaluate
 from tests.factories import row
+from workflows.evaluation import check_unseen
 
 TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else "test", question=f"{i} 1 = {i + 1}",
              answer=f'{{"numbers": [{i}, 1], "target": {i + 1}}}') for i in range(5)]
@@ -15,7 +19,8 @@ TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else 
 @pytest.fixture
 def stage(tmp_path, tiny_model, context_of, tiny_settings):
     tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, TASKS)
-    context = context_of(tmp_path / "evaluate", tasks=tmp_path / "curate", model=tiny_model)
+    curated = tmp_path / "curate"
+    context = context_of(tmp_path / "evaluate", tasks=curated, trained=curated, model=tiny_model)
     context.config = tiny_settings("monitor.monitor_type=none", "model.max_response_tokens=6")
     (taskset,) = context.config.buffer.explorer_input.eval_tasksets
     taskset.limit, taskset.repeat_times = 3, 4
@@ -44,3 +49,35 @@ def test_a_workflow_finds_the_variables_that_were_set_for_it(stage, monkeypatch)
     stage.config.explorer.env_vars = {"OURO_TEST_PORT": 8010}
     evaluate.work(stage)
     assert os.environ["OURO_TEST_PORT"] == "8010"
+
+
+def test_a_set_with_a_path_has_its_own_rows_and_eval_sets_their_own_workflow(stage, tmp_path):
+    """Set held has a path: its one task, though the file has four others of split test."""
+    held = row(records.Task, task_id="h", taskset="held", split="test", question="1", context=[
+        {"role": "system", "content": "Add "}], answer='{"numbers": [1], "target": 1}')
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, [*TASKS, held])
+    (taskset,) = stage.config.buffer.explorer_input.eval_tasksets
+    taskset.name, taskset.path = "held", "held.jsonl"
+    stage.config.buffer.explorer_input.default_workflow_type = "nobody:nothing"
+    stage.config.buffer.explorer_input.default_eval_workflow_type = "simple_workflow"
+    evaluate.work(stage)
+    found = tables.read(tables.step_file(stage.directory, "samples", 0), records.Sample).to_pylist()
+    assert {(s["task_id"], s["taskset"], s["prompt"], s["status"]) for s in found} == {("h", "held", "Add 1:", "ok")}
+    taskset.name = "other"
+    with pytest.raises(DataError, match=r"evaluation set 'other': .*tasks\.parquet has no task of this set"):
+        read_eval(stage.inputs["tasks"], taskset)
+
+
+def test_tasks_that_were_trained_on_too_are_told(stage, tmp_path, caplog):
+    """Two of the three were trained on, one with other spaces and another system message."""
+    system = [{"role": "system", "content": "Think."}]
+    tables.write(tmp_path / "trained" / "tasks.parquet", records.Task, [
+        row(records.Task, split="train", question="What is 1 + 1?"), row(records.Task, split="test", question="New?"),
+        row(records.Task, split="sft", question="Who are you?")])
+    held = [row(records.Task, question="What is  1 + 1?", context=system), row(records.Task, question="Who are you?"),
+            row(records.Task, question="New?")]
+    stage.log = logging.getLogger()
+    check_unseen(stage, tmp_path / "trained", "held", held)
+    check_unseen(stage, tmp_path / "trained", "new", held[2:])
+    assert [r.getMessage() for r in caplog.records] == [
+        "2 of the 3 tasks of held stand in the data that was trained on too: its scores are not those of unseen tasks"]

@@ -5,16 +5,20 @@ import math
 
 import pytest
 
-from pipeline import checkpoints, files, records, schema, tables
+from pipeline import checkpoints, files, records, tables
 from pipeline.config import AuxiliaryModel
-from pipeline.errors import StageError, SyncError
+from pipeline.data_config import Taskset
+from pipeline.errors import ConfigError, DataError, StageError, SyncError
 from pipeline.plan import make_plan
 from pipeline.process import namespace
-from stages.explore import Explorer, Weights, explore, prompt_hash, prove
-from tests.configs import TINY, overridden
+from stages.explore import Explorer, Weights, explore, prove
+from stages.train_tasks import prompt_hash
+from tests.configs import TINY, element, overridden
 from tests.factories import row
 from tests.models import classifier
 from tests.stages.conftest import SMALL, TASKS, publish_model
+from workflows.prompts import turns_of
+from workflows.rewards import Rewards
 from workflows.runner import check_failures
 from workflows.scripted_engine import ScriptedEngine
 from workflows.single_turn import Trajectory
@@ -131,9 +135,8 @@ def with_examples(prompt):
 
 
 def test_what_a_workflow_made_of_the_prompt_is_what_is_trained_on(stage):
-    context = stage()
+    context = stage("buffer.explorer_input.default_workflow_type=tests.stages.test_explore:with_examples")
     explorer = publish_model(context, 0)
-    explorer.workflow = with_examples
     step(explorer)
     found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
     short = explorer.prompts.tokens[explorer.prompts.tasks.index(TASKS[0])]
@@ -190,20 +193,18 @@ def test_a_step_writes_every_row_with_its_provenance(stage):
 
 def test_a_reward_model_scores_beside_a_rule_and_what_it_cannot_score_has_no_reward(stage, tmp_path):
     """t0 has 7 characters of question, t3 too: with at most 24 of response and <eos> they fit into 32 tokens."""
-    from workflows.rewards import Rewards
-
     context = stage("explorer.max_failed_ratio=1")
     source = context.config.buffer.explorer_input
     source.default_reward_fn_type = ["format_reward", "reward_model"]
     source.taskset.reward_fn_args = {"score": 0.25, "weight": 2.0}
-    context.config.explorer.auxiliary_models = [namespace(schema.read(
-        {"model_path": str(classifier(tmp_path / "judge")), "max_model_len": 32}, AuxiliaryModel, "", []))]
+    context.config.explorer.auxiliary_models = [namespace(element(
+        AuxiliaryModel, {"model_path": str(classifier(tmp_path / "judge")), "max_model_len": 32}))]
     step(publish_model(context, 0))
     found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
     scored = [r for r in found if r["status"] == "ok"]
     assert {r["task_id"] for r in scored} == {"t0", "t3"}
-    model, questions = Rewards(context.config).model(None), {task.task_id: task.question for task in TASKS}
-    expected = model.score([questions[r["task_id"]] for r in scored], [r["response"] for r in scored], None)
+    model, prompts = Rewards(context.config).model(None), {t.task_id: turns_of(t.question, None) for t in TASKS}
+    expected = model.score([prompts[r["task_id"]] for r in scored], [r["response"] for r in scored])
     for r, score in zip(scored, expected, strict=True):
         assert dict(r["reward_components"]) == pytest.approx({"format_score": -0.25, "reward_model": 2 * score})
         assert r["reward"] == pytest.approx(2 * score - 0.25)
@@ -299,3 +300,66 @@ def test_the_settings_that_the_explorer_reads_are_those_that_its_stage_is_handed
     context.config = namespace(next(s for s in plan.stages if s.name == "rft").config)
     step(publish_model(context, 0))
     assert tables.steps_present(context.directory, "rollouts") == [1]
+
+
+# ------------------------------------------------------------------------------------------------------ several sets
+
+ALWAYS = "tests.stages.test_explore:always"
+SETS = [{"name": "sums", "path": "sums.jsonl", "default_reward_fn_type": ALWAYS, "reward_fn_args": {"score": 2.0}},
+        {"name": "talks", "path": "talks.jsonl", "default_workflow_type": "tests.stages.test_explore:prefixed",
+         "workflow_args": {"first": 51}, "default_reward_fn_type": ALWAYS,
+         "data_selector": {"selector_type": "sequential"}}]
+
+
+def always(response, answer, score=1.0):
+    return {"accuracy": score}
+
+
+def prefixed(prompt, first=50):
+    """A workflow that puts a token before the prompt."""
+    reply = yield [first, *prompt]
+    return Trajectory([first, *prompt], reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
+
+
+@pytest.fixture
+def mixed(tmp_path, tiny_model, context_of):
+    """A context with two sets of two tasks, one of the pool that neither reads, and one of the same name to test."""
+    kept = [row(records.Task, task_id=f"t{i}", row=i, taskset=name, split=split, question=f"{i}", answer="a",
+                context=[{"role": "system", "content": "Add "}] if name == "talks" else [])
+            for i, (name, split) in enumerate([("sums", "train"), ("talks", "train"), (None, "train"),
+                                               ("sums", "test"), ("talks", "train"), ("sums", "train")])]
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, kept)
+
+    def make(*overrides, sets=SETS):
+        context = context_of(tmp_path / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate", model=tiny_model)
+        context.config.buffer.explorer_input.tasksets = [namespace(element(Taskset, given)) for given in sets]
+        return context
+
+    return make
+
+
+def test_each_task_is_attempted_and_rewarded_as_its_own_set_says(mixed):
+    """Four tasks twice in a step of four: all of both sets. `Add 1:` is what set talks asks of its first."""
+    context = mixed("buffer.batch_size=4")
+    step(publish_model(context, 0))
+    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    assert {(r["taskset"], r["task_id"], r["reward"]) for r in found} == {
+        ("sums", "t0", 2.0), ("sums", "t5", 2.0), ("talks", "t1", 1.0), ("talks", "t4", 1.0)}
+    assert {(r["taskset"], r["prompt"]) for r in found} == {
+        ("sums", "0:"), ("sums", "5:"), ("talks", "Add 1:"), ("talks", "Add 4:")}
+    assert {r["prompt_tokens"][0] == 51 for r in found if r["taskset"] == "talks"} == {True}
+    assert [r["task_id"] for r in found if r["taskset"] == "talks"] == ["t1", "t1", "t4", "t4"]  # sequential
+
+
+def test_limits_are_those_of_each_set(mixed):
+    explorer = Explorer(mixed(sets=[{**SETS[0], "limit": 1}, SETS[1]]))
+    assert [task.task_id for task in explorer.prompts.tasks] == ["t0", "t1", "t4"]
+    assert [explorer.prompts.set_of(n).name for n in range(3)] == ["sums", "talks", "talks"]
+
+
+@pytest.mark.parametrize(("change", "error", "words"), [
+    ({"name": "nobody"}, DataError, r"taskset 'nobody': .*tasks\.parquet has no task of this set"),
+    ({"workflow_args": {"frist": 1}}, ConfigError, r"workflow_args=.*unexpected .*'frist'.*\(prompt, first=50\)")])
+def test_a_set_that_cannot_be_explored_is_named(mixed, change, error, words):
+    with pytest.raises(error, match=words):
+        Explorer(mixed(sets=[SETS[0], {**SETS[1], **change}]))

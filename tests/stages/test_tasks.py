@@ -1,18 +1,19 @@
+import dataclasses
 import json
 import logging
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline import tables
+from pipeline.data_config import Format
 from pipeline.errors import ConfigError, DataError
-from pipeline.process import Context
+from pipeline.process import Context, namespace
 from pipeline.records import RawTask
-from stages.tasks import generate, read_inputs, work
+from stages.tasks import generate, read_set, work
+from tests.configs import overridden
 
-COLUMNS = SimpleNamespace(prompt_key="question", response_key="answer", solution_key="solution")
 GSM8K = [{"question": "What is 40 + 2?", "answer": "40 + 2\n#### 42"}, {"question": "1 + 1?", "answer": "#### 2"}]
 
 
@@ -22,8 +23,10 @@ def write_jsonl(path, records):
     return str(path)
 
 
-def read(*inputs, split="train", columns=COLUMNS):
-    return read_inputs([str(i) for i in inputs], split, columns)
+def read(*inputs, split="train", subset=None, purpose="task", **columns):
+    key = "data_processor.task_pipeline.inputs"
+    rows = read_set([str(i) for i in inputs], subset, split, Format(**columns), purpose, key)
+    return [dataclasses.replace(row, row=number) for number, row in enumerate(rows)]
 
 
 def test_jsonl(tmp_path):
@@ -42,8 +45,7 @@ def test_several_inputs_are_numbered_through(tmp_path):
 def test_columns_by_other_names_and_values_that_are_no_text(tmp_path):
     path = write_jsonl(tmp_path / "a.jsonl", [{"problem": "3 5 = 8", "truth": {"numbers": [3, 5], "target": 8}},
                                               {"problem": None, "truth": 42}])
-    columns = SimpleNamespace(prompt_key="problem", response_key="truth", solution_key="worked")
-    assert [(r.question, r.answer) for r in read(path, columns=columns)] == [
+    assert [(r.question, r.answer) for r in read(path, prompt_key="problem", response_key="truth")] == [
         ("3 5 = 8", '{"numbers": [3, 5], "target": 8}'), (None, "42")]
 
 
@@ -92,7 +94,6 @@ def test_broken_saved_dataset(tmp_path):
     (b"[1, 2]\n", r"a.jsonl, line 1 is a JSON list"),
     (b"", "a.jsonl holds no rows"),
     (b"\n\n", "a.jsonl holds no rows"),
-    (b'{"question": "\\ud800", "answer": "a"}\n', "record 1: text that is no valid Unicode"),
     (b'{"questoin": "q", "answer": "a"}\n',
      "no column 'question'; found questoin, answer. Did you mean 'questoin'.*format.prompt_key"),
     (b'{"question": "q"}\n', "no column 'answer'; found question.*format.response_key"),
@@ -131,22 +132,68 @@ def test_generator_errors(name, arguments, error, message):
         generate(name, 1, arguments)
 
 
-def context_of(directory, **settings):
-    pipeline = SimpleNamespace(**{"generator": None, "generator_args": {}, "inputs": [], "split": "train", **settings})
-    config = SimpleNamespace(seed=1, data_processor=SimpleNamespace(task_pipeline=pipeline))
-    return Context("p/n", "tasks", "0", directory, config, {}, logging.getLogger("test"))
+NOTHING = ("data_processor.task_pipeline.generator=null", "buffer.explorer_input.eval_tasksets=[]")
+
+
+def context_of(directory, *overrides):
+    return Context("p/n", "tasks", "0", directory, namespace(overridden(*overrides)), {}, logging.getLogger("test"))
 
 
 def test_the_stage_writes_the_raw_table(tmp_path):
-    context = context_of(tmp_path, generator="countdown",
-                         generator_args={"tasks": 3, "demonstrations": 2, "dirt": 0.5})
+    arguments = "{tasks: 3, demonstrations: 2, dirt: 0.5}"
+    context = context_of(tmp_path, f"data_processor.task_pipeline.generator_args={arguments}")
     work(context)
     table = tables.read(tmp_path / "raw.parquet", RawTask)
     assert table.num_rows == context.made["rows"] == 7
     assert table["row"].to_pylist() == list(range(7))
+    assert set(table["taskset"].to_pylist()) == set(table["split"].to_pylist()) == {None}
 
 
-def test_neither_generator_nor_inputs(tmp_path):
-    with pytest.raises(ConfigError, match="neither generator nor inputs"):
-        work(context_of(tmp_path))
+def test_no_data_at_all(tmp_path):
+    with pytest.raises(ConfigError, match=r"no data: .*neither generator nor inputs, and no taskset a path"):
+        work(context_of(tmp_path, *NOTHING))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_set_with_a_path_is_read_under_its_name_and_the_split_of_its_place(tmp_path):
+    train = write_jsonl(tmp_path / "a.jsonl", GSM8K)
+    shown = write_jsonl(tmp_path / "d.jsonl", [{"prompt": "1?", "response": "one"},
+                                               {"prompt": "2?", "chosen": "two", "rejected": "too"}])
+    write_jsonl(tmp_path / "eval" / "test.jsonl", [{"problem": "q", "truth": 7}])
+    source = "buffer.explorer_input"
+    context = context_of(
+        tmp_path / "stage", "data_processor.task_pipeline.generator=null",
+        f"{source}.tasksets=[]", f"{source}.taskset.path={train}", f"{source}.taskset.name=gsm8k",
+        f"{source}.eval_tasksets.0.path={tmp_path / 'eval'}", f"{source}.eval_tasksets.0.name=gsm8k",
+        f"{source}.eval_tasksets.0.split=test", f"{source}.eval_tasksets.0.format.prompt_key=problem",
+        f"{source}.eval_tasksets.0.format.response_key=truth", "buffer.trainer_input.experience_buffer.path=" + shown)
+    work(context)
+    rows = tables.read(tmp_path / "stage" / "raw.parquet", RawTask).to_pylist()
+    assert [(r["row"], r["taskset"], r["split"], r["question"], r["answer"], r["solution"]) for r in rows] == [
+        (0, "gsm8k", "train", "What is 40 + 2?", "40 + 2\n#### 42", None),
+        (1, "gsm8k", "train", "1 + 1?", "#### 2", None),
+        (2, "gsm8k", "test", "q", "7", None), (3, "experience_buffer", "sft", "1?", "one", "one"),
+        (4, "experience_buffer", "preference", "2?", "two", None)]
+    assert (rows[4]["chosen"], rows[4]["rejected"]) == ("two", "too")
+
+
+def test_several_files_are_one_set_and_a_subset_is_a_directory(tmp_path):
+    first = write_jsonl(tmp_path / "gsm8k" / "main" / "train-0.jsonl", GSM8K)
+    second = write_jsonl(tmp_path / "gsm8k" / "socratic" / "train-0.jsonl", GSM8K[:1])
+    assert [r.row for r in read(first, second)] == [0, 1, 2]
+    assert len(read(tmp_path / "gsm8k", subset="socratic")) == 1
+    for path, subset, words in (
+            (tmp_path / "gsm8k", "mian", r"subset_name=mian: .*found main, socratic\. Did you mean 'main'"),
+            (first, "main", r"subset_name=main: .*is a file, which has no subsets; set it to null")):
+        with pytest.raises(DataError, match=words):
+            read(path, subset=subset)
+
+
+def test_a_dataset_of_the_hub_is_not_downloaded():
+    with pytest.raises(DataError, match=r"^openai/gsm8k does not exist.*`hf download --repo-type dataset openai/gsm8k "
+                                        r"--local-dir data/gsm8k`, and set the path data/gsm8k"):
+        read("openai/gsm8k")
+    for name in ("nowhere/a.jsonl", "/openai/gsm8k", "data/gsm8k", "tests/gsm8k", "a/b/c"):
+        with pytest.raises(DataError) as caught:
+            read(name)
+        assert "hf download" not in str(caught.value)

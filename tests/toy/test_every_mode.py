@@ -54,12 +54,11 @@ def test_what_was_explored_is_trained_on_pass_after_pass(made):
 
 
 def test_rft_is_evaluated_on_the_way_and_trains_as_without(made, finished):
-    """Weights 2 are the only ones handed over; the default recipe of the other root made the same stage without."""
+    """Weights 2 are the only ones handed over. In the other root the same stage was made of the same sft, without."""
     _, plan = made
     assert [(s["model"].split("-")[0], s["step"]) for s in rows(plan, "rft", "scores") if s["metric"] == "pass@2"] == [
         ("rft", 2)]
     manifests = [files.read_json(Path(stage_of(p, "rft").manifest)) for p in (plan, finished[1])]
-    assert stage_of(plan, "rft").identity == stage_of(finished[1], "rft").identity
     assert manifests[0]["weights_hash"] == manifests[1]["weights_hash"]
 
 

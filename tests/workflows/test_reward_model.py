@@ -5,12 +5,13 @@ import json
 import pytest
 import torch
 
-from pipeline import schema
 from pipeline.config import AuxiliaryModel
 from pipeline.errors import ModelError
 from pipeline.process import namespace
 from stages.model import character_tokenizer
+from tests.configs import element
 from tests.models import classifier
+from workflows.prompts import turns_of
 from workflows.reward_model import RewardModel, batches
 
 
@@ -20,12 +21,16 @@ def directory(tmp_path_factory):
 
 
 def opened(directory, copies=1, **settings):
-    own = schema.read({"model_path": str(directory), **settings}, AuxiliaryModel, "", [])
+    own = element(AuxiliaryModel, {"model_path": str(directory), **settings})
     return RewardModel(directory, namespace(own), ["cpu"] * copies)
 
 
 QUESTIONS = ["3 5 = 8", "1 2 = 3", "what is it?", "1 2 = 3"]
 RESPONSES = ["3 + 5", "no", "a long and winding answer, longer than all the others", ""]
+
+
+def asked(*questions):
+    return [turns_of(question, None) for question in questions]
 
 
 def directly(directory, question, response):
@@ -42,30 +47,30 @@ def test_scores_are_those_of_transformers_whatever_the_batches_and_copies(direct
     expected = [directly(directory, q, r) for q, r in zip(QUESTIONS, RESPONSES, strict=True)]
     assert len({round(value, 4) for value in expected}) == 4
     for settings in ({}, {"max_token_len": 1}, {"max_token_len": 40}, {"copies": 2, "max_token_len": 40}):
-        assert opened(directory, **settings).score(QUESTIONS, RESPONSES, None) == pytest.approx(expected, abs=1e-5)
-    assert opened(directory).score([], [], None) == []
+        assert opened(directory, **settings).score(asked(*QUESTIONS), RESPONSES) == pytest.approx(expected, abs=1e-5)
+    assert opened(directory).score(asked(), []) == []
 
 
-def test_the_system_prompt_is_a_part_of_the_conversation(directory):
-    with_prompt = opened(directory).score(["b"], ["c"], "a")
+def test_every_turn_is_a_part_of_the_conversation(directory):
+    with_prompt = opened(directory).score([turns_of("b", "a")], ["c"])
     assert with_prompt == pytest.approx([directly(directory, "ab", "c")], abs=1e-5)  # the template only joins
 
 
 def test_a_conversation_over_the_limit_has_no_score_and_the_others_have_theirs(directory):
     """<eos> counts: 3 + 4 + 1 tokens are the limit."""
     model = opened(directory, max_model_len=8)
-    fine, long = model.score(["abc", "abc"], ["1234", "12345"], None)
+    fine, long = model.score(asked("abc", "abc"), ["1234", "12345"])
     assert fine == pytest.approx(directly(directory, "abc", "1234"), abs=1e-5)
     assert long.startswith("a conversation of 9 tokens; the reward model scores at most 8 (explorer.auxiliary_models")
-    (reason,) = opened(directory).score(["a"], ["b" * 100], None)  # it has positions for 80
+    (reason,) = opened(directory).score(asked("a"), ["b" * 100])  # it has positions for 80
     assert "at most 80" in reason
 
 
 def test_a_conversation_that_the_template_refuses_has_no_score(directory, tmp_path):
     classifier(tmp_path, chat_template="{{ raise_exception('no system message') }}")
-    (reason,) = opened(tmp_path).score(["a"], ["b"], "be brief")
+    (reason,) = opened(tmp_path).score([turns_of("a", "be brief")], ["b"])
     assert reason == "the chat template of the reward model refused the conversation: no system message"
-    (reason,) = opened(classifier(tmp_path, chat_template="{# nothing #}")).score(["a"], ["b"], None)
+    (reason,) = opened(classifier(tmp_path, chat_template="{# nothing #}")).score(asked("a"), ["b"])
     assert reason.startswith("an empty conversation")
 
 
@@ -127,7 +132,7 @@ def test_more_tokens_than_positions_are_refused(directory):
 def test_without_a_padding_token_no_batch_can_be_scored(tmp_path):
     directory = edited(classifier(tmp_path), pad_token_id=None)
     expected = [directly(directory, q, r) for q, r in zip(QUESTIONS, RESPONSES, strict=True)]
-    assert opened(directory).score(QUESTIONS, RESPONSES, None) == pytest.approx(expected, abs=1e-5)  # the tokenizer's
+    assert opened(directory).score(asked(*QUESTIONS), RESPONSES) == pytest.approx(expected, abs=1e-5)  # the tokenizer's
     config = directory / "tokenizer_config.json"
     config.write_text(config.read_text().replace('"pad_token": "<pad>"', '"pad_token": null'))
     with pytest.raises(ModelError, match=r"has no padding token.*Set pad_token_id in its config\.json"):

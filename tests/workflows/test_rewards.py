@@ -4,13 +4,18 @@ import math
 
 import pytest
 
+from pipeline.config import AuxiliaryModel
 from pipeline.errors import ConfigError
+from pipeline.process import namespace
+from tests.configs import element
 from tests.models import classifier
 from workflows import rewards, runner
+from workflows.prompts import turns_of
 from workflows.rewards import Rewards
 from workflows.single_turn import Trajectory
 
-QUESTIONS, RESPONSES, ANSWERS = ["1+1", "2+2", "3+3"], ["#### 2", "#### 5", "hm"], ["2", "4", "6"]
+QUESTIONS = [turns_of(question, "Add.") for question in ("1+1", "2+2", "3+3")]
+RESPONSES, ANSWERS = ["#### 2", "#### 5", "hm"], ["2", "4", "6"]
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +29,9 @@ class Scorer:
     def __init__(self, *scores):
         self.scores, self.calls = list(scores), []
 
-    def score(self, questions, responses, system_prompt):
-        self.calls.append((list(questions), list(responses), system_prompt))
-        return self.scores[: len(questions)]
+    def score(self, prompts, responses):
+        self.calls.append((list(prompts), list(responses)))
+        return self.scores[: len(prompts)]
 
 
 @pytest.fixture
@@ -34,7 +39,7 @@ def opened(settings, monkeypatch):
     """opened(names, arguments, scorer): the functions of the train set."""
 
     def make(names, arguments=None, scorer=None):
-        config = settings("buffer.explorer_input.system_prompt=Add.")
+        config = settings()
         taskset = config.buffer.explorer_input.taskset
         taskset.default_reward_fn_type, taskset.reward_fn_args = names, arguments or {}
         monkeypatch.setattr(Rewards, "model", lambda self, name: scorer)
@@ -57,7 +62,7 @@ def test_a_rule_and_a_model_are_summed_and_the_model_sees_all_at_once(opened):
                                                {"accuracy": 0.0, "reward_model": -0.5},
                                                {"accuracy": 0.0, "reward_model": 0.25}]
     assert [o.reward for o in outcomes] == [2.0, -0.5, 0.25]
-    assert scorer.calls == [(QUESTIONS, RESPONSES, "Add.")]
+    assert scorer.calls == [(QUESTIONS, RESPONSES)]
 
 
 def test_a_response_that_the_model_cannot_score_has_no_reward(opened):
@@ -107,11 +112,7 @@ def test_a_model_that_several_sets_ask_is_loaded_once(settings, judge, monkeypat
 
 
 def settings_of(judge, name):
-    from pipeline import schema
-    from pipeline.config import AuxiliaryModel
-    from pipeline.process import namespace
-
-    return namespace(schema.read({"model_path": str(judge), "name": name}, AuxiliaryModel, "", []))
+    return namespace(element(AuxiliaryModel, {"model_path": str(judge), "name": name}))
 
 
 def test_auxiliary_models_have_gpus_of_their_own_behind_the_engines(settings, judge, monkeypatch):

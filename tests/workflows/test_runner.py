@@ -9,7 +9,7 @@ from operators.reward import load_reward
 from pipeline.errors import ConfigError
 from workflows import runner
 from workflows.engine import ENGINES, Reply, open_engine
-from workflows.prompts import prompt_text, prompt_tokens, response_tokens
+from workflows.prompts import prompt_text, prompt_tokens, response_tokens, turns_of
 from workflows.rewards import Rule
 from workflows.scripted_engine import ScriptedEngine
 from workflows.seeds import request_seed
@@ -32,7 +32,8 @@ class Recording(ScriptedEngine):
 
 
 def roll(workflow, prompts, engine=None):
-    return runner.roll_out(engine or Recording(), workflow, prompts, list(range(100, 100 + len(prompts))), SAMPLING)
+    seeds = list(range(100, 100 + len(prompts)))
+    return runner.roll_out(engine or Recording(), [workflow] * len(prompts), prompts, seeds, SAMPLING)
 
 
 # --------------------------------------------------------------------------------------------------------- attempts
@@ -179,7 +180,8 @@ def rewarded(function, *responses, retries=0, **arguments):
     outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r)
                 for r in responses]
     truths = [f"truth of {r}" for r in responses]
-    runner.reward(outcomes, ["question"] * len(responses), truths, [Rule(function, arguments, retries)])
+    prompts = [turns_of("question", None)] * len(responses)
+    runner.reward(outcomes, prompts, truths, [Rule(function, arguments, retries)])
     return outcomes
 
 
@@ -245,7 +247,7 @@ def test_a_reward_that_raises_is_tried_again(retries, status, calls):
 
 def test_what_failed_before_is_not_rewarded():
     outcome = runner.Outcome("prompt_too_long", "long")
-    runner.reward([outcome], ["q"], ["1"], [lambda questions, responses, answers: pytest.fail("asked")])
+    runner.reward([outcome], [[]], ["1"], [lambda questions, responses, answers: pytest.fail("asked")])
     assert (outcome.status, outcome.reason) == ("prompt_too_long", "long")
 
 

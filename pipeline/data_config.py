@@ -1,0 +1,132 @@
+"""Settings about data: tasksets, their formats, demonstrations, curation. See pipeline/config.py."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.setting import section, setting
+
+# the tables' own names (a test compares them): they are checked before anything heavy is imported
+WORKFLOWS = ("simple_workflow",)
+REWARDS = ("countdown_reward", "accuracy_reward", "format_reward", "reward_model")
+COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  # texts that curation sees
+
+PATH = "jsonl or parquet file, a list of them, a directory of them, or a dataset of save_to_disk"
+
+
+@dataclass
+class Format:
+    """Where a record has what. A key may lead into structs: `reward_model.ground_truth`."""
+
+    prompt_type: str = setting("plaintext", "plaintext: text under prompt_key; messages: a list of {role, content}",
+                               choices=("plaintext", "messages"))
+    prompt_key: str = setting("question", "the prompt")
+    messages_key: str | None = setting(None, "prompt_type messages: the conversation, a list or its JSON text; null: "
+                                             "under prompt_key")
+    system_prompt_key: str | None = setting(None, "plaintext: the row's system message; null or absent in a row: "
+                                                  "system_prompt")
+    system_prompt: str | None = setting(None, "plaintext: system message of every row; null: "
+                                              "buffer.explorer_input.system_prompt")
+    response_key: str = setting("answer", "the truth that the reward function is given; what is no text, as JSON")
+    solution_key: str | None = setting("solution", "a demonstrated response beside the truth; may be absent")
+    chosen_key: str | None = setting("chosen", "the preferred response of a pair, text or messages; may be absent")
+    rejected_key: str | None = setting("rejected", "the other response of the pair; may be absent")
+
+
+@dataclass
+class BufferFormat(Format):
+    """The same for demonstrations and pairs, which have no truth."""
+
+    prompt_key: str = setting("prompt", "the prompt")
+    response_key: str = setting("response", "the demonstrated response; not needed where messages end with one, nor "
+                                            "beside chosen and rejected")
+    enable_concatenated_multi_turn: bool = setting(
+        False, "sft on messages: train on every assistant turn of a conversation, not on the last alone")
+
+
+@dataclass
+class RolloutArgs:
+    """How an eval set is sampled; rollouts to train on follow the section model, by which the trainer scores them."""
+
+    temperature: float | None = setting(None, "null: model.temperature", ge=0)
+    top_p: float | None = setting(None, "null: model.top_p", gt=0, le=1)
+    top_k: int | None = setting(None, "null: model.top_k", ge=-1)
+
+
+@dataclass
+class DataSelector:
+    """The order of a taskset that is trained on."""
+
+    selector_type: str = setting("shuffle", "sequential: as in the file, again and again; shuffle: another permutation "
+                                            "each epoch; random: drawn anew each step, none twice in a step",
+                                 choices=("sequential", "shuffle", "random"))
+    seed: int | None = setting(None, "of shuffle and random; null: the run's seed", ge=0)
+
+
+@dataclass
+class Taskset:
+    name: str = setting("taskset", "name in tables and metrics")
+    path: Any = setting(None, f"{PATH}; null: the curated rows of data_processor.task_pipeline, of its split")
+    storage_type: str = setting("file", "how the tasks are stored", choices=("file",))
+    subset_name: str | None = setting(None, "sub-directory of path")
+    split: str = setting("train", "with a path: the split to read where directories tell splits apart (a file is read "
+                                  "whole); without: train or test")
+    format: Format = section(Format)
+    repeat_times: int | None = setting(None, "sampled responses per task, eval sets only; null: 1", ge=1)
+    limit: int | None = setting(None, "use only the first so many tasks", ge=1)
+    data_selector: DataSelector = section(DataSelector)
+    rollout_args: RolloutArgs = section(RolloutArgs)
+    default_workflow_type: str | None = setting(None, "null: that of explorer_input", names=WORKFLOWS)
+    workflow_args: dict[str, Any] = setting({}, "arguments of the workflow")
+    default_reward_fn_type: str | list[str] | None = setting(
+        None, "null: explorer_input.default_reward_fn_type", names=REWARDS)
+    reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward functions: each takes those that it has")
+
+
+@dataclass
+class ExplorerInput:
+    default_workflow_type: str = setting("simple_workflow", "name in workflows/, or module:function", names=WORKFLOWS)
+    default_eval_workflow_type: str | None = setting(None, "for eval sets; null: default_workflow_type",
+                                                     names=WORKFLOWS)
+    system_prompt: str | None = setting(None, "system message put before every prompt that has none of its own")
+    default_reward_fn_type: str | list[str] = setting(
+        "countdown_reward", "name in operators/reward.py, reward_model, or module:function; the components of several "
+                            "in a list are summed", names=REWARDS)
+    taskset: Taskset = section(Taskset)
+    tasksets: list[Taskset] = setting([], "several sets to train on, in place of taskset, mixed in proportion to size")
+    eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")
+
+
+@dataclass
+class ExperienceBuffer:
+    name: str = setting("experience_buffer", "name in tables")
+    path: Any = setting(None, f"{PATH}: demonstrations (sft) or pairs (preference training); null: the curated rows of "
+                              "data_processor.task_pipeline")
+    storage_type: str = setting("file", "how they are stored", choices=("file",))
+    subset_name: str | None = setting(None, "sub-directory of path")
+    split: str = setting("train", "the split to read where directories tell splits apart; a file is read whole")
+    format: BufferFormat = section(BufferFormat)
+
+
+@dataclass
+class TrainerInput:
+    experience_buffer: ExperienceBuffer = section(ExperienceBuffer)
+
+
+@dataclass
+class TaskPipeline:
+    generator: str | None = setting(None, "makes raw tasks instead of reading inputs; name in operators/generate.py",
+                                     choices=("countdown",))
+    generator_args: dict[str, Any] = setting({}, "arguments of the generator")
+    inputs: list[str] = setting([], "files and directories for tasksets without a path, split by the recipe")
+    split: str = setting("train", "the split of inputs to read where directories tell splits apart")
+    format: Format = section(Format)
+    config_path: str | None = setting(None, "Data-Juicer recipe, in its own YAML format; null: no such step")
+    operators: list[dict[str, Any]] = setting([], "Data-Juicer operators in place of config_path: name and args each")
+    target_fields: list[str] = setting(
+        [], f"what operators look at by default, as text_keys in a recipe: the first of these; {', '.join(COLUMNS)}")
+    num_process: int = setting(1, "processes that an operator's rows are shared among", ge=1, how=True)
+
+
+@dataclass
+class DataProcessor:
+    task_pipeline: TaskPipeline = section(TaskPipeline)

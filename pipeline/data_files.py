@@ -1,0 +1,118 @@
+"""Opens data files: jsonl and parquet files, directories of them, and datasets written by `save_to_disk`.
+
+What comes out are records (dicts) under the name of their file. Nothing is downloaded: a dataset of the Hugging Face
+hub is fetched beforehand, once, where there is a network.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.errors import DataError, nearest
+from pipeline.external import missing, resolve
+
+SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # words in file names that tell a split
+
+
+def open_files(paths: str | list[str], subset: str | None, split: str, key: str) -> Iterator[tuple[str, Iterator]]:
+    """(name of the file, its records) for every file behind `paths`, in order.
+
+    key: the setting that names them, for messages. Raises DataError that names the file.
+    """
+    for name in [paths] if isinstance(paths, str) else paths:
+        path = resolve(name)
+        if not path.exists():
+            raise missing(Path(name), key)
+        if subset is not None:
+            path = _subset(path, subset, key)
+        if _is_saved_dataset(path):
+            yield str(path), _read_saved_dataset(path, split, key)
+        elif path.is_dir():
+            for file in files_of_split(path, split, _set_split(key)):
+                yield str(file), _read_file(file)
+        else:
+            yield str(path), _read_file(path)
+
+
+def _is_saved_dataset(path: Path) -> bool:
+    return path.is_dir() and any((path / mark).exists() for mark in ("dataset_info.json", "dataset_dict.json"))
+
+
+def _subset(path: Path, subset: str, key: str) -> Path:
+    """The sub-directory `subset` of a directory."""
+    setting = f"{key.rsplit('.', 1)[0]}.subset_name"
+    if not path.is_dir() or _is_saved_dataset(path):
+        kind = "a dataset of save_to_disk" if path.is_dir() else "a file"
+        raise DataError(f"{setting}={subset}: {path} is {kind}, which has no subsets; set it to null.")
+    below = sorted(p.name for p in path.iterdir() if p.is_dir())
+    if subset not in below:
+        raise DataError(f"{setting}={subset}: {path} has no such sub-directory; found {', '.join(below) or 'none'}."
+                        f"{nearest(subset, below)}")
+    return path / subset
+
+
+def files_of_split(directory: Path, split: str, advice: str = "Set split.") -> list[Path]:
+    """Data files below a directory; only those of `split` when the names tell splits apart (`train-00000.parquet`)."""
+    found = sorted(f for f in directory.rglob("*") if f.suffix in READERS and f.is_file())
+    if not found:
+        raise DataError(f"{directory} holds no {' or '.join(READERS)} file and no dataset saved by save_to_disk.")
+    words = {f: set(re.split(r"[^a-z0-9]+", str(f.relative_to(directory)).lower())) for f in found}
+    told = sorted({word for w in words.values() for word in w & {*SPLITS, split.lower()}})
+    chosen = [f for f in found if split.lower() in words[f]] if told else found
+    if not chosen:
+        raise DataError(f"{directory} has no files of split '{split}'; found {', '.join(told)}. {advice}")
+    return chosen
+
+
+def _set_split(key: str) -> str:
+    return f"Set {key.rsplit('.', 1)[0]}.split."
+
+
+def _read_file(path: Path) -> Iterator[dict]:
+    if path.suffix not in READERS:
+        raise DataError(f"{path}: needed a {' or '.join(READERS)} file or a directory.{nearest(path.suffix, READERS)}")
+    return READERS[path.suffix](path)
+
+
+def _read_jsonl(path: Path) -> Iterator[dict]:
+    """One JSON object a line; blank lines are skipped."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path}, line {number} is no JSON ({error}); needed one object a line.") from error
+            if not isinstance(record, dict):
+                raise DataError(f"{path}, line {number} is a JSON {type(record).__name__}; needed one object a line.")
+            yield record
+
+
+def _read_parquet(path: Path) -> Iterator[dict]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        yield from pq.read_table(path, partitioning=None).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a readable Parquet file ({error}). Make it again.") from error
+
+
+def _read_saved_dataset(path: Path, split: str, key: str) -> Iterator[dict]:
+    import pyarrow as pa
+    from datasets import DatasetDict, load_from_disk
+
+    try:
+        dataset = load_from_disk(str(path))
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise DataError(f"{path} is not a readable dataset of save_to_disk ({error}). Save it again.") from error
+    if isinstance(dataset, DatasetDict):
+        if split not in dataset:
+            raise DataError(f"{path} has no split '{split}'; found {', '.join(dataset)}. {_set_split(key)}")
+        dataset = dataset[split]
+    yield from dataset
+
+
+READERS = {".jsonl": _read_jsonl, ".parquet": _read_parquet}

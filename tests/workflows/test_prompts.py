@@ -1,0 +1,133 @@
+"""Chat templates: the tokenizer's and the user's, conversations, and demonstrations of several turns."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline import records
+from pipeline.errors import ConfigError, DataError
+from tests.factories import row
+from workflows.demonstrations import last_responses, whole_conversations
+from workflows.prompts import TEMPLATE, keep_template, load_tokenizer, prompt_text, task_texts
+
+# <u>question</u> and so on, thinking on demand; a response ends with the end token
+TAGGED = ("{% for m in messages %}<{{ m['role'][0] }}>{{ m['content'] }}"
+          "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+          "{% if add_generation_prompt %}<a>{% if enable_thinking %}hm {% endif %}{% endif %}")
+# earlier responses are cut to one letter, as templates do that take out what was thought
+FORGETFUL = TAGGED.replace("{{ m['content'] }}", "{{ m['content'][:1] if m['role'] == 'assistant' else m['content'] }}")
+STRICT = "{% if messages|length > 1 %}{{ raise_exception('one turn only') }}{% endif %}" + TAGGED
+TALK = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hey"}]
+
+
+def settings(**given):
+    none = dict.fromkeys(("custom_chat_template", "chat_template_path", "enable_thinking"))
+    return SimpleNamespace(**{**none, **given})
+
+
+def config(system=None, **given):
+    source = SimpleNamespace(system_prompt=system)
+    return SimpleNamespace(model=settings(**given), buffer=SimpleNamespace(explorer_input=source))
+
+
+@pytest.fixture
+def tokenizer(tiny_model):
+    return lambda template=TAGGED: load_tokenizer(tiny_model, settings(custom_chat_template=template))
+
+
+def test_a_conversation_goes_through_the_template_whole(tokenizer):
+    assert prompt_text(tokenizer(), "1 + 1?", None, TALK) == "<u>Hi<a>Hey<eos><u>1 + 1?<a>"
+
+
+def test_a_system_message_of_the_row_wins_over_the_one_for_all(tokenizer):
+    own = [{"role": "system", "content": "Mine"}]
+    assert prompt_text(tokenizer(), "q", "Ours", own) == "<s>Mine<u>q<a>"
+    assert prompt_text(tokenizer(), "q", "Ours", TALK) == "<s>Ours<u>Hi<a>Hey<eos><u>q<a>"
+
+
+def test_thinking_is_handed_to_the_template_only_when_it_is_set(tokenizer):
+    tasks = [row(records.Task, question="q")]
+    assert [task_texts(tokenizer(), tasks, config(enable_thinking=value)) for value in (None, False, True)] == [
+        ["<u>q<a>"], ["<u>q<a>"], ["<u>q<a>hm "]]
+
+
+def test_without_a_template_turns_are_paragraphs(tokenizer):
+    plain = tokenizer()
+    plain.chat_template = None
+    assert prompt_text(plain, "q", "Ours", TALK) == "Ours\n\nHi\n\nHey\n\nq"
+
+
+def test_the_template_of_a_file_wins_and_the_trained_model_keeps_it(tmp_path, tiny_model):
+    path = tmp_path / "mine.jinja"
+    path.write_text(TAGGED)
+    both = settings(custom_chat_template="{{ messages[0]['content'] }}", chat_template_path=str(path))
+    assert load_tokenizer(tiny_model, both).chat_template == TAGGED
+    for file in tiny_model.iterdir():
+        (tmp_path / "exported").mkdir(exist_ok=True)
+        (tmp_path / "exported" / file.name).write_bytes(file.read_bytes())
+    keep_template(tmp_path / "exported", settings())
+    assert load_tokenizer(tmp_path / "exported").chat_template == load_tokenizer(tiny_model).chat_template
+    keep_template(tmp_path / "exported", both)
+    assert (tmp_path / "exported" / TEMPLATE).read_text() == TAGGED
+    assert load_tokenizer(tmp_path / "exported").chat_template == TAGGED
+
+
+@pytest.mark.parametrize(("template", "words"), [
+    ("{% for m in messages %}", "is no template"), ("{{ raise_exception('never') }}", "is no template .never"),
+    ("always the same", "leaves out the user's message: it makes 'always the same'")])
+def test_a_template_of_no_use_is_told_at_once(tokenizer, template, words):
+    with pytest.raises(ConfigError, match=words):
+        tokenizer(template)
+
+
+def test_a_template_file_that_is_not_there_is_named(tiny_model):
+    with pytest.raises(DataError, match=r"nowhere\.jinja does not exist.*Check model\.chat_template_path"):
+        load_tokenizer(tiny_model, settings(chat_template_path="nowhere.jinja"))
+
+
+def test_a_conversation_that_the_template_refuses_is_shown(tokenizer):
+    with pytest.raises(DataError, match=r"refuses the conversation \(user, assistant, user\) .* 'then\?': one"):
+        prompt_text(tokenizer(STRICT), "then?", None, TALK)
+
+
+# --------------------------------------------------------------------------------------------------- demonstrations
+
+
+def shown(tokenizer, layout, task):
+    """(prompt, what follows, what of it is trained on) as texts."""
+    ((prompt, tokens, mask),) = layout(tokenizer, [task], config())
+    assert len(tokens) == len(mask)
+    trained = [token for token, own in zip(tokens, mask, strict=True) if own]
+    return tuple(tokenizer.decode(ids) for ids in (prompt, tokens, trained))
+
+
+def test_the_last_response_alone_is_trained_on(tokenizer):
+    task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
+    assert shown(tokenizer(), last_responses, task) == ("<u>Hi<a>Hey<eos><u>Bye<a>", "Ciao<eos>", "Ciao<eos>")
+
+
+def test_every_response_of_a_conversation_is_trained_on(tokenizer):
+    """The context of each is what the template makes of the turns before it, and end tokens are the policy's own."""
+    task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
+    assert shown(tokenizer(), whole_conversations, task) == (
+        "<u>Hi<a>", "Hey<eos><u>Bye<a>Ciao<eos>", "Hey<eos>Ciao<eos>")
+
+
+def test_where_the_template_puts_no_end_token_none_is_trained_before_the_last(tokenizer):
+    bare = tokenizer(TAGGED.replace("{{ eos_token }}", ""))
+    task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
+    assert shown(bare, whole_conversations, task)[1:] == ("Hey<u>Bye<a>Ciao<eos>", "HeyCiao<eos>")
+
+
+def test_a_turn_that_answers_no_user_is_context(tokenizer):
+    context = [{"role": "assistant", "content": "Welcome"}, *TALK, {"role": "tool", "content": "t"},
+               {"role": "assistant", "content": "looked"}]
+    task = row(records.Task, question="Bye", solution="Ciao", context=context)
+    assert shown(tokenizer(), whole_conversations, task) == (
+        "<a>Welcome<eos><u>Hi<a>", "Hey<eos><t>t<a>looked<eos><u>Bye<a>Ciao<eos>", "Hey<eos>Ciao<eos>")
+
+
+def test_a_template_that_changes_earlier_responses_cannot_show_them_in_one_pass(tokenizer):
+    task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
+    with pytest.raises(DataError, match=r"does not repeat 'Hey' as it was answered.*concatenated_multi_turn=false"):
+        whole_conversations(tokenizer(FORGETFUL), [task], config())

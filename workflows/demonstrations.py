@@ -1,0 +1,61 @@
+"""Conversations as token ids to train on: every turn in which the assistant answers a user is a response.
+
+The conversation is laid out as a rollout of several turns would be: first prompt, first response with its end token,
+what the chat template puts between that and the next generation prompt, second response, and so on.
+"""
+
+from pipeline.errors import DataError
+from workflows.prompts import prompt_text, prompt_tokens, response_tokens, task_texts
+
+Layout = tuple[list[int], list[int], list[int]]  # prompt [P], what follows [R], mask [R]: 1 on what is trained
+
+
+def last_responses(tokenizer, tasks: list, config) -> list[Layout]:
+    """Every demonstration as its prompt, whatever was said before included, and its last response."""
+    prompts = prompt_tokens(tokenizer, task_texts(tokenizer, tasks, config))
+    responses = response_tokens(tokenizer, [task.solution for task in tasks])
+    return [(prompt, response, [1] * len(response)) for prompt, response in zip(prompts, responses, strict=True)]
+
+
+def whole_conversations(tokenizer, tasks: list, config) -> list[Layout]:
+    """Every demonstration as its first prompt, and the rest of the conversation in which each response is trained."""
+    return [_whole_conversation(tokenizer, task, config) for task in tasks]
+
+
+def _whole_conversation(tokenizer, task, config) -> Layout:
+    """Raises DataError when the template shows earlier turns otherwise than they were answered.
+
+    (It may take out what was thought.) The tokens of one pass would then not be those that the policy sees.
+    """
+    turns = [*task.context, {"role": "user", "content": task.question}, {"role": "assistant", "content": task.solution}]
+    places = [i for i, turn in enumerate(turns) if turn["role"] == "assistant" and i and turns[i - 1]["role"] == "user"]
+    seen = [_text_before(tokenizer, turns, place, config) for place in places]
+    (prompt,) = prompt_tokens(tokenizer, seen[:1])
+    tokens, mask = [], []
+    for number, place in enumerate(places):
+        content = turns[place]["content"]
+        (response,) = response_tokens(tokenizer, [content])
+        between = _between(seen, number, content) if number + 1 < len(places) else None
+        if between is not None:
+            own = between.startswith(tokenizer.eos_token)
+            response = response if own else response[:-1]
+            (between,) = tokenizer([between.removeprefix(tokenizer.eos_token)], add_special_tokens=False)["input_ids"]
+        tokens += [*response, *(between or [])]
+        mask += [1] * len(response) + [0] * len(between or [])
+    return prompt, tokens, mask
+
+
+def _text_before(tokenizer, turns: list[dict], place: int, config) -> str:
+    """What the policy is prompted with for the turn at `place`."""
+    return prompt_text(tokenizer, turns[place - 1]["content"], config.buffer.explorer_input.system_prompt,
+                       turns[: place - 1], config.model.enable_thinking)
+
+
+def _between(seen: list[str], number: int, content: str) -> str:
+    """What stands between response `number` and the next: end mark, the user's turns, generation prompt."""
+    answered = seen[number] + content
+    if not seen[number + 1].startswith(answered):
+        raise DataError(f"the chat template (if the model has one) does not repeat {content[:60]!r} as it was answered "
+                        "once another turn follows, so a conversation cannot be trained on in one pass. Set "
+                        "buffer.trainer_input.experience_buffer.format.enable_concatenated_multi_turn=false.")
+    return seen[number + 1][len(answered) :]
