@@ -85,9 +85,6 @@ def _drop_null(rows: Sequence[Row]) -> tuple[list[Row], list[Dropped]]:
     return kept, dropped
 
 
-# --------------------------------------------------------------------------------------------------------- loading
-
-
 def _text_key(recipe: dict) -> str:
     keys = recipe.get("text_keys") or "question"
     return keys if isinstance(keys, str) else keys[0]
@@ -172,9 +169,6 @@ def _accepted(kind: type) -> set[str]:
     return names - {"self", "args", "kwargs"}
 
 
-# --------------------------------------------------------------------------------------------------------- running
-
-
 def _run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list[Dropped]]:
     """Runs one operator over all rows; its failure is an error that names it."""
     from data_juicer.ops import base_op
@@ -198,8 +192,8 @@ def _run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list
 
 
 def _share(run: Callable, operator, rows: list[Row], processes: int) -> tuple[list[Row], list[Dropped]]:
-    """Runs an operator that looks at each row by itself in several processes. They are forked: operators of ours are
-    classes made at run time, which no other process could be sent."""
+    """Runs an operator that looks at each row alone in several processes: forked ones, as a class of ours is made at
+    run time and no other process could be sent it."""
     global _shared
     _shared = run, operator
     with multiprocessing.get_context("fork").Pool(processes) as pool:

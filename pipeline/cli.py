@@ -86,6 +86,14 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("runs", nargs="*", metavar="RUN | SWEEP", help="project/name or name; default: the latest sweep")
     it.add_argument("--metric", default=sweep_commands.METRIC, help=f"default: {sweep_commands.METRIC}")
     it.add_argument("--format", choices=("table", "csv", "json"), default="table")
+    _config(command, listed)
+    _bridges(command, listed)
+    _overrides(it := command("stages", commands.stages))
+    it.add_argument("--write", action="store_true", help="write stage.json and the run's view; runs nothing")
+    return top
+
+
+def _config(command, listed) -> None:
     inner = listed.add_parser("config", help="the configuration: check, show, explain, diff, reference").add_subparsers(
         required=True, metavar="check|show|explain|diff|reference")
     _judging(command("check", commands.config_check, inner))
@@ -95,10 +103,6 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("key", help="e.g. algorithm.optimizer.lr, or trainer")
     _overrides(it)
     command("reference", commands.config_reference, inner)
-    _bridges(command, listed)
-    _overrides(it := command("stages", commands.stages))
-    it.add_argument("--write", action="store_true", help="write stage.json and the run's view; runs nothing")
-    return top
 
 
 def _bridges(command, listed) -> None:

@@ -73,6 +73,8 @@ class Algorithm:
     algorithm_type: str = setting("grpo", "name in conf/algorithm/, which fills what is null here",
                                   choices=algorithms.names())
     repeat_times: int | None = setting(None, "rollouts per task, a group; null: the algorithm's own", ge=1)
+    sample_strategy: str | None = setting(None, "which experience a train batch is cut from; default: every row once, "
+                                                "in the order of the schedule", choices=("default",))
     advantage_fn: str | None = setting(None, "name in operators/advantage.py; null: the algorithm's own",
                                        choices=ADVANTAGES)
     advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
@@ -222,6 +224,8 @@ class Trainer:
     max_checkpoints_to_keep: int = setting(2, "older checkpoints are deleted", ge=1, how=True)
     attention: str = setting("auto", "packed attention; auto: flash_attn if installed, else varlen on GPU, else padded",
                              choices=("auto", "flash_attn", "varlen", "padded"), how=True)
+    use_dynamic_bsz: bool = setting(True, "micro-batches are packed to a budget of tokens, never to a number of rows",
+                                    choices=(True,), how=True)
     enable_gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass", how=True)
     offload_optimizer: bool = setting(False, "ZeRO-Offload: optimizer states in host memory", how=True)
     critic: Critic = section(Critic)

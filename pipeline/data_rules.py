@@ -139,7 +139,9 @@ def _without_rows(c: dict) -> list[str]:
     if c["stages"] or pool["generator"] or pool["inputs"]:
         return []
     source, buffer = c["buffer"]["explorer_input"], c["buffer"]["trainer_input"]["experience_buffer"]
-    trained = [("buffer.trainer_input.experience_buffer", buffer)] if _is_supervised(c) else _train_sets(source)
+    trained = [("buffer.trainer_input.experience_buffer", buffer)] if _is_supervised(c) else []
+    if not _is_supervised(c) and c["mode"] not in ("train", "bench"):  # these two ask no task to train on
+        trained = _train_sets(source)
     everything = [buffer, *(taskset for _, taskset in [*_train_sets(source), *_eval_sets(source)])]
     if all(one["path"] is None for one in everything):
         return []

@@ -7,7 +7,7 @@ pipeline/guide_refused.py.
 import re
 from typing import Any
 
-from pipeline.guide_keys import BUFFERS, RENAMED, SECRETS, TASKSETS, VALUES, WORKS, Fate, Refused, Renamed, Works
+from pipeline.guide_keys import RENAMED, SECRETS, TASKSETS, VALUES, WORKS, Fate, Refused, Renamed, Works
 from pipeline.guide_refused import REFUSED
 
 
@@ -38,7 +38,7 @@ def explain_absent(key: str) -> str | None:
     if found is None or isinstance(found[1], Works):
         return None
     entry, fate = found
-    told = f"here it is {_sentence(fate)}" if isinstance(fate, Renamed) else _sentence(fate)
+    told = f"here it is `{fate.to}`{_more(fate)}" if isinstance(fate, Renamed) else fate.why
     return told if entry == key else f"{entry}: {told}"
 
 
@@ -68,7 +68,7 @@ def page() -> str:
 def _cell(key: str, fate: Fate) -> str:
     if isinstance(fate, Refused):
         return f"not meant here: {fate.why}"
-    text = ", ".join(filter(None, ["works", fate.note])) if isinstance(fate, Works) else _sentence(fate)
+    text = f"`{fate.to}`{_more(fate)}" if isinstance(fate, Renamed) else ", ".join(filter(None, ["works", fate.note]))
     reasons: dict[str, list[str]] = {}
     for value, why in VALUES.get(key, {}).items():
         reasons.setdefault(why, []).append(f"`{value}`")
@@ -76,12 +76,11 @@ def _cell(key: str, fate: Fate) -> str:
     return " ".join([text + ("." if refused else ""), *refused])
 
 
-def _sentence(fate: Fate) -> str:
-    if isinstance(fate, Refused):
-        return fate.why
-    assert isinstance(fate, Renamed)
-    more = [", ".join(f"{theirs}: {ours}" for theirs, ours in fate.values.items()), fate.note]
-    return f"`{fate.to}`" + "".join(f" ({text})" for text in more if text)
+def _more(fate: Renamed) -> str:
+    """What else differs in a key that has another name, in parentheses."""
+    parts = [", ".join(f"{theirs}: {ours}" for theirs, ours in fate.values.items()), fate.note]
+    said = "; ".join(part for part in parts if part)
+    return f" ({said})" if said else ""
 
 
 def _order(pair: tuple[str, Fate]) -> tuple:
@@ -94,7 +93,7 @@ KEYS: dict[str, Fate] = {**dict.fromkeys(WORKS, Works()), **dict.fromkeys(SECRET
                          **REFUSED}
 SECTIONS = ("algorithm", "model", "cluster", "buffer", "explorer", "synchronizer", "trainer", "monitor", "service",
             "data_processor", "log")  # in the order of the guide
-TWINS = (TASKSETS[1], TASKSETS[2], BUFFERS[1])  # the same keys as those of the first of their kind
+TWINS = (TASKSETS[1], TASKSETS[2])  # the same keys as those of the first of their kind
 
 PAGE = [
     "# Keys of the Trinity-RFT configuration guide",
@@ -105,6 +104,6 @@ PAGE = [
     "translates a whole configuration (see [migrate.md](migrate.md)).",
     "",
     "What is said of `taskset` holds for each of `tasksets` and `eval_tasksets`, what is said of `experience_buffer`",
-    "for each of `auxiliary_buffers`, and all of it for every stage of `stages`. `*_args` are free: what stands below",
+    "and all of it for every stage of `stages`. `*_args` are free: what stands below",
     "them is known to the function.",
 ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from pipeline.bridges.arithmetic import NotArithmetic, evaluate
 from pipeline.bridges.shell_words import Lexer, Piece, Word
+from pipeline.secrets import is_secret
 
 PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<rest>.*)", re.DOTALL)
 DEFAULT = re.compile(r"(?P<colon>:?)(?P<sign>[-=+?])(?P<text>.*)", re.DOTALL)
@@ -175,8 +176,8 @@ class Values:
             return self._plain(name, index)
         chosen = self._word(text)
         if value is None:
-            self.remarks.append((self.line, f"{name} is not assigned in the script; its default was taken: "
-                                            f"{_short(chosen)}"))
+            told = "***" if is_secret(name) else _short(chosen)
+            self.remarks.append((self.line, f"{name} is not assigned in the script; its default was taken: {told}"))
         if sign == "=":
             self.known[name] = chosen
         return chosen

@@ -13,6 +13,7 @@ from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, dir
 from pipeline.config import walk
 from pipeline.errors import nearest
 from pipeline.guide_keys import MEANT, Refused, Renamed, Works
+from pipeline.secrets import is_secret
 
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
@@ -176,7 +177,7 @@ def _mend_references(made: Translation, values: dict[Path, Any]) -> None:
 
     def stands_for(match: re.Match) -> str:
         key = match[1]
-        if key in written or any(w.startswith(key + ".") for w in written) or key not in source:
+        if key in written or any(w.startswith(key + ".") for w in written) or key not in source or is_secret(key):
             return match[0]
         return f"${{{names[key]}}}" if names.get(key) in written else str(source[key])
 

@@ -42,7 +42,6 @@ def a_set(**given):
     ({f"{SOURCE}.eval_tasksets.0.data_selector.selector_type": "random"}, "an eval set is answered whole"),
     ({f"{PIPELINE}.operators": [{"name": "text_length_filter"}]}, "config_path and operators exclude each other"),
     ({f"{PIPELINE}.target_fields": ["question"]}, "target_fields goes with operators"),
-    ({"mode": "train"}, "mode=train: an rft stage needs its explorer"),
     ({"model.min_response_tokens": 2}, "model.min_response_tokens=2: needed one of 0, 1."),
     ({"model.repetition_penalty": 1.1}, "model.repetition_penalty=1.1: needed one of 1.0."),
     ({"model.enable_prompt_truncation": False}, "model.enable_prompt_truncation=False: needed one of True."),
@@ -107,3 +106,11 @@ def test_the_warmup_stage_of_the_trinity_guide_composes(monkeypatch):
 def test_a_buffer_says_what_its_records_hold():
     assert element(ExperienceBuffer, {})["format"]["prompt_key"] == "prompt"
     assert element(ExperienceBuffer, {})["format"]["response_key"] == "response"
+
+
+def test_a_stage_that_trains_on_what_another_explored_asks_no_tasks():
+    """Only the stage that explores has files."""
+    stages = ("stages=[{stage_name: ask, mode: explore, buffer: {explorer_input: {taskset: {path: a.jsonl}}}}, "
+              "{stage_name: learn, mode: train}]")
+    config = compose([stages, f"{PIPELINE}.generator=null", f"{SOURCE}.eval_tasksets=[]", f"{BUFFER}.path=b.jsonl"])
+    assert [stage["stage_name"] for stage in config["stages"]] == ["ask", "learn"]

@@ -630,3 +630,17 @@ def test_a_chat_template_counts_by_its_content(tmp_path):
         assert re_run(tmp_path, {f"model.{key}": value}) == {"sft"} | AFTER_SFT
     for key, value in (("min_response_tokens", 0), ("repetition_penalty", 1.0), ("enable_prompt_truncation", True)):
         assert re_run(tmp_path, {f"model.{key}": value}) == set()
+
+
+def test_evaluation_on_the_way_reads_the_eval_sets_and_they_change_nothing_of_the_training(tmp_path):
+    """The explorer of rft is given the tasks to evaluate on beside those to train on, by role."""
+    def rft(edited: str):
+        plan = planned(tmp_path, sets(tmp_path, edited=edited) | {"explorer.eval_interval": 2})
+        return next(s for s in plan.stages if s.name == "rft")
+
+    before, after = rft(""), rft("held, edited")
+    assert {role: Path(d).name.rsplit("-", 1)[0] for role, d in before.inputs.items()} == {
+        "tasks": "curate_rft", "held": "curate_eval", "model": "sft"}
+    assert before.config["buffer"]["explorer_input"]["eval_tasksets"][0]["path"] == [str(tmp_path / "held.jsonl")]
+    assert before.inputs["held"] != after.inputs["held"]
+    assert before.identity == after.identity

@@ -57,16 +57,16 @@ def test_a_pipeline_on_files_of_its_own(tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     stages = tmp_path / "runs" / "ouroboros" / "files" / "stages"
     assert {s.name for s in stages.iterdir()} == {
-        *(f"{kind}_{who}" for kind in ("tasks", "curate") for who in ("sft_warmup", "rft", "eval")), "model",
+        *(f"{kind}{who}" for kind in ("tasks", "curate") for who in ("", "_rft", "_eval")), "model",
         "sft_warmup", "evaluate_sft_warmup", "rft", "evaluate_rft", "report"}
     for step in (1, 2):
         rows = tables.read(tables.step_file(stages / "rft", "experience", step), records.Experience).to_pylist()
         assert sorted(r["taskset"] for r in rows) == ["sums"] * 16 + ["verl"] * 8
         assert {r["prompt"] for r in rows if r["taskset"] == "verl"} == {f"Add. {i} + 1 = ?:" for i in range(4)}
         assert {r["status"] for r in rows} == {"ok"}
-    samples = tables.read(stages / "evaluate_rft" / "samples.parquet", records.Sample)
+    samples = tables.read(stages / "evaluate_rft" / "samples" / "step=000002.parquet", records.Sample)
     assert set(samples["taskset"].to_pylist()) == {"held"}
     assert samples.num_rows == 4 + 4 * 2
-    (dropped,) = tables.read(stages / "curate_sft_warmup" / "rejected.parquet", records.Rejected).to_pylist()
+    (dropped,) = tables.read(stages / "curate" / "rejected.parquet", records.Rejected).to_pylist()
     assert (dropped["operator"], dropped["reason"]) == ("format", "the conversation has no turn of user")
     assert "8 sft of chats" in (tmp_path / "runs" / "ouroboros" / "files" / "report.html").read_text()

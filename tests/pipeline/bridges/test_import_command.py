@@ -7,7 +7,6 @@ import yaml
 
 from pipeline import cli
 from pipeline.compose import compose
-from pipeline.guide_keys import COMING
 from tests.bridges import SOURCES, flat
 
 # of keys that have long been here, so that the recipe composes
@@ -100,11 +99,20 @@ def test_the_worked_pairs_are_written(here, capsys, script, monkeypatch):
     monkeypatch.setenv("HOME", str(here))
     code, told = ouro(capsys, "verl", str(SOURCES / script), "--name", "pair")
     assert code == 0
-    if not COMING:
-        assert "it composes" in told.out
+    assert "it composes" in told.out
     recipe = (here / "conf/recipe/pair.yaml").read_text()
     assert "synchronizer.sync_offset=0: veRL makes rollouts" in recipe
     assert "  sync_interval: 4  # data.train_batch_size=1024 / actor_rollout_ref.actor.ppo_mini" in recipe
+
+
+def test_the_story_of_the_documentation_is_what_the_command_prints(here, capsys):
+    page = (SOURCES.parents[3] / "docs" / "migrate.md").read_text()
+    (here / "trinity.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    (here / "run_grpo.sh").write_text((SOURCES / "grpo_seq_balance.sh").read_text())
+    for words in (["trinity", "trinity.yaml", "--name", "mine"], ["verl", "run_grpo.sh", "--name", "grpo"]):
+        shown = page.split(f"$ ouro import {' '.join(words)}\n")[1].split("```")[0].split("wrote conf")[0]
+        _, told = ouro(capsys, *words)
+        assert told.out.startswith(shown.rstrip("\n"))
 
 
 @pytest.mark.parametrize(("content", "said"), [

@@ -64,6 +64,11 @@ def test_a_default_is_taken_and_said():
     assert remarks("run a\nrun ${GPUS:-8}") == ["2: GPUS is not assigned in the script; its default was taken: 8"]
 
 
+def test_a_default_that_is_a_secret_is_not_shown():
+    assert remarks("run ${WANDB_API_KEY:-abc}") == [
+        "1: WANDB_API_KEY is not assigned in the script; its default was taken: ***"]
+
+
 @pytest.mark.parametrize("script", [
     "run a=1 \\\n  # b=2 \\\n  c.d=3", "run a=1 \\\n  # b=2\n  c.d=3", "run a=1 \\\n  # x\n  # y \\\n  \"$@\" c.d=3",
     "run a=1 \\   \n c.d=3", "run a=1 \\  # why\n c.d=3"])

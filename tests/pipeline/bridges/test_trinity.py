@@ -127,6 +127,11 @@ def test_a_reference_to_a_key_that_is_left_out_becomes_its_value():
     assert (found["synchronizer.sync_timeout"], found["name"]) == (90, "a90b")
 
 
+def test_a_reference_to_a_secret_brings_it_into_no_other_key():
+    text = "{monitor: {monitor_args: {password: hunter2}}, name: 'a${monitor.monitor_args.password}'}"
+    assert "hunter2" not in write(from_trinity(text), "x")
+
+
 def test_references_in_a_circle_end():
     assert "name" in values("{ray_namespace: '${name}', name: '${ray_namespace}'}")
 
