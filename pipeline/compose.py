@@ -17,6 +17,7 @@ from pipeline import algorithms, axes, modes, schema, secrets
 from pipeline.config import Config, walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.overlays import effective, stage_problems
+from pipeline.reward_rules import unasked_models
 from pipeline.rules import broken_rules
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
@@ -35,7 +36,7 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     unordered = stage_problems(config)
     problems += unordered + broken_rules(config) + secrets.problems_of(config)
     if not unordered:
-        problems += modes.problems(config)
+        problems += modes.problems(config) + unasked_models(config)
     for stage in config["stages"]:
         own = broken_rules(effective(config, stage))
         problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]

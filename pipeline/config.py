@@ -7,10 +7,10 @@ enter the stage's identity, so changing it re-runs nothing.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from pipeline import algorithms
-from pipeline.data_config import REWARDS, WORKFLOWS, DataProcessor, ExplorerInput, Taskset, TrainerInput
+from pipeline.data_config import REWARDS, WORKFLOWS, DataProcessor, ExplorerInput, TrainerInput
 from pipeline.setting import section, setting
 
 __all__ = ["ADVANTAGES", "KL_ESTIMATORS", "POLICY_LOSSES", "REWARDS", "WORKFLOWS", "Config", "longest_sequence",
@@ -166,7 +166,7 @@ class Buffer:
 class RolloutModel:
     engine_type: str = setting("vllm", "vllm, transformers (plain generate) or scripted (tests only)",
                                choices=("vllm", "transformers", "scripted"))
-    engine_num: int = setting(1, "engines", ge=1, le=1, how=True)
+    engine_num: int = setting(1, "engines side by side, each with GPUs or CPU cores of its own", ge=1, how=True)
     tensor_parallel_size: int = setting(1, "GPUs per engine", ge=1, how=True)
     gpu_memory_utilization: float = setting(0.9, "share of GPU memory for the engine", gt=0, le=1, how=True)
     kv_cache_mib: int = setting(64, "key/value cache on CPU, MiB", ge=1, how=True)
@@ -177,8 +177,26 @@ class RolloutModel:
 
 
 @dataclass
+class AuxiliaryModel:
+    """A model beside the policy: one that scores responses, for the reward function reward_model."""
+
+    name: str | None = setting(None, "what reward_fn_args.model calls it; needed when there are several")
+    model_path: str | None = setting(
+        None, "Hugging Face directory of a sequence classifier with one label and a chat template")
+    engine_num: int = setting(1, "copies that score side by side, one GPU each", ge=1, how=True)
+    tensor_parallel_size: int = setting(1, "GPUs per copy: a scoring model is not divided", ge=1, le=1, how=True)
+    dtype: str = setting("auto", "its weights; auto: bfloat16 on GPU, float32 on CPU",
+                         choices=("auto", "float32", "bfloat16"))
+    max_model_len: int | None = setting(
+        None, "longest conversation, tokens; a longer one fails its row. null: what the model has positions for", ge=1)
+    max_token_len: int = setting(16384, "batch budget, padded tokens; a longer conversation is a batch of its own",
+                                 ge=1, how=True)
+
+
+@dataclass
 class Explorer:
     rollout_model: RolloutModel = section(RolloutModel)
+    auxiliary_models: list[AuxiliaryModel] = setting([], "models beside the policy, which score its responses")
     max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
                                       how=True)
     env_vars: dict[str, Any] = setting({}, "environment variables of the processes that answer tasks (the explorer, "
@@ -287,6 +305,12 @@ def longest_sequence(model) -> int:
     return model.max_model_len or model.max_prompt_tokens + model.max_response_tokens
 
 
+def elements(kind: Any) -> type | None:
+    """The section that every element of a setting of this type is; None for any other type."""
+    (element, *_) = get_args(kind) if get_origin(kind) is list else (None,)
+    return element if dataclasses.is_dataclass(element) else None
+
+
 def walk(kind: type = Config, prefix: str = ""):
     """Yields (dotted key, field) for every setting below `kind`, in order; elements of lists under `key.*`."""
     for item in dataclasses.fields(kind):
@@ -295,5 +319,5 @@ def walk(kind: type = Config, prefix: str = ""):
             yield from walk(item.type, key + ".")
         else:
             yield key, item
-            if item.type == list[Taskset]:
-                yield from walk(Taskset, key + ".*.")
+            if element := elements(item.type):
+                yield from walk(element, key + ".*.")

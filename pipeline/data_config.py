@@ -7,7 +7,7 @@ from pipeline.setting import section, setting
 
 # the tables' own names (a test compares them): they are checked before anything heavy is imported
 WORKFLOWS = ("simple_workflow",)
-REWARDS = ("countdown_reward", "accuracy_reward", "format_reward")
+REWARDS = ("countdown_reward", "accuracy_reward", "format_reward", "reward_model")
 COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  # texts that curation sees
 
 PATH = "jsonl or parquet file, a list of them, a directory of them, or a dataset of save_to_disk"
@@ -77,8 +77,9 @@ class Taskset:
     rollout_args: RolloutArgs = section(RolloutArgs)
     default_workflow_type: str | None = setting(None, "null: that of explorer_input", names=WORKFLOWS)
     workflow_args: dict[str, Any] = setting({}, "arguments of the workflow")
-    default_reward_fn_type: str | None = setting(None, "null: explorer_input.default_reward_fn_type", names=REWARDS)
-    reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward function")
+    default_reward_fn_type: str | list[str] | None = setting(
+        None, "null: explorer_input.default_reward_fn_type", names=REWARDS)
+    reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward functions: each takes those that it has")
 
 
 @dataclass
@@ -87,8 +88,9 @@ class ExplorerInput:
     default_eval_workflow_type: str | None = setting(None, "for eval sets; null: default_workflow_type",
                                                      names=WORKFLOWS)
     system_prompt: str | None = setting(None, "system message put before every prompt that has none of its own")
-    default_reward_fn_type: str = setting("countdown_reward", "name in operators/reward.py, or module:function",
-                                          names=REWARDS)
+    default_reward_fn_type: str | list[str] = setting(
+        "countdown_reward", "name in operators/reward.py, reward_model, or module:function; the components of several "
+                            "in a list are summed", names=REWARDS)
     taskset: Taskset = section(Taskset)
     tasksets: list[Taskset] = setting([], "several sets to train on, in place of taskset, mixed in proportion to size")
     eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")

@@ -76,9 +76,6 @@ def _smallest_memory() -> float | None:
     return min(sizes) / 1024 if answer.returncode == 0 and sizes else None
 
 
-def needed_gpus(mode: str, ranks: int, engine: int) -> int:
-    """GPUs that an rft stage holds: those of trainer and engine added, or the larger of both when they take turns.
-
-    ranks: one GPU each. engine: `tensor_parallel_size` x `engine_num`.
-    """
-    return max(ranks, engine) if mode == "colocate" else ranks + engine
+def needed_gpus(mode: str, *holders: int) -> int:
+    """GPUs of a stage whose parts hold so many each: their sum, or the largest when they take turns (colocate)."""
+    return max(holders) if mode == "colocate" else sum(holders)

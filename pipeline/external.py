@@ -22,8 +22,9 @@ def users_code(value: Any):
     """Every `package.module:function` below the keys in USERS_CODE, in a nest of dicts and lists."""
     if isinstance(value, dict):
         for key, part in value.items():
-            if key in USERS_CODE and isinstance(part, str) and ":" in part:
-                yield part
+            names = part if isinstance(part, list) else [part]
+            if key in USERS_CODE:
+                yield from (name for name in names if isinstance(name, str) and ":" in name)
             else:
                 yield from users_code(part)
     elif isinstance(value, list):

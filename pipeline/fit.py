@@ -23,17 +23,19 @@ def element_bytes(config: dict[str, Any], gpus: Gpus) -> int:
     return {"float32": 4, "bfloat16": 2}[resolve_dtype(config["model"]["dtype"], gpus.any)]
 
 
-def engine_gpus(config: dict[str, Any]) -> int:
-    engine = config["explorer"]["rollout_model"]
-    return engine["tensor_parallel_size"] * engine["engine_num"]
+def answering_gpus(config: dict[str, Any]) -> int:
+    """GPUs that engines and auxiliary models hold."""
+    engine, auxiliary = config["explorer"]["rollout_model"], config["explorer"]["auxiliary_models"]
+    return needed_gpus(config["mode"], engine["tensor_parallel_size"] * engine["engine_num"],
+                       sum(model["engine_num"] for model in auxiliary))
 
 
 def stage_gpus(config: dict[str, Any]) -> int:
     """GPUs that a training stage holds."""
     ranks = config["trainer"]["ranks"]
     if not trains(config):
-        return engine_gpus(config)
-    return needed_gpus(config["mode"], ranks, engine_gpus(config)) if explores(config) else ranks
+        return answering_gpus(config)
+    return needed_gpus(config["mode"], ranks, answering_gpus(config)) if explores(config) else ranks
 
 
 def trains(config: dict[str, Any]) -> bool:
@@ -43,23 +45,24 @@ def trains(config: dict[str, Any]) -> bool:
 
 def count_problem(config: dict[str, Any], gpus: Gpus) -> str | None:
     """What is wrong when a stage asks for more GPUs than there are; `gpus.count` 0 is a CPU run and no problem."""
-    needed, ranks, engine = stage_gpus(config), config["trainer"]["ranks"], engine_gpus(config)
+    needed, ranks, engine = stage_gpus(config), config["trainer"]["ranks"], answering_gpus(config)
     evaluates = bool(config["buffer"]["explorer_input"]["eval_tasksets"])
     if not gpus.count or max(needed, engine if evaluates else 0) <= gpus.count:
         return None
+    judges = " with explorer.auxiliary_models" if config["explorer"]["auxiliary_models"] else ""
     where = "cluster.node_num x gpu_per_node declares" if gpus.declared else "visible here:"
     if needed <= gpus.count:
-        return (f"explorer.rollout_model needs {engine} GPUs to evaluate, {where} {gpus.count}. Lower "
-                "explorer.rollout_model.tensor_parallel_size.")
+        return (f"explorer.rollout_model{judges} needs {engine} GPUs to evaluate, {where} {gpus.count}. Lower "
+                "explorer.rollout_model.engine_num or tensor_parallel_size.")
     if not trains(config):
-        return f"explorer.rollout_model needs {engine} GPUs, {where} {gpus.count}. Ask for fewer."
+        return f"explorer.rollout_model{judges} needs {engine} GPUs, {where} {gpus.count}. Ask for fewer."
     if not explores(config):
         return f"trainer.ranks={ranks}: needs {ranks} GPUs, {where} {gpus.count}. Ask for fewer ranks."
     advice = "Ask for fewer."
     if config["mode"] == "both" and max(ranks, engine) <= gpus.count:
         advice = "Set mode=colocate to take turns on the same ones, or ask for fewer."
     return (f"mode={config['mode']} needs {needed} GPUs ({ranks} for trainer.ranks, {engine} for "
-            f"explorer.rollout_model), {where} {gpus.count}. {advice}")
+            f"explorer.rollout_model{judges}), {where} {gpus.count}. {advice}")
 
 
 def trainer_problem(shape: Shape, config: dict[str, Any], gpus: Gpus) -> str | None:
@@ -177,7 +180,7 @@ def gpu_words(config: dict[str, Any], gpus: Gpus) -> str:
     if not explores(config):
         return f"{needed}{of}: one for each rank"
     turns = "in turns" if config["mode"] == "colocate" else "side by side"
-    return f"{needed}{of}: trainer {ranks} and engine {engine_gpus(config)}, {turns} (mode={config['mode']})"
+    return f"{needed}{of}: trainer {ranks} and engine {answering_gpus(config)}, {turns} (mode={config['mode']})"
 
 
 def described(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[tuple[str, str]]:

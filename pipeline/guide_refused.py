@@ -18,8 +18,6 @@ _LORA = "adapters are not there yet: all parameters are trained; trainer.zero_st
 _ROPE = "write it into the config.json of the model, from which trainer and engine both read it."
 _REPLAY = ("reusing experience is not there yet: each row is trained on once, and synchronizer.sync_offset bounds how "
            "old it is.")
-_AUXILIARY = ("no stage scores with a second model yet; a reward function of your own "
-              "(buffer.explorer_input.default_reward_fn_type) can ask a server that you run.")
 _SERVICE = "Data-Juicer runs inside the stage curate: leave the section service out."
 _MEGATRON = "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."
 _EXPERIENCE = ("rows of experience are not processed between rollout and training: shape the reward in a reward "
@@ -83,7 +81,6 @@ REFUSED: dict[str, Refused] = {
     "explorer.dynamic_timeout": Refused(_BOUNDED, (("enable", False),)),
     "explorer.over_rollout": Refused(_ALL_TASKS, (("ratio", 0),)),
     "explorer.runner_state_report_interval": Refused("a stage shows its progress by itself: leave it out.", (0,)),
-    "explorer.auxiliary_models": Refused(_AUXILIARY),
     **{f"explorer.{name}": Refused(_NO_SERVER) for name in (
         "proxy_port", "listen_address", "service_status_check_interval", "min_running_model_num", "db_url")},
     "explorer.rollout_model.name": Refused(_NO_ACTORS),
@@ -150,7 +147,6 @@ BELOW = {
     "model.tinker": "enable rank seed train_mlp train_attn train_unembed base_url",
     "model.external_model": "enable model_name base_url_env api_key_env",
     "buffer.trainer_input.experience_buffer.replay_buffer": "enable reuse_cooldown_time priority_fn priority_fn_args",
-    "explorer.auxiliary_models": "*.model_path *.engine_num *.tensor_parallel_size",
     "explorer.over_rollout": "ratio wait_after_min return_partial_tasks",
     "explorer.dynamic_timeout": "enable ratio warmup_min_steps",
     "service": "data_juicer.server_url data_juicer.auto_start data_juicer.port",

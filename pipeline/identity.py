@@ -22,7 +22,8 @@ SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_m
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
             "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
             "explorer.env_vars",
-            "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type")
+            "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type",
+            "explorer.auxiliary_models")
 PROMPTS = ("buffer.explorer_input.system_prompt", "model.custom_chat_template", "model.enable_thinking")
 SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
         "buffer.trainer_input.experience_buffer")
@@ -69,16 +70,18 @@ WATCHES = {
     "rft": ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type"),
 }
 
+JUDGES = "explorer.auxiliary_models.*.model_path"
+
 # settings that name a file or directory whose content enters the identity
 EXTERNAL = {
     "tasks": ("data_processor.task_pipeline.inputs", *PATHS),
     "curate": ("data_processor.task_pipeline.config_path",),
     "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path"),
-    "rft": (*PATHS[:2], "model.chat_template_path", "model.critic_model_path"),
-    "rollout": (*PATHS[:2], "model.chat_template_path"),
+    "rft": (*PATHS[:2], JUDGES, "model.chat_template_path", "model.critic_model_path"),
+    "rollout": (*PATHS[:2], JUDGES, "model.chat_template_path"),
     "offline": ("model.chat_template_path", "model.critic_model_path"),
-    "evaluate": (PATHS[2], "model.chat_template_path"),
-    "bench": (PATHS[2], "model.chat_template_path"),
+    "evaluate": (PATHS[2], JUDGES, "model.chat_template_path"),
+    "bench": (PATHS[2], JUDGES, "model.chat_template_path"),
 }
 
 ADVANTAGES = ("operators/advantage.py", "operators/advantages/action_tokens.py", "operators/advantages/group.py",
@@ -89,17 +92,19 @@ LOSSES = ("operators/aggregation.py", "operators/correction.py", "operators/entr
           "operators/losses/mixture.py", "operators/losses/preference.py", "operators/losses/ratio.py",
           "operators/losses/weighted.py")
 
+ANSWERING = ("operators/reward.py", "workflows/reward_model.py", "workflows/single_turn.py")
+
 # kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
 CODE = {
     "tasks": ("operators/generate.py", "operators/formats.py"),
     "curate": ("operators/curation.py", "operators/juicer.py", "operators/reward.py"),
     "model": ("stages/model.py",),
     "train": LOSSES,
-    "rft": (*ADVANTAGES, *LOSSES, "operators/reward.py", "workflows/single_turn.py"),
-    "rollout": ("operators/reward.py", "workflows/single_turn.py"),
+    "rft": (*ADVANTAGES, *LOSSES, *ANSWERING),
+    "rollout": ANSWERING,
     "offline": (*ADVANTAGES, *LOSSES),
-    "evaluate": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
-    "bench": ("operators/reward.py", "operators/statistics.py", "workflows/single_turn.py"),
+    "evaluate": (*ANSWERING, "operators/statistics.py"),
+    "bench": (*ANSWERING, "operators/statistics.py"),
 }
 
 # lists of sections, as `a.b.*`

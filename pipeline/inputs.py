@@ -8,6 +8,7 @@ from typing import Any
 from pipeline import signatures
 from pipeline.errors import ConfigError
 from pipeline.external import digest_code, module_file, resolve, users_code
+from pipeline.reward_rules import reward_functions
 from pipeline.shape import absent_model
 from pipeline.signatures import Signature
 from pipeline.workload import explores
@@ -124,8 +125,9 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
                 if place.startswith("eval_") or explores(config)]
     yield from _parts(config["algorithm"], explores(config))
     for key, taskset in tasksets:
-        name = taskset["default_reward_fn_type"] or explorer["default_reward_fn_type"]
-        yield f"{key}.reward_fn_args", name, taskset["reward_fn_args"], _in("operators/reward.py", "REWARDS", name), 2
+        names = reward_functions(taskset, explorer)
+        signature = signatures.together([_reward(name) for name in names])
+        yield f"{key}.reward_fn_args", ", ".join(names), taskset["reward_fn_args"], signature, 0
 
 
 def _parts(algorithm: dict[str, Any], explored: bool) -> Iterator[tuple[str, str, dict, Signature | None, None]]:
@@ -137,6 +139,14 @@ def _parts(algorithm: dict[str, Any], explored: bool) -> Iterator[tuple[str, str
         if name and (explored or part not in ON_ROLLOUTS):
             signature = found if isinstance(found, Signature) else _in(*found, name)
             yield f"algorithm.{part}_args", name, algorithm[f"{part}_args"], signature, None
+
+
+def _reward(name: str) -> Signature | None:
+    """The arguments of a reward function, less those that its caller gives."""
+    if name in signatures.table("workflows/rewards.py", "MODELS"):
+        return signatures.table("workflows/rewards.py", "MODELS")[name].after(1)
+    found = _in("operators/reward.py", "REWARDS", name)
+    return found and found.after(2)
 
 
 def _in(file: str, table: str, name: str) -> Signature | None:

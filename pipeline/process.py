@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -184,10 +185,23 @@ def commit() -> str:
         return "unknown"
 
 
+def our_environment() -> dict[str, str]:
+    """The environment for a further process of ours: our packages come first, whatever its current directory holds."""
+    home = str(Path(__file__).resolve().parent.parent)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words. code: as subprocess gives it, negative for a signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    memory = " (the kernel does this when memory runs out)" if code == -signal.SIGKILL else ""
+    return f"ended by signal {signal.Signals(-code).name}{memory}"
+
+
 def die_with_parent() -> None:
     """Asks Linux to kill this process when its parent dies, so that a killed stage leaves no orphans behind."""
     import ctypes
-    import signal
 
     parent = os.getppid()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 = PR_SET_PDEATHSIG

@@ -5,6 +5,7 @@ import re
 from pipeline.algorithms import PAIR_TYPES, filled
 from pipeline.data_rules import data_problems
 from pipeline.errors import ConfigError
+from pipeline.reward_rules import broken_reward_rules
 from pipeline.schedule import Schedule
 
 # advantages that mean nothing, or lose their baseline, in a group of one
@@ -14,7 +15,8 @@ COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", 
 def broken_rules(config: dict) -> list[str]:
     """Every rule that is broken, one line each. config: of the whole run, or of one stage (pipeline/overlays.py)."""
     c = {**config, "algorithm": filled(config["algorithm"])}
-    return _names(c) + _mode(c) + _environment(c) + _model(c) + _lengths(c) + _algorithm(c) + data_problems(c)
+    parts = (_names, _mode, _environment, _model, _lengths, _algorithm, data_problems, broken_reward_rules)
+    return [problem for part in parts for problem in part(c)]
 
 
 def _names(c: dict) -> list[str]:

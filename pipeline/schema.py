@@ -28,8 +28,9 @@ def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = F
     if isinstance(kind, UnionType):
         if value is None:
             return None
-        (kind,) = (k for k in get_args(kind) if k is not type(None))
-        return read(value, kind, key, problems, partial)
+        kinds = [k for k in get_args(kind) if k is not type(None)]
+        lists = [k for k in kinds if get_origin(k) is list and isinstance(value, list)]
+        return read(value, (lists or kinds)[0], key, problems, partial)
     if get_origin(kind) is list:
         return _list(value, *get_args(kind), key, problems)
     if get_origin(kind) is dict:
@@ -112,9 +113,10 @@ def _outside(key: str, value: Any, bounds: Any) -> list[str]:
         return []
     if isinstance(value, float) and not math.isfinite(value):
         return [f"{key}={value}: needed a finite number."]
-    if bounds["names"] and ":" not in value and value not in bounds["names"]:
-        return [f"{key}={value}: needed one of {', '.join(bounds['names'])}, or package.module:function of your own."
-                + nearest(value, bounds["names"])]
+    if bounds["names"]:
+        names = value if isinstance(value, list) else [value]
+        return [f"{key}={name}: needed one of {', '.join(bounds['names'])}, or package.module:function of your own."
+                + nearest(name, bounds["names"]) for name in names if ":" not in name and name not in bounds["names"]]
     if bounds["choices"] and value not in bounds["choices"]:
         return [f"{key}={value}: needed one of {', '.join(map(str, bounds['choices']))}."
                 + (f" {explain_value(key, value)}" if explain_value(key, value) else

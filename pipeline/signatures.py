@@ -6,7 +6,7 @@ user's code.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,6 +38,22 @@ class Signature:
                     for name in given if name not in free and not self.anything]
         missing = [] if passed is None else [n for n in self.required[passed:] if n not in given]
         return problems + [f"needs the argument '{name}'." for name in missing]
+
+
+    def after(self, passed: int) -> "Signature":
+        """Without the first parameters, so many as the caller gives itself."""
+        required = len(self.required)
+        return Signature(self.required[passed:], self.optional[max(passed - required, 0):], self.anything)
+
+
+def together(found: Sequence[Signature | None]) -> Signature | None:
+    """What functions take that are called with the same arguments, each with those it knows; None if one is unknown."""
+    known = [signature for signature in found if signature]
+    if len(known) < len(found):
+        return None
+    required = dict.fromkeys(name for signature in known for name in signature.required)
+    optional = dict.fromkeys(name for signature in known for name in signature.optional if name not in required)
+    return Signature(tuple(required), tuple(optional), any(signature.anything for signature in known))
 
 
 def table(file: str, name: str) -> dict[str, Signature]:

@@ -9,14 +9,16 @@ import os
 from pipeline import checkpoints, tables
 from pipeline.process import Context, environment, run_stage
 from pipeline.progress import Progress
+from pipeline.shares import answering_environment
 from pipeline.tracking import open_tracker
 from workflows.engine import open_engine
 from workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
 from workflows.prompts import load_tokenizer
+from workflows.rewards import Rewards
 
 
 def work(context: Context) -> None:
-    os.environ.update(environment(context.config))
+    os.environ.update(environment(context.config) | answering_environment(context.config))
     kept = checkpoints.complete_checkpoints(context.inputs["model"])[:-1]
     missing = [step for step in kept if step not in tables.steps_present(context.directory, "scores")]
     if missing:
@@ -30,10 +32,10 @@ def _score(context: Context, steps: list[int]) -> None:
     trained = context.inputs["model"]
     models = {step: checkpoints.checkpoint_directory(trained, step) / "model" for step in steps}
     tokenizer = load_tokenizer(models[steps[0]], context.config.model)
-    sets = read_sets(context, tokenizer)
+    sets = read_sets(context, tokenizer, Rewards(context.config))
     passes = len(DECODINGS) * len(sets) * len(steps)
     with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:
-        engine = open_engine(models[steps[0]], context.config, tokenizer.eos_token_id)
+        engine = open_engine(models[steps[0]], context.config, tokenizer.eos_token_id, logs=context.directory)
         for step in steps:
             if step != steps[0]:
                 engine.load_weights(models[step])

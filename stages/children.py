@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pipeline import files
 from pipeline.errors import OuroError, StageError
-from pipeline.process import Context, die_with_parent, open_stage
+from pipeline.process import Context, die_with_parent, ending, open_stage, our_environment
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 5.0
@@ -65,7 +65,7 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
 def _start(context: Context, child: Child) -> subprocess.Popen:
     (context.directory / f"{child.name}.error").unlink(missing_ok=True)
     environment = {
-        **os.environ,
+        **our_environment(),
         "OMP_NUM_THREADS": str(max(len(child.cores) // child.ranks, 1)),
         "GOMP_SPINCOUNT": "20000",  # threads that spin for long slow a busy machine down thirtyfold
         **child.environment,
@@ -74,8 +74,6 @@ def _start(context: Context, child: Child) -> subprocess.Popen:
         # one process needs no rendezvous, but torch.distributed wants to be told so
         environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    home = str(Path(__file__).resolve().parent.parent)
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
 
     def prepare() -> None:
         die_with_parent()
@@ -90,13 +88,7 @@ def _start(context: Context, child: Child) -> subprocess.Popen:
 
 def _obituary(directory: Path, name: str, code: int) -> str:
     error = directory / f"{name}.error"
-    if error.exists():
-        reason = error.read_text().strip()
-    elif code < 0:
-        reason = f"ended by signal {signal.Signals(-code).name}" + (
-            " (the kernel does this when memory runs out)" if code == -signal.SIGKILL else "")
-    else:
-        reason = f"ended with exit code {code}"
+    reason = error.read_text().strip() if error.exists() else ending(code)
     free = shutil.disk_usage(directory).free
     note = f" (only {free / 2**20:.0f} MiB are free on that disk)" if free < 2**26 else ""
     return f"the {name} of stage {directory.name} died: {reason}{note}\n  its log: {directory / f'{name}.log'}"
@@ -145,8 +137,3 @@ def _leave_error(context: Context, name: str, short: str, full: str) -> None:
         return
     with contextlib.suppress(OSError, StageError):  # on a full disk; the parent then says how little is free
         files.write_atomic(context.directory / f"{name}.error", lambda path: path.write_text(short + "\n"))
-
-
-def cores() -> list[int]:
-    """The CPU cores this process may use, ascending."""
-    return sorted(os.sched_getaffinity(0))

@@ -9,22 +9,24 @@ import os
 from pipeline import checkpoints
 from pipeline.process import Context, environment, run_stage
 from pipeline.progress import Progress
+from pipeline.shares import answering_environment
 from pipeline.tracking import open_tracker
 from workflows.engine import open_engine
 from workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
 from workflows.prompts import load_tokenizer
+from workflows.rewards import Rewards
 
 
 def work(context: Context) -> None:
-    os.environ.update(environment(context.config))
+    os.environ.update(environment(context.config) | answering_environment(context.config))
     directory = context.inputs["model"]
     model = checkpoints.model_directory(directory)
     tokenizer = load_tokenizer(model, context.config.model)
-    sets = read_sets(context, tokenizer)
+    sets = read_sets(context, tokenizer, Rewards(context.config))
     subject = Subject(directory.name, checkpoints.trained_steps(directory))
     passes = len(DECODINGS) * len(sets)
     with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:
-        engine = open_engine(model, context.config, tokenizer.eos_token_id)
+        engine = open_engine(model, context.config, tokenizer.eos_token_id, logs=context.directory)
         scores = evaluate(context, engine, tokenizer, sets, subject, lambda done: progress.advance(1, done))
         engine.close()
         tracker.log_scores(scores, subject.step)

@@ -27,7 +27,8 @@ from stages.interim import InterimEvaluation
 from stages.train_tasks import Prompts, prompt_hash
 from workflows import runner
 from workflows.engine import Engine, open_engine
-from workflows.prompts import load_tokenizer
+from workflows.prompts import load_tokenizer, task_turns
+from workflows.rewards import Rewards
 from workflows.seeds import base_seed, request_seed
 
 
@@ -73,21 +74,22 @@ class Weights:
 
 
 def prove(engine: Engine, manifest: dict, tolerance: float) -> float:
-    """Largest |engine - trainer| log-prob on the probe that came with the weights.
+    """Largest |engine - trainer| log-prob on the probe that came with the weights, over all engines.
 
-    Raises SyncError above `tolerance`: the engine does not answer with the trainer's weights.
+    Raises SyncError above `tolerance`: an engine does not answer with the trainer's weights.
     """
     expected = np.array(manifest["probe"]["logprobs"])
-    found = np.array(engine.score([manifest["probe"]["tokens"]])[0])
-    difference = float(np.abs(found - expected).max())
-    if not difference <= tolerance:  # also true of NaN
-        raise SyncError(
-            f"weights version {manifest['version']} were loaded, but the engine does not answer like the trainer: "
-            f"log-probs of the probe differ by up to {difference:.3g} (mean {np.abs(found - expected).mean():.3g}), "
-            f"allowed {tolerance:g} (synchronizer.probe_tolerance). Rollouts would be off-policy without anyone "
-            "knowing. Does the model have parts that the engine does not reload, or another dtype than the trainer?"
-        )
-    return difference
+    differences = [np.abs(np.array(found) - expected) for found in engine.probe(manifest["probe"]["tokens"])]
+    for index, difference in enumerate(differences):
+        if not difference.max() <= tolerance:  # also true of NaN
+            which = f"engine {index} of {len(differences)}" if len(differences) > 1 else "the engine"
+            raise SyncError(
+                f"weights version {manifest['version']} were loaded, but {which} does not answer like the trainer: "
+                f"log-probs of the probe differ by up to {difference.max():.3g} (mean {difference.mean():.3g}), "
+                f"allowed {tolerance:g} (synchronizer.probe_tolerance). Rollouts would be off-policy without anyone "
+                "knowing. Does the model have parts that the engine does not reload, or another dtype than the trainer?"
+            )
+    return max(float(difference.max()) for difference in differences)
 
 
 def _tolerance(context: Context) -> float:
@@ -105,17 +107,19 @@ class Explorer:
         self.context = context
         model = checkpoints.model_directory(context.inputs["model"])
         self.tokenizer = load_tokenizer(model, config.model)
-        self.prompts = Prompts(context, self.tokenizer)
+        opener = Rewards(config)
+        self.prompts = Prompts(context, self.tokenizer, opener)
         self.schedule = schedule_of(config, len(self.prompts.tasks))
         self.sampling = runner.Sampling.of(config.model)
         self.colocated = config.mode == "colocate"
         if self.colocated:  # one after the other: the engine measures the free memory when it starts
             self._wait_for_trainer()
-        self.engine = open_engine(model, config, self.tokenizer.eos_token_id, sleeps=self.colocated)
+        self.engine = open_engine(
+            model, config, self.tokenizer.eos_token_id, sleeps=self.colocated, logs=context.directory)
         self.weights = Weights(context, self.engine)
         if config.mode == "explore":
             self.weights.are_those_of(model)
-        self.interim = InterimEvaluation(context, self.schedule, self.engine, self.tokenizer)
+        self.interim = InterimEvaluation(context, self.schedule, self.engine, self.tokenizer, opener)
         self.writer = Background()  # compresses and flushes one step's files while the next is generated
 
     def _wait_for_trainer(self) -> None:
@@ -175,13 +179,13 @@ class Explorer:
             checkpoints.forget_versions_before(directory, self.schedule.weights_version(step + 1))
 
     def _reward(self, asked: list[int], outcomes: list[runner.Outcome]) -> None:
-        """Each response by the reward function of the set that its task is from."""
+        """Each response by the reward functions of the set that its task is from."""
         runner.decode(outcomes, self.tokenizer)
-        retries = self.context.config.explorer.max_retry_times
         for one in self.prompts.sets:
-            own = [(o, self.prompts.tasks[t].answer) for o, t in zip(outcomes, asked, strict=True)
+            own = [(o, self.prompts.tasks[t]) for o, t in zip(outcomes, asked, strict=True)
                    if self.prompts.set_of(t) is one]
-            runner.reward([o for o, _ in own], [a for _, a in own], one.reward, one.reward_fn_args, retries)
+            conversations = [task_turns(task, self.context.config) for _, task in own]
+            runner.reward([o for o, _ in own], conversations, [task.answer for _, task in own], one.rewards)
 
     def _row(self, step: int, slot: int, repeats: int, task: int, seed: int, outcome: runner.Outcome):
         place, run = divmod(slot, repeats)
@@ -227,7 +231,8 @@ def explore(context: Context) -> None:
     explorer = Explorer(context)
     gc.collect()
     gc.freeze()  # vLLM's hundred thousands of objects live as long as the process: spare the collector the walk
-    context.log.info("engine %s ready; goes on with explorer step %d", explorer.engine.version, first)
+    number = context.config.explorer.rollout_model.engine_num
+    context.log.info("%d x %s ready; goes on with explorer step %d", number, explorer.engine.version, first)
     for step in range(first, explorer.schedule.explorer_steps + 1):
         rollout = explorer.step(step)
         context.log.info(

@@ -7,8 +7,9 @@ from pipeline import checkpoints, files, records, tables
 from pipeline.metrics import rollout_metrics
 from pipeline.process import Context
 from pipeline.progress import FILE_ONLY, Progress, rollout_words, score_words
+from pipeline.shares import cores
 from pipeline.tracking import open_tracker
-from stages.children import Child, cores, supervise
+from stages.children import Child, supervise
 
 TOTAL = "total.json"  # written by the trainer when it knows how many steps the stage has
 

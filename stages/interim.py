@@ -11,6 +11,7 @@ from pipeline.process import Context
 from pipeline.schedule import Schedule
 from workflows.engine import Engine
 from workflows.evaluation import Subject, evaluate, read_sets
+from workflows.rewards import Rewards
 
 
 class InterimEvaluation:
@@ -19,11 +20,11 @@ class InterimEvaluation:
     With `explorer.eval_interval` null, never; nor by an explorer alone, whose weights stay as they are.
     """
 
-    def __init__(self, context: Context, schedule: Schedule, engine: Engine, tokenizer):
+    def __init__(self, context: Context, schedule: Schedule, engine: Engine, tokenizer, rewards: Rewards):
         self.context, self.schedule, self.engine, self.tokenizer = context, schedule, engine, tokenizer
         alone = context.config.mode == "explore"
         self.interval = None if alone else context.config.explorer.eval_interval
-        self.sets = read_sets(context, tokenizer) if self.interval else []
+        self.sets = read_sets(context, tokenizer, rewards) if self.interval else []
 
     def before(self, explorer_step: int) -> float:
         """Evaluates the weights that the engine holds for this explorer step, if that is due; returns the seconds.

@@ -6,12 +6,15 @@ stages/explore.py; this process starts it and follows its steps.
 
 from pipeline import tables
 from pipeline.process import Context, environment, run_stage
-from stages.children import Child, cores, supervise
+from pipeline.shares import answering_environment, cores
+from stages.children import Child, supervise
 from stages.follow import RolloutFollower
 
 
 def work(context: Context) -> None:
-    explorer = Child("explorer", "stages.explore", cores(), environment=environment(context.config))
+    config = context.config
+    surroundings = environment(config) | answering_environment(config)
+    explorer = Child("explorer", "stages.explore", cores(), environment=surroundings)
     with RolloutFollower(context) as follower:
         supervise(context, [explorer], follower.poll)
     context.made["explorer_steps"] = len(tables.steps_present(context.directory, "rollouts"))

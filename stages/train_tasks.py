@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from operators.reward import load_reward
 from pipeline import records
 from pipeline.process import Context
 from pipeline.selection import Selector
 from pipeline.tasksets import read_train
 from workflows.prompts import prompt_tokens, task_texts
+from workflows.rewards import RewardFunction, Rewards
 from workflows.single_turn import load_workflow
 
 
@@ -23,14 +23,13 @@ class TrainSet:
     name: str
     begin: int
     workflow: Callable
-    reward: Callable[..., dict[str, float]]
-    reward_fn_args: dict
+    rewards: list[RewardFunction]
 
 
 class Prompts:
     """The tasks of all sets, numbered through; texts, token ids and hashes by that number."""
 
-    def __init__(self, context: Context, tokenizer):
+    def __init__(self, context: Context, tokenizer, rewards: Rewards):
         config, source = context.config, context.config.buffer.explorer_input
         found = read_train(context.inputs["tasks"], source)
         self.tasks: list[records.Task] = [task for _, tasks in found for task in tasks]
@@ -45,7 +44,7 @@ class Prompts:
             self.sets.append(TrainSet(
                 taskset.name, sum(one.count for one in self.selectors),
                 load_workflow(taskset.default_workflow_type or source.default_workflow_type, taskset.workflow_args),
-                load_reward(taskset.default_reward_fn_type or source.default_reward_fn_type), taskset.reward_fn_args))
+                rewards.of(taskset)))
             self.selectors.append(Selector(len(tasks), selector.selector_type, seed))
 
     def set_of(self, task: int) -> TrainSet:

@@ -44,6 +44,9 @@ class Engine(Protocol):
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         """Log-prob of every token after the first, [L - 1] each, at temperature 1."""
 
+    def probe(self, sequence: list[int]) -> list[list[float]]:
+        """What `score` says of one sequence, by every engine that answers requests: whoever proves, proves all."""
+
     def load_weights(self, directory: Path) -> None:
         """Replaces the weights by those of `directory`/model.safetensors and forgets everything cached."""
 
@@ -57,11 +60,24 @@ class Engine(Protocol):
         """Ends the engine and every process it started."""
 
 
-def open_engine(model: Path, config, eos_token_id: int, sleeps: bool = False) -> Engine:
-    """Opens the engine that `explorer.rollout_model.engine_type` names on a Hugging Face directory.
+def open_engine(
+    model: Path, config, eos_token_id: int, sleeps: bool = False, logs: Path | None = None
+) -> Engine:
+    """Opens what answers requests with a Hugging Face directory: one engine in this process, or several in their own.
 
-    config: settings with sections model, explorer, seed. sleeps: it will be asked to free the device.
+    config: settings with sections model, explorer, seed. sleeps: it will be asked to free the device. logs: directory
+    for the logs of processes; needed when explorer.rollout_model.engine_num is more than 1.
     """
+    if config.explorer.rollout_model.engine_num == 1:
+        return open_one(model, config, eos_token_id, sleeps)
+    from workflows.engine_pool import EnginePool
+
+    assert logs is not None, "several engines need a place for their logs"
+    return EnginePool(model, config, eos_token_id, sleeps, logs)
+
+
+def open_one(model: Path, config, eos_token_id: int, sleeps: bool) -> Engine:
+    """Opens the engine that `explorer.rollout_model.engine_type` names, in this process."""
     opener = pick(ENGINES, config.explorer.rollout_model.engine_type, "explorer.rollout_model.engine_type")
     return opener(model, config, eos_token_id, sleeps)
 

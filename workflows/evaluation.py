@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from operators.reward import load_reward
 from operators.statistics import mean_interval, pass_at_k, wilson
 from pipeline import records, tables
 from pipeline.errors import DataError
@@ -16,7 +15,8 @@ from pipeline.process import Context
 from pipeline.tasksets import HELD, read_eval
 from workflows import runner
 from workflows.engine import Engine
-from workflows.prompts import prompt_tokens, task_texts
+from workflows.prompts import prompt_tokens, task_texts, task_turns
+from workflows.rewards import RewardFunction, Rewards
 from workflows.seeds import base_seed, request_seed
 from workflows.single_turn import load_workflow
 
@@ -39,9 +39,10 @@ class EvaluationSet:
     tasks: list[records.Task]
     texts: list[str]
     tokens: list[list[int]]
+    rewards: list[RewardFunction]
 
 
-def read_sets(context: Context, tokenizer) -> list[EvaluationSet]:
+def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationSet]:
     """`buffer.explorer_input.eval_tasksets`, through the chat template. Raises DataError when one has no task.
 
     A stage that trains has them beside its own tasks, as the input `held`; one that evaluates, as `tasks`.
@@ -55,7 +56,7 @@ def read_sets(context: Context, tokenizer) -> list[EvaluationSet]:
         if trained:
             check_unseen(context, trained, taskset.name, tasks)
         texts = task_texts(tokenizer, tasks, context.config)
-        made.append(EvaluationSet(taskset, tasks, texts, prompt_tokens(tokenizer, texts)))
+        made.append(EvaluationSet(taskset, tasks, texts, prompt_tokens(tokenizer, texts), rewards.of(taskset)))
     return made
 
 
@@ -130,9 +131,9 @@ def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: st
     sampling = _sampling(config, taskset, decoding)
     outcomes = runner.roll_out(engine, [workflow] * len(asked), [held.tokens[i] for i in asked], seeds, sampling)
     runner.decode(outcomes, tokenizer)
-    function = load_reward(taskset.default_reward_fn_type or source.default_reward_fn_type)
-    answers = [held.tasks[i].answer for i in asked]
-    runner.reward(outcomes, answers, function, taskset.reward_fn_args, config.explorer.max_retry_times)
+    tasks = [held.tasks[i] for i in asked]
+    conversations = [task_turns(task, config) for task in tasks]
+    runner.reward(outcomes, conversations, [task.answer for task in tasks], held.rewards)
     return outcomes
 
 

@@ -22,17 +22,26 @@ def chat_template(settings) -> str | None:
         raise ConfigError(f"model.chat_template_path={path} is no text ({error}); needed a Jinja template.") from error
 
 
-def load_tokenizer(model: Path, settings=None):
-    """The tokenizer of a Hugging Face directory, with the chat template of the section `model`, if that has one.
-
-    Raises ModelError when it has no tokenizer or no end-of-sequence token, ConfigError for a template of no use.
-    """
+def read_tokenizer(model: Path):
+    """The tokenizer of a Hugging Face directory. Raises ModelError when it has none."""
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
     except Exception as error:  # a damaged tokenizer.json ends in whatever its reader stumbles over
         raise ModelError(f"{model} has no readable tokenizer: {error}") from error
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers makes an empty one where there are no files
+        raise ModelError(f"{model} has no readable tokenizer: only special tokens were found. Are its files there "
+                         "(tokenizer.json, or those of its kind)?")
+    return tokenizer
+
+
+def load_tokenizer(model: Path, settings=None):
+    """The tokenizer of a policy, with the chat template of the section `model`, if that has one.
+
+    Raises ModelError when it has no tokenizer or no end-of-sequence token, ConfigError for a template of no use.
+    """
+    tokenizer = read_tokenizer(model)
     if tokenizer.eos_token_id is None:
         raise ModelError(f"the tokenizer of {model} has no eos_token; responses could not end. Set it in "
                          "tokenizer_config.json.")
@@ -63,16 +72,30 @@ def keep_template(directory: Path, settings) -> None:
         (Path(directory) / TEMPLATE).write_text(own, encoding="utf-8")
 
 
-def prompt_text(tokenizer, question: str, system_prompt: str | None, context: Sequence[dict] = (),
-                enable_thinking: bool | None = None) -> str:
-    """A task through the tokenizer's chat template, generation prompt included; without one, its turns as they are.
+def turns_of(question: str, system_prompt: str | None, context: Sequence[dict] = ()) -> list[dict]:
+    """The messages {role, content} of a prompt: the turns before the question, and the question as the user's.
 
-    context: turns before the question; system_prompt goes before them unless they begin with one. enable_thinking:
-    handed to the template; None: not. Raises DataError for a conversation that the template does not take.
+    system_prompt goes before them unless they begin with one.
     """
     turns = [*context, {"role": "user", "content": question}]
     if system_prompt and turns[0]["role"] != "system":
         turns.insert(0, {"role": "system", "content": system_prompt})
+    return turns
+
+
+def task_turns(task, config) -> list[dict]:
+    """`turns_of` a task. config: settings with section buffer."""
+    return turns_of(task.question, config.buffer.explorer_input.system_prompt, task.context)
+
+
+def prompt_text(tokenizer, question: str, system_prompt: str | None, context: Sequence[dict] = (),
+                enable_thinking: bool | None = None) -> str:
+    """A task through the tokenizer's chat template, generation prompt included; without one, its turns as they are.
+
+    context, system_prompt: see turns_of. enable_thinking: handed to the template; None: not. Raises DataError for a
+    conversation that the template does not take.
+    """
+    turns = turns_of(question, system_prompt, context)
     if not tokenizer.chat_template:
         return "\n\n".join(turn["content"] for turn in turns)
     from jinja2 import TemplateError

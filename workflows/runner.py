@@ -4,15 +4,15 @@ Attempts advance in rounds: all that want a continuation are answered in one eng
 tasks costs exactly one call.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from pipeline.config import longest_sequence
-from pipeline.errors import StageError
+from pipeline.errors import ConfigError, StageError
 from workflows.engine import Engine, Reply, Request
+from workflows.rewards import RewardFunction
 from workflows.seeds import request_seed
 from workflows.single_turn import Attempt, Trajectory
 
@@ -144,32 +144,32 @@ def decode(outcomes: Sequence[Outcome], tokenizer) -> None:
 
 
 def reward(
-    outcomes: Sequence[Outcome], answers: Sequence[str], function: Callable[..., dict[str, float]], arguments: dict,
-    retries: int,
+    outcomes: Sequence[Outcome], prompts: Sequence[list[dict]], answers: Sequence[str],
+    functions: Sequence[RewardFunction],
 ) -> None:
-    """Fills in the reward components of every attempt that has a response; one that cannot be rewarded is marked."""
-    for outcome, answer in zip(outcomes, answers, strict=True):
-        if outcome.status == "ok":
-            outcome.status, outcome.reason, outcome.components = _reward_one(
-                outcome.response, answer, function, arguments, retries
-            )
+    """Fills in the reward components of every attempt that has a response; one that cannot be rewarded is marked.
+
+    prompts: messages {role, content}. functions: all are asked, their components are summed.
+    """
+    rated = [row for row in zip(outcomes, prompts, answers, strict=True) if row[0].status == "ok"]
+    if not rated:
+        return
+    responses = [outcome.response for outcome, _, _ in rated]
+    for function in functions:
+        found = function([prompt for _, prompt, _ in rated], responses, [answer for _, _, answer in rated])
+        for (outcome, _, _), components in zip(rated, found, strict=True):
+            _add(outcome, components)
 
 
-def _reward_one(response: str, answer: str, function, arguments: dict, retries: int) -> tuple[str, str | None, dict]:
-    called = getattr(function, "__name__", type(function).__name__)
-    for left in range(retries, -1, -1):
-        try:
-            components = {name: float(value) for name, value in function(response, answer, **arguments).items()}
-        except Exception as error:  # the user's reward function: its failure is this row's, not the stage's
-            if left == 0:
-                return "reward_failed", f"{called} raised {type(error).__name__}: {error}", {}
-            continue
-        bad = [name for name, value in components.items() if not math.isfinite(value)]
-        if bad or not components:
-            found = f"{bad[0]}={components[bad[0]]}" if bad else "no components"
-            return "reward_failed", f"{called} returned {found}", {}
-        return "ok", None, components
-    raise AssertionError("unreachable: the last attempt returns")
+def _add(outcome: Outcome, found: dict[str, float] | str) -> None:
+    """Adds the components of one reward function; without them the attempt has no reward at all."""
+    if isinstance(found, str):
+        outcome.status, outcome.reason, outcome.components = "reward_failed", outcome.reason or found, {}
+    elif outcome.status == "ok":
+        if twice := outcome.components.keys() & found.keys():
+            raise ConfigError(f"two reward functions give a component '{min(twice)}': one would hide the other. Leave "
+                              "one of them out of default_reward_fn_type.")
+        outcome.components |= found
 
 
 def check_failures(rows: Sequence, allowed: float) -> None:

@@ -33,6 +33,9 @@ class ScriptedEngine:
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         return [[-1.0] * (len(tokens) - 1) for tokens in sequences]
 
+    def probe(self, sequence: list[int]) -> list[list[float]]:
+        return self.score([sequence])
+
     def load_weights(self, directory: Path) -> None:
         """Nothing to load."""
 

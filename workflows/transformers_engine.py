@@ -82,6 +82,9 @@ class TransformersEngine:
                 found.append(logprobs.gather(-1, ids[0, 1:, None])[:, 0].tolist())
         return found
 
+    def probe(self, sequence: list[int]) -> list[list[float]]:
+        return self.score([sequence])
+
     def load_weights(self, directory: Path) -> None:
         from safetensors.torch import load_file
 

@@ -87,6 +87,9 @@ class VllmEngine:
             for s, output in zip(sequences, outputs, strict=True)
         ]
 
+    def probe(self, sequence: list[int]) -> list[list[float]]:
+        return self.score([sequence])
+
     def load_weights(self, directory: Path) -> None:
         """Replaces the weights and drops the prefix cache, which would answer with the old ones."""
         self._llm.collective_rpc("load_weights_from", args=(str(directory.resolve()),))

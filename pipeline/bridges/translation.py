@@ -67,6 +67,15 @@ class Translation:
         if not self._taken(path):
             self.entries[path] = Entry(value, comment)
 
+    def reward_by_model(self, why: str) -> None:
+        """Rollouts are rewarded by the model of explorer.auxiliary_models alone; evaluations count what is solved."""
+        source = ("buffer", "explorer_input")
+        self.choose((*source, "default_reward_fn_type"), "reward_model", why)
+        for taskset in sorted({path[:4] for path in self.entries if path[:3] == (*source, "eval_tasksets")}, key=str):
+            self.choose((*taskset, "default_reward_fn_type"), "accuracy_reward", "an evaluation counts what is solved")
+        self.chosen.append("default_reward_fn_type=reward_model: a scalar model scores the rollouts; needed a sequence "
+                           "classifier with one label and a chat template. Evaluation sets have accuracy_reward.")
+
     def _taken(self, path: Path) -> str | None:
         """Why nothing more can be written at a path: a value is there, above it or below it."""
         at = next((p for p in self.entries if p == path or p == path[:len(p)] or path == p[:len(path)]), None)

@@ -93,9 +93,18 @@ def _reason(general: str, given: Given, values: dict[Path, Any]) -> str | None:
         stored = values.get((*given.path[:-1], "storage_type"))
         if stored in ("queue", "sql") or DATABASE.match(str(given.value)):
             return "the address of a database or a queue's copy: here data are files, and experience is tables."
+    if general.startswith("explorer.auxiliary_models.") and _names_rewards(values):
+        return ("a judge that a workflow or reward function of the original asks: none is served here, and a reward "
+                "function of your own can ask a server that you run. Here a model of this section scores by itself.")
     if TRAINING_SET.match(general) and general.endswith(".repeat_times"):
         return "rollouts to train on follow algorithm.repeat_times, there as here."
     return None
+
+
+def _names_rewards(values: dict[Path, Any]) -> bool:
+    """Whether the source says by which function or workflow responses are rewarded."""
+    return any(value is not None and str(path[-1]).endswith(("workflow_type", "reward_fn_type"))
+               for path, value in values.items())
 
 
 def _sampling(made: Translation, given: Given, of_all: Path, values: dict[Path, Any]) -> None:
@@ -210,6 +219,8 @@ def _rewards(made: Translation, values: dict[Path, Any]) -> None:
     math = sorted({str(value) for path, value in values.items() if str(path[-1]).endswith("workflow_type")
                    and str(value).startswith(("math_", "async_math_"))})
     reward = ("buffer", "explorer_input", "default_reward_fn_type")
+    if ("explorer", "auxiliary_models", 0, "model_path") in made.entries:
+        made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
     if not math:
         return
     if reward not in made.entries:

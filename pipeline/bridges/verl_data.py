@@ -28,6 +28,7 @@ def tasksets(verl: Verl) -> None:
             truths.append(_taskset(verl, (*input_, to, index), key, file, suffix, taken))
         verl.fold(key, f"buffer.explorer_input.{to}")
     _sampling_of_evaluations(verl)
+    reward_model(verl)
     if truths:
         _reading(verl, truths)
 
@@ -118,15 +119,28 @@ def _sampling_of_evaluations(verl: Verl) -> None:
             verl.made.choose(("buffer", "explorer_input", "eval_tasksets", index, *to), value, key)
 
 
+def reward_model(verl: Verl) -> None:
+    """`reward_model.enable`: a scalar model rewards the rollouts, alone, as there."""
+    key = "reward_model.model.path"
+    if verl.value("reward_model.enable") is not True or not isinstance(verl.value(key), str):
+        return
+    verl.done.add(key)
+    verl.made.rename(verl.values[key], ("explorer", "auxiliary_models", 0, "model_path"), verl.value(key), key)
+    verl.fold("reward_model.enable", "buffer.explorer_input.default_reward_fn_type")
+    verl.made.reward_by_model("reward_model.enable")
+
+
 def _reading(verl: Verl, truths: list[str]) -> None:
     """What holds for all sets: the keys of their columns, the reward."""
     for key in ("data.prompt_key", "data.response_key", "data.shuffle", "data.seed"):
         verl.fold(key, "buffer.explorer_input.tasksets.*")
-    verl.choose("buffer.explorer_input.default_reward_fn_type", "accuracy_reward",
-                "veRL chooses by the column data_source; here each set names its function")
     if "answer" in truths and "data.response_key" not in verl.values:
         verl.made.chosen.append(f"format.response_key=answer: as in the guide, which says to check it. Files that "
                                 f"veRL's own scripts make keep the truth in {TRUTH_KEPT_BY_VERL}.")
+    if ("explorer", "auxiliary_models", 0, "model_path") in verl.made.entries:
+        return
+    verl.choose("buffer.explorer_input.default_reward_fn_type", "accuracy_reward",
+                "veRL chooses by the column data_source; here each set names its function")
     verl.made.chosen.append("default_reward_fn_type=accuracy_reward: veRL chooses the reward by the rows' data_source; "
                             "here a taskset names its own. accuracy_reward compares the final answer (after ####, or "
                             "boxed) with the truth.")

@@ -146,9 +146,8 @@ REFUSED = {
     f"{CRITIC}.model.tokenizer_path": Refused("the tokenizer is read from the model's directory."),
     f"{CRITIC}.enable": Refused("said by algorithm.algorithm_type: ppo has a critic."),
     f"{A}.ppo_epochs": Refused(_ONE_PASS, (1,)),
-    "reward_model": Refused("no stage scores with a reward model yet; a reward function of your own "
-                            "(buffer.explorer_input.default_reward_fn_type) can ask a server that you run. Its GPUs "
-                            "went to the trainer.", (("enable", False),)),
+    "reward_model": Refused("of a scoring model there is to say what stands below explorer.auxiliary_models: its "
+                            "path, copies, dtype, and the tokens of a batch.", (("enable", False),)),
     "reward_model.reward_manager": Refused("rewards are functions here: "
                                            "buffer.explorer_input.default_reward_fn_type."),
     **dict.fromkeys(("reward_model.overlong_buffer", "reward_model.reward_kwargs",

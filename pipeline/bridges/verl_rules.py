@@ -50,12 +50,10 @@ def gpus(verl: Verl) -> None:
         verl.choose("trainer.ranks", "${cluster.gpu_per_node}", "all GPUs")
         return
     here = each * min(nodes, SETTINGS["cluster.node_num"].metadata["le"] or nodes)
-    most = SETTINGS["explorer.rollout_model.engine_num"].metadata["le"] or here
-    engines = min(most, max(1, here // 4 // (split or 1)))
+    engines = max(1, here // 4 // (split or 1))
     verl.choose("trainer.ranks", here, "all GPUs, one process each")
     verl.choose("trainer.zero_stage", 3, "veRL's FSDP shards parameters, gradients and optimizer states")
-    verl.choose("explorer.rollout_model.engine_num", engines, "a quarter of the GPUs, as in the guide's examples"
-                if engines < most else "the most there are here")
+    verl.choose("explorer.rollout_model.engine_num", engines, "a quarter of the GPUs, as in the guide's examples")
     batch = verl.made.entries.get(("buffer", "train_batch_size"))
     rows = f" {batch.value} experiences need not divide by {here}: micro-batches are token budgets." if batch else ""
     if here < each * nodes:
@@ -67,7 +65,7 @@ def gpus(verl: Verl) -> None:
         f"idle while the other works.{rows}")
     verl.made.chosen.append(
         f"explorer.rollout_model.engine_num={engines}: veRL runs {max(here // (split or 1), 1)} engines, the guide's "
-        f"examples have a quarter of the GPUs for them, and here there can be at most {most}.")
+        "examples have a quarter of the GPUs for them.")
 
 
 def lengths(verl: Verl) -> None:

@@ -51,7 +51,7 @@ class Verl:
         """A whole number of the source; None when only the environment knows it."""
         value = self.value(key, default)
         if isinstance(value, str) and re.fullmatch(r"\d{1,12}", value):
-            return int(value)
+            value = int(value)
         if isinstance(value, float) and value.is_integer() and abs(value) < 1e12:
-            return int(value)
+            value = int(value)
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**12 else None

@@ -16,6 +16,7 @@ from pipeline.overlays import effective
 from pipeline.rules import LACKING
 from pipeline.secrets import mask
 from tests.configs import changed, composed
+from workflows.rewards import MODELS
 from workflows.single_turn import WORKFLOWS
 
 
@@ -213,7 +214,7 @@ def test_a_stage_needs_a_name_that_can_name_a_rule_and_a_directory(stage):
 def test_names_that_are_checked_early_are_those_that_there_are():
     """pipeline/ imports neither operators nor workflows, so the names stand in two places."""
     leaves = dict(walk())
-    assert set(REWARD_NAMES) == set(REWARDS)
+    assert set(REWARD_NAMES) == set(REWARDS) | set(MODELS)
     assert set(WORKFLOW_NAMES) == set(WORKFLOWS)
     for key, table in (("algorithm.advantage_fn", ADVANTAGES), ("algorithm.policy_loss_fn", POLICY_LOSSES),
                        ("data_processor.task_pipeline.generator", GENERATORS)):
@@ -332,3 +333,59 @@ def test_every_shipped_choice_of_a_group_composes_and_stays_in_its_section(group
 def test_a_group_is_a_section_of_the_schema():
     sections = {key.partition(".")[0] for key, _ in walk() if "." in key}
     assert set(groups()) - {"recipe"} <= sections
+
+
+# ----------------------------------------------------------------------------------- reward functions and their models
+
+SOURCE = "buffer.explorer_input"
+JUDGE = {"name": None, "model_path": "judge", "engine_num": 1, "tensor_parallel_size": 1, "dtype": "auto",
+         "max_model_len": None, "max_token_len": 100}
+
+
+def judged(*models: dict, function="reward_model", **taskset) -> dict:
+    """Values with these auxiliary models for rollouts; the evaluation has a rule."""
+    own = {f"{SOURCE}.taskset.{key}": value for key, value in taskset.items()}
+    return {"explorer.auxiliary_models": [{**JUDGE, **model} for model in models],
+            f"{SOURCE}.taskset.default_reward_fn_type": function, **own}
+
+
+def test_several_reward_functions_are_a_list():
+    assert check(changed({f"{SOURCE}.default_reward_fn_type": ["countdown_reward", "format_reward"]})) == []
+    (problem,) = check(changed({f"{SOURCE}.default_reward_fn_type": ["countdown_reward", "format_rewrad"]}))
+    assert "default_reward_fn_type=format_rewrad: needed one of " in problem
+    assert "Did you mean 'format_reward'?" in problem
+    config = compose([f"{SOURCE}.default_reward_fn_type=[countdown_reward,format_reward]"])
+    assert config["buffer"]["explorer_input"]["default_reward_fn_type"] == ["countdown_reward", "format_reward"]
+    (problem,) = check(changed({f"{SOURCE}.taskset.default_reward_fn_type": ["format_reward", {}]}))
+    assert "default_reward_fn_type.1': needed a text, found a mapping" in problem
+
+
+@pytest.mark.parametrize("values", [
+    judged({}), judged({}, function=["countdown_reward", "reward_model"]), judged({"name": "a"}),
+    judged({"name": "a"}, {"name": "b"}, reward_fn_args={"model": "b"}),
+    {"explorer.auxiliary_models": [JUDGE], f"{SOURCE}.eval_tasksets.0.default_reward_fn_type":
+        ["countdown_reward", "reward_model"]}])
+def test_a_reward_model_is_asked_by_name_or_alone(values):
+    assert check(changed(values)) == []
+
+
+@pytest.mark.parametrize(("values", "problem"), [
+    (judged(), "taskset: the reward function reward_model asks a model of explorer.auxiliary_models, which is empty"),
+    (judged({"name": "a"}, {"name": "b"}), "reward_fn_args.model: explorer.auxiliary_models has 2; needed the name"),
+    (judged({"name": "judge"}, reward_fn_args={"model": "jugde"}), "has that name. Did you mean 'judge'?"),
+    (judged({"name": "a"}, {"name": "a"}, reward_fn_args={"model": "a"}), "are named a, a: needed names that differ"),
+    (judged({"model_path": None}), "auxiliary_models.0.model_path: needed a Hugging Face directory, found null"),
+    (judged({"tensor_parallel_size": 2}), "tensor_parallel_size=2: needed at most 1"),
+    (judged({"engine_nmu": 2}), "unknown key 'explorer.auxiliary_models.0.engine_nmu'"),
+    ({f"{SOURCE}.default_reward_fn_type": []}, "taskset: no reward function is named"),
+    ({f"{SOURCE}.eval_tasksets.0.default_reward_fn_type": ["format_reward", "reward_model"]},
+     "eval_tasksets.0: format_reward and reward_model do not say what is solved. Name a function with a component")])
+def test_a_reward_that_could_not_be_given_is_told_before_anything_runs(values, problem):
+    assert problem in "\n".join(check(changed(values)))
+
+
+def test_models_that_no_stage_asks_are_refused_and_one_stage_is_enough():
+    judge = "explorer.auxiliary_models=[{model_path: judge}]"
+    assert "explorer.auxiliary_models: nothing asks them. Name reward_model among" in refused(judge)
+    asked = [judge, f"stages.rft.{SOURCE}.taskset.default_reward_fn_type=[countdown_reward,reward_model]"]
+    assert compose(asked)["explorer"]["auxiliary_models"][0]["model_path"] == "judge"

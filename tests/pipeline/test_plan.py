@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import files
+from pipeline.config import AuxiliaryModel
 from pipeline.data_config import Taskset
 from pipeline.errors import ConfigError, DataError, ModelError
 from pipeline.external import digest_tree
@@ -357,7 +359,47 @@ def test_a_reward_function_of_one_evaluation_set_counts_there(tmp_path, user_mod
     assert {n for n in first if first[n] != second[n]} == {"evaluate_sft", "evaluate_rft", "report"}
 
 
+def test_a_reward_function_in_a_list_counts_too(tmp_path, user_module):
+    path, name = user_module
+    key = {"buffer.explorer_input.default_reward_fn_type": ["format_reward", name]}
+    first = identities(tmp_path, key)
+    path.write_text(path.read_text().replace("1.0", "0.5"))
+    assert {n for n, identity in identities(tmp_path, key).items() if identity != first[n]} == AFTER_SFT
+
+
+def with_judge(directory: Path, **settings) -> dict:
+    """A reward model for rft and the evaluations, as the schema reads it."""
+    (directory / "weights").parent.mkdir(exist_ok=True)
+    (directory / "weights").touch()
+    return {"explorer.auxiliary_models": [element(AuxiliaryModel, {"model_path": str(directory), **settings})]}
+
+
+def test_a_reward_model_counts_by_content_and_what_it_makes_not_by_how_it_runs(tmp_path):
+    first = identities(tmp_path, with_judge(tmp_path / "judge"))
+
+    def changed_by(values: dict) -> set[str]:
+        return {name for name, identity in identities(tmp_path, values).items() if identity != first[name]}
+
+    shutil.copytree(tmp_path / "judge", tmp_path / "elsewhere")
+    assert changed_by(with_judge(tmp_path / "elsewhere")) == set()
+    assert changed_by(with_judge(tmp_path / "judge", engine_num=2, max_token_len=99)) == set()
+    assert changed_by(with_judge(tmp_path / "judge", dtype="bfloat16")) == AFTER_SFT
+    (tmp_path / "elsewhere" / "weights").write_text("others")
+    assert changed_by(with_judge(tmp_path / "elsewhere")) == AFTER_SFT
+    stage = next(s for s in planned(tmp_path, with_judge(tmp_path / "judge", engine_num=2)).stages if s.name == "rft")
+    assert stage.config["explorer"]["auxiliary_models"][0]["model_path"] == str(tmp_path / "judge")
+    assert stage.config["explorer"]["auxiliary_models"][0]["engine_num"] == 2
+
+
+def test_a_reward_model_that_is_not_there_is_named(tmp_path):
+    values = with_judge(tmp_path / "judge")
+    shutil.rmtree(tmp_path / "judge")
+    with pytest.raises(DataError, match=r"judge does not exist"):
+        planned(tmp_path, values)
+
+
 @pytest.mark.parametrize(("file", "expected"), [
+    ("workflows/reward_model.py", AFTER_SFT),
     ("operators/generate.py", ALL - {"model"}), ("operators/curation.py", ALL - {"tasks", "model"}),
     ("operators/advantage.py", {"rft", "evaluate_rft", "report"}), ("operators/statistics.py", {
         "evaluate_sft", "evaluate_rft", "report"}), ("stages/model.py", ALL - {"tasks", "curate"})])

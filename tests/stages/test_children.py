@@ -8,8 +8,9 @@ import pytest
 
 from pipeline import files
 from pipeline.errors import StageError
+from pipeline.shares import cores
 from stages import children
-from stages.children import Child, cores, supervise
+from stages.children import Child, supervise
 
 CALM = "import time\ntime.sleep(60)\n"
 DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('deaf', 'w').close()\ntime.sleep(60)\n"

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from pipeline import checkpoints, files, records, tables
+from pipeline.config import AuxiliaryModel
 from pipeline.data_config import Taskset
 from pipeline.errors import ConfigError, DataError, StageError, SyncError
 from pipeline.plan import make_plan
@@ -14,7 +15,10 @@ from stages.explore import Explorer, Weights, explore, prove
 from stages.train_tasks import prompt_hash
 from tests.configs import TINY, element, overridden
 from tests.factories import row
+from tests.models import classifier
 from tests.stages.conftest import SMALL, TASKS, publish_model
+from workflows.prompts import turns_of
+from workflows.rewards import Rewards
 from workflows.runner import check_failures
 from workflows.scripted_engine import ScriptedEngine
 from workflows.single_turn import Trajectory
@@ -23,13 +27,13 @@ MANIFEST = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, -2.0
 
 
 class Scores:
-    """An engine that gives these log-probs for any sequence."""
+    """An engine, or several, that gives these log-probs for any sequence."""
 
-    def __init__(self, *logprobs):
-        self.logprobs = list(logprobs)
+    def __init__(self, *logprobs, others=()):
+        self.logprobs = [list(logprobs), *others]
 
-    def score(self, sequences):
-        return [self.logprobs for _ in sequences]
+    def probe(self, sequence):
+        return self.logprobs
 
 
 # ---------------------------------------------------------------------------------------------------------- proving
@@ -44,6 +48,12 @@ def test_proving_returns_the_largest_difference():
 def test_weights_that_do_not_answer_like_the_trainer_stop_the_run(logprobs):
     with pytest.raises(SyncError, match=r"weights version 3 were loaded, .*allowed 0\.5 \(synchronizer\."):
         prove(Scores(*logprobs), MANIFEST, 0.5)
+
+
+def test_every_engine_is_proved_and_the_worst_is_what_is_recorded():
+    assert prove(Scores(-1.0, -2.0, others=[[-1.0, -2.25]]), MANIFEST, 0.5) == 0.25
+    with pytest.raises(SyncError, match=r"but engine 2 of 3 does not answer like the trainer: .*up to 0\.75"):
+        prove(Scores(-1.0, -2.0, others=[[-1.0, -2.25], [-1.75, -2.0]]), MANIFEST, 0.5)
 
 
 def test_a_trainer_whose_probe_is_no_number_stops_the_run():
@@ -179,6 +189,26 @@ def test_a_step_writes_every_row_with_its_provenance(stage):
     assert (rollout.rows, rollout.failed_rows) == (6, 4)
     assert rollout.tokens == sum(len(r["response_tokens"]) for r in found)
     assert rollout.probe_max_difference < 1e-5
+
+
+def test_a_reward_model_scores_beside_a_rule_and_what_it_cannot_score_has_no_reward(stage, tmp_path):
+    """t0 has 7 characters of question, t3 too: with at most 24 of response and <eos> they fit into 32 tokens."""
+    context = stage("explorer.max_failed_ratio=1")
+    source = context.config.buffer.explorer_input
+    source.default_reward_fn_type = ["format_reward", "reward_model"]
+    source.taskset.reward_fn_args = {"score": 0.25, "weight": 2.0}
+    context.config.explorer.auxiliary_models = [namespace(element(
+        AuxiliaryModel, {"model_path": str(classifier(tmp_path / "judge")), "max_model_len": 32}))]
+    step(publish_model(context, 0))
+    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    scored = [r for r in found if r["status"] == "ok"]
+    assert {r["task_id"] for r in scored} == {"t0", "t3"}
+    model, prompts = Rewards(context.config).model(None), {t.task_id: turns_of(t.question, None) for t in TASKS}
+    expected = model.score([prompts[r["task_id"]] for r in scored], [r["response"] for r in scored])
+    for r, score in zip(scored, expected, strict=True):
+        assert dict(r["reward_components"]) == pytest.approx({"format_score": -0.25, "reward_model": 2 * score})
+        assert r["reward"] == pytest.approx(2 * score - 0.25)
+        assert r["accuracy"] is None
 
 
 def row_of(record):

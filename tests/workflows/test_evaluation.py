@@ -9,6 +9,7 @@ from tests.factories import row
 from workflows.engine import open_engine
 from workflows.evaluation import Subject, read_sets, sample, score
 from workflows.prompts import load_tokenizer
+from workflows.rewards import Rewards
 
 
 def samples(decoding: str, **solved: list[float | None]) -> list[records.Sample]:
@@ -75,7 +76,7 @@ def test_the_seed_of_the_engine_decides_the_samples(stage):
     model = stage.inputs["model"]
     tokenizer = load_tokenizer(model)
     engine = open_engine(model, stage.config, tokenizer.eos_token_id)
-    (held,) = read_sets(stage, tokenizer)
+    (held,) = read_sets(stage, tokenizer, Rewards(stage.config))
 
     def responses(decoding, seed):
         stage.config.explorer.rollout_model.seed = seed
@@ -90,4 +91,4 @@ def test_a_set_without_tasks_is_named(stage):
     (taskset,) = stage.config.buffer.explorer_input.eval_tasksets
     taskset.split = "validation"
     with pytest.raises(DataError, match=r"evaluation set 'countdown_test': .*tasks\.parquet has no task of split '"):
-        read_sets(stage, load_tokenizer(stage.inputs["model"]))
+        read_sets(stage, load_tokenizer(stage.inputs["model"]), Rewards(stage.config))

@@ -9,7 +9,8 @@ from operators.reward import load_reward
 from pipeline.errors import ConfigError
 from workflows import runner
 from workflows.engine import ENGINES, Reply, open_engine
-from workflows.prompts import prompt_text, prompt_tokens, response_tokens
+from workflows.prompts import prompt_text, prompt_tokens, response_tokens, turns_of
+from workflows.rewards import Rule
 from workflows.scripted_engine import ScriptedEngine
 from workflows.seeds import request_seed
 from workflows.single_turn import Trajectory, load_workflow, simple_workflow
@@ -178,7 +179,9 @@ def test_a_failing_workflow_is_a_row_with_its_reason(workflow, reason):
 def rewarded(function, *responses, retries=0, **arguments):
     outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r)
                 for r in responses]
-    runner.reward(outcomes, [f"truth of {r}" for r in responses], function, arguments, retries)
+    truths = [f"truth of {r}" for r in responses]
+    prompts = [turns_of("question", None)] * len(responses)
+    runner.reward(outcomes, prompts, truths, [Rule(function, arguments, retries)])
     return outcomes
 
 
@@ -244,7 +247,7 @@ def test_a_reward_that_raises_is_tried_again(retries, status, calls):
 
 def test_what_failed_before_is_not_rewarded():
     outcome = runner.Outcome("prompt_too_long", "long")
-    runner.reward([outcome], ["1"], lambda response, answer: pytest.fail("asked"), {}, 0)
+    runner.reward([outcome], [[]], ["1"], [lambda questions, responses, answers: pytest.fail("asked")])
     assert (outcome.status, outcome.reason) == ("prompt_too_long", "long")
 
 

@@ -1,17 +1,15 @@
 """The two worked pairs of the guide: scripts of veRL and the values that a configuration is to have.
 
 Expected values of the pairs are those of the guide "Align configuration with veRL", key by key. Departures, each said
-by the tool: sync_offset is 0 (the guide's text asks for it, its examples have 1); engine_num is at most what a run can
-have here; the reward model is left out; math's rollout_args.temperature, 1.0, is the default and is not written.
+by the tool: sync_offset is 0 (the guide's text asks for it, its examples have 1); the reward model is one copy, on the
+GPUs that all share, and named as the reward; math's rollout_args.temperature, 1.0, is the default and is not written.
 """
 
 import pytest
 
 from pipeline.bridges.recipe import write
-from pipeline.config import walk
 from tests.bridges import SOURCES, from_verl, written
 
-MOST_ENGINES = dict(walk())["explorer.rollout_model.engine_num"].metadata["le"] or 8
 INPUT = "buffer.explorer_input"
 
 
@@ -39,7 +37,8 @@ PPO = OF_BOTH | {
     "algorithm.kl_loss_fn": "none", "model.model_path": f"{HOME}/models/Qwen2-7B-Instruct",
     "model.critic_model_path": f"{HOME}/models/Qwen2-7B-Instruct", "model.max_prompt_tokens": 1024,
     "buffer.train_batch_size": 256, "explorer.eval_on_startup": False,
-    "explorer.rollout_model.engine_num": min(2, MOST_ENGINES), "explorer.rollout_model.tensor_parallel_size": 1,
+    "explorer.rollout_model.engine_num": 2, "explorer.rollout_model.tensor_parallel_size": 1,
+    "explorer.auxiliary_models.0.model_path": f"{HOME}/models/FsfairX-LLaMA3-RM-v0.1",
     "trainer.critic.optimizer.lr": 1e-5, "trainer.critic.optimizer.lr_warmup_steps_ratio": 0.05,
     **a_set("tasksets", 1, "math", f"{HOME}/data/math", "train"),
     **a_set("eval_tasksets", 1, "math_eval", f"{HOME}/data/math", "test"),
@@ -62,13 +61,15 @@ def test_the_worked_pairs_have_the_values_of_the_guide(script, wanted):
     # beyond the guide: where the trainer runs (all 8 GPUs, as in veRL), how prompts lie in veRL's files, the reward,
     # and for the PPO script a micro-batch of 16 rows x (1024 + 512) tokens = 24576
     beyond = {"mode": "colocate", "trainer.ranks": 8, "trainer.zero_stage": 3,
-              f"{INPUT}.default_reward_fn_type": "accuracy_reward"}
+              f"{INPUT}.default_reward_fn_type": "reward_model" if wanted is PPO else "accuracy_reward"}
+    if wanted is PPO:  # its evaluation sets must say what is solved
+        beyond |= {f"{INPUT}.eval_tasksets.{i}.default_reward_fn_type": "accuracy_reward" for i in (0, 1)}
     beyond |= {k: "messages" for k in found if k.endswith("prompt_type")}
     beyond |= {"trainer.max_token_len_per_gpu": 24576} if wanted is PPO else {"explorer.eval_on_startup": True}
     assert {k: v for k, v in found.items() if k not in wanted} == {k: v for k, v in beyond.items() if k not in wanted}
 
 
-@pytest.mark.parametrize(("script", "keys", "left"), [("ppo_reward_model.sh", 47, 15), ("grpo_seq_balance.sh", 36, 4)])
+@pytest.mark.parametrize(("script", "keys", "left"), [("ppo_reward_model.sh", 47, 13), ("grpo_seq_balance.sh", 36, 4)])
 def test_every_key_of_the_worked_pairs_is_accounted_for(script, keys, left):
     made = from_verl((SOURCES / script).read_text())
     assert (made.keys, len(made.renamed), len(made.left_out)) == (keys, keys - left, left)

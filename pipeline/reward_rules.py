@@ -1,0 +1,74 @@
+"""Rules between reward functions, the task sets that name them, and the models of `explorer.auxiliary_models`."""
+
+from pipeline.algorithms import PAIR_TYPES
+from pipeline.errors import nearest
+from pipeline.overlays import effective, entries
+
+NO_ACCURACY = ("format_reward", "reward_model")  # reward functions that do not say whether a task is solved
+
+
+def broken_reward_rules(c: dict) -> list[str]:
+    """Every rule that is broken, one line each. c: the settings of the whole run, or of one stage."""
+    source, models = c["buffer"]["explorer_input"], c["explorer"]["auxiliary_models"]
+    sets = _eval_sets(source)
+    chosen = {place: reward_functions(taskset, source) for place, taskset in sets}
+    problems = [f"buffer.explorer_input.{place}: {' and '.join(functions)} do not say what is solved. Name a function "
+                f"with a component `accuracy` in buffer.explorer_input.{place}.default_reward_fn_type."
+                for place, functions in chosen.items() if functions and set(functions) <= set(NO_ACCURACY)]
+    if c["algorithm"]["algorithm_type"] not in ("sft", *PAIR_TYPES) and c["mode"] not in ("train", "bench"):
+        sets += _train_sets(source)
+    problems += [f"buffer.explorer_input.{place}: no reward function is named." for place, taskset in sets
+                 if not reward_functions(taskset, source)]
+    asked = [(place, taskset["reward_fn_args"].get("model")) for place, taskset in sets
+             if "reward_model" in reward_functions(taskset, source)]
+    problems += [problem for place, name in asked if (problem := _model_asked(place, name, models))]
+    return problems + _auxiliary_models(models)
+
+
+def unasked_models(config: dict) -> list[str]:
+    """The line for auxiliary models of a whole run that no stage asks: they would hold GPUs for nothing."""
+    stages = [effective(config, entry) for entry in entries(config)]
+    sources = [stage["buffer"]["explorer_input"] for stage in stages]
+    sets = [(taskset, source) for source in sources for _, taskset in [*_train_sets(source), *_eval_sets(source)]]
+    if not any(stage["explorer"]["auxiliary_models"] for stage in stages) or any(
+            "reward_model" in reward_functions(taskset, source) for taskset, source in sets):
+        return []
+    return ["explorer.auxiliary_models: nothing asks them. Name reward_model among the functions of "
+            "buffer.explorer_input.default_reward_fn_type, or leave them out."]
+
+
+def _train_sets(source: dict) -> list[tuple[str, dict]]:
+    several = [(f"tasksets.{i}", taskset) for i, taskset in enumerate(source["tasksets"])]
+    return several or [("taskset", source["taskset"])]
+
+
+def _eval_sets(source: dict) -> list[tuple[str, dict]]:
+    return [(f"eval_tasksets.{i}", taskset) for i, taskset in enumerate(source["eval_tasksets"])]
+
+
+def reward_functions(taskset: dict, source: dict) -> list[str]:
+    """The reward functions of a task set: its own, else those of the section explorer_input."""
+    chosen = taskset["default_reward_fn_type"] or source["default_reward_fn_type"]
+    return [chosen] if isinstance(chosen, str) else chosen
+
+
+def _model_asked(place: str, name: str | None, models: list[dict]) -> str | None:
+    """What is wrong with the model that a set's reward function asks. name: None for the only one there is."""
+    names, key = [model["name"] for model in models], f"buffer.explorer_input.{place}.reward_fn_args.model"
+    if not models:
+        return (f"buffer.explorer_input.{place}: the reward function reward_model asks a model of "
+                "explorer.auxiliary_models, which is empty. Add {model_path: ...} there.")
+    if name is None and len(models) > 1:
+        return f"{key}: explorer.auxiliary_models has {len(models)}; needed the name of one of them."
+    if name is not None and name not in names:
+        return f"{key}={name}: no model of explorer.auxiliary_models has that name.{nearest(name, filter(None, names))}"
+    return None
+
+
+def _auxiliary_models(models: list[dict]) -> list[str]:
+    problems = [f"explorer.auxiliary_models.{i}.model_path: needed a Hugging Face directory, found null."
+                for i, model in enumerate(models) if not model["model_path"]]
+    names = [model["name"] for model in models]
+    if len(models) > 1 and (None in names or len(set(names)) < len(names)):
+        problems.append(f"explorer.auxiliary_models are named {', '.join(map(str, names))}: needed names that differ.")
+    return problems

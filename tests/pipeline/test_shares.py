@@ -1,0 +1,67 @@
+"""How the processes of a stage share a machine."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline import devices, shares
+from pipeline.errors import ConfigError
+from pipeline.shares import answering_environment, deal_cores, share_cores, share_gpus
+
+EIGHT = list("abcdefgh")
+
+
+def settings(mode="both", engines=1, each=1, auxiliary=(), at_most=None):
+    """each: GPUs of an engine. auxiliary: engine_num of every auxiliary model."""
+    return SimpleNamespace(
+        mode=mode, cluster=SimpleNamespace(gpu_per_node=at_most), explorer=SimpleNamespace(
+            rollout_model=SimpleNamespace(engine_num=engines, tensor_parallel_size=each),
+            auxiliary_models=[SimpleNamespace(engine_num=n, model_path="judge") for n in auxiliary]))
+
+
+@pytest.mark.parametrize(("given", "ranks", "expected"), [
+    (settings(), 1, ("b", "a")), (settings(each=2), 2, ("cd", "ab")),
+    (settings(engines=3, each=2), 2, ("cdefgh", "ab")),
+    (settings(engines=2, auxiliary=[2]), 4, ("efgh", "abcd")),  # the PPO example of the guide: 2 + 2 + 4
+    (settings("colocate"), 2, ("a", "ab")), (settings("colocate", engines=4), 2, ("abcd", "ab")),
+    (settings("colocate", engines=2, auxiliary=[1, 2]), 1, ("abc", "a")),
+    (settings(engines=2, auxiliary=[1]), 0, ("abc", ""))])  # an evaluation
+def test_side_by_side_no_gpu_has_two_owners_and_colocated_they_share(given, ranks, expected):
+    assert share_gpus(EIGHT, given, ranks) == tuple(map(list, expected))
+
+
+def test_too_few_gpus_are_counted_before_anything_starts():
+    needed = r"mode=both needs 9 GPUs \(2 x 2 for .*, 1 for explorer.auxiliary_models \(judge\), 4 for trainer.ranks\)"
+    with pytest.raises(ConfigError, match=needed + ", found 8. Set mode=colocate"):
+        share_gpus(EIGHT, settings(engines=2, each=2, auxiliary=[1]), 4)
+    with pytest.raises(ConfigError, match=r"mode=colocate needs 2 GPUs .*found 1\.$"):
+        share_gpus(["0"], settings("colocate", each=2), 1)
+
+
+def test_auxiliary_models_come_behind_the_engines_or_begin_with_them():
+    assert shares.first_auxiliary_gpu(settings(engines=2, each=2)) == 4
+    assert shares.first_auxiliary_gpu(settings("colocate", engines=2, each=2)) == 0
+
+
+def test_who_answers_alone_sees_the_first_gpus_and_no_more(monkeypatch):
+    monkeypatch.setattr(devices, "torch_has_cuda", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,7")
+    assert answering_environment(settings(engines=2)) == {"CUDA_VISIBLE_DEVICES": "5,6"}
+    with pytest.raises(ConfigError, match=r"mode=both needs 2 GPUs .*found 1\.$"):
+        answering_environment(settings(auxiliary=[1], at_most=1))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert answering_environment(settings()) == {}
+
+
+def test_cores_are_split_when_both_compute_at_once():
+    assert share_cores([0, 1, 2], overlap=True, gpu=False, engines=1) == ([0], [1, 2])
+    assert share_cores([0, 1, 2], overlap=True, gpu=False, engines=2) == ([0, 1], [2])
+    assert share_cores([0, 1, 2], overlap=True, gpu=False, engines=4) == ([0, 1], [2])  # one is the trainer's
+    assert share_cores([0, 1, 2], overlap=False, gpu=False, engines=2) == ([0, 1, 2], [0, 1, 2])
+    assert share_cores([0], overlap=True, gpu=False, engines=1) == ([0], [0])
+
+
+def test_engines_have_cores_of_their_own_as_long_as_there_are_enough():
+    assert deal_cores([0, 1], 2) == [[0], [1]]
+    assert deal_cores([3, 4, 5, 6, 7], 2) == [[3, 5, 7], [4, 6]]
+    assert deal_cores([3, 4], 3) == [[3], [4], [3]]

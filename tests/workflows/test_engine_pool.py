@@ -1,0 +1,229 @@
+"""Several engines in processes of their own: the same answers as one, and no failure that hangs."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError, StageError
+from stages.learner import policy
+from workflows.engine import Request, open_engine
+from workflows.engine_pool import EnginePool, deal
+from workflows.prompts import load_tokenizer
+
+EOS = 1
+
+
+def ask(prompt, seed, tokens=8):
+    return Request(prompt, tokens, 1.0, 1.0, -1, seed)
+
+
+# ---------------------------------------------------------------------------------------------------------- dealing
+
+
+@pytest.mark.parametrize(("costs", "parts", "expected"), [
+    ([5, 5, 5, 5], 2, [[0, 1], [2, 3]]),
+    ([5, 5, 5], 2, [[0], [1, 2]]),  # the middle of the second is the middle of all: it goes to the later half
+    ([90, 10, 10, 10], 2, [[0], [1, 2, 3]]),  # halves meet at 60: 45 | 95, 105, 115
+    ([10, 10, 10, 90], 2, [[0, 1, 2], [3]]),  # 5, 15, 25 | 75
+    ([1, 1, 98], 3, [[0, 1], [2], []]),  # thirds meet at 33 and 67: 0.5, 1.5 | 51 |
+    ([7], 3, [[], [0], []]), ([], 2, [[], []]), ([3, 3, 3, 3, 3, 3], 3, [[0, 1], [2, 3], [4, 5]])])
+def test_requests_are_cut_into_runs_of_about_the_same_cost(costs, parts, expected):
+    assert [list(range(len(costs)))[part] for part in deal(costs, parts)] == expected
+
+
+# ---------------------------------------------------------------------------------- two engines on a real, small model
+
+
+@pytest.fixture(scope="module")
+def two(tiny_model, tmp_path_factory):
+    """A pool of two transformers engines on the tiny model, shared: it takes seconds to start."""
+    from pipeline.process import namespace
+    from tests.configs import TINY, overridden
+
+    config, logs = namespace(overridden(*TINY, "explorer.rollout_model.engine_num=2")), tmp_path_factory.mktemp("logs")
+    pool = open_engine(tiny_model, config, load_tokenizer(tiny_model).eos_token_id, logs=logs)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def one(tiny_model, tiny_settings):
+    return open_engine(tiny_model, tiny_settings(), load_tokenizer(tiny_model).eos_token_id)
+
+
+def test_two_engines_answer_like_one(one, two):
+    requests = [ask([10 + i, 20, 30][: 1 + i % 3], seed=i, tokens=4 + 4 * (i % 2)) for i in range(9)]
+    assert isinstance(two, EnginePool)
+    assert not isinstance(one, EnginePool)
+    assert two.version == one.version
+    alone, together = one.generate(requests), two.generate(requests)
+    assert [r.tokens for r in together] == [r.tokens for r in alone]
+    assert [r.finish_reason for r in together] == [r.finish_reason for r in alone]
+    for a, b in zip(alone, together, strict=True):
+        assert b.logprobs == pytest.approx(a.logprobs, abs=1e-5)
+    assert two.generate([]) == []
+    assert [r.tokens for r in two.generate(requests[:1])] == [alone[0].tokens]  # one of them has nothing to do
+    sequences = [[5, 6, 7], [8, 9], [10, 11, 12, 13]]
+    for a, b in zip(one.score(sequences), two.score(sequences), strict=True):
+        assert b == pytest.approx(a, abs=1e-5)
+
+
+def test_new_weights_reach_every_engine(one, two, tmp_path):
+    probe, old, new = [5, 6, 7, 8], tmp_path / "old", tmp_path / "new"
+    (before,) = one.probe(probe)
+    for directory, factor in ((old, 1.0), (new, 0.5)):
+        directory.mkdir()
+        policy.export({n: value * factor for n, value in one.model.named_parameters()}, one.model, directory)
+    one.load_weights(new)
+    (after,) = one.probe(probe)
+    assert after != pytest.approx(before, abs=1e-3)
+    two.sleep()
+    two.wake()
+    two.load_weights(new)
+    assert [pytest.approx(after, abs=1e-5)] * 2 == two.probe(probe)
+    two.load_weights(old)
+    assert [pytest.approx(before, abs=1e-5)] * 2 == two.probe(probe)
+
+
+@pytest.mark.slow
+def test_two_vllm_engines_answer_like_one(one, tiny_model, tiny_settings, tmp_path):
+    policy.export({n: value * 0.5 for n, value in one.model.named_parameters()}, one.model, tmp_path)
+    one.load_weights(tmp_path)
+    requests = [ask([10 + i % 5, 20, 30][: 1 + i % 3], seed=i, tokens=4 + i % 9) for i in range(24)]
+    answers, probes = [], []
+    for number in (1, 2):
+        config = tiny_settings("explorer.rollout_model.engine_type=vllm", f"explorer.rollout_model.engine_num={number}")
+        pool = EnginePool(tiny_model, config, load_tokenizer(tiny_model).eos_token_id, False, tmp_path)
+        answers.append(pool.generate(requests))
+        probes += pool.probe([5, 6, 7, 8])
+        pool.load_weights(tmp_path)
+        assert pool.probe([5, 6, 7, 8]) == [pytest.approx(one.score([[5, 6, 7, 8]])[0], abs=1e-4)] * number
+        pool.close()
+    assert [r.tokens for r in answers[1]] == [r.tokens for r in answers[0]]
+    for a, b in zip(*answers, strict=True):
+        assert b.logprobs == pytest.approx(a.logprobs, abs=1e-5)
+    assert len(probes) == 3
+    assert probes[1:] == [pytest.approx(probes[0], abs=1e-5)] * 2
+
+
+# ----------------------------------------------------------------------------------------------------------- failing
+
+
+@pytest.fixture
+def scripted(settings, tmp_path):
+    """scripted(script): a pool of two engines that know no model, started in a moment."""
+    opened = []
+
+    def make(script=()):
+        config = settings("explorer.rollout_model.engine_type=scripted", "explorer.rollout_model.engine_num=2")
+        config.explorer.rollout_model.extra_engine_args = {"script": dict(script), "default": [9, EOS]}
+        opened.append(EnginePool(None, config, EOS, False, tmp_path))
+        return opened[-1]
+
+    yield make
+    for pool in opened:
+        pool._end()
+
+
+def processes(pool):
+    return [member.process.pid for member in pool._members]
+
+
+def is_gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_each_engine_has_a_core_and_a_log_of_its_own(scripted, tmp_path):
+    pool = scripted()
+    used = [os.sched_getaffinity(pid) for pid in processes(pool)]
+    if len(os.sched_getaffinity(0)) > 1:
+        assert used[0].isdisjoint(used[1])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["engine_0.log", "engine_1.log"]
+    pool.close()
+    assert all(map(is_gone, processes(pool)))
+
+
+def test_an_engine_killed_while_it_answers_ends_the_call_in_seconds(scripted, tmp_path):
+    pool = scripted()
+    first, second = processes(pool)
+    os.kill(second, signal.SIGSTOP)  # it answers no more
+    threading.Timer(0.3, os.kill, (second, signal.SIGKILL)).start()
+    begin = time.monotonic()
+    expected = rf"engine_1 \(of 2, process {second}\) died: ended by signal SIGKILL"
+    with pytest.raises(StageError, match=expected) as caught:
+        pool.generate([ask([5], 0), ask([6], 1)])
+    assert time.monotonic() - begin < 5
+    assert str(tmp_path / "engine_1.log") in str(caught.value)
+    assert is_gone(first)
+
+
+def test_an_engine_that_died_between_two_calls_is_named_at_the_next(scripted):
+    pool = scripted()
+    os.kill(processes(pool)[0], signal.SIGKILL)
+    time.sleep(0.2)
+    with pytest.raises(StageError, match=r"engine_0 .*died: ended by signal SIGKILL"):
+        pool.load_weights(None)
+
+
+def test_what_an_engine_raises_is_told_with_its_log_and_ends_the_others(scripted, tmp_path):
+    pool = scripted({"6": 3})  # 3 cannot be cut to max_tokens
+    with pytest.raises(StageError, match=r"engine_1 .*failed: TypeError: 'int' object is not subscriptable"):
+        pool.generate([ask([5], 0), ask([6], 1)])
+    assert "Traceback" in (tmp_path / "engine_1.log").read_text()
+    assert all(map(is_gone, processes(pool)))
+
+
+def test_a_mistake_of_the_user_stays_one(settings, tmp_path):
+    config = settings("explorer.rollout_model.engine_type=scriptd", "explorer.rollout_model.engine_num=2")
+    with pytest.raises(ConfigError, match=r"engine_[01] .*failed: unknown .* Did you mean 'scripted'\?"):
+        EnginePool(None, config, EOS, False, tmp_path)
+
+
+def test_an_engine_that_nobody_asks_any_more_ends(scripted):
+    pool = scripted()
+    for member in pool._members:
+        member.connection.close()
+        assert member.process.wait(5) == 0
+
+
+ORPHANS = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.process import namespace
+from tests.configs import overridden
+from workflows.engine_pool import EnginePool
+model = "explorer.rollout_model"
+config = namespace(overridden(f"{model}.engine_type=scripted", f"{model}.engine_num=2"))
+pool = EnginePool(None, config, 1, False, Path(sys.argv[1]))
+print(*[member.process.pid for member in pool._members], flush=True)
+for member in pool._members:
+    os.kill(member.process.pid, signal.SIGSTOP)  # as if it computed: it hears of nothing
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_engines_die_with_the_process_that_asks_them_even_when_they_are_busy(tmp_path):
+    done = subprocess.run([sys.executable, "-c", ORPHANS, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = [int(word) for word in done.stdout.split()]
+    assert len(pids) == 2
+    deadline = time.monotonic() + 5
+    while not all(map(has_ended, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert all(map(has_ended, pids))
+
+
+def has_ended(pid):
+    """Gone, or only waiting for a parent to ask how it ended."""
+    status = Path(f"/proc/{pid}/status")
+    return not status.exists() or "\nState:\tZ" in status.read_text()

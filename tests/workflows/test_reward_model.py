@@ -1,0 +1,139 @@
+"""A tiny random classifier as the reward model: its scores, and every directory that cannot be one."""
+
+import json
+
+import pytest
+import torch
+
+from pipeline.config import AuxiliaryModel
+from pipeline.errors import ModelError
+from pipeline.process import namespace
+from stages.model import character_tokenizer
+from tests.configs import element
+from tests.models import classifier
+from workflows.prompts import turns_of
+from workflows.reward_model import RewardModel, batches
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return classifier(tmp_path_factory.mktemp("judge"))
+
+
+def opened(directory, copies=1, **settings):
+    own = element(AuxiliaryModel, {"model_path": str(directory), **settings})
+    return RewardModel(directory, namespace(own), ["cpu"] * copies)
+
+
+QUESTIONS = ["3 5 = 8", "1 2 = 3", "what is it?", "1 2 = 3"]
+RESPONSES = ["3 + 5", "no", "a long and winding answer, longer than all the others", ""]
+
+
+def asked(*questions):
+    return [turns_of(question, None) for question in questions]
+
+
+def directly(directory, question, response):
+    """The score that transformers gives to the conversation alone, in the words of the test's own template."""
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(directory, dtype=torch.float32).eval()
+    ids = character_tokenizer(80)(f"{question}{response}<eos>", add_special_tokens=False)["input_ids"]
+    with torch.inference_mode():
+        return model(torch.tensor([ids])).logits.item()
+
+
+def test_scores_are_those_of_transformers_whatever_the_batches_and_copies(directory):
+    expected = [directly(directory, q, r) for q, r in zip(QUESTIONS, RESPONSES, strict=True)]
+    assert len({round(value, 4) for value in expected}) == 4
+    for settings in ({}, {"max_token_len": 1}, {"max_token_len": 40}, {"copies": 2, "max_token_len": 40}):
+        assert opened(directory, **settings).score(asked(*QUESTIONS), RESPONSES) == pytest.approx(expected, abs=1e-5)
+    assert opened(directory).score(asked(), []) == []
+
+
+def test_every_turn_is_a_part_of_the_conversation(directory):
+    with_prompt = opened(directory).score([turns_of("b", "a")], ["c"])
+    assert with_prompt == pytest.approx([directly(directory, "ab", "c")], abs=1e-5)  # the template only joins
+
+
+def test_a_conversation_over_the_limit_has_no_score_and_the_others_have_theirs(directory):
+    """<eos> counts: 3 + 4 + 1 tokens are the limit."""
+    model = opened(directory, max_model_len=8)
+    fine, long = model.score(asked("abc", "abc"), ["1234", "12345"])
+    assert fine == pytest.approx(directly(directory, "abc", "1234"), abs=1e-5)
+    assert long.startswith("a conversation of 9 tokens; the reward model scores at most 8 (explorer.auxiliary_models")
+    (reason,) = opened(directory).score(asked("a"), ["b" * 100])  # it has positions for 80
+    assert "at most 80" in reason
+
+
+def test_a_conversation_that_the_template_refuses_has_no_score(directory, tmp_path):
+    classifier(tmp_path, chat_template="{{ raise_exception('no system message') }}")
+    (reason,) = opened(tmp_path).score([turns_of("a", "be brief")], ["b"])
+    assert reason == "the chat template of the reward model refused the conversation: no system message"
+    (reason,) = opened(classifier(tmp_path, chat_template="{# nothing #}")).score(asked("a"), ["b"])
+    assert reason.startswith("an empty conversation")
+
+
+@pytest.mark.parametrize(("lengths", "budget", "expected"), [
+    ([5, 5, 5], 10, [[0, 1], [2]]), ([2, 9, 3, 3], 9, [[1], [2, 3, 0]]),  # 3 x 3 = 9
+    ([4, 20, 4], 8, [[1], [0, 2]]), ([1, 1], 1, [[0], [1]]), ([], 8, [])])
+def test_batches_keep_to_the_budget_counted_with_padding(lengths, budget, expected):
+    assert batches(lengths, budget) == expected
+
+
+# --------------------------------------------------------------------------------------------------------- bad input
+
+
+def edited(directory, **values):
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    return directory
+
+
+def test_a_causal_model_has_no_score_head(tiny_model):
+    with pytest.raises(ModelError, match=r"model-tiny holds Qwen2ForCausalLM, which has no score head\. Needed a seq"):
+        opened(tiny_model)
+
+
+def test_a_classifier_with_several_labels_is_no_reward_model(tmp_path):
+    with pytest.raises(ModelError, match="has 3 labels, and which of them is the reward nobody says"):
+        opened(classifier(tmp_path, num_labels=3))
+
+
+def test_a_head_without_weights_is_not_made_up(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    path = classifier(tmp_path) / "model.safetensors"
+    weights = {name: tensor for name, tensor in load_file(path).items() if name != "score.weight"}
+    save_file(weights, path, {"format": "pt"})
+    with pytest.raises(ModelError, match=r"has no weights for score\.weight: they would be random"):
+        opened(tmp_path)
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    directory = classifier(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (directory / name).unlink()
+    with pytest.raises(ModelError, match=f"{directory} has no readable tokenizer"):
+        opened(directory)
+    classifier(tmp_path, chat_template=None)
+    with pytest.raises(ModelError, match="has no chat_template: nothing says how it wants question and response"):
+        opened(directory)
+    (classifier(tmp_path) / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"has no readable config\.json"):
+        opened(directory)
+
+
+def test_more_tokens_than_positions_are_refused(directory):
+    with pytest.raises(ModelError, match=r"max_model_len=81: .* has positions for 80 tokens"):
+        opened(directory, max_model_len=81)
+
+
+def test_without_a_padding_token_no_batch_can_be_scored(tmp_path):
+    directory = edited(classifier(tmp_path), pad_token_id=None)
+    expected = [directly(directory, q, r) for q, r in zip(QUESTIONS, RESPONSES, strict=True)]
+    assert opened(directory).score(asked(*QUESTIONS), RESPONSES) == pytest.approx(expected, abs=1e-5)  # the tokenizer's
+    config = directory / "tokenizer_config.json"
+    config.write_text(config.read_text().replace('"pad_token": "<pad>"', '"pad_token": null'))
+    with pytest.raises(ModelError, match=r"has no padding token.*Set pad_token_id in its config\.json"):
+        opened(directory)

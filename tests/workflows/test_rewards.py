@@ -1,0 +1,128 @@
+"""Reward functions by name, alone and together: components are summed, a judge that fails is no reward of 0."""
+
+import math
+
+import pytest
+
+from pipeline.config import AuxiliaryModel
+from pipeline.errors import ConfigError
+from pipeline.process import namespace
+from tests.configs import element
+from tests.models import classifier
+from workflows import rewards, runner
+from workflows.prompts import turns_of
+from workflows.rewards import Rewards
+from workflows.single_turn import Trajectory
+
+QUESTIONS = [turns_of(question, "Add.") for question in ("1+1", "2+2", "3+3")]
+RESPONSES, ANSWERS = ["#### 2", "#### 5", "hm"], ["2", "4", "6"]
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory):
+    return classifier(tmp_path_factory.mktemp("judge"))
+
+
+class Scorer:
+    """In place of a reward model: `scores` are its answers."""
+
+    def __init__(self, *scores):
+        self.scores, self.calls = list(scores), []
+
+    def score(self, prompts, responses):
+        self.calls.append((list(prompts), list(responses)))
+        return self.scores[: len(prompts)]
+
+
+@pytest.fixture
+def opened(settings, monkeypatch):
+    """opened(names, arguments, scorer): the functions of the train set."""
+
+    def make(names, arguments=None, scorer=None):
+        config = settings()
+        taskset = config.buffer.explorer_input.taskset
+        taskset.default_reward_fn_type, taskset.reward_fn_args = names, arguments or {}
+        monkeypatch.setattr(Rewards, "model", lambda self, name: scorer)
+        return Rewards(config).of(taskset)
+
+    return make
+
+
+def rewarded(functions):
+    outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r)
+                for r in RESPONSES]
+    runner.reward(outcomes, QUESTIONS, ANSWERS, functions)
+    return outcomes
+
+
+def test_a_rule_and_a_model_are_summed_and_the_model_sees_all_at_once(opened):
+    scorer = Scorer(2.0, -1.0, 0.5)
+    outcomes = rewarded(opened(["accuracy_reward", "reward_model"], {"weight": 0.5}, scorer))
+    assert [o.components for o in outcomes] == [{"accuracy": 1.0, "reward_model": 1.0},
+                                               {"accuracy": 0.0, "reward_model": -0.5},
+                                               {"accuracy": 0.0, "reward_model": 0.25}]
+    assert [o.reward for o in outcomes] == [2.0, -0.5, 0.25]
+    assert scorer.calls == [(QUESTIONS, RESPONSES)]
+
+
+def test_a_response_that_the_model_cannot_score_has_no_reward(opened):
+    outcomes = rewarded(opened(["reward_model", "accuracy_reward"], {}, Scorer(2.0, "too long", math.nan)))
+    assert [o.status for o in outcomes] == ["ok", "reward_failed", "reward_failed"]
+    assert [o.reason for o in outcomes] == [None, "too long", "reward_model returned reward_model=nan"]
+    assert [o.reward for o in outcomes] == [3.0, None, None]
+    assert [o.components for o in outcomes][1:] == [{}, {}]  # what the rule says of them is left out too
+
+
+def test_each_function_takes_the_arguments_it_has(opened):
+    """weight is the model's, score the format's: -0.25 x 1 and 3 x 2."""
+    functions = opened(["format_reward", "reward_model"], {"weight": 3, "score": 0.25}, Scorer(2.0, 2.0, 2.0))
+    assert rewarded(functions)[0].components == {"format_score": -0.25, "reward_model": 6.0}
+    with pytest.raises(ConfigError, match=r"of reward_model has an argument 'wieght'\. Did you mean 'weight'"):
+        opened("reward_model", {"wieght": 1}, Scorer())
+    assert opened(["tests.workflows.test_rewards:takes_all", "reward_model"], {"anything": 1}, Scorer())
+
+
+def takes_all(response, answer, **more):
+    return {"more": float(len(more))}
+
+
+def test_two_components_of_one_name_are_refused(opened):
+    with pytest.raises(ConfigError, match="two reward functions give a component 'accuracy'"):
+        rewarded(opened(["accuracy_reward", "tests.workflows.test_rewards:also_accurate"]))
+
+
+def also_accurate(response, answer):
+    return {"accuracy": 1.0}
+
+
+def test_a_model_that_several_sets_ask_is_loaded_once(settings, judge, monkeypatch):
+    config = settings()
+    config.explorer.auxiliary_models = [settings_of(judge, "first"), settings_of(judge, "second")]
+    made = []
+
+    def remember(directory, own, devices):
+        made.append((own.name, devices))
+        return Scorer()
+
+    monkeypatch.setattr(rewards, "RewardModel", remember)
+    opener = Rewards(config)
+    assert opener.model("second") is opener.model("second")
+    opener.model(None)
+    assert made == [("second", ["cpu"]), ("first", ["cpu"])]
+
+
+def settings_of(judge, name):
+    return namespace(element(AuxiliaryModel, {"model_path": str(judge), "name": name}))
+
+
+def test_auxiliary_models_have_gpus_of_their_own_behind_the_engines(settings, judge, monkeypatch):
+    """Two engines of two GPUs: 0 to 3. Then two copies of the first model, and the second."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = settings("explorer.rollout_model.engine_num=2", "explorer.rollout_model.tensor_parallel_size=2")
+    config.explorer.auxiliary_models = [settings_of(judge, "first"), settings_of(judge, "second")]
+    config.explorer.auxiliary_models[0].engine_num = 2
+    assert [rewards._devices(config, index) for index in (0, 1)] == [["cuda:4", "cuda:5"], ["cuda:6"]]
+    config.mode = "colocate"
+    assert [rewards._devices(config, index) for index in (0, 1)] == [["cuda:0", "cuda:1"], ["cuda:2"]]

@@ -1,0 +1,144 @@
+"""A scalar reward model: a sequence classifier with one label that scores conversations.
+
+What veRL's `reward_model.enable` does. The conversation goes through the reward model's own chat template and its own
+tokenizer, whatever the policy's are (Ouyang et al. 2022, section 3.5, for reward modelling with a scalar head).
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pipeline.config import resolve_dtype
+from pipeline.errors import ModelError
+from workflows.prompts import read_tokenizer
+
+
+class RewardModel:
+    """Copies of one classifier, each on a device of its own; a batch is scored by one of them."""
+
+    def __init__(self, directory: Path, settings, devices: Sequence[str]):
+        """settings: an element of explorer.auxiliary_models. devices: torch's names, one for each copy.
+
+        Raises ModelError when the directory holds no classifier with one label, or no tokenizer that can be used.
+        """
+        self.tokenizer = _conversation_tokenizer(directory)
+        dtype = resolve_dtype(settings.dtype, devices[0] != "cpu")
+        self.copies = [_load(directory, dtype).to(device).eval() for device in devices]
+        config = self.copies[0].config
+        self.padding = _padding(directory, config, self.tokenizer)
+        for copy in self.copies:
+            copy.config.pad_token_id = self.padding
+        self.longest = _longest(directory, settings.max_model_len, getattr(config, "max_position_embeddings", None))
+        self.budget = settings.max_token_len
+
+    def score(self, prompts: Sequence[list[dict]], responses: Sequence[str]) -> list[float | str]:
+        """The score of each response, or in words why it has none. prompts: messages {role, content}."""
+        found: list[float | str] = []
+        conversations: list[list[int]] = []
+        for prompt, response in zip(prompts, responses, strict=True):
+            tokens = self._tokens([*prompt, {"role": "assistant", "content": response}])
+            found.append(tokens if isinstance(tokens, str) else 0.0)
+            conversations.append([] if isinstance(tokens, str) else tokens)
+        rows = [row for row, tokens in enumerate(conversations) if tokens]
+        for row, value in zip(rows, self._forward([conversations[row] for row in rows]), strict=True):
+            found[row] = value
+        return found
+
+    def _tokens(self, messages: list[dict]) -> list[int] | str:
+        try:
+            text = self.tokenizer.apply_chat_template(messages, tokenize=False)
+        except Exception as error:  # the model's own template, which may refuse a conversation (a system message, say)
+            return f"the chat template of the reward model refused the conversation: {error}"
+        tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has put in all there are
+        if self.longest and len(tokens) > self.longest:
+            return (f"a conversation of {len(tokens)} tokens; the reward model scores at most {self.longest} "
+                    "(explorer.auxiliary_models.N.max_model_len, or what it has positions for)")
+        return tokens if tokens else "an empty conversation: the chat template of the reward model left nothing of it"
+
+    def _forward(self, conversations: list[list[int]]) -> list[float]:
+        """Scores of token ids [L] each, in order. Padded batches, dealt to the copies in turn."""
+        parts = batches([len(tokens) for tokens in conversations], self.budget)
+        scores = [0.0] * len(conversations)
+
+        def work(which: int) -> None:
+            for rows in parts[which :: len(self.copies)]:
+                values = self._batch(self.copies[which], [conversations[row] for row in rows])
+                for row, value in zip(rows, values, strict=True):
+                    scores[row] = value
+
+        with ThreadPoolExecutor(len(self.copies)) as pool:
+            list(pool.map(work, range(len(self.copies))))
+        return scores
+
+    def _batch(self, model, conversations: list[list[int]]) -> list[float]:
+        import torch
+
+        longest = max(map(len, conversations))
+        ids = torch.full((len(conversations), longest), self.padding)
+        mask = torch.zeros_like(ids)
+        for row, tokens in enumerate(conversations):
+            ids[row, : len(tokens)] = torch.tensor(tokens)
+            mask[row, : len(tokens)] = 1
+        with torch.inference_mode():
+            logits = model(ids.to(model.device), attention_mask=mask.to(model.device)).logits  # [B, 1]
+        return logits[:, 0].float().tolist()
+
+
+def batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Indices in batches of at most `budget` padded tokens, longest first; one that is longer is a batch of its own."""
+    made: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if made and (len(made[-1]) + 1) * lengths[made[-1][0]] <= budget:
+            made[-1].append(index)
+        else:
+            made.append([index])
+    return made
+
+
+def _conversation_tokenizer(directory: Path):
+    tokenizer = read_tokenizer(directory)
+    if not tokenizer.chat_template:
+        raise ModelError(f"the tokenizer of the reward model {directory} has no chat_template: nothing says how it "
+                         "wants question and response joined. Set it in tokenizer_config.json.")
+    return tokenizer
+
+
+def _load(directory: Path, dtype: str):
+    """A classifier with one label and all of its weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    needed = "Needed a sequence classifier with one label (…ForSequenceClassification, num_labels 1)."
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"the reward model {directory} has no readable config.json: {error}. {needed}") from error
+    held = ", ".join(config.architectures or ["no architecture"])
+    if not held.endswith("ForSequenceClassification"):
+        raise ModelError(f"the reward model {directory} holds {held}, which has no score head. {needed}")
+    if config.num_labels != 1:
+        raise ModelError(f"the reward model {directory} has {config.num_labels} labels, and which of them is the "
+                         f"reward nobody says. {needed}")
+    model, report = AutoModelForSequenceClassification.from_pretrained(
+        directory, dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True)
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(f"the reward model {directory} has no weights for {', '.join(missing)}: they would be random. "
+                         f"{needed}")
+    return model
+
+
+def _padding(directory: Path, config, tokenizer) -> int:
+    """The token by which the classifier finds the last one of every row: it scores what comes before the padding."""
+    for token in (config.pad_token_id, tokenizer.pad_token_id):
+        if token is not None:
+            return token
+    raise ModelError(f"the reward model {directory} has no padding token, so it cannot tell where a row of a batch "
+                     "ends. Set pad_token_id in its config.json.")
+
+
+def _longest(directory: Path, wanted: int | None, positions: int | None) -> int | None:
+    """Tokens of the longest conversation; None without a limit."""
+    if wanted and positions and wanted > positions:
+        raise ModelError(f"explorer.auxiliary_models.N.max_model_len={wanted}: {directory} has positions for "
+                         f"{positions} tokens.")
+    return wanted or positions
