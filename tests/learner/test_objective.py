@@ -9,7 +9,8 @@ from pipeline.errors import ConfigError
 from stages.learner.objective import KLTerm, Objective
 from stages.learner.packing import Aggregation
 
-PLAIN = ("algorithm.kl_loss_fn=none", "algorithm.entropy_loss_fn=default")
+PLAIN = ("algorithm.kl_loss_fn=none", "algorithm.entropy_loss_fn=default",
+         "algorithm.policy_loss_fn_args.clip_range_high=0.28")
 
 
 @pytest.fixture
