@@ -58,7 +58,8 @@ def make_tasks(directory: Path) -> None:
         question, demonstrated = text(PROMPT_TOKENS - 1), row >= TASKS
         solution = text(RESPONSE_TOKENS - 1) if demonstrated else None
         split = "sft" if demonstrated else "train"
-        rows.append(records.Task(files.hash_text(question), row, split, question, "0", solution))
+        rows.append(records.Task(task_id=files.hash_text(question), row=row, split=split, question=question, answer="0",
+                                 solution=solution, context=[], chosen=None, rejected=None, taskset=None))
     tables.write(directory / "tasks.parquet", records.Task, rows)
     files.write_json(directory / files.MANIFEST, {"seconds": 0.0})
 
