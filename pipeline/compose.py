@@ -16,6 +16,7 @@ from typing import Any
 from pipeline import algorithms, axes, modes, schema, secrets
 from pipeline.config import Config, walk
 from pipeline.errors import ConfigError, nearest
+from pipeline.interpolation import resolved
 from pipeline.overlays import effective, stage_problems
 from pipeline.reward_rules import unasked_models
 from pipeline.rules import broken_rules
@@ -31,8 +32,7 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")])
     for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
         _override_stage(composed, override, problems)
-    names = [str(entry.get("stage_name")) for entry in composed.stages]
-    config = schema.read(_resolved(composed, problems), Config, "", problems)
+    config = schema.read(resolved(composed, problems), Config, "", problems)
     unordered = stage_problems(config)
     problems += unordered + broken_rules(config) + secrets.problems_of(config)
     if not unordered:
@@ -41,7 +41,7 @@ def compose(overrides: list[str]) -> dict[str, Any]:
         own = broken_rules(effective(config, stage))
         problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]
     if problems:
-        raise ConfigError.of("the configuration has problems:", [_by_name(p, names) for p in problems])
+        raise ConfigError.of("the configuration has problems:", [_by_name(p, _stage_names(composed)) for p in problems])
     return config
 
 
@@ -146,12 +146,13 @@ def _register(path: Path) -> str:
     import yaml
     from hydra.core.config_store import ConfigStore
     from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     if not path.is_file():
         raise ConfigError(f"recipe={path}: there is no such file (looked from {Path.cwd()}).")
     try:
         content = OmegaConf.load(path)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
         raise ConfigError(f"recipe={path} is no YAML: {_flat(error)}") from error
     if not isinstance(content, DictConfig) or not content:
         raise ConfigError(f"recipe={path} holds no settings; needed a mapping of them, as in conf/recipe/.")
@@ -186,6 +187,14 @@ def _sections():
     return sections.items()
 
 
+def _stage_names(composed) -> list[str]:
+    """Names of the entries of `stages`, whatever stands there."""
+    from omegaconf import OmegaConf
+
+    found = OmegaConf.to_container(composed, resolve=False)["stages"]
+    return [str(e.get("stage_name") if isinstance(e, dict) else e) for e in found] if isinstance(found, list) else []
+
+
 def _override_stage(composed, override: str, problems: list[str]) -> None:
     """Applies `stages.<name>.key=value` to the stage of that name."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -193,8 +202,11 @@ def _override_stage(composed, override: str, problems: list[str]) -> None:
 
     parsed = OverridesParser.create().parse_override(override)
     _, name, *path = parsed.key_or_group.split(".")
-    names = [str(s.get("stage_name")) for s in composed.stages]
-    if name not in names or not path:
+    names = _stage_names(composed)
+    if name in names and not path:
+        problems.append(f"'{override.lstrip('+')}': needed a key of the stage, stages.{name}.key=value.")
+        return
+    if name not in names:
         problems.append(f"'{override.lstrip('+')}': no stage '{name}' in this recipe.{nearest(name, names)} Stages: "
                         f"{', '.join(names) or 'none'}.")
         return
@@ -246,47 +258,3 @@ def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]):
 def _flat(error: Exception) -> str:
     """An error's message on one line: YAML's names file, line and column on several."""
     return " ".join(str(error).split())
-
-
-def _resolved(composed, problems: list[str]) -> dict[str, Any]:
-    """Plain dicts and lists with every interpolation filled in; those of secrets stay (pipeline/secrets.py)."""
-    from omegaconf import OmegaConf
-
-    return _fill(composed, OmegaConf.to_container(composed, resolve=False), "", problems)
-
-
-def _fill(node, raw: Any, key: str, problems: list[str]) -> Any:
-    """node: an OmegaConf container, raw: the same as plain dicts and lists."""
-    from omegaconf.errors import OmegaConfBaseException
-
-    pairs = raw.items() if isinstance(raw, dict) else enumerate(raw)
-    made = {}
-    for name, value in pairs:
-        full = f"{key}.{name}" if key else str(name)
-        if isinstance(value, (dict, list)):
-            made[name] = _fill(node[name], value, full, problems)
-        elif isinstance(value, str) and "${" in value and not secrets.is_secret(full):
-            try:
-                made[name] = _plain(node[name])
-            except (OmegaConfBaseException, RecursionError) as error:
-                problems.append(_unresolved(full, value, error))  # and left out: its default stands in
-        else:
-            made[name] = value
-    return made if isinstance(raw, dict) else list(made.values())
-
-
-def _plain(value: Any) -> Any:
-    from omegaconf import OmegaConf
-
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-
-
-def _unresolved(key: str, value: str, error: Exception) -> str:
-    """The line for an interpolation that leads nowhere, or in a circle."""
-    missing = re.search(r"Environment variable '(\w+)' not found", str(error))
-    if missing:
-        return (f"key '{key}' wants the environment variable {missing[1]}, which is not set. Set it, or give a "
-                f"default: ${{oc.env:{missing[1]},default}}.")
-    if isinstance(error, RecursionError) or "ecursive" in str(error):
-        return f"key '{key}': {value} leads in a circle."
-    return f"key '{key}': {value} cannot be filled in: {str(error).splitlines()[0]}"

@@ -62,7 +62,7 @@ def stage_problems(config: dict) -> list[str]:
             problems.append(f"entry {index} of `stages`: stage_name={name!r}: needed a letter, then letters, digits "
                             "and '_', and not 'all'; it names a rule and a directory.")
             continue
-        own: list[str] = []
+        own = [f"two entries of `stages` have the name '{name}'; needed names that differ."] if name in above else []
         read = schema.read({k: v for k, v in entry.items() if k not in ITS_OWN}, Config, "", own, partial=True)
         own += [f"{key} is a setting of the whole run, not of a stage." for key in read if key in RUN_WIDE]
         own += _after_problems(entry, above)

@@ -142,7 +142,7 @@ def _rollouts(c: dict) -> list[str]:
                         f"{algorithm['advantage_fn']}: only ppo has a critic. Set it to 0, or advantage_fn=ppo.")
     if c["mode"] == "train":  # its batches are cut from another stage's: pipeline/modes.py
         return problems
-    explored = buffer["batch_size"] * algorithm["repeat_times"]
+    explored = buffer["batch_size"] * (algorithm["repeat_times"] or 1)  # of an unknown algorithm nothing is known
     try:
         Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)
     except ConfigError as error:

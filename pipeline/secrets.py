@@ -10,14 +10,17 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 
-SECRETS = re.compile(r"((^|_)(api_?key|password|passwd|secret)|(access|auth|api|bearer|hf)_?token|^token)$", re.I)
+SECRETS = re.compile(r"(^|_)(secrets?|pass(word|wd|phrase)|pwd|credentials?)(_|$)"
+                     r"|(^|_)(api|secret|access|private|auth|openai)_?keys?$"
+                     r"|(^|_)(access|auth|api|bearer|hf)_?tokens?$|^tokens?$", re.I)
 REFERENCE = re.compile(r"\$\{oc\.env:(\w+)\}")
+SHORTEST = 4  # characters: a shorter value is found by chance
 IN_ADDRESS = re.compile(r"://[^/@\s:]*:[^/@\s]+@")  # scheme://user:password@host
 
 
 def is_secret(key: str) -> bool:
-    """Whether the last part of a dotted key names a secret."""
-    return bool(SECRETS.search(key.rsplit(".", 1)[-1]))
+    """Whether a part of a dotted key names a secret: what stands below one is secret too."""
+    return any(SECRETS.search(part) for part in key.split("."))
 
 
 def problems_of(value: Any, key: str = "") -> list[str]:
@@ -39,6 +42,24 @@ def problems_of(value: Any, key: str = "") -> list[str]:
                                               "set."]
 
 
+def leaks(config: Any) -> list[str]:
+    """Settings that hold the value of a variable which a secret names, one line each: it was interpolated there."""
+    named = {m[1] for key, text in _texts(config) if is_secret(key) and (m := REFERENCE.fullmatch(text))}
+    values = {name: os.environ[name] for name in named if len(os.environ.get(name, "")) >= SHORTEST}
+    return [f"{key}: here stands the value of {name}, which is a secret, and a configuration is written to files. "
+            "Leave it to the setting that is named as one."
+            for key, text in _texts(config) for name, value in values.items() if value in text]
+
+
+def _texts(value: Any, key: str = ""):
+    """(dotted key, text) of every text in a nest."""
+    if isinstance(value, str):
+        yield key, value
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in pairs:
+        yield from _texts(part, f"{key}.{name}" if key else str(name))
+
+
 def mask(value: Any) -> Any:
     """A copy with every value whose key names a secret shown as ***."""
     if isinstance(value, dict):
@@ -52,9 +73,9 @@ def reveal(value: Any, key: str = "") -> Any:
     For the memory of a stage's process only. Raises ConfigError for a variable that is not set.
     """
     if isinstance(value, dict):
-        return {k: reveal(v, str(k)) for k, v in value.items()}
+        return {k: reveal(v, f"{key}.{k}" if key else str(k)) for k, v in value.items()}
     if isinstance(value, list):
-        return [reveal(v) for v in value]
+        return [reveal(v, key) for v in value]
     named = REFERENCE.fullmatch(value) if isinstance(value, str) and is_secret(key) else None
     if named is None:
         return value

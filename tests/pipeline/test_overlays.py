@@ -85,3 +85,20 @@ def test_a_shipped_algorithm_has_only_parts_that_exist(name):
     parts = algorithms.parts(name)
     assert parts["algorithm_type"] == name
     assert set(parts) <= set(Algorithm.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(("override", "words"), [
+    ("stages=3", "key 'stages': needed a list, found 3"),
+    ("stages=[{stage_name: x},3]", "needed a mapping, found 3"),
+    ("stages=[{stage_name: x},{stage_name: x}]", "stage 'x': two entries of `stages` have the name 'x'"),
+    ("stages=[{stage_name: x, seed: a, algorithm: {algorithm_type: grppo}}]", "Did you mean 'grpo'?"),
+    ("stages.sft={seed: 3}", "needed a key of the stage, stages.sft.key=value"),
+])
+def test_what_is_no_stage_is_told_without_a_traceback(override, words):
+    assert words in refused(override)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"name: ${oc.env:HOME"])
+def test_a_recipe_that_cannot_be_read_is_named(tmp_path, content):
+    (tmp_path / "r.yaml").write_bytes(content)
+    assert f"recipe={tmp_path / 'r.yaml'} is no YAML" in refused(f"recipe='{tmp_path / 'r.yaml'}'")

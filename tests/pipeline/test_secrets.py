@@ -67,7 +67,7 @@ def test_a_stage_on_another_machine_says_which_variable_it_lacks(tmp_path, monke
                               "data_processor.task_pipeline.generator_args.api_key": "${oc.env:OURO_TEST_KEY}"}))
     plan.freeze()
     monkeypatch.delenv("OURO_TEST_KEY")
-    with pytest.raises(ConfigError, match=r"'api_key' wants the environment variable OURO_TEST_KEY.* not set here"):
+    with pytest.raises(ConfigError, match=r"api_key' wants the environment variable OURO_TEST_KEY.* not set here"):
         open_stage(next(tmp_path.glob("store/tasks-*")))
 
 
@@ -76,3 +76,20 @@ def test_secrets_are_masked_and_what_only_sounds_like_one_is_not():
     assert secrets.mask(given) == {
         "a": [{"api_key": "***", "max_prompt_tokens": 5}], "HF_TOKEN": "***", "password": None, "stop_token": "z"}
     assert given["a"][0]["api_key"] == "x"
+
+
+@pytest.mark.parametrize("key", ["api_keys", "aws_secret_access_key", "secret_key", "openai_key", "pwd", "passphrase",
+                                 "tokens", "credentials.token_value", "api_key.0"])
+def test_other_names_of_secrets(key):
+    assert secrets.is_secret(f"generator_args.{key}")
+    assert not secrets.is_secret("format.prompt_key")
+
+
+def test_a_secret_that_is_interpolated_elsewhere_is_refused_and_not_shown(monkeypatch):
+    monkeypatch.setenv("OURO_TEST_KEY", "hush-hush")
+    with pytest.raises(ConfigError) as error:
+        compose([f"{KEY}.api_key=${{oc.env:OURO_TEST_KEY}}", f"{KEY}.url=http://${{{KEY}.api_key}}/",
+                 "project=${oc.env:OURO_TEST_KEY}"])
+    assert f"{KEY}.url: here stands the value of OURO_TEST_KEY, which is a secret" in str(error.value)
+    assert "project: here stands the value" in str(error.value)
+    assert "hush" not in str(error.value)
