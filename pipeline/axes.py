@@ -58,6 +58,13 @@ class Axis:
             return value.filter(groups().get(self.key, []))
         return list(self.parsed.sweep_string_iterator())
 
+    def first(self) -> str:
+        """The override with the first value; a long range is not listed for it."""
+        if self.parsed.is_range_sweep():
+            start = self.parsed.value().start
+            return f"{self.parsed.get_key_element()}={start}"
+        return self.overrides()[0]
+
     def overrides(self) -> list[str]:
         return [f"{self.parsed.get_key_element()}={value}" for value in self.values()]
 
@@ -128,6 +135,11 @@ def has_several(word: str) -> bool:
 def count(words: list[str | Axis]) -> int:
     """How many points there are."""
     return math.prod(word.size for word in words if isinstance(word, Axis))
+
+
+def first_point(words: list[str | Axis]) -> list[str]:
+    """The overrides of the first point, however many there are."""
+    return [word.first() if isinstance(word, Axis) else word for word in words]
 
 
 def points(words: list[str | Axis]) -> Iterator[tuple[list[str], dict[str, str]]]:

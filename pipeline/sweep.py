@@ -84,11 +84,9 @@ def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
     More points than `sweep.max_points` are refused after the first of them is composed.
     """
     words = axes.read(overrides)
-    chosen = axes.points(words)
-    first = next(chosen)
-    composed = [_compose_first(first, axes.count(words))]
-    chosen = [first, *chosen]
-    composed += [_composed(point) for point, _ in chosen[1:]]
+    first = _compose_first(axes.first_point(words), axes.count(words))
+    chosen = list(axes.points(words))
+    composed = [first, *(_composed(point) for point, _ in chosen[1:])]
     _refuse(composed, chosen)
     project, name, root = _shared(composed)
     for config, (_, differs) in zip(composed, chosen, strict=True):
@@ -111,9 +109,9 @@ def _composed(overrides: list[str]):
     return _attempt(compose, overrides)
 
 
-def _compose_first(point: tuple, number: int):
+def _compose_first(point: list[str], number: int):
     """The first point's configuration or mistake, which tells whether so many points are meant."""
-    config = _composed(point[0])
+    config = _composed(point)
     failed = isinstance(config, OuroError)
     most = Settings().max_points if failed else config["sweep"]["max_points"]
     if number <= most:

@@ -144,3 +144,10 @@ def test_eight_points_are_composed_and_planned_in_a_second_and_a_half(tmp_path):
     begin = time.process_time()  # the machine may be busy with something else
     made(tmp_path, f"{LR}=1e-6,3e-6", "seed=1,2,3,4")
     assert time.process_time() - begin < 1.5
+
+
+def test_a_sweep_of_a_billion_points_is_refused_at_once():
+    begin = time.monotonic()
+    with pytest.raises(ConfigError, match=r"1000000000 points, more than sweep\.max_points=64"):
+        make_sweep(["seed=range(0,1000000000)"])
+    assert time.monotonic() - begin < 10
