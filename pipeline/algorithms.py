@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 PAIR_TYPES = ("dpo", "ipo", "kto")  # they train on pairs of a preferred and a rejected response
+GIVEN = ("sft", *PAIR_TYPES)  # they learn from given responses and explore nothing
 WITH_CRITIC = ("ppo",)  # advantages that need values
 DIRECTORY = Path(__file__).resolve().parent.parent / "conf" / "algorithm"
 

@@ -130,3 +130,14 @@ class TaskPipeline:
 @dataclass
 class DataProcessor:
     task_pipeline: TaskPipeline = section(TaskPipeline)
+
+
+def train_places(explorer_input: dict) -> list[tuple[str, dict]]:
+    """(place below buffer.explorer_input, settings) of every set to train on."""
+    several = [(f"tasksets.{i}", taskset) for i, taskset in enumerate(explorer_input["tasksets"])]
+    return several or [("taskset", explorer_input["taskset"])]
+
+
+def eval_places(explorer_input: dict) -> list[tuple[str, dict]]:
+    """The same of every evaluation set."""
+    return [(f"eval_tasksets.{i}", taskset) for i, taskset in enumerate(explorer_input["eval_tasksets"])]

@@ -3,8 +3,8 @@
 import re
 from typing import Any
 
-from pipeline.algorithms import PAIR_TYPES
-from pipeline.data_config import COLUMNS, BufferFormat, DataSelector, Format
+from pipeline.algorithms import GIVEN
+from pipeline.data_config import COLUMNS, BufferFormat, DataSelector, Format, eval_places, train_places
 from pipeline.errors import nearest
 
 INPUT, PIPELINE = "buffer.explorer_input", "data_processor.task_pipeline"
@@ -31,16 +31,15 @@ def data_problems(c: dict) -> list[str]:
 
 def _is_supervised(c: dict) -> bool:
     """Whether what is trained on is an experience buffer, not the answers to tasks."""
-    return c["algorithm"]["algorithm_type"] in ("sft", *PAIR_TYPES)
+    return c["algorithm"]["algorithm_type"] in GIVEN
 
 
 def _train_sets(source: dict) -> list[tuple[str, dict]]:
-    several = [(f"{INPUT}.tasksets.{i}", taskset) for i, taskset in enumerate(source["tasksets"])]
-    return several or [(f"{INPUT}.taskset", source["taskset"])]
+    return [(f"{INPUT}.{place}", taskset) for place, taskset in train_places(source)]
 
 
 def _eval_sets(source: dict) -> list[tuple[str, dict]]:
-    return [(f"{INPUT}.eval_tasksets.{i}", taskset) for i, taskset in enumerate(source["eval_tasksets"])]
+    return [(f"{INPUT}.{place}", taskset) for place, taskset in eval_places(source)]
 
 
 def _exclusive(source: dict) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import signatures
+from pipeline.data_config import eval_places, train_places
 from pipeline.errors import ConfigError
 from pipeline.external import digest_code, module_file, resolve, users_code
 from pipeline.reward_rules import reward_functions
@@ -45,9 +46,7 @@ def sources(config: dict[str, Any]) -> list[Source]:
 def _tasksets(config: dict[str, Any]) -> list[tuple[str, dict]]:
     """(place below buffer.explorer_input, settings) of every set to train on or to evaluate on."""
     explorer = config["buffer"]["explorer_input"]
-    train = [(f"tasksets.{i}", one) for i, one in enumerate(explorer["tasksets"])]
-    held = [(f"eval_tasksets.{i}", one) for i, one in enumerate(explorer["eval_tasksets"])]
-    return (train or [("taskset", explorer["taskset"])]) + held
+    return [*train_places(explorer), *eval_places(explorer)]
 
 
 def _files_of(key: str, one: dict, columns: tuple[tuple[str, str], ...]) -> list[Source]:

@@ -7,13 +7,12 @@ before, with a stage `bench` behind it.
 
 from typing import Any
 
-from pipeline.algorithms import PAIR_TYPES
+from pipeline.algorithms import GIVEN
 from pipeline.errors import ConfigError
 from pipeline.overlays import before, effective, entries
 from pipeline.schedule import Schedule
 
 BENCH = "bench"  # name of the stage that a run in mode `bench` has behind its recipe
-GIVEN = ("sft", *PAIR_TYPES)  # algorithms that learn from given responses and explore nothing
 TRAINING = ("train", "rft", "offline")  # kinds that make a model by training
 
 

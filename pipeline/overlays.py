@@ -44,6 +44,12 @@ def effective(config: dict, entry: dict) -> dict:
     return {**merged, "algorithm": filled(merged["algorithm"])}
 
 
+def names_model(entry: dict) -> bool:
+    """Whether a stage says itself which model it begins with."""
+    own = entry.get("model", {})
+    return "model_path" in own or "init" in own
+
+
 def merge(base: Any, over: Any) -> Any:
     """`over` laid over `base`: dicts key by key, everything else as a whole. Shares nothing that it changes."""
     if not (isinstance(base, dict) and isinstance(over, dict)):

@@ -16,7 +16,7 @@ from pipeline.data_plan import data_settings
 from pipeline.errors import ConfigError, ModelError
 from pipeline.identity import Stage, is_below, make_stage, uses
 from pipeline.modes import TRAINING, Line, planned
-from pipeline.overlays import effective
+from pipeline.overlays import effective, names_model
 from pipeline.shape import absent_model, room_problem
 from pipeline.tasksets import HELD
 
@@ -184,8 +184,7 @@ class _Stages:
 
     def _start(self, entry: dict, settings: dict, parents: list[str]) -> str:
         """The model that a stage begins with: one it names itself, else that of the nearest stage before it."""
-        own = entry.get("model", {})
-        if "model_path" in own or "init" in own:
+        if names_model(entry):
             return self._model(settings, entry["stage_name"])
         if not parents:
             start = {**settings, "model": self.config["model"], "seed": self.config["seed"]}

@@ -18,7 +18,7 @@ from pipeline.devices import Gpus, planned_gpus
 from pipeline.errors import ConfigError, OuroError
 from pipeline.memory import GIB
 from pipeline.modes import planned
-from pipeline.overlays import before, effective
+from pipeline.overlays import before, effective, names_model
 from pipeline.plan import Plan, make_plan
 from pipeline.shape import read_shape, room_problem, split_problem
 from pipeline.tracking import check_monitor
@@ -98,8 +98,8 @@ def _starts(config: dict[str, Any]) -> dict[str, dict]:
     it, or the run's (as pipeline/plan.py finds it)."""
     starts: dict[str, dict] = {}
     for entry in planned(config):
-        own, parents = entry.get("model", {}), before(entry, list(starts))
-        if "model_path" in own or "init" in own:
+        parents = before(entry, list(starts))
+        if names_model(entry):
             starts[entry["stage_name"]] = effective(config, entry)["model"]
         else:
             starts[entry["stage_name"]] = starts[parents[0]] if parents else config["model"]

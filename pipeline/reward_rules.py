@@ -1,6 +1,7 @@
 """Rules between reward functions, the task sets that name them, and the models of `explorer.auxiliary_models`."""
 
-from pipeline.algorithms import PAIR_TYPES
+from pipeline.algorithms import GIVEN
+from pipeline.data_config import eval_places, train_places
 from pipeline.errors import nearest
 from pipeline.overlays import effective, entries
 
@@ -10,13 +11,13 @@ NO_ACCURACY = ("format_reward", "reward_model")  # reward functions that do not 
 def broken_reward_rules(c: dict) -> list[str]:
     """Every rule that is broken, one line each. c: the settings of the whole run, or of one stage."""
     source, models = c["buffer"]["explorer_input"], c["explorer"]["auxiliary_models"]
-    sets = _eval_sets(source)
+    sets = eval_places(source)
     chosen = {place: reward_functions(taskset, source) for place, taskset in sets}
     problems = [f"buffer.explorer_input.{place}: {' and '.join(functions)} do not say what is solved. Name a function "
                 f"with a component `accuracy` in buffer.explorer_input.{place}.default_reward_fn_type."
                 for place, functions in chosen.items() if functions and set(functions) <= set(NO_ACCURACY)]
-    if c["algorithm"]["algorithm_type"] not in ("sft", *PAIR_TYPES) and c["mode"] not in ("train", "bench"):
-        sets += _train_sets(source)
+    if c["algorithm"]["algorithm_type"] not in GIVEN and c["mode"] not in ("train", "bench"):
+        sets += train_places(source)
     problems += [f"buffer.explorer_input.{place}: no reward function is named." for place, taskset in sets
                  if not reward_functions(taskset, source)]
     asked = [(place, taskset["reward_fn_args"].get("model")) for place, taskset in sets
@@ -29,21 +30,12 @@ def unasked_models(config: dict) -> list[str]:
     """The line for auxiliary models of a whole run that no stage asks: they would hold GPUs for nothing."""
     stages = [effective(config, entry) for entry in entries(config)]
     sources = [stage["buffer"]["explorer_input"] for stage in stages]
-    sets = [(taskset, source) for source in sources for _, taskset in [*_train_sets(source), *_eval_sets(source)]]
+    sets = [(taskset, source) for source in sources for _, taskset in [*train_places(source), *eval_places(source)]]
     if not any(stage["explorer"]["auxiliary_models"] for stage in stages) or any(
             "reward_model" in reward_functions(taskset, source) for taskset, source in sets):
         return []
     return ["explorer.auxiliary_models: nothing asks them. Name reward_model among the functions of "
             "buffer.explorer_input.default_reward_fn_type, or leave them out."]
-
-
-def _train_sets(source: dict) -> list[tuple[str, dict]]:
-    several = [(f"tasksets.{i}", taskset) for i, taskset in enumerate(source["tasksets"])]
-    return several or [("taskset", source["taskset"])]
-
-
-def _eval_sets(source: dict) -> list[tuple[str, dict]]:
-    return [(f"eval_tasksets.{i}", taskset) for i, taskset in enumerate(source["eval_tasksets"])]
 
 
 def reward_functions(taskset: dict, source: dict) -> list[str]:

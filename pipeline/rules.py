@@ -2,7 +2,7 @@
 
 import re
 
-from pipeline.algorithms import PAIR_TYPES, filled
+from pipeline.algorithms import GIVEN, filled
 from pipeline.data_rules import data_problems
 from pipeline.errors import ConfigError
 from pipeline.reward_rules import broken_reward_rules
@@ -36,7 +36,7 @@ def _mode(c: dict) -> list[str]:
                         "model/ with `vllm serve`; recorded answers, in task files with a solution column, are what "
                         "sft trains on.")
     algorithm = c["algorithm"]["algorithm_type"]
-    if c["mode"] == "explore" and algorithm in ("sft", *PAIR_TYPES):
+    if c["mode"] == "explore" and algorithm in GIVEN:
         problems.append(f"mode=explore: {algorithm} learns from given responses and explores nothing; needed "
                         "mode=train or both.")
     every, sets = c["explorer"]["eval_interval"], c["buffer"]["explorer_input"]["eval_tasksets"]
@@ -95,7 +95,7 @@ def _algorithm(c: dict) -> list[str]:
     if c["trainer"]["offload_param"] and c["trainer"]["zero_stage"] != 3:
         problems.append(f"trainer.offload_param with trainer.zero_stage={c['trainer']['zero_stage']}: only stage 3 "
                         "parts the parameters, and can keep them in host memory. Set trainer.zero_stage=3.")
-    if algorithm["algorithm_type"] in ("sft", *PAIR_TYPES):
+    if algorithm["algorithm_type"] in GIVEN:
         return problems
     if model["top_p"] != 1 or model["top_k"] != -1:
         problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
