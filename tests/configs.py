@@ -8,6 +8,7 @@ import yaml
 
 from pipeline.algorithms import filled
 from pipeline.compose import compose
+from pipeline.config import Lora
 from pipeline.schema import read
 
 # 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters. Weights every step.
@@ -42,6 +43,11 @@ def element(section: type, given: dict[str, Any]) -> dict[str, Any]:
     made = read(given, section, "element", problems)
     assert not problems, problems
     return made
+
+
+def lora(**given: Any) -> dict[str, Any]:
+    """An adapter of `model.lora_configs`: what is given, over the defaults."""
+    return element(Lora, given)
 
 
 def overridden(*overrides: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ and what depends on several of them by the rules; lists the rest. Nothing is exe
 import re
 from typing import Any
 
-from pipeline.bridges import verl_data, verl_keys, verl_objective, verl_rules
+from pipeline.bridges import verl_adapter, verl_data, verl_keys, verl_objective, verl_rules
 from pipeline.bridges.shell import Command, Script, read_script
 from pipeline.bridges.source import Given, read_yaml, scalar
 from pipeline.bridges.translation import Translation, off
@@ -48,7 +48,7 @@ def translate(given: list[Given], made: Translation) -> Translation:
     """Fills in the recipe of what was read, and the account of each of its keys."""
     verl = Verl(made, {g.key: g for g in given})
     for rule in (verl_objective.algorithm, verl_objective.losses, verl_objective.correction, verl_rules.batches,
-                 verl_rules.gpus, verl_data.tasksets, verl_rules.lengths, verl_rules.run):
+                 verl_rules.gpus, verl_data.tasksets, verl_rules.lengths, verl_adapter.adapter, verl_rules.run):
         rule(verl)
     for one in given:
         if one.key not in verl.done:
