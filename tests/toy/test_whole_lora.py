@@ -60,7 +60,7 @@ def test_the_stage_hands_on_a_whole_model_and_the_adapter_that_makes_it(trained)
     from transformers import AutoModelForCausalLM
 
     stage, begun = trained
-    whole, base = (AutoModelForCausalLM.from_pretrained(path, local_files_only=True) for path in (stage / "model", begun))
+    whole, base = (AutoModelForCausalLM.from_pretrained(p, local_files_only=True) for p in (stage / "model", begun))
     tokens = torch.arange(5, 20)[None]
     with torch.no_grad():
         before = base(tokens).logits.clone()

@@ -58,7 +58,7 @@ def test_each_version_answers_as_itself_and_the_one_before_is_gone(engine, tiny_
 def test_an_engine_with_another_adapter_than_the_file_is_found_out(engine, tiny_model, tmp_path):
     (first, _), (second, _) = versions(tiny_model, tmp_path, 2)
     engine.load_weights(first)
-    with pytest.raises(RuntimeError, match="the engine's adapter for .* is another"):
+    with pytest.raises(RuntimeError, match=r"the engine's adapter for .* is another"):
         engine._llm.collective_rpc("compare_adapter", args=(engine._versions, str(second)))
     with pytest.raises(RuntimeError, match=f"loaded as adapter 77, but the engine has .*{engine._versions}"):
         engine._llm.collective_rpc("compare_adapter", args=(77, str(first)))
