@@ -190,7 +190,7 @@ def test_more_failures_than_allowed_stop_the_stage_and_show_the_first():
 
 
 def test_prompts_over_the_limit_are_no_failures():
-    check_failures(rows(*["prompt_too_long"] * 5), 0.0)
+    assert check_failures(rows(*["prompt_too_long"] * 5), 0.0) is None
 
 
 # -------------------------------------------------------------------------------------------------- names and seeds
