@@ -35,7 +35,7 @@ class Init:
 class Lora:
     """LoRA (Hu et al. 2021, arXiv:2106.09685): W + lora_alpha / lora_rank x B A in place of W; only A and B learn."""
 
-    name: str | None = setting(None, "what the engine and the log call it; null: adapter", how=True)
+    name: str | None = setting(None, "what the engine calls it; null: adapter", how=True)
     path: str | None = setting(None, "peft directory (adapter_config.json, adapter_model.safetensors) to begin with; "
                                      "null: a new adapter, whose B is zero, so that it changes nothing yet")
     lora_rank: int = setting(32, "rows of A, columns of B", ge=1, le=512)
