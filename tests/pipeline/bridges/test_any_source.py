@@ -66,7 +66,8 @@ def check(text: str, translate) -> None:
     recipe = write(made, "x")
     recipe.encode()
     assert recipe.startswith("# @package _global_\n")
-    assert made.keys == len({(g.path, g.line) for g in made.kept}) + len(made.renamed) + len(made.left_out)
+    told = [*made.kept, *(g for g, _ in [*made.renamed, *made.left_out, *made.idle]), *(u.given for u in made.unknown)]
+    assert made.keys == len(told) == len({(g.path, g.line, str(g.value)) for g in told})
     values = {".".join(map(str, path)): entry.value for path, entry in made.entries.items()}
     if any(isinstance(value, str) and "${" in value for value in values.values()):
         return  # OmegaConf refuses an interpolation that is none, and the composition says so

@@ -88,7 +88,7 @@ def test_the_name_of_a_recipe_of_ours_is_refused(here, capsys):
 def test_a_recipe_that_does_not_compose_is_written_with_its_problems(here, capsys):
     (here / "small.yaml").write_text(SMALL.replace("grpo,", "brand_new,"))
     code, told = ouro(capsys, "trinity", "small.yaml")
-    assert code == 0
+    assert code == 1
     assert "it does not compose yet: 1 problem" in told.out
     assert "algorithm.algorithm_type=brand_new: needed one of" in told.out.replace("\n    ", " ")
     assert (here / "conf/recipe/small.yaml").exists()
