@@ -32,6 +32,9 @@ def sampling(verl: Verl) -> None:
             if f"{CLIP}_{side}" not in verl.values and CLIP not in verl.values:
                 verl.say(f"{CLIP}_{side}", to, 0.2, default=True)
     enabled = verl.value(f"{GROUPS}.enable", False)
+    if ROUNDS in SETTINGS:
+        verl.leave("data.gen_batch_size", "an explorer step draws as many tasks as it trains on, and rounds of fresh "
+                                          f"ones only for groups without variance: {ROUNDS}.", idle=True)
     if ROUNDS not in SETTINGS or (verl.algorithm_type != "dapo" and enabled is not True):
         return
     if enabled is not True:

@@ -86,6 +86,7 @@ _PUBLISHED = "the engine loads the weights that the trainer publishes."
 _TOGETHER = "all attempts of a step go to the engine together."
 _ORDER = "one optimizer step takes a whole train batch, so its order says nothing."
 _OFF_KL_LOSS = "means nothing without actor_rollout_ref.actor.use_kl_loss=True."
+_OFF_OVERLONG = "means nothing without overlong_buffer_cfg.enable=True."
 _OFF_KL_PENALTY = "means nothing without algorithm.use_kl_in_reward=True."
 FOLLOWS = "follows from the length of the run."
 _SLEEPS = "always so in mode=colocate: the engine sleeps while the trainer works."
@@ -105,7 +106,7 @@ _STARTED = "the longest wait is synchronizer.sync_timeout."
 WITHOUT_EFFECT = (BUDGET, PACKED, _REFERENCE, _CURATED, _ANSWERS_ONLY, BY_ZERO, _NO_RAY, _KERNELS, OWN_LAYOUT,
                   _ALWAYS, _COLOCATED, _PUBLISHED, _TOGETHER, _ORDER, _OFF_KL_LOSS, _OFF_KL_PENALTY, FOLLOWS, _SLEEPS,
                   _RECOMPUTED, _CHUNKED, _KEPT, _TRUNCATION, _WHOLE_EVALUATION, _BALANCED, _IN_SAMPLES, _SECONDS,
-                  _GREEDY, _STARTED)
+                  _GREEDY, _STARTED, _OFF_OVERLONG)
 
 REFUSED = {
     "actor_rollout_ref.hybrid_engine": Refused(_COLOCATED),
@@ -175,15 +176,19 @@ REFUSED = {
     f"{A}.ppo_epochs": Refused(_ONE_PASS, (1,)),
     "reward_model": Refused("of a scoring model there is to say what stands below explorer.auxiliary_models: its "
                             "path, copies, dtype, and the tokens of a batch.", (("enable", False),)),
-    "reward_model.reward_manager": Refused("rewards are functions here: "
-                                           "buffer.explorer_input.default_reward_fn_type."),
+    **dict.fromkeys(("reward_model.reward_manager", "reward.reward_manager", "reward.reward_manager.name"), Refused(
+        "rewards are functions here: buffer.explorer_input.default_reward_fn_type.", ("naive", "dapo"))),
+    **dict.fromkeys(("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len"),
+                    Refused(_OFF_OVERLONG)),
+    **dict.fromkeys(("reward_model.reward_kwargs", "reward.reward_kwargs"), Refused(
+        "arguments of a reward function go below reward_fn_args of the taskset.")),
     **dict.fromkeys(("reward_model.overlong_buffer", "reward_model.reward_kwargs.overlong_buffer_cfg",
                      "reward.reward_kwargs.overlong_buffer_cfg", "custom_reward_function.overlong_buffer"), Refused(
         "a penalty for long responses belongs into a reward function of your own: "
         "buffer.explorer_input.default_reward_fn_type=package.module:function.", (("enable", False),))),
-    "custom_reward_function": Refused("veRL calls f(data_source, solution_str, ground_truth, extra_info), ours is "
-                                      "f(response, answer): wrap it, and name it by "
-                                      "buffer.explorer_input.default_reward_fn_type=package.module:function."),
+    **dict.fromkeys(("custom_reward_function", "reward.custom_reward_function"), Refused(
+        "veRL calls f(data_source, solution_str, ground_truth, extra_info), ours is f(response, answer): wrap it, and name "
+        "it by buffer.explorer_input.default_reward_fn_type=package.module:function.")),
     f"{DATA}.truncation": Refused(_TRUNCATION),
     f"{DATA}.gen_batch_size": Refused("drawing more tasks than a train batch takes is not there yet."),
     f"{DATA}.val_batch_size": Refused(_WHOLE_EVALUATION),

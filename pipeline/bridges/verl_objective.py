@@ -1,7 +1,7 @@
 """What veRL says of the objective by several keys at once: the algorithm, KL, the clip range, the correction."""
 
 from pipeline.bridges import verl_dapo
-from pipeline.bridges.verl_source import ACTOR, Verl
+from pipeline.bridges.verl_source import ACTOR, UNKNOWN, Verl
 
 ESTIMATORS = {"gae": "ppo", "grpo": "grpo", "grpo_vectorized": "grpo", "reinforce_plus_plus": "reinforceplusplus",
               "rloo": "rloo", "rloo_vectorized": "rloo", "remax": "remax"}
@@ -15,7 +15,7 @@ def algorithm(verl: Verl) -> None:
     estimator = verl.value(key, "gae")
     if estimator is None:
         verl.say(key, "algorithm.algorithm_type", None)
-        verl.algorithm_type = "unknown"
+        verl.algorithm_type = UNKNOWN
         return
     verl.algorithm_type = named = ESTIMATORS.get(str(estimator), str(estimator))
     if named == "grpo" and (why := verl_dapo.asked_by(verl)):

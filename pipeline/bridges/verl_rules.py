@@ -178,7 +178,7 @@ def in_optimizer_steps(verl: Verl, key: str, to: str) -> None:
     if key in verl.unknown:
         verl.say(key, to, None)
     elif key == "trainer.critic_warmup" and verl.algorithm_type != "ppo" and value != 0:
-        verl.leave(key, f"there is no critic in {verl.algorithm_type}.")
+        verl.leave(key, verl.no_critic())
     elif value == 0 and key == "trainer.critic_warmup":
         verl.say(key, to, 0)
     elif not isinstance(value, int) or value <= 0 or verl.interval is None:

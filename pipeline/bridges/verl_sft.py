@@ -168,7 +168,8 @@ def lengths(verl: Verl) -> None:
     longest = verl.whole(key, 1024)
     if longest is None:
         verl.say(key, "model.max_prompt_tokens", verl.value(key))
-        verl.say(key, "model.max_response_tokens", verl.value(key))
+        if key in verl.unknown:
+            verl.say(key, "model.max_response_tokens", None)
         verl.made.chosen.append(f"{budget} is not set: {verl.doubt(key)}.")
         return
     verl.say(key, "model.max_prompt_tokens", longest, default=True)

@@ -12,6 +12,7 @@ from pipeline.guide_keys import Refused, Renamed
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 LARGEST = 10**12  # of a whole number
+UNKNOWN = "unknown"  # algorithm_type where only running the script would tell it
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Verl:
         """A key that has a counterpart by itself, or none. keys: the table of this kind of source."""
         entry, found = find(key, keys) or (key, None)
         if key.startswith("critic.") and self.algorithm_type != "ppo":
-            self.leave(key, f"there is no critic in {self.algorithm_type}.", idle=True)
+            self.leave(key, self.no_critic(), idle=self.algorithm_type != UNKNOWN)
         elif found is None:
             self.leave(key, "no counterpart known.")
         elif isinstance(found, Renamed):
@@ -76,6 +77,12 @@ class Verl:
             said = off(self.value(key)) if key in self.values else ""
             self.leave(key, said + found.why,
                        idle=bool(said) or found.why in WITHOUT_EFFECT or self._is_idle(key, entry, found))
+
+    def no_critic(self) -> str:
+        """Why settings of a critic have no place."""
+        if self.algorithm_type == UNKNOWN:
+            return "only ppo has a critic, and algorithm.adv_estimator is not known."
+        return f"there is no critic in {self.algorithm_type}."
 
     def _is_idle(self, key: str, entry: str, fate: Refused) -> bool:
         """Whether a key, or the switch of its family, has a value by which it does nothing there either."""
