@@ -187,8 +187,8 @@ REFUSED = {
         "a penalty for long responses belongs into a reward function of your own: "
         "buffer.explorer_input.default_reward_fn_type=package.module:function.", (("enable", False),))),
     **dict.fromkeys(("custom_reward_function", "reward.custom_reward_function"), Refused(
-        "veRL calls f(data_source, solution_str, ground_truth, extra_info), ours is f(response, answer): wrap it, and name "
-        "it by buffer.explorer_input.default_reward_fn_type=package.module:function.")),
+        "veRL calls f(data_source, solution_str, ground_truth, extra_info), ours is f(response, answer): wrap it, and "
+        "name it by buffer.explorer_input.default_reward_fn_type=package.module:function.")),
     f"{DATA}.truncation": Refused(_TRUNCATION),
     f"{DATA}.gen_batch_size": Refused("drawing more tasks than a train batch takes is not there yet."),
     f"{DATA}.val_batch_size": Refused(_WHOLE_EVALUATION),

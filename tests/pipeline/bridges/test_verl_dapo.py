@@ -46,8 +46,9 @@ def test_the_clip_range_is_that_of_the_script(overrides, low, high):
 
 
 def test_the_loss_per_token_and_no_kl():
-    found = written(from_verl(dapo("actor_rollout_ref.actor.loss_agg_mode=token-mean", "algorithm.use_kl_in_reward=False",
-                                   "actor_rollout_ref.actor.use_kl_loss=False", "actor_rollout_ref.actor.clip_ratio_c=10")))
+    actor = "actor_rollout_ref.actor"
+    found = written(from_verl(dapo(f"{actor}.loss_agg_mode=token-mean", "algorithm.use_kl_in_reward=False",
+                                   f"{actor}.use_kl_loss=False", f"{actor}.clip_ratio_c=10")))
     assert (found["algorithm.loss_agg_mode"], found["algorithm.kl_loss_fn"], found["algorithm.kl_penalty_fn"]) == (
         "token-mean", "none", "none")
     assert found["algorithm.policy_loss_fn_args.clip_ratio_c"] == 10

@@ -52,15 +52,16 @@ def test_an_unknown_recipe_is_read_as_main_ppo_and_that_is_said():
 
 
 def test_rollouts_go_before_sft_in_a_script_that_starts_both():
-    made = from_verl(f"torchrun -m verl.trainer.fsdp_sft_trainer optim.lr=1e-5\npython3 -m verl.trainer.main_ppo {SIZES}")
+    first = "torchrun -m verl.trainer.fsdp_sft_trainer optim.lr=1e-5\n"
+    made = from_verl(f"{first}python3 -m verl.trainer.main_ppo {SIZES}")
     assert written(made)["algorithm.algorithm_type"] == "ppo"
     assert made.skipped == [(1, "another command that starts veRL; that of line 2 was read")]
 
 
 def test_a_launch_in_a_function_is_read_with_what_the_function_itself_sets():
-    script = ("run() {\n  local lr=$1\n  N=4\n  " + launch("actor_rollout_ref.rollout.n=$N", "data.train_batch_size=$((8 * N))",
-              "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.optim.lr=$lr")
-              + "\n}\nrun 1e-6\n")
+    body = launch("actor_rollout_ref.rollout.n=$N", "data.train_batch_size=$((8 * N))",
+                  "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.optim.lr=$lr")
+    script = f"run() {{\n  local lr=$1\n  N=4\n  {body}\n}}\nrun 1e-6\n"
     made = from_verl(script)
     found = written(made)
     assert (found["algorithm.repeat_times"], found["synchronizer.sync_interval"]) == (4, 4)
@@ -79,8 +80,8 @@ def test_a_launch_by_eval_is_read():
 def test_a_construct_that_was_not_followed_is_skipped_only_when_it_sets_something():
     made = from_verl("if test a; then\n  echo a\nfi\nif test b; then\n  X=1\n  Y=2\nfi\n" + launch("trainer.nnodes=1"))
     assert made.passed == [(1, "the `if` of line 1 (up to line 3) was not followed")]
-    assert made.skipped == [(4, "the `if` of line 4 (up to line 7) was not followed: what it sets is not known behind it "
-                                "(X, Y)")]
+    assert made.skipped == [(4, "the `if` of line 4 (up to line 7) was not followed: what it sets is not known behind "
+                                "it (X, Y)")]
 
 
 def test_a_launch_within_a_heredoc_is_not_read_and_the_error_says_where_it_is():

@@ -83,14 +83,15 @@ def test_ranks_do_not_follow_from_an_unknown_number_of_gpus():
 
 def test_a_critic_of_an_unknown_algorithm():
     made = from_verl(launch("algorithm.adv_estimator=$1", "critic.optim.lr=1e-5", "trainer.critic_warmup=3"))
-    assert {g.key: why for g, why in made.left_out} == dict.fromkeys(
-        ("critic.optim.lr", "trainer.critic_warmup"), "only ppo has a critic, and algorithm.adv_estimator is not known.")
+    why = "only ppo has a critic, and algorithm.adv_estimator is not known."
+    assert [(g.key, said) for g, said in made.left_out] == [("trainer.critic_warmup", why), ("critic.optim.lr", why)]
 
 
 @pytest.mark.parametrize(("override", "told"), [
     (f"{N}=-3", "as algorithm.repeat_times: needed at least 1; our default applies."),
     (f"{N}=many", "as algorithm.repeat_times: needed a whole number, found the text 'many'; our default applies."),
-    ("data.max_prompt_length=2.5", "as model.max_prompt_tokens: needed a whole number, found 2.5; our default applies."),
+    ("data.max_prompt_length=2.5",
+     "as model.max_prompt_tokens: needed a whole number, found 2.5; our default applies."),
     ("trainer.val_before_train=maybe",
      "as explorer.eval_on_startup: needed true or false, found the text 'maybe'; our default applies.")])
 def test_a_value_that_cannot_stand_here_is_told_and_not_written(override, told):
