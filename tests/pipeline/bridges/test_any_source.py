@@ -24,7 +24,8 @@ OF_SFT = st.sampled_from([*SFT_KEYS, "data.train_files", "data.prompt_key", "dat
 OF_THE_GUIDE = st.sampled_from(sorted(GUIDE_KEYS)).map(lambda key: key.replace("*", "x"))
 SINGLE = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=8), st.sampled_from(
     ["1e-6", "[a,b]", "['a', 1]", "{a: 1}", "$X", "${X:-3}", "${a.b}", "$((2*3))", "$(nproc)", "$1", "-1", "True",
-     "[]", "gae", "grpo", "~/x/train.parquet", "${model.model_path}", "${oc.env:HOME}", "sqlite:///x", "nccl", "cosine", "math_workflow"]))
+     "[]", "gae", "grpo", "~/x/train.parquet", "${model.model_path}", "${oc.env:HOME}", "sqlite:///x", "nccl", "cosine",
+     "math_workflow"]))
 NESTED = st.recursive(SINGLE, lambda below: st.one_of(st.lists(below, max_size=3), st.dictionaries(
     st.one_of(OF_VERL, OF_THE_GUIDE, st.text(max_size=5)), below, max_size=3)), max_leaves=15)
 SHELL = st.one_of(st.text(alphabet="ab= \\\n\"'$(){}[]#;|&<>`~+-*./:1,\t", max_size=20), st.sampled_from(
