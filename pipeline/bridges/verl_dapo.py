@@ -16,6 +16,20 @@ PENALTIES = ("reward_model.overlong_buffer", "reward_model.reward_kwargs.overlon
 LONGEST = ("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len")
 SOURCE = ("buffer", "explorer_input")
 
+# the rules below as rows of docs/trinity-keys.md, where the schema has what they write
+SAMPLING_ROWS = {
+    GROUPS: f"with enable=True: `algorithm.algorithm_type` dapo, and `{ROUNDS}`",
+    f"{GROUPS}.max_num_gen_batches": f"`{ROUNDS}`, less 1: the first batch is no round of fresh tasks",
+    f"{GROUPS}.metric": "`algorithm.resample_metric` (acc: accuracy; score, seq_reward, seq_final_reward: reward)",
+}
+OVERLONG_ROWS = dict.fromkeys(PENALTIES, "with enable=True: `overlong_penalty` in `default_reward_fn_type`, and of "
+                                         "`reward_fn_args` cache_length (len) and penalty_factor (half)")
+
+
+def rows() -> dict[str, str]:
+    """veRL's keys and what they are here, for the page of all keys."""
+    return (SAMPLING_ROWS if ROUNDS in SETTINGS else {}) | (OVERLONG_ROWS if "overlong_penalty" in REWARDS else {})
+
 
 def asked_by(verl: Verl) -> str | None:
     """What in a source with the advantage of GRPO asks for DAPO: its program or its sampling."""
