@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 
 from pipeline.bridges.shell_construct import Construct
-from pipeline.bridges.shell_values import Argument, Unknown, Values
+from pipeline.bridges.shell_values import Argument, Unknown, Values, script_of
 from pipeline.bridges.shell_words import NEWLINE, Array, Lexer, Operator, Token, Word
 
 OPENING = ("if", "for", "while", "until", "select", "case", "function")
@@ -18,7 +18,6 @@ BETWEEN = ("then", "do", "else", "elif", "!", "time", "in")
 DECLARING = ("export", "declare", "typeset", "local", "readonly")
 NOT_READ = {"source": "the file that it reads is not read", ".": "the file that it reads is not read",
             "shift": "the script's own arguments are not known", "read": "is not run"}
-SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
 DEEPEST = 4  # scripts within `bash -c` within scripts
 REDIRECTIONS = ("<", ">", ">>", "<<<", "<&", ">&", "<>", ">|", "&>", "&>>")
 
@@ -224,6 +223,9 @@ class _Reader:
         if isinstance(part, Array):
             elements = [argument for word in part.words for argument in self.values.arguments(word)]
             before = self.values.known.get(part.name, [])
+            if conditional:
+                why = f"what line {part.line} adds to {part.name} on a condition"
+                elements = [Argument(a.text, a.line, a.problem or why) for a in elements]
             if part.more and isinstance(before, Unknown):
                 elements = [Argument("", part.line, str(before)), *elements]
             self.values.assign(part.name, [*(before if isinstance(before, list) and part.more else []), *elements])
@@ -261,7 +263,7 @@ class _Reader:
         if name in NOT_READ:
             self.script.skipped.append((line, f"`{name}`: {NOT_READ[name]}"))
         arguments = [argument for part in parts if isinstance(part, Word) for argument in self.values.arguments(part)]
-        nested = _script_of(arguments)
+        nested = script_of(arguments)
         if name == "eval":
             self._evaluate(line, arguments[1:])
         elif nested and self.depth < DEEPEST:
@@ -289,11 +291,3 @@ class _Reader:
         self.script.commands += [
             Command([Argument(a.text, a.line + offset, a.problem) for a in command.arguments], command.line + offset,
                     (*self._inside, *command.inside)) for command in inner.commands]
-
-
-def _script_of(arguments: list[Argument]) -> Argument | None:
-    """The script in `bash -c 'script'`, wherever in the command it stands."""
-    for shell, option, script in zip(arguments, arguments[1:], arguments[2:], strict=False):
-        if shell.text in SHELLS and option.text in ("-c", "-lc", "-ic", "-ec", "-xc") and not script.problem:
-            return script
-    return None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.bridges.shell_values import UNSET, Unknown
+from pipeline.bridges.shell_values import UNSET, Argument, Unknown
 
 
 @dataclass(eq=False)
@@ -36,6 +36,14 @@ class Construct:
                 known[name] = before
 
     def end(self, known: dict[str, Any]) -> None:
-        """Behind it nobody knows whether it ran."""
+        """Behind it nobody knows whether it ran. What an array had before it, it has still."""
+        now = {name: known.get(name) for name in self.changed if name not in self.local}
         self.begin_again(known)
-        known.update({name: Unknown(f"{name}, which {self} sets") for name in self.changed if name not in self.local})
+        for name, value in now.items():
+            before = self.changed[name]
+            if isinstance(value, list) and isinstance(before, list) and value[:len(before)] == before:
+                added = value[len(before):]
+                known[name] = [*before, *(a if a.problem else Argument(a.text, a.line, f"what only {self} adds")
+                                          for a in added)]
+            else:
+                known[name] = Unknown(f"{name}, which {self} sets")

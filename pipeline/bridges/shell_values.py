@@ -16,6 +16,7 @@ from pipeline.secrets import is_secret
 PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<rest>.*)", re.DOTALL)
 DEFAULT = re.compile(r"(?P<colon>:?)(?P<sign>[-=+?])(?P<text>.*)", re.DOTALL)
 CUT = re.compile(r"(?P<sign>##?|%%?)(?P<pattern>.*)", re.DOTALL)
+SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
 LONGEST_CUT = 4096  # characters of a value of which a part is cut off
 LONGEST = 100_000  # characters of one expanded word: variables that double one another must end
 
@@ -231,3 +232,11 @@ class Values:
 def _short(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= 60 else flat[:57] + "..."
+
+
+def script_of(arguments: list[Argument]) -> Argument | None:
+    """The script in `bash -c 'script'`, wherever in the command it stands."""
+    for shell, option, script in zip(arguments, arguments[1:], arguments[2:], strict=False):
+        if shell.text in SHELLS and option.text in ("-c", "-lc", "-ic", "-ec", "-xc") and not script.problem:
+            return script
+    return None

@@ -25,6 +25,16 @@ def test_a_variable_that_a_case_sets_has_neither_its_default_nor_verls():
         " ".join(line.removeprefix("#").strip() for line in write(made, "x").splitlines()))
 
 
+@pytest.mark.parametrize("more", [
+    "if test -n \"$LORA\"; then\n  ARGS+=(trainer.nnodes=1 actor_rollout_ref.rollout.n=8)\nfi",
+    "[ -n \"$LORA\" ] && ARGS+=(trainer.nnodes=1 actor_rollout_ref.rollout.n=8)"])
+def test_what_a_condition_adds_to_an_array_is_unknown_and_the_rest_of_the_array_is_read(more):
+    made = from_verl(f'ARGS=({MINI}=64 {N}=2)\n{more}\npython3 -m verl.trainer.main_ppo {STEP}=128 "${{ARGS[@]}}"\n')
+    assert unknown(made) == {N: ["algorithm.repeat_times"]}
+    assert written(made)["synchronizer.sync_interval"] == 2
+    assert "buffer.train_batch_size" not in written(made)
+
+
 def test_a_default_is_taken_where_nothing_else_sets_the_variable():
     made = from_verl(launch(f"{N}=${{N:-5}}"))
     assert written(made)["algorithm.repeat_times"] == 5
