@@ -120,7 +120,7 @@ def _tell(made: "Translation", out) -> None:
     _tell_keys("unknown (nothing is written for them: set them yourself)",
                [(u.given, f"{u.why}; here {', '.join(u.to)}.") for u in made.unknown], out)
     _tell_keys("left out", made.left_out, out)
-    _tell_lines(f"not read ({len(made.skipped)})", made.skipped, out)
+    _tell_lines(f"not read ({len(set(made.skipped))})", made.skipped, out)
     _tell_lines("assumed", made.assumed, out)
     if made.chosen:
         print("\nchosen:", file=out)
@@ -151,7 +151,7 @@ def _tell_lines(title: str, lines: list[tuple[int, str]], out) -> None:
 
     if lines:
         print(f"\n{title}:", file=out)
-    for line, what in sorted(lines, key=lambda remark: remark[0]):
+    for line, what in sorted(dict.fromkeys(lines), key=lambda remark: remark[0]):
         _wrapped(f"line {line:<4} {printable(what)}", "  ", out, hang=" " * 12)
 
 
