@@ -7,7 +7,7 @@ teacher is what `grpo` made of that policy. The difference is paired: accuracy a
 held-out tasks, 8 sampled responses to each, with its 95% interval over tasks.
 
     python -m benchmarks.algorithms --root /tmp/algorithms            # all of them, about an hour on two quiet cores
-    python -m benchmarks.algorithms --root /tmp/algorithms pairs      # one family; what is there already is not made again
+    python -m benchmarks.algorithms --root /tmp/algorithms pairs      # one family; what is there is not made again
 """
 
 import argparse
