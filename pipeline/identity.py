@@ -12,9 +12,9 @@ from typing import Any
 
 from pipeline import files
 from pipeline.algorithms import PAIR_TYPES
-from pipeline.compose import CONF
 from pipeline.config import walk
 from pipeline.external import digest_code, digest_tree, digests, users_code, values_of
+from pipeline.files import CONF
 from pipeline.records import FORMAT
 from pipeline.tasksets import HELD
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import files
-from pipeline.compose import CONF
 from pipeline.errors import StageError
 from pipeline.external import resolve
+from pipeline.files import CONF
 from pipeline.inputs import Source
 
 ROWS = 200  # read of each source

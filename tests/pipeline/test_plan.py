@@ -15,6 +15,7 @@ from pipeline.config import AuxiliaryModel
 from pipeline.data_config import Taskset
 from pipeline.errors import ConfigError, DataError, ModelError
 from pipeline.external import digest_tree
+from pipeline.launch import checked_plan
 from pipeline.plan import make_plan
 from tests.configs import changed, composed, element
 
@@ -412,7 +413,7 @@ def test_our_own_code_that_settings_name_counts_where_it_is_used(tmp_path, monke
 def test_settings_that_a_stage_does_not_read_are_refused_there(tmp_path):
     values = {"stages.sft.synchronizer.sync_interval": 2, "stages.sft.buffer.explorer_input.taskset.limit": 9}
     with pytest.raises(ConfigError, match=r"'sft' does not read buffer\.explorer_input\.taskset\.limit, sync"):
-        planned(tmp_path, values)
+        checked_plan(changed(values))
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all:f", "nowhere.at.all:f", "sys:exit", "pipeline..x:f"])
