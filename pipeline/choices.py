@@ -72,6 +72,8 @@ def _of_user(group: str, path: Path, problems: list[str]) -> str:
 
     said = f"recipe={path}" if group == "recipe" and path.parent.parent != directories()[-1] else str(path)
     content = _load(path, said)
+    if not content and said != str(path):
+        raise ConfigError(f"{said} holds no settings; needed a mapping of them, as in conf/recipe/.")
     package = PACKAGE.search(path.read_text(encoding="utf-8"))
     whole = group == "recipe" or (package is not None and package[1] == "_global_")
     base = schema.defaults() if whole else {group: schema.defaults().get(group, {})}
@@ -98,7 +100,7 @@ def _load(path: Path, said: str):
         raise ConfigError(f"{said} is no YAML: {flat(error)}{_quotes(path, error)}") from error
     except OmegaConfBaseException as error:
         raise ConfigError(f"{said}{_unclosed(path)}: {flat(error)}") from error
-    if not isinstance(content, DictConfig) or not content:
+    if not isinstance(content, DictConfig):
         raise ConfigError(f"{said} holds no settings; needed a mapping of them, as in conf/recipe/.")
     return content
 
