@@ -24,7 +24,7 @@ def preview(config: dict[str, Any], sources: list[Source]) -> dict[str, list]:
     """
     recipe = config["data_processor"]["task_pipeline"]["config_path"]
     request = {
-        "sources": [{**dataclasses.asdict(s), "path": str(resolve(s.path)), "columns": dict(s.columns)}
+        "sources": [{**dataclasses.asdict(s), "key": s.told, "path": str(resolve(s.path)), "columns": dict(s.columns)}
                     for s in sources if resolve(s.path).exists()],
         "rows": ROWS,
         "model": config["model"],
