@@ -3,21 +3,32 @@
 from pipeline.bridges.verl_keys import RENAMED
 from pipeline.bridges.verl_source import Verl
 
-OURS = "model.lora_configs.*."
-RANK = "actor_rollout_ref.model.lora_rank"
+OURS, POLICY, ALONE = "model.lora_configs.*.", "actor_rollout_ref.model.", "model."
+FATES = {key.removeprefix(POLICY): fate.to.removeprefix(OURS) for key, fate in RENAMED.items()
+         if fate.to.startswith(OURS)}  # veRL's name -> ours
 ITS_ALPHA = 16
 
 
-def adapter(verl: Verl) -> None:
-    """An adapter where lora_rank is more than 0; without one veRL trains all parameters."""
-    given = [key for key, fate in RENAMED.items() if fate.to.startswith(OURS) and key in verl.values]
-    if verl.value(RANK, 0) in (0, None):
+def of_policy(verl: Verl) -> None:
+    """The adapter of a launch that explores."""
+    _adapter(verl, POLICY)
+
+
+def of_sft(verl: Verl) -> None:
+    """The adapter of supervised training, whose section is called `model`."""
+    _adapter(verl, ALONE)
+
+
+def _adapter(verl: Verl, section: str) -> None:
+    """One where lora_rank is more than 0; without one veRL trains all parameters."""
+    given = {section + theirs: ours for theirs, ours in FATES.items() if section + theirs in verl.values}
+    if verl.value(f"{section}lora_rank", 0) in (0, None):
         for key in given:
-            verl.leave(key, "off there too: lora_rank is 0, so all parameters are trained.")
+            verl.leave(key, "off there too: lora_rank is 0, so all parameters are trained.", idle=True)
         return
-    for key in given:
-        _setting(verl, key, RENAMED[key].to.removeprefix(OURS))
-    verl.made.choose(_path("lora_alpha"), ITS_ALPHA, "veRL's default of actor_rollout_ref.model.lora_alpha")
+    for key, ours in given.items():
+        _setting(verl, key, ours)
+    verl.made.choose(_path("lora_alpha"), ITS_ALPHA, f"veRL's default of {section}lora_alpha")
 
 
 def _path(name: str) -> tuple:
@@ -27,7 +38,7 @@ def _path(name: str) -> tuple:
 def _setting(verl: Verl, key: str, ours: str) -> None:
     value = verl.value(key)
     if value is None:
-        verl.leave(key, "null there: nothing is set.")
+        verl.leave(key, "null there: nothing is set.", idle=True)
     elif key.endswith("_modules") and isinstance(value, str) and value != "all-linear":
         verl.leave(key, f"a pattern there; needed the layers' last names, {ours}: [q_proj, v_proj].")
     else:
