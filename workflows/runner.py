@@ -155,8 +155,9 @@ def reward(
     if not rated:
         return
     responses = [outcome.response for outcome, _, _ in rated]
+    lengths = [sum(outcome.trajectory.action_mask) for outcome, _, _ in rated]
     for function in functions:
-        found = function([prompt for _, prompt, _ in rated], responses, [answer for _, _, answer in rated])
+        found = function([prompt for _, prompt, _ in rated], responses, [answer for _, _, answer in rated], lengths)
         for (outcome, _, _), components in zip(rated, found, strict=True):
             _add(outcome, components)
 

@@ -16,7 +16,7 @@ from pipeline.overlays import effective
 from pipeline.rules import LACKING
 from pipeline.secrets import mask
 from tests.configs import changed, composed
-from workflows.rewards import MODELS
+from workflows.rewards import OPENED
 from workflows.single_turn import WORKFLOWS
 
 
@@ -214,7 +214,7 @@ def test_a_stage_needs_a_name_that_can_name_a_rule_and_a_directory(stage):
 def test_names_that_are_checked_early_are_those_that_there_are():
     """pipeline/ imports neither operators nor workflows, so the names stand in two places."""
     leaves = dict(walk())
-    assert set(REWARD_NAMES) == set(REWARDS) | set(MODELS)
+    assert set(REWARD_NAMES) == set(REWARDS) | set(OPENED)
     assert set(WORKFLOW_NAMES) == set(WORKFLOWS)
     for key, table in (("algorithm.advantage_fn", ADVANTAGES), ("algorithm.policy_loss_fn", POLICY_LOSSES),
                        ("data_processor.task_pipeline.generator", GENERATORS)):
@@ -369,6 +369,16 @@ def test_a_reward_model_is_asked_by_name_or_alone(values):
     assert check(changed(values)) == []
 
 
+def punished(arguments):
+    return {f"{SOURCE}.taskset.default_reward_fn_type": ["countdown_reward", "overlong_penalty"],
+            f"{SOURCE}.taskset.reward_fn_args": arguments}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"cache_length": 4}, {"max_response_length": 10, "penalty_factor": 0.5}])
+def test_a_penalty_on_length_stands_beside_a_reward(arguments):
+    assert check(changed(punished(arguments))) == []
+
+
 @pytest.mark.parametrize(("values", "problem"), [
     (judged(), "taskset: the reward function reward_model asks a model of explorer.auxiliary_models, which is empty"),
     (judged({"name": "a"}, {"name": "b"}), "reward_fn_args.model: explorer.auxiliary_models has 2; needed the name"),
@@ -379,7 +389,13 @@ def test_a_reward_model_is_asked_by_name_or_alone(values):
     (judged({"engine_nmu": 2}), "unknown key 'explorer.auxiliary_models.0.engine_nmu'"),
     ({f"{SOURCE}.default_reward_fn_type": []}, "taskset: no reward function is named"),
     ({f"{SOURCE}.eval_tasksets.0.default_reward_fn_type": ["format_reward", "reward_model"]},
-     "eval_tasksets.0: format_reward and reward_model do not say what is solved. Name a function with a component")])
+     "eval_tasksets.0: format_reward and reward_model do not say what is solved. Name a function with a component"),
+    (punished({"max_response_length": 13}), "length=13: a response is cut at model.max_response_tokens=12"),
+    (punished({"max_response_length": "all"}), "reward_fn_args.max_response_length=all: a response is cut at"),
+    (punished({"cache_length": 12}), "cache_length=12: needed between 0 and max_response_length=12"),
+    (punished({"cache_length": 8, "max_response_length": 8}), "cache_length=8: needed between 0 and max_response_l"),
+    (punished({"cache_length": 0}), "reward_fn_args.cache_length=0: needed between 0"),
+    (punished({"penalty_factor": -1}), "reward_fn_args.penalty_factor=-1: needed a number, at least 0")])
 def test_a_reward_that_could_not_be_given_is_told_before_anything_runs(values, problem):
     assert problem in "\n".join(check(changed(values)))
 
