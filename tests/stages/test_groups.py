@@ -7,6 +7,7 @@ import pytest
 from pipeline import files, records, tables
 from pipeline.errors import StageError
 from stages.follow import TOTAL
+from stages.learner.recorded import Recorded
 from stages.learner.rollouts import Rollouts
 from tests.configs import TINY
 from tests.factories import row
@@ -122,6 +123,20 @@ def test_tasks_that_cannot_be_rewarded_are_replaced_too_and_stay_failures(stage)
     assert {r["status"] for r in rows[:12]} == {"ok"}
     assert [r["status"] for r in rows if r["task_id"] == "t0"] == ["reward_failed"] * 4
     assert rollout.failed_rows == 0
+
+
+def test_what_was_explored_alone_is_trained_on_later_without_the_rows_behind_it(stage, tmp_path, context_of):
+    """Two steps, a batch of both: rows of groups that were given up stand between, neither trained nor failed."""
+    context = stage("mode=explore", "algorithm.max_resample_rounds=1", "explorer.max_failed_ratio=1",
+                    kinds=("broken", *["chance"] * 5, "always"))
+    made = [explored(context, number)[0] for number in (1, 2)]
+    assert [len(rows) for rows in made] != [12, 12]
+    source = Recorded(context_of(tmp_path / "learn", "buffer.train_batch_size=24", "buffer.total_steps=1",
+                                 experience=context.directory))
+    batch = source.batch(source.cut(1))
+    cut = [r for rows in made for r in rows[:12]]
+    assert [r.id for r in batch.rows] == [r["experience_id"] for r in cut if r["status"] == "ok"]
+    assert batch.facts["failed_rows"] == sum(r["status"] == "reward_failed" for r in cut)
 
 
 def test_colocated_the_device_is_given_back_after_the_last_round(stage, monkeypatch):
