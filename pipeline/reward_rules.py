@@ -21,6 +21,8 @@ def broken_reward_rules(c: dict) -> list[str]:
                 for place, functions in chosen.items() if functions and set(functions) <= set(NO_ACCURACY)]
     if c["algorithm"]["algorithm_type"] not in GIVEN and c["mode"] not in ("train", "bench"):
         sets += train_places(source)
+    if c["algorithm"]["max_resample_rounds"] and c["algorithm"]["resample_metric"] == "accuracy":
+        problems += _resampled_blindly(source)
     problems += [f"buffer.explorer_input.{place}: no reward function is named." for place, taskset in sets
                  if not reward_functions(taskset, source)]
     asked = [(place, taskset["reward_fn_args"].get("model")) for place, taskset in sets
@@ -60,6 +62,14 @@ def _model_asked(place: str, name: str | None, models: list[dict]) -> str | None
     if name is not None and name not in names:
         return f"{key}={name}: no model of explorer.auxiliary_models has that name.{nearest(name, filter(None, names))}"
     return None
+
+
+def _resampled_blindly(source: dict) -> list[str]:
+    """Sets to train on whose groups are to be compared by an accuracy that nobody gives."""
+    return [f"algorithm.resample_metric=accuracy: {' and '.join(functions)} of buffer.explorer_input.{place} do not say "
+            "what is solved. Name a function with a component `accuracy`, or set resample_metric=reward."
+            for place, taskset in train_places(source)
+            if set(functions := reward_functions(taskset, source)) <= set(NO_ACCURACY)]
 
 
 def _overlong(place: str, given: dict, longest: int) -> list[str]:
