@@ -66,8 +66,8 @@ def _model_asked(place: str, name: str | None, models: list[dict]) -> str | None
 
 def _resampled_blindly(source: dict) -> list[str]:
     """Sets to train on whose groups are to be compared by an accuracy that nobody gives."""
-    return [f"algorithm.resample_metric=accuracy: {' and '.join(functions)} of buffer.explorer_input.{place} do not say "
-            "what is solved. Name a function with a component `accuracy`, or set resample_metric=reward."
+    return [f"algorithm.resample_metric=accuracy: {' and '.join(functions)} of buffer.explorer_input.{place} do not "
+            "say what is solved. Name a function with a component `accuracy`, or set resample_metric=reward."
             for place, taskset in train_places(source)
             if set(functions := reward_functions(taskset, source)) <= set(NO_ACCURACY)]
 
