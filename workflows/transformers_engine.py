@@ -21,9 +21,8 @@ class TransformersEngine:
     def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool, adapter=None):
         import torch
 
-        self.with_adapter, self.adapted = adapter is not None, False
-
         transformers = import_transformers()
+        self.with_adapter, self.adapted = adapter is not None, False
         self.version = f"transformers {transformers.__version__}"
         self.torch, self.eos = torch, eos_token_id
         self.device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -100,4 +100,4 @@ def _home(value: Any) -> Any:
 
 RULES = (verl_objective.algorithm, verl_objective.losses, verl_objective.correction, verl_dapo.sampling,
          verl_rules.batches, verl_rules.gpus, verl_data.tasksets, verl_dapo.overlong, verl_rules.lengths,
-         verl_adapter.of_policy, verl_rules.run)
+         verl_adapter.adapter, verl_rules.run)

@@ -3,32 +3,26 @@
 from pipeline.bridges.verl_keys import RENAMED
 from pipeline.bridges.verl_source import Verl
 
-OURS, POLICY, ALONE = "model.lora_configs.*.", "actor_rollout_ref.model.", "model."
-FATES = {key.removeprefix(POLICY): fate.to.removeprefix(OURS) for key, fate in RENAMED.items()
-         if fate.to.startswith(OURS)}  # veRL's name -> ours
+OURS = "model.lora_configs.*."
+POLICY = "actor_rollout_ref.model"
 ITS_ALPHA = 16
 
 
-def of_policy(verl: Verl) -> None:
-    """The adapter of a launch that explores."""
-    _adapter(verl, POLICY)
+def adapter(verl: Verl, section: str = POLICY) -> None:
+    """An adapter where lora_rank is more than 0; without one veRL trains all parameters.
 
-
-def of_sft(verl: Verl) -> None:
-    """The adapter of supervised training, whose section is called `model`."""
-    _adapter(verl, ALONE)
-
-
-def _adapter(verl: Verl, section: str) -> None:
-    """One where lora_rank is more than 0; without one veRL trains all parameters."""
-    given = {section + theirs: ours for theirs, ours in FATES.items() if section + theirs in verl.values}
-    if verl.value(f"{section}lora_rank", 0) in (0, None):
+    section: where the trainer has the settings of the model.
+    """
+    names = {key.removeprefix(POLICY): fate.to.removeprefix(OURS) for key, fate in RENAMED.items()
+             if fate.to.startswith(OURS)}
+    given = {f"{section}{name}": to for name, to in names.items() if f"{section}{name}" in verl.values}
+    if verl.value(f"{section}.lora_rank", 0) in (0, None):
         for key in given:
             verl.leave(key, "off there too: lora_rank is 0, so all parameters are trained.", idle=True)
         return
-    for key, ours in given.items():
-        _setting(verl, key, ours)
-    verl.made.choose(_path("lora_alpha"), ITS_ALPHA, f"veRL's default of {section}lora_alpha")
+    for key, to in given.items():
+        _setting(verl, key, to)
+    verl.made.choose(_path("lora_alpha"), ITS_ALPHA, f"veRL's default of {section}.lora_alpha")
 
 
 def _path(name: str) -> tuple:
