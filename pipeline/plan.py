@@ -13,6 +13,7 @@ from typing import Any
 from pipeline import files
 from pipeline.config import walk
 from pipeline.data_plan import data_settings
+from pipeline.distillation import KEY, asks_teacher, teacher_stage
 from pipeline.errors import ConfigError, ModelError
 from pipeline.identity import Stage, is_below, make_stage, uses
 from pipeline.modes import TRAINING, Line, planned
@@ -104,9 +105,9 @@ class _Stages:
     def add_entry(self, entry: dict) -> None:
         """One entry of `stages`, with the data and the start that it needs, and the evaluation of what it makes."""
         name, settings, kind = entry["stage_name"], effective(self.config, entry), self.line.kinds[entry["stage_name"]]
-        _refuse_unread(entry, kind, settings["algorithm"]["algorithm_type"])
+        _refuse_unread(entry, kind, settings)
         held = bool(settings["buffer"]["explorer_input"]["eval_tasksets"])
-        inputs = self._reads(name, kind, settings)
+        inputs = self._reads(name, kind, settings) | self._teacher(name, settings)
         asked = self.curated(settings, "evaluate", name) if held else ""
         inputs["model"] = start = self._start(entry, settings, self.line.parents[name])
         if not self.models:
@@ -133,6 +134,14 @@ class _Stages:
             (explored,) = self.made[self.line.explored(name)]
             return {"experience": explored}
         return {"tasks": self.curated(settings, "train" if kind == "train" else "rft", name)}
+
+    def _teacher(self, name: str, settings: dict) -> dict[str, str]:
+        """The model that a stage that distils learns from, as its input."""
+        if not asks_teacher(settings):
+            return {}
+        path = settings["model"]["teacher_model_path"]
+        stage = teacher_stage(path, self.line, name)
+        return {"teacher": self.models[stage] if stage else _model_directory(path, settings["model"], KEY)}
 
     def curated(self, settings: dict, purpose: str, name: str) -> str:
         """The tasks of a purpose (pipeline/data_plan.py), curated; stages that read the same data share them."""
@@ -207,11 +216,12 @@ def _refuse_untrained(stages: list[Stage]) -> None:
                           "mode=bench first.")
 
 
-def _refuse_unread(entry: dict, kind: str, algorithm_type: str) -> None:
+def _refuse_unread(entry: dict, kind: str, settings: dict) -> None:
     """Raises ConfigError for settings of one stage that nothing made for it would ever read."""
     kinds = (kind, "evaluate", "curate", "model")
+    algorithm_type = settings["algorithm"]["algorithm_type"]
     read = (*(key for k in kinds for key in uses(k, algorithm_type)), "data_processor.task_pipeline",
-            "model.model_path")
+            "model.model_path", *([KEY] if asks_teacher(settings) else []))
     how = {key for key, item in walk() if item.metadata["how"]}
     lost = [key for key in dict(walk()) if "*" not in key and key not in how and not is_below(key, read)
             and _has(entry, key)]
@@ -228,16 +238,17 @@ def _has(nest: Any, key: str) -> bool:
     return True
 
 
-def _model_directory(path: str | None, limits: dict) -> str:
-    """A Hugging Face directory of the user's. limits: the section `model` of who will use it."""
+def _model_directory(path: str | None, limits: dict, key: str = "model.model_path") -> str:
+    """A Hugging Face directory of the user's, named by `key`. limits: the section `model` of who will use it."""
     if not path:
         raise ConfigError("no model: set model.model_path to a Hugging Face directory, or model.init.enable=true.")
-    if absent := absent_model(path):
+    if absent := absent_model(path, key):
         raise ModelError(absent)
     if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
-        raise ModelError(f"model.model_path={path}: the model has no tokenizer (tokenizer.json or "
+        raise ModelError(f"{key}={path}: the model has no tokenizer (tokenizer.json or "
                          "tokenizer_config.json); copy the tokenizer files of the base model there.")
-    problem = room_problem(path, limits, files.read_json(Path(path) / "config.json").get("max_position_embeddings"))
+    room = files.read_json(Path(path) / "config.json").get("max_position_embeddings")
+    problem = room_problem(path, limits, room, key)
     if problem:
         raise ConfigError(problem)
     return path

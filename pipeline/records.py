@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-FORMAT = 4
+FORMAT = 5
 
 TOKENS = pa.list_(pa.int32())
 FLOATS = pa.list_(pa.float32())
@@ -131,11 +131,14 @@ class Trained:
 
 
 @dataclass(slots=True)
-class Reference:
-    """What the reference, the model that a training stage began with, says of one row: joins to Experience by id."""
+class FixedLogprobs:
+    """What a model that stays as it is says of one row of a training stage: joins to Experience by id.
+
+    Table `reference`: the model that the stage began with; table `teacher`: that of model.teacher_model_path.
+    """
 
     experience_id: str = column(pa.string(), "row that was scored; of a pair task/row/chosen, task/row/rejected")
-    reference_hash: str = column(pa.string(), "hash of the reference's weight file")
+    model_hash: str = column(pa.string(), "hash of that model's weight files")
     logprobs: list[float] = column(FLOATS, "log-prob of each action token at the trainer's temperature [sum of mask]")
 
 
@@ -168,6 +171,9 @@ class Step:
         pa.float64(), "mean of kl_penalty_fn over the tokens of all rows compared, nats, before its coefficient",
         null=True)
     kl_penalty_coef: float | None = column(pa.float64(), "its coefficient in this step", null=True)
+    teacher_kl: float | None = column(
+        pa.float64(), "mean of log policy - log teacher over the trained tokens before the step, nats: an estimate of "
+        "KL(policy || teacher)", null=True)
     mismatch_mean: float | None = column(
         pa.float64(), "mean |rollout log-prob - train log-prob| over the tokens of rows with staleness 0", null=True
     )
@@ -281,7 +287,8 @@ TABLES: dict[str, type] = {
     "rejected": Rejected,
     "experience": Experience,
     "trained": Trained,
-    "reference": Reference,
+    "reference": FixedLogprobs,
+    "teacher": FixedLogprobs,
     "steps": Step,
     "rollouts": Rollout,
     "samples": Sample,

@@ -117,8 +117,6 @@ def _optimizer(key: str, optimizer: dict) -> list[str]:
 LACKING = {
     "gigpo": "a column state_hash, of environments that tell their state",
     "remax": "a column baseline_reward, of one greedy rollout a task",
-    "on_policy_distill": "a column teacher_logprobs, of a second model",
-    "jsd": "a column teacher_logprobs, of a second model",
 }
 
 

@@ -21,11 +21,12 @@ from stages.learner.batches import Batch, Cut, mean
 from stages.learner.objective import KLTerm, correction_arguments
 from stages.learner.packing import Row
 from stages.learner.penalty import penalised
+from stages.learner.teacher import divergence
 
 # what an advantage may ask of experience, and what a train batch takes from it
 COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "prompt_tokens", "response_tokens",
            "rollout_logprobs", "action_mask", "reward", "reward_components", "accuracy", "status", "weights_version")
-ESTIMATES = ("old_logprobs", "ref_logprobs", "values")  # stages/learner/estimates.py
+ESTIMATES = ("old_logprobs", "ref_logprobs", "values", "teacher_logprobs")  # stages/learner/estimates.py
 ROLLOUT_COST = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
                 "other_seconds": "explore_other_seconds", "evaluate_seconds": "evaluate_seconds",
                 "wait_seconds": "explore_wait_seconds"}
@@ -138,6 +139,8 @@ class Rollouts:
         made.sort(key=lambda item: item[0])
         rows = [self._with_advantage(cut.rows[index], *values) for index, values in made]
         chosen = {name: [column[index] for index, _ in made] for name, column in facts.items()}
+        if "teacher_logprobs" in made_by_models:
+            measured["teacher_kl"] = divergence(rows)
         staleness = [cut.step - 1 - version for version in chosen["weights_version"]]
         return Batch(rows, cut.available, staleness, cut.facts | measured | _facts(rows, chosen, staleness))
 

@@ -6,7 +6,7 @@ from operators.advantage import ADVANTAGES
 from operators.generate import GENERATORS
 from operators.loss import POLICY_LOSSES
 from operators.reward import REWARDS
-from pipeline.algorithms import parts
+from pipeline.algorithms import WITH_TEACHER, parts
 from pipeline.compose import check, compose, groups
 from pipeline.config import REWARDS as REWARD_NAMES
 from pipeline.config import WORKFLOWS as WORKFLOW_NAMES
@@ -194,7 +194,6 @@ EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
     ("explorer.env_vars.PYTHONPATH", "x", "is set by the stage itself"),
     ("explorer.env_vars.OPENAI_API_KEY", "sk-1", "explorer.env_vars.OPENAI_API_KEY: a secret does not go into"),
     ("algorithm.algorithm_type", "remax", "(algorithm_type=remax) needs a column baseline_reward, of one greedy"),
-    ("algorithm.advantage_fn", "jsd", "needs a column teacher_logprobs, of a second model, which no stage makes yet"),
     ("explorer.eval_interval", 10, "explorer.eval_interval=10: there is nothing to evaluate on"),
     ("monitor.monitor_args.api_key", "hush", "monitor.monitor_args.api_key: a secret does not go into"),
     ("algorithm.policy_loss_fn_args.my_password", "hush", "environment"),
@@ -326,8 +325,10 @@ def test_every_shipped_choice_of_a_group_composes_and_stays_in_its_section(group
     monkeypatch.setenv("OURO_MODEL", "models/x")
     before = composed()
     small = ["model.max_prompt_tokens=24", "model.max_response_tokens=12"]
-    after = compose([f"{group}={choice}", *small, *(["stages=[]"] if choice == "sft" else [])])
-    assert all(after[key] == before[key] for key in before if key not in (group, "stages"))
+    taught = ["model.teacher_model_path=models/teacher"] if parts(choice).get("advantage_fn") in WITH_TEACHER else []
+    after = compose([f"{group}={choice}", *small, *taught, *(["stages=[]"] if choice == "sft" else [])])
+    same = {**after, "model": after["model"] | {"teacher_model_path": before["model"]["teacher_model_path"]}}
+    assert all(same[key] == before[key] for key in before if key not in (group, "stages"))
 
 
 def test_a_group_is_a_section_of_the_schema():
