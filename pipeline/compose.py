@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import algorithms, axes, distillation, modes, schema, secrets
+from pipeline import algorithms, axes, distillation, modes, schema, secrets, turn_rules
 from pipeline.config import Config, walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.interpolation import resolved
@@ -36,7 +36,8 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     unordered = stage_problems(config)
     problems += unordered + broken_rules(config) + secrets.problems_of(config)
     if not unordered:
-        problems += modes.problems(config) + unasked_models(config) + distillation.problems(config)
+        problems += modes.problems(config) + unasked_models(config)
+        problems += distillation.problems(config) + turn_rules.problems(config)
     for stage in config["stages"]:
         own = broken_rules(effective(config, stage))
         problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]

@@ -80,23 +80,36 @@ class Rejected:
 
 @dataclass(slots=True)
 class Experience:
-    """One response of a model to a task, with everything that is needed to repeat it. Never rewritten."""
+    """One response of a model to a task, with everything that is needed to repeat it. Never rewritten.
 
-    experience_id: str = column(pa.string(), "stage/step/task index/run index: unique within a run")
+    An attempt of several turns is several rows, from a workflow that returns its turns; they share all that says of the
+    attempt: slot, group, run, reward and its components, accuracy, status, seed.
+    """
+
+    experience_id: str = column(pa.string(), "stage/step/task index/run index, and /turn where the workflow returned "
+                                             "turns: unique within a run")
     stage: str = column(pa.string(), "stage directory name, with its hash")
     step: int = column(pa.int32(), "explorer step, from 1")
     taskset: str = column(pa.string(), "name of the set that the task is from")
-    slot: int = column(pa.int64(), "position within the step; trainer batches are cut from (step, slot)")
+    slot: int = column(pa.int64(), "position of the attempt within the step; trainer batches are cut from "
+                                   "(step, slot), and have all turns of an attempt")
     task_id: str = column(pa.string(), "task that was answered")
     group_id: str = column(pa.string(), "step/task index: the rows that one group advantage compares")
     run_index: int = column(pa.int32(), "which repeat of the task, from 0")
+    turn: int = column(pa.int32(), "which turn of the attempt, from 0")
+    state_hash: str | None = column(pa.string(), "first 16 hex digits of the sha256 of what the workflow calls the "
+                                                 "state in which the turn began; null when it tells none apart",
+                                    null=True)
+    step_reward: float | None = column(pa.float64(), "what the turn earned by itself; null when only the attempt as a "
+                                                     "whole is rewarded", null=True)
     prompt: str = column(pa.string(), "prompt as text")
     response: str = column(pa.string(), "response as text")
     prompt_tokens: list[int] = column(TOKENS, "prompt token ids [P]")
     response_tokens: list[int] = column(TOKENS, "response token ids, end of sequence included when sampled [R]")
     rollout_logprobs: list[float] = column(FLOATS, "log-prob of each response token under the sampling policy [R]")
     action_mask: list[int] = column(pa.list_(pa.int8()), "1 where the token is the policy's own act [R]")
-    reward: float | None = column(pa.float64(), "sum of the reward components; null when the row failed", null=True)
+    reward: float | None = column(pa.float64(), "sum of the reward components, which are of the attempt's last "
+                                                "response; null when the row failed", null=True)
     reward_components: dict = column(COMPONENTS, "each component of the reward by name; empty when the row failed")
     accuracy: float | None = column(
         pa.float64(), "component `accuracy`, 1 = solved; null when the reward function has none", null=True
@@ -113,7 +126,7 @@ class Experience:
     temperature: float = column(pa.float32(), "sampling temperature")
     top_p: float = column(pa.float32(), "nucleus sampling bound, 1 = off")
     top_k: int = column(pa.int32(), "top-k bound, -1 = off")
-    seed: int = column(pa.int64(), "seed of this request")
+    seed: int = column(pa.int64(), "seed of the attempt's first request; those of later turns are made of it")
     unix_seconds: float = column(pa.float64(), "when the row was made, seconds since 1970; not part of its identity")
 
 
@@ -221,7 +234,8 @@ class Rollout:
     stage: str = column(pa.string(), "stage directory name, with its hash")
     step: int = column(pa.int32(), "explorer step, from 1")
     weights_version: int = column(pa.int32(), "trainer step that made the weights")
-    rows: int = column(pa.int32(), "rows written")
+    attempts: int = column(pa.int32(), "attempts that the step is for, tasks x repeats: as many slots")
+    rows: int = column(pa.int32(), "rows written, one for each turn of an attempt")
     failed_rows: int = column(pa.int32(), "of those, not ok")
     tokens: int = column(pa.int64(), "generated tokens")
     rollout_seconds: float = column(pa.float64(), "generation")

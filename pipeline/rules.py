@@ -115,7 +115,6 @@ def _optimizer(key: str, optimizer: dict) -> list[str]:
 
 # advantage functions that need a column which nothing writes yet
 LACKING = {
-    "gigpo": "a column state_hash, of environments that tell their state",
     "remax": "a column baseline_reward, of one greedy rollout a task",
 }
 

@@ -30,6 +30,7 @@ from workflows.engine import Engine, open_engine
 from workflows.prompts import load_tokenizer, task_turns
 from workflows.rewards import Rewards
 from workflows.seeds import base_seed, request_seed
+from workflows.trajectory import Trajectory
 
 
 class Weights:
@@ -142,15 +143,15 @@ class Explorer:
         seeds = [request_seed(base_seed(config), step, slot) for slot in range(len(asked))]
         prompts = [self.prompts.tokens[task] for task in asked]
         generate = time.perf_counter()
-        workflows = [self.prompts.set_of(task).workflow for task in asked]
+        workflows = [self.prompts.workflow_of(task) for task in asked]
         outcomes = runner.roll_out(self.engine, workflows, prompts, seeds, self.sampling)
         rollout_seconds = time.perf_counter() - generate
         if self.colocated and self.schedule.last_with_same_weights(step) == step:
             self.weights.sleep()  # before the files appear: they tell the trainer that the device is free
         self._reward(asked, outcomes)
         rows = [
-            self._row(step, slot, repeats, task, seeds[slot], outcome)
-            for slot, (task, outcome) in enumerate(zip(asked, outcomes, strict=True))
+            self._row(step, slot, repeats, task, seeds[slot], outcome, *turn)
+            for slot, (task, outcome) in enumerate(zip(asked, outcomes, strict=True)) for turn in outcome.turns
         ]
         other_seconds = time.perf_counter() - begin - rollout_seconds
         rollout = self._record(step, rows, rollout_seconds, other_seconds, evaluate_seconds)
@@ -163,6 +164,7 @@ class Explorer:
         weights = self.weights
         return records.Rollout(
             stage=self.context.id, step=step, weights_version=weights.version, rows=len(rows),
+            attempts=self.schedule.rows_per_explorer_step,
             failed_rows=sum(row.status != "ok" for row in rows), tokens=sum(len(row.response_tokens) for row in rows),
             rollout_seconds=rollout_seconds, sync_seconds=weights.sync_seconds,
             probe_max_difference=weights.difference, other_seconds=other_seconds, evaluate_seconds=evaluate_seconds,
@@ -173,7 +175,8 @@ class Explorer:
         """The files of a step, in the order that readers rely on: `rollouts` says that `experience` is whole."""
         directory = self.context.directory
         tables.write(tables.step_file(directory, "experience", step), records.Experience, rows)
-        runner.check_failures(rows, self.context.config.explorer.max_failed_ratio)
+        attempts = list({row.slot: row for row in rows}.values())  # each counts once, however many turns it had
+        runner.check_failures(attempts, self.context.config.explorer.max_failed_ratio)
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [rollout])
         if step < self.schedule.explorer_steps:  # not before: a step that was cut off needs its weights again
             checkpoints.forget_versions_before(directory, self.schedule.weights_version(step + 1))
@@ -187,16 +190,21 @@ class Explorer:
             conversations = [task_turns(task, self.context.config) for _, task in own]
             runner.reward([o for o, _ in own], conversations, [task.answer for _, task in own], one.rewards)
 
-    def _row(self, step: int, slot: int, repeats: int, task: int, seed: int, outcome: runner.Outcome):
+    def _row(self, step: int, slot: int, repeats: int, task: int, seed: int, outcome: runner.Outcome, turn: int | None,
+             done: Trajectory | None, response: str):
+        """turn, done, response: of Outcome.turns."""
         place, run = divmod(slot, repeats)
-        done = outcome.trajectory
+        attempt = f"{self.context.id}/{step}/{place}/{run}"
         prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have made its own
         own = prompt != self.prompts.tokens[task]
         return records.Experience(
-            experience_id=f"{self.context.id}/{step}/{place}/{run}", stage=self.context.id, step=step,
+            experience_id=attempt if turn is None else f"{attempt}/{turn}", stage=self.context.id, step=step,
             taskset=self.prompts.set_of(task).name, slot=slot, task_id=self.prompts.tasks[task].task_id,
-            group_id=f"{step}/{place}", run_index=run,
-            prompt=self.prompts.texts[task], response=outcome.response, prompt_tokens=prompt,
+            group_id=f"{step}/{place}", run_index=run, turn=turn or 0,
+            state_hash=files.hash_text(done.state) if done and done.state is not None else None,
+            step_reward=done.reward if done else None,
+            prompt=self.tokenizer.decode(prompt) if own else self.prompts.texts[task], response=response,
+            prompt_tokens=prompt,
             response_tokens=done.response_tokens if done else [], rollout_logprobs=done.logprobs if done else [],
             action_mask=done.action_mask if done else [], reward=outcome.reward,
             reward_components=list(outcome.components.items()), accuracy=outcome.accuracy, status=outcome.status,

@@ -24,9 +24,11 @@ from stages.learner.penalty import penalised
 from stages.learner.teacher import divergence
 
 # what an advantage may ask of experience, and what a train batch takes from it
-COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "prompt_tokens", "response_tokens",
-           "rollout_logprobs", "action_mask", "reward", "reward_components", "accuracy", "status", "weights_version")
+COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "turn", "state_hash",
+           "step_reward", "prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "reward",
+           "reward_components", "accuracy", "status", "weights_version")
 ESTIMATES = ("old_logprobs", "ref_logprobs", "values", "teacher_logprobs")  # stages/learner/estimates.py
+FACTS = ("reward", "accuracy", "group_id", "weights_version")
 ROLLOUT_COST = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
                 "other_seconds": "explore_other_seconds", "evaluate_seconds": "evaluate_seconds",
                 "wait_seconds": "explore_wait_seconds"}
@@ -109,9 +111,9 @@ class Rollouts:
         position = self._position(explored)
         failed = f"status <> 'ok' AND {position} >= {begin} AND {position} < {end}"
         return self.session.sql(
-            f"""SELECT {', '.join(COLUMNS)}, 0 AS turn, rollout_logprobs AS old_logprobs, {position} AS position,
+            f"""SELECT {', '.join(COLUMNS)}, rollout_logprobs AS old_logprobs, {position} AS position,
                        (SELECT count(*) FROM {table} WHERE {failed}) AS failed_rows
-                FROM {table} WHERE status = 'ok' ORDER BY position"""
+                FROM {table} WHERE status = 'ok' ORDER BY position, turn"""
         ).to_arrow_table()
 
     def batch(self, cut: Cut) -> Batch:
@@ -119,7 +121,7 @@ class Rollouts:
 
         Raises StageError when the advantage function leaves none.
         """
-        facts = cut.table.select(["position", "reward", "accuracy", "group_id", "weights_version"]).to_pydict()
+        facts = cut.table.select(["position", "turn", *FACTS]).to_pydict()
         made = []
         place = {row.id: index for index, row in enumerate(cut.rows)}
         made_by_models = [name for name in ESTIMATES if isinstance(cut.rows[0].columns.get(name), np.ndarray)]
@@ -205,11 +207,16 @@ def _rows(table: pa.Table) -> list[Row]:
 
 
 def _facts(rows: list[Row], chosen: dict[str, list], staleness: list[int]) -> dict:
+    """The reward and accuracy of an attempt count once, however many turns it had."""
     groups: dict[str, set] = {}
     for group, value in zip(chosen["group_id"], chosen["reward"], strict=True):
         groups.setdefault(group, set()).add(value)
+    last = dict(zip(chosen["position"], chosen["turn"], strict=True))  # rows come in the order of turns
+    ends = [last[position] == turn for position, turn in zip(chosen["position"], chosen["turn"], strict=True)]
+    rewards, accuracies = ([v for v, end in zip(chosen[name], ends, strict=True) if end and v is not None]
+                           for name in ("reward", "accuracy"))
     return {
-        "reward": mean(chosen["reward"]), "solve_rate": mean([v for v in chosen["accuracy"] if v is not None]),
+        "reward": mean(rewards), "solve_rate": mean(accuracies),
         "zero_variance_groups": sum(len(values) == 1 for values in groups.values()),
         "response_tokens_mean": mean([len(row.mask) for row in rows]), "staleness_max": max(staleness),
     }
