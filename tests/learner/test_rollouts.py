@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline import records, tables
-from pipeline.errors import ConfigError, DataError, StageError
+from pipeline.errors import ConfigError, StageError
 from stages.learner.actor import Result
 from stages.learner.batches import step_row
 from stages.learner.packing import Row
@@ -57,62 +57,6 @@ def test_a_batch_is_a_step_with_advantages_and_facts(stage):
     assert (facts["reward"], facts["solve_rate"]) == (0.75, 0.75)
     assert (facts["zero_variance_groups"], facts["failed_rows"]) == (1, 0)
     assert (facts["response_tokens_mean"], facts["rollout_tokens"], facts["rollout_seconds"]) == (2.5, 10, 0.1)
-
-
-TURNS = [("a", 0, 0, 0, 0.0), ("b", 0, 1, 1, 1.0), ("c", 0, 1, 0, 1.0), ("d", 1, 0, 0, 1.0), ("e", 1, 1, 1, 1.0),
-         ("f", 1, 1, 0, 1.0)]  # id, group, run, turn, reward: two groups of two runs; the second run has two turns
-
-
-def explore_turns(context, step=1):
-    """Both groups' runs as turns, out of order in the file; every row answers two tokens."""
-    made = [row(records.Experience, experience_id=name, step=step, slot=2 * group + run, group_id=f"{step}/{group}",
-                run_index=run, turn=turn, state_hash=f"s{turn}", prompt_tokens=[7], response_tokens=[9, 9],
-                rollout_logprobs=[-0.5] * 2, action_mask=[1, 1], reward=reward, accuracy=reward, status="ok")
-            for name, group, run, turn, reward in TURNS]
-    tables.write(tables.step_file(context.directory, "experience", step), records.Experience, made)
-    tables.write(tables.step_file(context.directory, "rollouts", step), records.Rollout,
-                 [row(records.Rollout, step=step, rows=6, attempts=4)])
-
-
-def test_all_turns_of_an_attempt_are_in_its_batch_in_order(stage):
-    """Half a step is two attempts: one group, three rows. Rewards of its runs 0 and 1, so +-0.7071 to every turn."""
-    context = stage("buffer.train_batch_size=2", "algorithm.algorithm_type=multi_step_grpo")
-    explore_turns(context)
-    source = Rollouts(context)
-    batch = batch_of(source, 1)
-    assert [r.id for r in batch.rows] == ["a", "c", "b"]
-    assert [r.columns["advantages"] for r in batch.rows] == pytest.approx([-0.7071, 0.7071, 0.7071], abs=1e-4)
-    assert [r.id for r in batch_of(source, 2).rows] == ["d", "f", "e"]
-    assert (batch.facts["reward"], batch.facts["solve_rate"]) == (0.5, 0.5)  # by attempts; by rows it would be 2/3
-
-
-def test_gigpo_compares_turns_that_begin_in_the_same_state(stage):
-    """Group 0: runs' rewards 0 and 1, so -+1/2. State s0: turns a (gain 0) and c (gain 1, its run's reward to come):
-    -+1/2 too. State s1: b alone, 0."""
-    context = stage("algorithm.algorithm_type=gigpo")
-    explore_turns(context)
-    advantages = {r.id: r.columns["advantages"] for r in batch_of(Rollouts(context), 1).rows}
-    assert advantages == pytest.approx({"a": -1.0, "c": 1.0, "b": 0.5, "d": 0.0, "f": 0.0, "e": 0.0})
-
-
-def test_without_states_gigpo_says_who_makes_them(stage):
-    context = stage("algorithm.algorithm_type=gigpo")
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
-    with pytest.raises(DataError, match=r"'state_hash', which is null in 4 of 4 rows; .* a workflow that tells states"):
-        batch_of(Rollouts(context), 1)
-
-
-def test_distillation_takes_the_teachers_column_and_measures_the_divergence(stage):
-    """log-probs -0.5 of the policy, -1.0 of the teacher: A = -0.5 everywhere, and 0.5 nats a token."""
-    context = stage("algorithm.algorithm_type=on_policy_distill")
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
-    source = Rollouts(context)
-    cut = source.cut(1)
-    for row_ in cut.rows:
-        row_.columns["teacher_logprobs"] = np.full(len(row_.mask), -1.0, np.float32)
-    batch = source.batch(cut)
-    assert batch.rows[2].columns["advantages"] == pytest.approx([-0.5] * 3)
-    assert batch.facts["teacher_kl"] == pytest.approx(0.5)
 
 
 def test_failed_rows_are_counted_and_not_trained_on_and_leave_their_group(stage):
