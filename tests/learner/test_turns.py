@@ -31,8 +31,9 @@ TURNS = [("a", 0, 0, 0, 0.0), ("b", 0, 1, 1, 1.0), ("c", 0, 1, 0, 1.0), ("d", 1,
 def explore_turns(context, state="s", step=1):
     """Both groups' runs as turns, out of order in the file; every row answers two tokens."""
     made = [row(records.Experience, experience_id=name, step=step, slot=2 * group + run, group_id=f"{step}/{group}",
-                run_index=run, turn=turn, state_hash=state and f"{state}{turn}", prompt_tokens=[7], response_tokens=[9, 9],
-                rollout_logprobs=[-0.5] * 2, action_mask=[1, 1], reward=reward, accuracy=reward, status="ok")
+                run_index=run, turn=turn, state_hash=state and f"{state}{turn}", prompt_tokens=[7],
+                response_tokens=[9, 9], rollout_logprobs=[-0.5] * 2, action_mask=[1, 1], reward=reward, accuracy=reward,
+                status="ok")
             for name, group, run, turn, reward in TURNS]
     tables.write(tables.step_file(context.directory, "experience", step), records.Experience, made)
     tables.write(tables.step_file(context.directory, "rollouts", step), records.Rollout,

@@ -1,5 +1,7 @@
 """Attempts of several turns: what the retry workflow does, by hand, and what becomes of turns in the runner."""
 
+from pathlib import Path
+
 import pytest
 
 from operators.reward import countdown_reward
@@ -110,6 +112,23 @@ def test_a_workflow_is_handed_the_task_if_it_asks_for_it(at_hand):
     given = bound(load_workflow("retry_workflow", {"max_env_steps": 1}), at_hand)
     attempt = given([5])
     assert next(attempt) == [5]
+
+
+def test_the_example_of_the_page_is_one_row_with_the_environments_words_masked(at_hand):
+    """docs/workflows.md: the prompt, 1+2 and its end, `Are you sure?` (13 characters), 3 and its end."""
+    page = (Path(__file__).parents[2] / "docs" / "workflows.md").read_text()
+    names: dict = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], names)
+    attempt = names["ask_twice"]([5, 6], at_hand())
+    assert next(attempt) == [5, 6]
+    first = [*map(ord, "1+2"), EOS]
+    assert attempt.send(runner.Reply(first, [-0.5] * 4, "stop")) == [5, 6, *first, *map(ord, "Are you sure?")]
+    with pytest.raises(StopIteration) as done:
+        attempt.send(runner.Reply([ord("3"), EOS], [-0.25] * 2, "stop"))
+    made = done.value.value
+    assert made.action_mask == [1] * 4 + [0] * 13 + [1] * 2
+    assert made.logprobs == [-0.5] * 4 + [0.0] * 13 + [-0.25] * 2
+    assert made.response_tokens == [*first, *map(ord, "Are you sure?"), ord("3"), EOS]
 
 
 # -------------------------------------------------------------------------------------------------- turns in the runner
