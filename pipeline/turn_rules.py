@@ -61,3 +61,10 @@ def _room_problem(arguments: dict, model: dict) -> str | None:
     return (f"{RETRY} asks again behind what was said, which takes more than {least} tokens (a prompt and two "
             f"responses), and a sequence may have {longest}. Raise model.max_model_len, or set "
             "workflow_args.feedback=null to ask the question as it was.")
+
+
+def most_turns(settings: dict[str, Any]) -> int:
+    """The most rows that an attempt of a stage can be, as far as settings tell: a user's workflow counts as one."""
+    source = settings["buffer"]["explorer_input"]
+    return max(one["workflow_args"].get("max_env_steps", RETRY_STEPS) if workflow_of(one, source, place) == RETRY else 1
+               for place, one in train_places(source))

@@ -1,11 +1,12 @@
 """Log-probs of a teacher: another model, of any size and architecture, that reads the policy's own tokens.
 
-It waits in host memory and is on the device for the time of scoring alone, once for the rows of an explorer step:
-2 bytes a parameter cross the bus there and back (seconds for some 10^10), and every rank keeps a copy of its own in
-host memory; a resident one would take the device's at every optimizer step. It is not divided among ranks: each scores
-its share of the rows. What it says is cached in the table `teacher`.
+It waits in host memory and is copied to the device for the time of scoring alone, once for the rows of an explorer
+step: 2 bytes a parameter cross the bus (a second for some 10^10), and every rank keeps a copy of its own in host
+memory; a resident one would take the device's at every optimizer step. It is not divided among ranks: each scores its
+share of the rows. What it says is cached in the table `teacher`.
 """
 
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,8 @@ class Teacher(FixedScores):
         longest = longest_sequence(config.model)
         self.policy = policy.load(model, process.device.type, dtype, config.trainer, config.model.temperature, longest)
         self.policy.requires_grad_(False).eval()
+        for buffer in self.policy.buffers():  # small ones: they may stay
+            buffer.data = buffer.data.to(process.device)
         self.settings = self.policy.model.config
         room = getattr(self.settings, "max_position_embeddings", longest)
         if room < longest:
@@ -48,14 +51,23 @@ class Teacher(FixedScores):
         """Log-prob of each action token under the teacher, [N] of each row. Collective."""
         self._refuse_unknown_tokens(rows)
         found: dict[int, np.ndarray] = {}
-        self.policy.to(self.process.device)
-        with torch.no_grad():
+        with torch.no_grad(), self._on_device():
             for micro in pack(rows, self.budget, self.process.rank, self.process.ranks):
                 flat = self._forward(micro)
                 found |= {row: flat[micro.row_of == row] for row in micro.rows}
-        self.policy.to("cpu")
         merged = self.process.merge(found)
         return [merged[row] for row in range(len(rows))]
+
+    @contextmanager
+    def _on_device(self):
+        """Inside, the weights are on the device; nothing of them has changed, so nothing is copied back."""
+        parameters = list(self.policy.parameters())
+        hosts = [parameter.data for parameter in parameters]
+        for parameter in parameters:
+            parameter.data = parameter.data.to(self.process.device)
+        yield
+        for parameter, host in zip(parameters, hosts, strict=True):
+            parameter.data = host
 
     def _forward(self, micro: MicroBatch) -> np.ndarray:
         arrays = ("input_ids", "positions", "cu_seqlens", "source", "targets")

@@ -3,8 +3,11 @@
 import pytest
 
 from pipeline.preflight import check
+from pipeline.shape import shape_of
 from pipeline.turn_rules import problems
-from tests.configs import changed
+from pipeline.workload import disk, row_bytes
+from tests.configs import changed, overridden
+from tests.pipeline.test_shape import QWEN2
 
 SOURCE = "buffer.explorer_input"
 ROOM = {"model.max_prompt_tokens": 24, "model.max_response_tokens": 12, "model.max_model_len": 64}
@@ -67,3 +70,11 @@ def test_offline_it_counts_how_the_rows_were_explored():
     assert len(found({"stages": [look, rft]})) == 1
     retried = {**look, "buffer": {"explorer_input": {"default_workflow_type": "retry_workflow"}}}
     assert found({"stages": [retried, rft]}, ROOM) == []
+
+
+def test_the_disk_has_room_for_every_turn():
+    """Three turns with prompts of at most 64 - 12 = 52 tokens, against one of 24."""
+    small = shape_of(QWEN2)
+    plain = disk(overridden(*(f"{key}={value}" for key, value in ROOM.items())), small, 4)
+    turns = disk(overridden(*(f"{key}={value}" for key, value in (ROOM | RETRY).items())), small, 4)
+    assert turns.tables == pytest.approx(plain.tables * 3 * row_bytes(52, 12) / row_bytes(24, 12))
