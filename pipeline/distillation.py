@@ -7,6 +7,7 @@ that a stage begins with it is an input of the stage, so its content, not its pa
 from typing import Any
 
 from pipeline.algorithms import WITH_TEACHER
+from pipeline.errors import nearest
 from pipeline.memory import GIB, USABLE, layer_tokens, training
 from pipeline.modes import TRAINING, Line, kind_of
 from pipeline.shape import Shape, absent_model
@@ -58,11 +59,13 @@ def teacher_model(config: dict[str, Any], name: str, starts: dict[str, dict]) ->
     return starts[stage] if stage else {"model_path": path, "init": {"enable": False}}
 
 
-def absent_teacher(model: dict[str, Any] | None) -> str | None:
+def absent_teacher(config: dict[str, Any], model: dict[str, Any] | None) -> str | None:
     """What is wrong when the section that names a teacher's architecture names a directory that is none."""
     if model is None or model["init"]["enable"] or not model["model_path"]:
         return None
-    return absent_model(model["model_path"], KEY)
+    absent = absent_model(model["model_path"], KEY)
+    meant = nearest(model["model_path"], Line(config).kinds)
+    return absent and absent + (f" Nor is it a stage above.{meant}" if meant else "")
 
 
 def scoring(teacher: Shape, config: dict[str, Any], element: int) -> float:

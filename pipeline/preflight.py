@@ -61,7 +61,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     starts = _starts(config)
     absent = [line for name, settings in stages.items() for line in inputs.missing(settings, starts[name])]
     teachers = {name: distillation.teacher_model(config, name, starts) for name in stages}
-    absent += list(filter(None, map(distillation.absent_teacher, teachers.values())))
+    absent += filter(None, (distillation.absent_teacher(config, model) for model in teachers.values()))
     report.add("", absent, "unjudged" if elsewhere else "problems")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
     if not absent:

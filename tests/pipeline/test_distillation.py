@@ -103,6 +103,8 @@ def test_a_teacher_that_is_not_there_is_named(tmp_path, monkeypatch):
     assert check(changed({**DISTIL, KEY: "models/none"})).problems == [
         f"{KEY}=models/none: no config.json there; needed a Hugging Face model directory (config.json, *.safetensors, "
         "tokenizer files). From the Hugging Face hub: hf download models/none --local-dir models/models/none"]
+    (misspelt,) = check(changed({**DISTIL, KEY: "sfft"})).problems
+    assert misspelt.endswith("Nor is it a stage above. Did you mean 'sft'?")
     teacher(tmp_path, max_position_embeddings=30)
     with pytest.raises(Exception, match=rf"{KEY}=.*teacher has room for 30 tokens"):
         staged(tmp_path, **{KEY: str(tmp_path / "teacher")})
