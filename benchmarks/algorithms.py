@@ -87,7 +87,7 @@ def demonstrations(root: Path) -> tuple[str, ...]:
 FAMILIES = {
     "rollouts": Family("150 steps of 64 tasks x 8 rollouts", (
         "grpo", "dr_grpo", "rloo", "reinforce", "reinforceplusplus", "opmd", "asymre", "raft", "rec", "ppo", "sppo",
-        "gspo", "gspo_token", "sapo", "cispo", "topr", "m2po", "decoupled_ppo"), rollouts),
+        "gspo", "gspo_token", "sapo", "cispo", "topr", "m2po", "decoupled_ppo", "dapo", "remax"), rollouts),
     "pairs": Family("150 steps of 64 pairs, solved before unsolved", ("dpo", "ipo", "kto"), pairs),
     "distillation": Family("150 steps of 64 tasks x 8 rollouts, read by a teacher, without rewards",
                            ("on_policy_distill", "jsd"), distillation),

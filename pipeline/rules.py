@@ -2,6 +2,7 @@
 
 import re
 
+from pipeline.algorithm_config import ADVANTAGES
 from pipeline.algorithms import GIVEN, filled
 from pipeline.data_rules import data_problems
 from pipeline.errors import ConfigError
@@ -109,22 +110,14 @@ def _optimizer(key: str, optimizer: dict) -> list[str]:
     return problems
 
 
-# advantage functions that need a column which nothing writes yet
-LACKING = {
-    "remax": "a column baseline_reward, of one greedy rollout a task",
-}
-
-
 def _rollouts(c: dict) -> list[str]:
     """Rules for training on rollouts."""
     algorithm, buffer = c["algorithm"], c["buffer"]
     problems = []
-    if lacking := LACKING.get(algorithm["advantage_fn"]):
-        problems.append(f"algorithm.advantage_fn={algorithm['advantage_fn']} (algorithm_type="
-                        f"{algorithm['algorithm_type']}) needs {lacking}, which no stage makes yet.")
     if algorithm["advantage_fn"] in COMPARE and algorithm["repeat_times"] < 2:
         problems.append(f"algorithm.repeat_times=1: {algorithm['advantage_fn']} compares the rollouts of a group, "
                         "needed at least 2.")
+    problems += _groups(algorithm)
     level = algorithm["rollout_correction"]["level"]
     if algorithm["bypass_old_logprobs"] and level not in (None, "none"):
         problems.append(f"algorithm.rollout_correction.level={level} with algorithm.bypass_old_logprobs=true: the "
@@ -140,6 +133,20 @@ def _rollouts(c: dict) -> list[str]:
         Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)
     except ConfigError as error:
         problems.append(str(error))
+    return problems
+
+
+def _groups(algorithm: dict) -> list[str]:
+    """Rules for groups that are replaced, and for greedy baselines."""
+    advantage, rounds, problems = algorithm["advantage_fn"], algorithm["max_resample_rounds"], []
+    if rounds and (algorithm["repeat_times"] < 2 or (advantage in ADVANTAGES and advantage not in COMPARE)):
+        problems.append(f"algorithm.max_resample_rounds={rounds} with advantage_fn={advantage} and repeat_times="
+                        f"{algorithm['repeat_times']}: it replaces groups whose responses are equally good, which "
+                        "teach nothing where they are compared; needed repeat_times of at least 2 and one of "
+                        f"{', '.join(COMPARE)}, or 0.")
+    if advantage == "remax" and not algorithm["greedy_baseline"]:
+        problems.append("algorithm.advantage_fn=remax needs the reward of a greedy response to each task; needed "
+                        "algorithm.greedy_baseline=true.")
     return problems
 
 

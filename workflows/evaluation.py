@@ -132,7 +132,8 @@ def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: st
     sampling = _sampling(config, taskset, decoding)
     tasks = [held.tasks[i] for i in asked]
     workflows = [bound(workflow, lambda task=task: TaskAtHand(task, held.rewards, tokenizer, config)) for task in tasks]
-    outcomes = runner.roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds, sampling)
+    outcomes = runner.roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds,
+                               [sampling] * len(asked))
     runner.decode(outcomes, tokenizer)
     conversations = [task_turns(task, config) for task in tasks]
     runner.reward(outcomes, conversations, [task.answer for task in tasks], held.rewards)

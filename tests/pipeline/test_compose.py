@@ -7,7 +7,6 @@ from pipeline.choices import groups
 from pipeline.compose import check, compose
 from pipeline.config import walk
 from pipeline.overlays import effective
-from pipeline.rules import LACKING
 from tests.configs import changed, composed, refused
 
 # -------------------------------------------------------------------------------------------------------- accepted
@@ -221,7 +220,7 @@ NEEDED = {**dict.fromkeys(PAIR_TYPES, PAIRS), "jsd": TAUGHT, "on_policy_distill"
 
 
 @pytest.mark.parametrize(("group", "choice"), [(g, c) for g, names in groups().items() for c in names
-                                              if g != "recipe" and parts(c).get("advantage_fn") not in LACKING])
+                                              if g != "recipe"])
 def test_every_shipped_choice_of_a_group_composes_and_stays_in_its_section(group, choice, monkeypatch):
     monkeypatch.setenv("OURO_MODEL", "models/x")
     before = composed()
