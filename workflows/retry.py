@@ -21,8 +21,7 @@ def retry_workflow(prompt: list[int], task: TaskAtHand, max_env_steps: int = 3,
     messages, turns, before = list(task.messages), [], 0.0
     while True:
         reply = yield prompt
-        response = task.text(reply.tokens)
-        judged = task.judge(response)
+        judged = task.judge(reply)
         turns.append(Trajectory(
             prompt, reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason,
             state=" ".join(map(str, prompt)), reward=None if judged.reward is None else judged.reward - before))
@@ -30,7 +29,7 @@ def retry_workflow(prompt: list[int], task: TaskAtHand, max_env_steps: int = 3,
             return turns
         before = judged.reward
         if feedback is not None:
-            messages += [{"role": "assistant", "content": response}, {"role": "user", "content": feedback}]
+            messages += [{"role": "assistant", "content": judged.response}, {"role": "user", "content": feedback}]
             prompt = task.prompt(messages)
         if not task.has_room(prompt):
             return turns

@@ -6,9 +6,10 @@ from functools import partial
 
 from pipeline.config import longest_sequence
 from workflows import runner
+from workflows.engine import Reply
 from workflows.prompts import prompt_text, prompt_tokens, task_turns
 from workflows.rewards import RewardFunction
-from workflows.trajectory import Attempt
+from workflows.trajectory import Attempt, Trajectory
 
 PARAMETER = "task"  # a workflow that has a parameter of this name is handed a TaskAtHand
 
@@ -34,9 +35,10 @@ class TaskAtHand:
         """A response as text, special tokens left out."""
         return self._tokenizer.decode(tokens, skip_special_tokens=True)
 
-    def judge(self, response: str) -> runner.Outcome:
-        """What the reward functions of the task's set say of a response text: components, or why there are none."""
-        outcome = runner.Outcome("ok", response=response)
+    def judge(self, reply: Reply) -> runner.Outcome:
+        """What the reward functions of the task's set say of a reply: its text, and components or why it has none."""
+        said = Trajectory([], reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
+        outcome = runner.Outcome("ok", trajectory=said, response=self.text(reply.tokens))
         runner.reward([outcome], [self.messages], [self.answer], self._rewards)
         return outcome
 
