@@ -163,7 +163,7 @@ class Explorer:
         )
 
     def _rows(self, step: int, filled: Filled) -> list[records.Experience]:
-        """Every turn of every attempt: first of those that train batches are cut from, by their places, then of others."""
+        """Every turn of every attempt: first those that train batches are cut from, by their places, then others."""
         runs = range(self.context.config.algorithm.repeat_times)
         made = [(group, run, group.sampled[run]) for group in filled.standing for run in runs]
         made += [(group, run, group.sampled[run]) for group in filled.replaced for run in runs]

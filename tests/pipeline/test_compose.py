@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.algorithms import PAIR_TYPES, parts
+from pipeline.algorithms import PAIR_TYPES
 from pipeline.choices import groups
 from pipeline.compose import check, compose
 from pipeline.config import walk
