@@ -7,7 +7,7 @@ import pytest
 from operators.reward import countdown_reward
 from pipeline import records
 from tests.factories import row
-from tests.workflows.test_runner import EOS, SAMPLING, Recording
+from tests.workflows.test_runner import EOS, roll
 from workflows import runner
 from workflows.retry import retry_workflow
 from workflows.rewards import Rule
@@ -143,7 +143,7 @@ def returned(turns):
         yield prompt
         return turns
 
-    (outcome,) = runner.roll_out(Recording(), [workflow], [[5]], [1], SAMPLING)
+    (outcome,) = roll(workflow, [[5]])
     return outcome
 
 
