@@ -113,10 +113,11 @@ class Explorer:
         self.prompts = Prompts(context, self.tokenizer, opener)
         self.schedule = schedule_of(config, len(self.prompts.tasks))
         self.colocated = config.mode == "colocate"
+        adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
         if self.colocated:  # one after the other: the engine measures the free memory when it starts
             self._wait_for_trainer()
         self.engine = open_engine(
-            model, config, self.tokenizer.eos_token_id, sleeps=self.colocated, logs=context.directory)
+            model, config, self.tokenizer.eos_token_id, sleeps=self.colocated, logs=context.directory, adapter=adapter)
         self.groups = Groups(context, self.prompts, self.engine, self.tokenizer)
         self.weights = Weights(context, self.engine)
         if config.mode == "explore":

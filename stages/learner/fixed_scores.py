@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from pipeline import records, tables
-from pipeline.checkpoints import weights_hash
 from pipeline.errors import DataError
 from pipeline.process import Context
 from stages.learner.packing import Row
@@ -21,13 +20,14 @@ from stages.learner.zero import Process
 class FixedScores:
     """What one model says of the rows of one stage. Its methods are collective."""
 
-    def __init__(self, context: Context, model: Path, process: Process, score: Callable, table: str, column: str):
-        """model: its Hugging Face directory. score: rows -> log-probs [N] of the action tokens of each.
+    def __init__(self, context: Context, digest: Callable[[], str], process: Process, score: Callable, table: str,
+                 column: str):
+        """digest: gives the hash of its weights. score: rows -> log-probs [N] of the action tokens of each.
 
         table: name of the table that keeps them; column: what a row calls them.
         """
         self.context, self.process, self.score, self.table, self.column = context, process, score, table, column
-        self.hash = process.first(weights_hash(model) if process.rank == 0 else None)
+        self.hash = process.first(digest() if process.rank == 0 else None)
         self.held: dict[int, dict[str, np.ndarray]] = {}  # origin -> row id -> [N]
 
     def add(self, rows: list[Row], origins: Sequence[int]) -> None:

@@ -7,11 +7,13 @@ share of the rows. What it says is cached in the table `teacher`.
 """
 
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from pipeline.checkpoints import weights_hash
 from pipeline.config import longest_sequence
 from pipeline.errors import DataError, ModelError
 from pipeline.process import Context
@@ -45,7 +47,7 @@ class Teacher(FixedScores):
             raise ModelError(f"model.teacher_model_path={model} has room for {room} tokens (max_position_embeddings), "
                              f"and the policy's sequences have up to {longest}. Shorten model.max_prompt_tokens or "
                              "model.max_response_tokens, or take another teacher.")
-        super().__init__(context, model, process, self.logprobs, "teacher", "teacher_logprobs")
+        super().__init__(context, partial(weights_hash, model), process, self.logprobs, "teacher", "teacher_logprobs")
 
     def logprobs(self, rows: list[Row]) -> list[np.ndarray]:
         """Log-prob of each action token under the teacher, [N] of each row. Collective."""
