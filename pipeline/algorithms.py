@@ -11,6 +11,7 @@ from typing import Any
 PAIR_TYPES = ("dpo", "ipo", "kto")  # they train on pairs of a preferred and a rejected response
 GIVEN = ("sft", *PAIR_TYPES)  # they learn from given responses and explore nothing
 WITH_CRITIC = ("ppo",)  # advantages that need values
+WITH_TEACHER = ("on_policy_distill", "jsd")  # advantages that need teacher_logprobs
 DIRECTORY = Path(__file__).resolve().parent.parent / "conf" / "algorithm"
 
 
