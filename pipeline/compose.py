@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import algorithms, axes, modes, schema, secrets
+from pipeline import algorithms, axes, modes, own_algorithms, schema, secrets
 from pipeline.config import Config, walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.interpolation import resolved
@@ -35,6 +35,7 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     config = schema.read(resolved(composed, problems), Config, "", problems)
     unordered = stage_problems(config)
     problems += unordered + broken_rules(config) + secrets.problems_of(config)
+    problems += own_algorithms.problems(config)
     if not unordered:
         problems += modes.problems(config) + unasked_models(config)
     for stage in config["stages"]:

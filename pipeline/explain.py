@@ -13,6 +13,7 @@ from pipeline.modes import planned
 from pipeline.origins import origin, stage_origin
 from pipeline.overlays import effective, entries
 from pipeline.secrets import is_secret, mask
+from pipeline.setting import choices_of
 from pipeline.workload import described
 
 
@@ -119,8 +120,8 @@ def type_name(kind: Any) -> str:
 
 def bounds(metadata: dict) -> str:
     """`one of a, b`, or `>= 0, <= 1`, or nothing."""
-    if metadata["choices"]:
-        return f"one of {', '.join(map(str, metadata['choices']))}"
+    if choices := choices_of(metadata):
+        return f"one of {', '.join(map(str, choices))}"
     if metadata["names"]:
         return f"one of {', '.join(metadata['names'])}, or module:function"
     signs = (("ge", ">="), ("gt", ">"), ("le", "<="))

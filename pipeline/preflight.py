@@ -131,7 +131,7 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     made = _made(report.plan, name)
     shape = read_shape(start)
     judged = Report("") if made is None else report  # of what is complete nothing is wrong
-    judged.add(name, inputs.wrong_arguments(config))
+    judged.add(name, [*inputs.wrong_functions(config), *inputs.wrong_arguments(config)])
     judged.add(name, [fit.count_problem(config, gpus)])
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     if shape is None:
