@@ -46,18 +46,18 @@ class KLTerm:
     def of(cls, algorithm, part: str) -> "KLTerm":
         """part: kl_loss_fn or kl_penalty_fn. Raises ConfigError for what does not exist or does not fit together."""
         key, name = f"algorithm.{part}", getattr(algorithm, part)
+        refuse_parameters(algorithm, part, chosen_estimate(KL_ESTIMATORS, name, key))
         made = cls(name, **arguments(cls, getattr(algorithm, f"{part}_args"), f"{key}_args"))
         check_number(f"{key}_args.kl_coef", made.kl_coef, least=0)
         if made.adaptive:
             check_number(f"{key}_args.target_kl (adaptive=true)", made.target_kl, above=0)
             check_number(f"{key}_args.horizon (adaptive=true)", made.horizon, above=0)
-        refuse_parameters(algorithm, part, made.function)
         return made
 
     @property
     def function(self) -> Callable[..., Tensor]:
-        """The estimate of each token [N]. Raises ConfigError for a name that there is none of."""
-        return chosen_estimate(KL_ESTIMATORS, self.estimator, "algorithm.kl_loss_fn or kl_penalty_fn")
+        """Gives the estimate of each token [N]."""
+        return chosen_estimate(KL_ESTIMATORS, self.estimator, "KL estimator")
 
     def __bool__(self) -> bool:
         return self.estimator != "none"
