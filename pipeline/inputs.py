@@ -81,7 +81,12 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
         lines.append(f"data_processor.task_pipeline.config_path: {recipe} {looked}.")
     if model and not start["init"]["enable"] and (absent := absent_model(model)):
         lines.append(absent)
-    return lines + [f"'{name}': no such module. {NEEDED}" for name in _code(config) if _module(name) is None]
+    return lines + missing_code(config)
+
+
+def missing_code(config: dict[str, Any]) -> list[str]:
+    """The user's modules that are named and not on this machine."""
+    return [f"'{name}': no such module. {NEEDED}" for name in _code(config) if _module(name) is None]
 
 
 def wrong_code(config: dict[str, Any]) -> list[str]:
