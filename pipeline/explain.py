@@ -5,6 +5,7 @@ import json
 from types import UnionType
 from typing import Any
 
+from pipeline import explain_functions
 from pipeline.compose import groups
 from pipeline.config import walk
 from pipeline.errors import ConfigError, nearest
@@ -62,7 +63,9 @@ def _setting(config: dict, key: str, general: str, item, overrides: list[str]) -
     if "*" not in key:
         rows += _values(config, key, overrides)
     width = max(len(name) for name, _ in rows)
-    return "\n".join([key, *(f"  {name:<{width}}  {value}" for name, value in rows if value)])
+    functions = explain_functions.choices(general.rsplit(".", 1)[-1])
+    return "\n".join([key, *(f"  {name:<{width}}  {value}" for name, value in rows if value),
+                      *functions, *explain_functions.arguments(config, key)])
 
 
 def _values(config: dict, key: str, overrides: list[str]) -> list[tuple[str, str]]:
