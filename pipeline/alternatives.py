@@ -11,7 +11,8 @@ from pipeline.errors import ConfigError
 from pipeline.overlays import entries, laid_over
 from pipeline.rules import broken_rules
 
-FIXED = ("repeat_times", "sample_strategy", "optimizer")  # say what is in a batch, or what is made of its gradient
+# what is in a batch, and what is made of its gradient
+FIXED = ("repeat_times", "sample_strategy", "sample_strategy_args", "optimizer")
 MOST = 100  # at once
 
 

@@ -10,6 +10,7 @@ come out as the stage stored them, and under each alternative. It is no stage of
 import logging
 import re
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,15 @@ from pipeline.algorithms import WITH_CRITIC
 from pipeline.errors import OuroError
 from pipeline.external import resolve
 from pipeline.process import Context, namespace
-from stages.learner.actor import Result
+from stages.learner.actor import Actor, Result
+from stages.learner.critic import Critic
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
 from stages.learner.packing import Row
 from stages.learner.recorded import Recorded
+from stages.learner.reference import References
 from stages.learner.rollouts import Rollouts
-from stages.learner.still import ReadReferences, StillActor, StillCritic, inner
+from stages.learner.still import StillEngine, alone, inner, take_critic, take_policy
 
 LEAST_ALIKE = 3  # groups of parameters that are named
 REFERRING = ("kl_loss_fn", "kl_penalty_fn")
@@ -46,21 +49,22 @@ class Outcome:
 class Replay:
     """A stored train batch, the weights that its step began with, and whatever else may judge it."""
 
-    def __init__(self, request: dict[str, Any]):
+    def __init__(self, request: dict[str, Any], directory: Path):
         """request: directory of the stage; step; weights: directory, or null for the model that the stage began with;
-        original and alternatives: sections `algorithm`, filled."""
-        self.step, self.directory = request["step"], Path(request["directory"])
-        self.spec = files.read_json(self.directory / "stage.json")
+        original and alternatives: sections `algorithm`, filled. directory: as the stage's, and may be written into."""
+        self.step, self.directory = request["step"], directory
+        self.spec = files.read_json(directory / "stage.json")
         self.original = request["original"]
-        path = tables.step_file(self.directory, "steps", self.step)
+        path = tables.step_file(directory, "steps", self.step)
         self.stored = tables.read(path, records.Step).to_pylist()[0]
         context = self._context(self.original)
         model = checkpoints.model_directory(context.inputs["model"])
         every = [self.original, *request["alternatives"].values()]
         refers = any(refers_to(algorithm) for algorithm in every)
-        weights = Path(request["weights"]) if request["weights"] else None
-        self.actor = StillActor(model, weights, context.config, refers)
-        self.references = ReadReferences(context, model, self.actor) if refers else None
+        self.actor = Actor(model, context.config, alone(), context.config.model.temperature, refers, StillEngine)
+        if request["weights"]:
+            take_policy(self.actor.zero.module.model, Path(request["weights"]))
+        self.references = References(context, model, self.actor) if refers else None
         self.critic = self._critic(context.config, model) if self.original["advantage_fn"] in WITH_CRITIC else None
 
     def _context(self, algorithm: dict[str, Any]) -> Context:
@@ -71,11 +75,13 @@ class Replay:
         return Context(spec["run"], spec["name"], spec["identity"], self.directory, config, inputs,
                        logging.getLogger("ouro.replay"))
 
-    def _critic(self, config, model: Path) -> StillCritic:
-        path, before = config.model.critic_model_path, self.step - 1
+    def _critic(self, config, model: Path) -> Critic:
+        path = config.model.critic_model_path
         begun = checkpoints.model_directory(resolve(path)) if path else model
-        checkpoint = checkpoints.checkpoint_directory(self.directory, before) if before else None
-        return StillCritic(begun, checkpoint, config)
+        critic = Critic(begun, config, alone(), StillEngine)
+        if self.step > 1:
+            take_critic(critic.zero.module, checkpoints.checkpoint_directory(self.directory, self.step - 1))
+        return critic
 
     def under(self, algorithm: dict[str, Any]) -> Outcome:
         """Loss and gradient of the batch under an algorithm."""
@@ -174,12 +180,23 @@ def grouped(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, tuple[dict,
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """`proof`: of the original; `rows`: what is told of it and of each alternative, by name."""
-    replay = Replay(request)
-    original = replay.under(replay.original)
-    rows = {"as it was": compared(original, original)}
-    for name, algorithm in request["alternatives"].items():
-        rows[name] = compared(replay.under(algorithm), original)
-    return {"proof": replay.proof(original), "rows": rows}
+    with tempfile.TemporaryDirectory() as directory:
+        linked(Path(request["directory"]), Path(directory))
+        replay = Replay(request, Path(directory))
+        original = replay.under(replay.original)
+        rows = {"as it was": compared(original, original)}
+        for name, algorithm in request["alternatives"].items():
+            rows[name] = compared(replay.under(algorithm), original)
+        return {"proof": replay.proof(original), "rows": rows}
+
+
+def linked(stage: Path, directory: Path) -> None:
+    """Fills an empty directory with links to the files of a stage: what is written there, the stage does not see."""
+    for path in stage.resolve().iterdir():
+        if path.is_dir():
+            (directory / path.name).mkdir()
+        for file in path.iterdir() if path.is_dir() else [path]:
+            (directory / file.relative_to(stage.resolve())).symlink_to(file)
 
 
 if __name__ == "__main__":

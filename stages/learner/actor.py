@@ -32,9 +32,10 @@ class Result:
 class Actor:
     """One rank of the policy. All methods but `write` are collective: every rank must call them alike."""
 
-    def __init__(self, model_path: Path, config, process: Process, temperature: float = 1.0, refers: bool = False):
+    def __init__(self, model_path: Path, config, process: Process, temperature: float = 1.0, refers: bool = False,
+                 engine: type[ZeroEngine] = ZeroEngine):
         """config: the stage's settings (algorithm, trainer, model). refers: keep the initial weights, in host memory,
-        to score with (`reference_logprobs`)."""
+        to score with (`reference_logprobs`). engine: another one looks and does not learn (stages/learner/still.py)."""
         self.process, self.budget = process, config.trainer.max_token_len_per_gpu
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
@@ -42,7 +43,7 @@ class Actor:
         self.initial: dict[str, Tensor] | None = None
         if refers and (config.trainer.zero_stage < 3 or process.rank == 0):
             self.initial = {name: tensor.detach().clone() for name, tensor in model.model.named_parameters()}
-        self.zero = ZeroEngine(model, process, config.algorithm.optimizer, config.trainer, dtype)
+        self.zero = engine(model, process, config.algorithm.optimizer, config.trainer, dtype)
 
     def step(self, rows: list[Row], objective: Objective, lr: float, update: bool = True) -> Result:
         """One optimizer step over `rows`, the whole train batch, which every rank is given alike.
