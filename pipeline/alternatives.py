@@ -28,8 +28,8 @@ def alternatives(run: Path, stage: str, original: dict[str, Any], overrides: lis
     config = frozen(run)
     entry = next(entry for entry in entries(config) if entry["stage_name"] == stage)
     made, problems = {}, []
-    for chosen, _ in axes.points(words) if overrides else ():
-        name = " ".join(axes.plain(word) for word in chosen)
+    for chosen, differs in axes.points(words) if overrides else ():
+        name = axes.told(differs) if differs else " ".join(chosen)
         made[name], wrong = _alternative(config, entry, original, chosen)
         problems += [f"{name}: {problem}" for problem in wrong]
     if problems:

@@ -16,6 +16,7 @@ from pipeline.errors import DataError, ModelError, StageError, nearest
 from pipeline.process import our_environment
 from pipeline.view import Node, View
 
+ORIGINAL = "as it was"  # what the stage's own algorithm is called in the answer
 KINDS = ("rft", "offline")  # stages that train on rollouts
 def choose_stage(shown: View, name: str | None) -> Node:
     """The stage of that name, or the run's last one that trains on rollouts. Raises DataError when there is none."""
@@ -102,7 +103,8 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         if done.returncode:
             last = "\n".join(done.stderr.strip().splitlines()[-5:])
             raise StageError(f"the batch could not be replayed:\n{last}")
-        return files.read_json(answer)
+        found = files.read_json(answer)
+    return {**found, "rows": {name: found["rows"][name] for name in (ORIGINAL, *request["alternatives"])}}
 
 
 # -------------------------------------------------------------------------------------------------------------- words
@@ -127,10 +129,11 @@ def table(rows: dict[str, dict[str, Any]], form: str) -> str:
     """One column an algorithm for a person; one row an algorithm as CSV and JSON."""
     from pipeline.query import Answer, as_table, show
 
-    measures = list(next(iter(rows.values())))
     if form != "table":
-        return show(Answer(["algorithm", *measures], [(name, *row.values()) for name, row in rows.items()]), form)
-    lines = [(MEANINGS[measure], *(_cell(row[measure]) for row in rows.values())) for measure in measures]
+        lines = [(name, *(row[measure] for measure in MEANINGS)) for name, row in rows.items()]
+        return show(Answer(["algorithm", *MEANINGS], lines), form)
+    lines = [(meaning, *(_cell(row[measure]) for row in rows.values())) for measure, meaning in MEANINGS.items()
+             if any(row[measure] is not None for row in rows.values())]
     return as_table(Answer(["", *rows], lines)).rsplit("\n", 1)[0]
 
 

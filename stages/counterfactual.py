@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pipeline import checkpoints, files, records, secrets, tables
 from pipeline.algorithms import WITH_CRITIC
+from pipeline.counterfactual import ORIGINAL
 from pipeline.errors import OuroError
 from pipeline.external import resolve
 from pipeline.process import Context, namespace
@@ -148,7 +149,7 @@ def compared(outcome: Outcome, original: Outcome) -> dict[str, Any]:
         "same_sign": np.mean(np.sign(here) == np.sign(there)).item() if common else None,
         "loss": outcome.result.loss, **{name: statistics.get(name) for name in STATISTICS},
         "grad_norm": outcome.result.grad_norm, "cosine": cosine(outcome.gradient, original.gradient),
-        "least_alike": ", ".join(f"{name} {value:.3f}" for value, name in least),
+        "least_alike": None if outcome is original else ", ".join(f"{name} {value:.3f}" for value, name in least),
     }
 
 
@@ -184,7 +185,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         linked(Path(request["directory"]), Path(directory))
         replay = Replay(request, Path(directory))
         original = replay.under(replay.original)
-        rows = {"as it was": compared(original, original)}
+        rows = {ORIGINAL: compared(original, original)}
         for name, algorithm in request["alternatives"].items():
             rows[name] = compared(replay.under(algorithm), original)
         return {"proof": replay.proof(original), "rows": rows}

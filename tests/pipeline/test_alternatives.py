@@ -38,10 +38,10 @@ def refused(run, *overrides, **values) -> str:
 
 def test_every_combination_is_an_alternative(run):
     found = made(run, "algorithm=gspo,dapo", "algorithm.kl_loss_fn=none,k2")
-    assert list(found) == ["algorithm=gspo algorithm.kl_loss_fn=none", "algorithm=gspo algorithm.kl_loss_fn=k2",
-                           "algorithm=dapo algorithm.kl_loss_fn=none", "algorithm=dapo algorithm.kl_loss_fn=k2"]
+    assert list(found) == ["algorithm=gspo,kl_loss_fn=none", "algorithm=gspo,kl_loss_fn=k2",
+                           "algorithm=dapo,kl_loss_fn=none", "algorithm=dapo,kl_loss_fn=k2"]
     assert [section["policy_loss_fn"] for section in found.values()] == ["gspo", "gspo", "ppo", "ppo"]
-    assert found["algorithm=dapo algorithm.kl_loss_fn=k2"]["policy_loss_fn_args"]["clip_range_high"] == 0.28
+    assert found["algorithm=dapo,kl_loss_fn=k2"]["policy_loss_fn_args"]["clip_range_high"] == 0.28
 
 
 def test_what_the_run_says_itself_stays_and_groups_are_as_they_were(run):
@@ -110,11 +110,12 @@ def test_an_unfaithful_replay_is_told_by_the_exit_code(tmp_path, monkeypatch, ca
     monkeypatch.setattr(counterfactual, "prepare", lambda *asked: {"step": 7})
     arguments = SimpleNamespace(words=[], root=tmp_path, stage=None, step=None, format="csv")
     for found, code in ((1.0, 0), (1.5, 1)):
-        answer = {"proof": [["loss", 1.0, found, 0.1]], "rows": {"as it was": {"rows": 4, "loss": found}}}
+        line = dict.fromkeys(counterfactual.MEANINGS) | {"rows": 4, "loss": found}
+        answer = {"proof": [["loss", 1.0, found, 0.1]], "rows": {"as it was": line}}
         monkeypatch.setattr(counterfactual, "ask", lambda request, answer=answer: answer)
         assert replay_command.replay(arguments) == code
         said = capsys.readouterr()
-        assert said.out == f"algorithm,rows,loss\nas it was,4,{found}\n"
+        assert said.out.splitlines()[1].startswith(f"as it was,4,,,,,{found},")
         assert ("DIFFERS" in said.err) == bool(code)
 
 
