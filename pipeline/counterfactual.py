@@ -6,6 +6,7 @@ stages/counterfactual.py does the work, in a process of its own. Nothing is writ
 import subprocess
 import sys
 import tempfile
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,10 @@ def table(rows: dict[str, dict[str, Any]], form: str) -> str:
         lines = [(name, *(row[measure] for measure in MEANINGS)) for name, row in rows.items()]
         return show(Answer(["algorithm", *MEANINGS], lines), form)
     lines = [(meaning, *(_cell(row[measure]) for row in rows.values())) for measure, meaning in MEANINGS.items()
-             if any(row[measure] is not None for row in rows.values())]
+             if measure != LEAST and any(row[measure] is not None for row in rows.values())]
+    groups = [(row[LEAST] or "-").split(", ") for row in rows.values()]
+    lines += [("" if place else MEANINGS[LEAST], *cells)
+              for place, cells in enumerate(zip_longest(*groups, fillvalue=""))]
     return as_table(Answer(["", *rows], lines)).rsplit("\n", 1)[0]
 
 
@@ -156,5 +160,6 @@ MEANINGS = {
     "entropy": "entropy",
     "grad_norm": "gradient norm",
     "cosine": "cosine to the original's gradient",
-    "least_alike": "where it is least alike",
+    "least_alike": "parts whose cosine is smallest",
 }
+LEAST = "least_alike"
