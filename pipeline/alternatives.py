@@ -58,7 +58,7 @@ def _unfit(settings: dict, original: dict) -> list[str]:
         return [f"algorithm.advantage_fn={algorithm['advantage_fn']} needs the values of a critic, and this stage "
                 "trained none."]
     return [*broken_rules(settings), *inputs.missing_code(settings), *inputs.wrong_code(settings),
-            *inputs.wrong_functions(settings), *inputs.wrong_arguments(settings)]
+            *inputs.wrong_arguments(settings)]
 
 
 def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:

@@ -54,10 +54,10 @@ def choices(part: str) -> list[str]:
     return [f"  {name:<{width}}  {f.doc.partition(NEW_LINE)[0]}" for name, f in found.items()]
 
 
-def arguments(config: dict[str, Any], key: str) -> list[str]:
+def arguments(config: dict[str, Any], stage: str, key: str) -> list[str]:
     """The functions whose arguments the setting `key` holds: where they are, what they take, what they say.
 
-    key: of the `*_args`, or of one argument.
+    stage: the only one that is meant, if any. key: of the `*_args`, or of one argument.
     """
     path = key.split(".")
     at = next((i for i, part in enumerate(path) if part.endswith("_args")), None)
@@ -65,7 +65,7 @@ def arguments(config: dict[str, Any], key: str) -> list[str]:
     if part not in TABLES:
         return []
     lines: list[str] = []
-    for name, (stages, given) in _chosen(config, path[:at], path[at], part).items():
+    for name, (stages, given) in _chosen(config, stage, path[:at], path[at], part).items():
         found = _definition(part, name)
         head = f"{name}{' in ' + ', '.join(stages) if stages else ''}"
         lines += ["", head] if found else ["", f"{head}: its source cannot be read"]
@@ -73,7 +73,7 @@ def arguments(config: dict[str, Any], key: str) -> list[str]:
     return lines
 
 
-def _chosen(config: dict, place: list[str], args: str, part: str) -> dict[str, tuple[list[str], dict]]:
+def _chosen(config: dict, stage: str, place: list[str], args: str, part: str) -> dict[str, tuple[list[str], dict]]:
     """Function -> (stages that call it, the arguments that it is given there), whatever those say."""
     if place != ["algorithm"]:
         section = config
@@ -83,7 +83,7 @@ def _chosen(config: dict, place: list[str], args: str, part: str) -> dict[str, t
                  else [section.get(part) or config["buffer"]["explorer_input"].get(part)])
         return {name: ([], section[args]) for name in names if name}
     found: dict[str, tuple[list[str], dict]] = {}
-    for entry in entries(config):
+    for entry in (e for e in entries(config) if stage in ("", e["stage_name"])):
         algorithm = effective(config, entry)["algorithm"]
         called = algorithm["algorithm_type"] != "sft" and not (
             part in ON_ROLLOUTS and algorithm["algorithm_type"] in PAIR_TYPES)

@@ -16,15 +16,19 @@ from pipeline.shape import absent_model
 from pipeline.signatures import Signature
 from pipeline.workload import explores
 
+POOL = "inputs"  # what rows of no set are called
+
 
 @dataclass(frozen=True)
 class Source:
-    """A file or directory of rows. key: the setting that names it. split: of a directory. format_key: of its columns.
+    """A file or directory of rows. name: of its set, or inputs. key: the setting that names it. split: of a directory.
+    format_key: of its columns.
 
     columns: setting below format_key -> column, dotted into structs, such as ("prompt_key", "question"); `optional`
     ones may be absent.
     """
 
+    name: str
     key: str
     path: str
     split: str
@@ -32,12 +36,18 @@ class Source:
     columns: tuple[tuple[str, str], ...]
     optional: tuple[str, ...] = ()
 
+    @property
+    def told(self) -> str:
+        """The setting with the name of the set, which an index alone does not tell."""
+        return self.key if self.name == POOL else f"{self.key} ({self.name})"
+
 
 def sources(config: dict[str, Any]) -> list[Source]:
     """Every file or directory that rows are read from."""
     key, settings = "data_processor.task_pipeline", config["data_processor"]["task_pipeline"]
-    pool = [Source(f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", _columns(settings["format"]),
-                   ("solution_key",)) for index, path in enumerate(settings["inputs"])]
+    columns = _columns(settings["format"])
+    pool = [Source(POOL, f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", columns, ("solution_key",))
+            for index, path in enumerate(settings["inputs"])]
     buffer = config["buffer"]["trainer_input"]["experience_buffer"]
     sets = [(f"buffer.explorer_input.{place}", one, _columns(one["format"])) for place, one in _tasksets(config)]
     shown = ("prompt_key", _prompt_key(buffer["format"])), ("solution_key", buffer["format"]["response_key"])
@@ -55,8 +65,9 @@ def _files_of(key: str, one: dict, columns: tuple[tuple[str, str], ...]) -> list
     """The files and directories of one set; none when it takes its rows from the pool."""
     several = isinstance(one["path"], list)
     paths = one["path"] if several else [one["path"]] if one["path"] else []
-    return [Source(f"{key}.path" + (f".{i}" if several else ""), str(Path(path) / (one["subset_name"] or "")),
-                   one["split"], f"{key}.format", columns, ("solution_key",)) for i, path in enumerate(paths)]
+    return [Source(one["name"], f"{key}.path" + (f".{i}" if several else ""),
+                   str(Path(path) / (one["subset_name"] or "")), one["split"], f"{key}.format", columns,
+                   ("solution_key",)) for i, path in enumerate(paths)]
 
 
 def _columns(columns: dict) -> tuple[tuple[str, str], ...]:
@@ -75,7 +86,7 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
     start: the section `model` that names the model it begins with.
     """
     looked = f"does not exist (looked from {Path.cwd()})"
-    lines = [f"{s.key}: {s.path} {looked}." for s in sources(config) if not resolve(s.path).exists()]
+    lines = [f"{s.told}: {s.path} {looked}." for s in sources(config) if not resolve(s.path).exists()]
     recipe, model = config["data_processor"]["task_pipeline"]["config_path"], start["model_path"]
     if recipe and not resolve(recipe).exists():
         lines.append(f"data_processor.task_pipeline.config_path: {recipe} {looked}.")
@@ -110,7 +121,18 @@ def _code_problem(dotted: str) -> list[str]:
     return []
 
 
-def wrong_functions(config: dict[str, Any]) -> list[str]:
+def wrong_arguments(config: dict[str, Any]) -> list[str]:
+    """Arguments in `*_args` that the function they are for does not have, or that it lacks; parameters of a user's
+    function that its caller does not know.
+
+    config: the settings of one stage. Values are judged by the function itself.
+    """
+    wrong = [f"{key}: '{name}' {problem}" for key, name, given, signature, passed in _named(config) if signature
+             for problem in signature.problems(given, passed)]
+    return _wrong_parameters(config) + wrong
+
+
+def _wrong_parameters(config: dict[str, Any]) -> list[str]:
     """What is wrong with the parameters of the user's functions that are parts of a stage's algorithm, one line each.
 
     What cannot be read from source (a name that is assigned, a compiled module) is judged when the stage starts.
@@ -119,15 +141,6 @@ def wrong_functions(config: dict[str, Any]) -> list[str]:
     found = {part: _in("", "", algorithm[part]) for part in _used(algorithm) if ":" in (algorithm[part] or "")}
     return [problem for part, signature in found.items() if signature for problem in wrong_parameters(
         part, (*signature.required, *("**" for _ in range(signature.anything))), algorithm)]
-
-
-def wrong_arguments(config: dict[str, Any]) -> list[str]:
-    """Arguments in `*_args` that the function they are for does not have, or that it lacks.
-
-    config: the settings of one stage. Values are judged by the function itself.
-    """
-    return [f"{key}: '{name}' {problem}" for key, name, given, signature, passed in _named(config) if signature
-            for problem in signature.problems(given, passed)]
 
 
 def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, int | None]]:

@@ -10,7 +10,7 @@ from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS
 from operators.loss import AVERAGED_BY_KIND, PAIRED, POLICY_LOSSES
 from operators.sampling import SAMPLE_STRATEGIES
-from pipeline.compose import CONF
+from pipeline.files import CONF
 from pipeline.rules import COMPARE
 
 FILES = sorted((CONF / "algorithm").glob("*.yaml"))

@@ -102,6 +102,7 @@ def test_a_sweep_goes_over_ours_and_the_users():
     ("advantage: grpo", "mine.yaml: 'advantage' is unknown. Did you mean 'advantage_fn'?"),
     ("loss_agg_mode: mean", "algorithm.loss_agg_mode=mean: needed one of token-mean"),
     ("policy_loss_fn: pppo", "algorithm.policy_loss_fn=pppo: needed one of"),
+    ("repeat_times: many", "key 'algorithm.repeat_times': needed a whole number, found the text 'many'"),
     ("repeat_times: 0", "algorithm.repeat_times=0: needed at least 1"),
     ("advantage_fn: null", "mine.yaml: 'advantage_fn' is missing: a name of operators/advantage.py"),
 ])
@@ -145,9 +146,10 @@ def test_a_kl_of_the_users_own_has_the_arguments_of_all():
 
 def test_offline_training_and_pairs_are_checked_too():
     offline = rft("algorithm.advantage_fn=own.parts:two") | {"mode": "train"}
-    assert "has 2 parameters" in inputs.wrong_functions(offline)[0]
-    pairs = rft("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=own.parts:loss")
-    assert "asks for a column 'advantages'" in inputs.wrong_functions(pairs)[0]
+    assert "has 2 parameters" in inputs.wrong_arguments(offline)[0]
+    pairs = rft("algorithm.policy_loss_fn=own.parts:loss")
+    pairs["algorithm"] |= {"algorithm_type": "dpo", "advantage_fn": None}
+    assert "asks for a column 'advantages'" in inputs.wrong_arguments(pairs)[0]
 
 
 def test_which_columns_there_are_depends_on_what_is_trained_on():
