@@ -35,7 +35,6 @@ from stages.learner.rollouts import Rollouts
 from stages.learner.still import StillEngine, alone, inner, take_critic, take_policy
 
 LEAST_ALIKE = 3  # groups of parameters that are named
-REFERRING = ("kl_loss_fn", "kl_penalty_fn")
 
 
 @dataclass
@@ -61,7 +60,7 @@ class Replay:
         context = self._context(self.original)
         model = checkpoints.model_directory(context.inputs["model"])
         every = [self.original, *request["alternatives"].values()]
-        refers = any(refers_to(algorithm) for algorithm in every)
+        refers = any(self._refers(algorithm) for algorithm in every)
         self.actor = Actor(model, context.config, alone(), context.config.model.temperature, refers, StillEngine)
         if request["weights"]:
             take_policy(self.actor.zero.module.model, Path(request["weights"]))
@@ -93,12 +92,17 @@ class Replay:
         for part, term in (("kl_loss_fn", objective.kl), ("kl_penalty_fn", source.penalty)):
             term.kl_coef = self._coefficient(algorithm, part, term.kl_coef)
         cut = source.cut(self.step)
-        references = self.references if refers_to(algorithm) or "ref_logprobs" in objective.row_columns else None
+        references = self.references if self._refers(algorithm) else None
         critic = self.critic if algorithm["advantage_fn"] in WITH_CRITIC else None
         Estimates(self.actor, references, critic, not algorithm["bypass_old_logprobs"]).add(cut.rows, cut.origins)
         rows = source.batch(cut).rows
         result = self.actor.step(rows, objective, 0.0)
         return Outcome({row.id: _advantage(row) for row in rows}, result, self.actor.zero.gradients)
+
+    def _refers(self, algorithm: dict[str, Any]) -> bool:
+        """Whether a part of an algorithm asks for the reference."""
+        columns = Objective(self._context(algorithm).config).row_columns
+        return algorithm["kl_penalty_fn"] != "none" or algorithm["kl_loss_fn"] != "none" or "ref_logprobs" in columns
 
     def _coefficient(self, algorithm: dict[str, Any], part: str, configured: float) -> float:
         """Of a KL term at this step: an adaptive one has been steered since the stage began."""
@@ -124,11 +128,6 @@ class Replay:
 
 
 ROUNDING = {4: 1e-3, 2: 5e-2}  # bytes of a weight -> relative difference of two orders of summation
-
-
-def refers_to(algorithm: dict[str, Any]) -> bool:
-    """Whether an algorithm has a KL to the reference."""
-    return any(algorithm[part] != "none" for part in REFERRING)
 
 
 def _advantage(row: Row) -> float:

@@ -134,10 +134,12 @@ def test_an_advantage_without_the_std(stage):
 
 def test_a_reference_is_scored_and_nothing_is_written(stage):
     before = sorted(path for path in stage.rglob("*"))
-    alternatives = {"held": section(stage, kl_loss_fn="k2", kl_loss_fn_args={"kl_coef": 1.0})}
+    alternatives = {"held": section(stage, kl_loss_fn="k2", kl_loss_fn_args={"kl_coef": 1.0}),
+                    "penalised": section(stage, kl_penalty_fn="k1", kl_penalty_fn_args={"kl_coef": 9.0})}
     found = process_of_replay.answer(asked(stage, 2, alternatives))["rows"]
     assert found["held"]["kl_loss"] > 0
     assert found["as it was"]["kl_loss"] is None
+    assert found["penalised"]["advantage_correlation"] < 0.999  # the reference weighs in every advantage
     assert sorted(path for path in stage.rglob("*")) == before
 
 
