@@ -68,7 +68,7 @@ def replayable(directory: Path, model: Path, critic: bool) -> dict[int, Path | N
         versions = {int(path.parent.name.removeprefix("version=")): path.parent for path in published}
         found |= {version + 1: path for version, path in versions.items() if version}
     kept = checkpoints.complete_checkpoints(directory)
-    found |= {step + 1: checkpoints.checkpoint_directory(directory, step) / "model" for step in kept}
+    found |= {step + 1: checkpoints.checkpoint_directory(directory, step) for step in kept}
     return {step: found[step] for step in tables.steps_present(directory, "steps") if step in found}
 
 

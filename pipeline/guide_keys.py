@@ -61,7 +61,8 @@ WORKS = [
                                    "min_lr_ratio"),
     *_below("model", "model_path critic_model_path custom_chat_template chat_template_path enable_thinking "
                      "max_model_len max_prompt_tokens max_response_tokens min_response_tokens "
-                     "enable_prompt_truncation repetition_penalty temperature top_p top_k"),
+                     "enable_prompt_truncation repetition_penalty temperature top_p top_k lora_configs"),
+    *_below("model.lora_configs.*", "name path lora_rank lora_alpha lora_dtype target_modules"),
     *_below("cluster", "node_num gpu_per_node"),
     *_below("buffer", "batch_size train_batch_size total_epochs total_steps"),
     *_below("buffer.explorer_input", "default_workflow_type default_eval_workflow_type default_reward_fn_type"),
@@ -141,6 +142,9 @@ VALUES: dict[str, dict[Any, str]] = {
         "vllm_async": _VLLM_ONLY, "sglang": _VLLM_ONLY,
         "tinker": _VLLM_ONLY + " Nothing is trained in another's service.",
         "external": _VLLM_ONLY + " A model behind an address gives no log-probs of its tokens to train on."},
+    "model.lora_configs.*.lora_dtype": dict.fromkeys(
+        ("float32", "float16", "bfloat16"),
+        "an adapter has model.dtype, its master weights and optimizer float32: leave it out."),
     "trainer.trainer_strategy": {"megatron": "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."},
     "monitor.monitor_type": {"swanlab": "needed mlflow, tensorboard, wandb or none."},
     **{f"{prefix}.storage_type": dict.fromkeys(("queue", "sql"), _TABLES) for prefix in (*TASKSETS, *BUFFERS)},

@@ -14,7 +14,7 @@ _NO_SERVER = "no server is started: a workflow of your own (package.module:funct
 _TINKER = "models are trained here, by DeepSpeed ZeRO; leave model.tinker out."
 _EXTERNAL = ("a model behind an address gives no log-probs of its tokens to train on; set model.model_path. A reward "
              "function of your own may ask such a model.")
-_LORA = "adapters are not there yet: all parameters are trained; trainer.zero_stage and trainer.offload_* save memory."
+_LORA = "trainer and engine both follow model.lora_configs: leave it out."
 _ROPE = "write it into the config.json of the model, from which trainer and engine both read it."
 _REPLAY = ("reusing experience is not there yet: each row is trained on once, and synchronizer.sync_offset bounds how "
            "old it is.")
@@ -40,7 +40,8 @@ REFUSED: dict[str, Refused] = {
     "algorithm.optimizer.optimizer_type": Refused("the optimizer is AdamW: leave it out.", ("adam",)),
     "model.logprobs": Refused("the log-prob of every sampled token is always kept: leave it out."),
     "model.trust_remote_code": Refused("no code of a model is run: use a model that transformers and vLLM know."),
-    "model.lora_configs": Refused(_LORA),
+    "model.lora_configs.*.base_model_name": Refused("an adapter is for the model that its stage begins with: leave it "
+                                                    "out."),
     "model.rope_scaling": Refused(_ROPE),
     "model.rope_theta": Refused(_ROPE),
     "model.tinker": Refused(_TINKER, (("enable", False),)),
@@ -143,7 +144,6 @@ REFUSED: dict[str, Refused] = {
 
 # what the guide has below a key that is refused as a whole
 BELOW = {
-    "model.lora_configs": "*.name *.path *.base_model_name *.lora_rank *.lora_alpha *.lora_dtype *.target_modules",
     "model.tinker": "enable rank seed train_mlp train_attn train_unembed base_url",
     "model.external_model": "enable model_name base_url_env api_key_env",
     "buffer.trainer_input.experience_buffer.replay_buffer": "enable reuse_cooldown_time priority_fn priority_fn_args",

@@ -44,18 +44,18 @@ USES = {
     "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
     "train": ("seed", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
               "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
-              "buffer.trainer_input.experience_buffer", "trainer.grad_clip", "model.dtype", "model.max_prompt_tokens",
-              "model.max_response_tokens", "model.max_model_len", *PROMPTS),
+              "buffer.trainer_input.experience_buffer", "trainer.grad_clip", "model.dtype", "model.lora_configs",
+              "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", *PROMPTS),
     "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
             "buffer.total_steps", "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets",
-            "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path", "synchronizer",
-            *SAMPLING, *PROMPTS),
+            "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
+            "model.lora_configs", "synchronizer", *SAMPLING, *PROMPTS),
     "rollout": ("seed", "algorithm.repeat_times", "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps",
                 "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets", *SAMPLING, *PROMPTS),
     "offline": ("seed", "algorithm", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
                 "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
-                "model.dtype", "model.temperature", "model.max_prompt_tokens", "model.max_response_tokens",
-                "model.max_model_len", *PROMPTS),
+                "model.dtype", "model.lora_configs", "model.temperature", "model.max_prompt_tokens",
+                "model.max_response_tokens", "model.max_model_len", *PROMPTS),
     "evaluate": EVALUATION,
     "bench": EVALUATION,
     "report": ("project", "name"),
@@ -72,15 +72,16 @@ WATCHES = {
 }
 
 JUDGES = "explorer.auxiliary_models.*.model_path"
+ADAPTERS = "model.lora_configs.*.path"
 
 # settings that name a file or directory whose content enters the identity
 EXTERNAL = {
     "tasks": ("data_processor.task_pipeline.inputs", *PATHS),
     "curate": ("data_processor.task_pipeline.config_path",),
-    "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path"),
-    "rft": (*PATHS[:2], JUDGES, "model.chat_template_path", "model.critic_model_path"),
+    "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path", ADAPTERS),
+    "rft": (*PATHS[:2], JUDGES, "model.chat_template_path", "model.critic_model_path", ADAPTERS),
     "rollout": (*PATHS[:2], JUDGES, "model.chat_template_path"),
-    "offline": ("model.chat_template_path", "model.critic_model_path"),
+    "offline": ("model.chat_template_path", "model.critic_model_path", ADAPTERS),
     "evaluate": (PATHS[2], JUDGES, "model.chat_template_path"),
     "bench": (PATHS[2], JUDGES, "model.chat_template_path"),
 }

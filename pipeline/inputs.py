@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import signatures
+from pipeline.adapters import adapter_problem
 from pipeline.algorithms import GIVEN
 from pipeline.data_config import eval_places, train_places
 from pipeline.errors import ConfigError
@@ -92,12 +93,21 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
         lines.append(f"data_processor.task_pipeline.config_path: {recipe} {looked}.")
     if model and not start["init"]["enable"] and (absent := absent_model(model)):
         lines.append(absent)
+    lines += [f"model.lora_configs.{index}.path: {one['path']} {looked}."
+              for index, one in enumerate(config["model"]["lora_configs"])
+              if one["path"] and not resolve(one["path"]).exists()]
     return lines + missing_code(config)
 
 
 def missing_code(config: dict[str, Any]) -> list[str]:
     """The user's modules that are named and not on this machine."""
     return [f"'{name}': no such module. {NEEDED}" for name in _code(config) if _module(name) is None]
+
+
+def wrong_adapters(config: dict[str, Any]) -> list[str]:
+    """Adapters that are here and cannot be gone on with, one line each."""
+    found = ((one, resolve(one["path"])) for one in config["model"]["lora_configs"] if one["path"])
+    return [line for one, place in found if place.exists() and (line := adapter_problem(one, place))]
 
 
 def wrong_code(config: dict[str, Any]) -> list[str]:

@@ -105,7 +105,8 @@ class Experience:
     reason: str | None = column(pa.string(), "why the row is not ok; null when it is", null=True)
     finish_reason: str | None = column(pa.string(), "stop or length; null when nothing was generated", null=True)
     weights_version: int = column(pa.int32(), "trainer step that made the weights; 0 = the model the stage began with")
-    weights_hash: str = column(pa.string(), "first 16 hex digits of the sha256 of the weight file")
+    weights_hash: str = column(pa.string(), "first 16 hex digits of the sha256 of the weight file, with LoRA "
+                                                 "the adapter's")
     config_hash: str = column(pa.string(), "hash of the stage's settings and inputs")
     prompt_hash: str = column(pa.string(), "first 16 hex digits of the sha256 of the prompt token ids")
     commit: str = column(pa.string(), "git commit of the code, '+dirty' when the tree had changes, or 'unknown'")

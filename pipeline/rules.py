@@ -2,6 +2,7 @@
 
 import re
 
+from pipeline.adapters import adapter_rules
 from pipeline.algorithms import GIVEN, filled
 from pipeline.data_rules import data_problems
 from pipeline.errors import ConfigError
@@ -61,7 +62,7 @@ def _environment(c: dict) -> list[str]:
 
 def _model(c: dict) -> list[str]:
     model, init = c["model"], c["model"]["init"]
-    problems = []
+    problems = adapter_rules(model["lora_configs"])
     if init["enable"] and model["model_path"]:
         problems.append("model.model_path and model.init.enable exclude each other: set one.")
     if init["enable"] and init["hidden_size"] % (32 * max(init["num_attention_heads"], 1)):

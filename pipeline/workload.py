@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pipeline import records
 from pipeline.algorithms import PAIR_TYPES
-from pipeline.memory import has_critic
+from pipeline.memory import has_critic, learning
 from pipeline.modes import TRAINING, kind_of
 from pipeline.schedule import Schedule
 from pipeline.shape import Shape
@@ -133,19 +133,24 @@ def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
     tables        experiences x row_bytes at the longest lengths
     checkpoints   each: the model, its head spelt out, c (P + V h when tied); DeepSpeed's weights, c P; float32 master
                   and two moments, 12 P. One more than are kept, while the newest is written
-                and 12 P + c P of a critic
-    versions      weights on their way to the explorer, each one model
+                and 12 P + c P of a critic. With an adapter of A parameters: the model, twice c A, 12 A,
+                and a tied head once more, c V h, which DeepSpeed takes for a weight of its own
+    versions      weights on their way to the explorer, each one model, or one adapter
     """
     work, model = workload(config), config["model"]
     spelt_out = element * (shape.parameters + (shape.embedding if shape.tied else 0))
-    states = shape.parameters + (shape.critic if has_critic(config) else 0)
+    learnt, adapter = learning(shape, config), bool(model["lora_configs"])
+    states = learnt + (shape.critic if has_critic(config) else 0)
+    version = element * learnt if adapter else spelt_out
     checkpoint = spelt_out + (element + 12) * states
+    if adapter:
+        checkpoint += version + element * shape.embedding * shape.tied
     kept = config["trainer"]["max_checkpoints_to_keep"] + 1
     if work.trainer_steps is not None:
         kept = min(kept, -(-work.trainer_steps // config["trainer"]["save_interval"]))
     rows = None if work.experiences is None else (
         work.experiences * row_bytes(model["max_prompt_tokens"], model["max_response_tokens"]))
-    return Disk(rows, kept * checkpoint, work.versions * spelt_out)
+    return Disk(rows, kept * checkpoint, work.versions * version)
 
 
 def described(config: dict[str, Any]) -> list[tuple[str, str]]:

@@ -63,7 +63,7 @@ class Replay:
         refers = any(self._refers(algorithm) for algorithm in every)
         self.actor = Actor(model, context.config, alone(), context.config.model.temperature, refers, StillEngine)
         if request["weights"]:
-            take_policy(self.actor.zero.module.model, Path(request["weights"]))
+            take_policy(self.actor, Path(request["weights"]))
         self.references = References(context, model, self.actor) if refers else None
         self.critic = self._critic(context.config, model) if self.original["advantage_fn"] in WITH_CRITIC else None
 

@@ -112,10 +112,11 @@ class Explorer:
         self.schedule = schedule_of(config, len(self.prompts.tasks))
         self.sampling = runner.Sampling.of(config.model)
         self.colocated = config.mode == "colocate"
+        adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
         if self.colocated:  # one after the other: the engine measures the free memory when it starts
             self._wait_for_trainer()
         self.engine = open_engine(
-            model, config, self.tokenizer.eos_token_id, sleeps=self.colocated, logs=context.directory)
+            model, config, self.tokenizer.eos_token_id, sleeps=self.colocated, logs=context.directory, adapter=adapter)
         self.weights = Weights(context, self.engine)
         if config.mode == "explore":
             self.weights.are_those_of(model)

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from pipeline.checkpoints import WEIGHTS
 from pipeline.errors import ModelError
+from stages.learner import adapter
+from stages.learner.actor import Actor
 from stages.learner.packing import MicroBatch
 from stages.learner.zero import Process, ZeroEngine
 
@@ -51,15 +53,26 @@ def inner(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     return sum(torch.dot(a[name].flatten().double(), b[name].flatten().double()).item() for name in a.keys() & b.keys())
 
 
-def take_policy(model: nn.Module, directory: Path) -> None:
-    """Loads the weights of a checkpoint or a published version. Raises ModelError when the file is not whole."""
+def take_policy(actor: Actor, directory: Path) -> None:
+    """Loads the weights, or the adapter, of a checkpoint or a published version. Raises ModelError when the file is not
+    whole."""
+    model = actor.zero.module.model
+    kept = directory / ("adapter" if actor.adapter else "model")
+    place = kept if kept.exists() else directory  # a version is one file, without a directory of its own
+    if actor.adapter:
+        adapter.read(model, place)
+    else:
+        _read(model, place / WEIGHTS)
+
+
+def _read(model: nn.Module, file: Path) -> None:
     from safetensors.torch import load_file
 
-    state = load_file(directory / WEIGHTS)
+    state = load_file(file)
     wanted = dict(model.named_parameters())
     if absent := wanted.keys() - state.keys():
-        raise ModelError(f"{directory / WEIGHTS} lacks {len(absent)} of the {len(wanted)} weights of the model, such "
-                         f"as {min(absent)}.")
+        raise ModelError(f"{file} lacks {len(absent)} of the {len(wanted)} weights of the model, such as "
+                         f"{min(absent)}.")
     with torch.no_grad():
         for name, parameter in wanted.items():
             parameter.copy_(state[name])

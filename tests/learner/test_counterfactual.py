@@ -22,6 +22,8 @@ from tests.factories import row
 SETTINGS = (*TINY, "buffer.batch_size=2", "algorithm.repeat_times=2", "buffer.total_steps=3", "trainer.save_interval=1",
             "trainer.max_checkpoints_to_keep=9", "synchronizer.sync_offset=0", "algorithm.optimizer.lr=0.01",
             "algorithm.optimizer.lr_warmup_steps=0", "synchronizer.sync_timeout=1")
+ADAPTER = ("model.lora_configs=[{path: null, lora_rank: 4, lora_alpha: 8, target_modules: all-linear, "
+           "exclude_modules: []}]")
 REWARDS = ([1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 1.0, 0.0], [1.0, 0.5, 0.0, 1.0])
 
 
@@ -149,6 +151,17 @@ def test_a_critic_is_asked_with_the_weights_it_had(tmp_path, tiny_model, process
     for step in (1, 3):
         found = process_of_replay.answer(asked(directory, step, {}))
         assert counterfactual.is_faithful(found["proof"]), found["proof"]
+
+
+def test_a_stage_that_trains_an_adapter_is_replayed_with_it(tmp_path, tiny_model, process):
+    """With the adapter of a checkpoint, and of a version; the gradient is that of A and B."""
+    directory = trained(tmp_path, tiny_model, context_with(), process, ADAPTER)
+    for step in (1, 3):
+        alternatives = {"held": section(directory, kl_loss_fn="k2")}
+        found = process_of_replay.answer(asked(directory, step, alternatives))
+        assert counterfactual.is_faithful(found["proof"]), found["proof"]
+        assert found["rows"]["held"]["kl_loss"] == pytest.approx(0.0) if step == 1 else (
+            found["rows"]["held"]["kl_loss"] > 0)
 
 
 # --------------------------------------------------------------------------------------------------- small numbers
