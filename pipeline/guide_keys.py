@@ -128,7 +128,12 @@ _BY_STEPS = ("the schedule is a function of the step numbers alone, so that a ru
              "leave it out, or write fixed; synchronizer.sync_offset lets the explorer run ahead.")
 _TABLES = "experience is Parquet tables, which `ouro sql` asks: leave storage_type and its address out."
 _VLLM_ONLY = "vLLM is the engine: leave it out."
+_DAPO_REWARD = ("write [accuracy_reward, overlong_penalty] with cache_length, max_response_length and penalty_factor "
+                "below reward_fn_args, or without enable_overlong_penalty accuracy_reward. There right is 1 and wrong "
+                "-1, here 1 and 0, so penalty_factor 0.5 means here what 1 means there.")
 VALUES: dict[str, dict[Any, str]] = {
+    **{f"{prefix}.default_reward_fn_type": {"math_dapo_reward": _DAPO_REWARD}
+       for prefix in ("buffer.explorer_input", *TASKSETS)},
     "algorithm.sample_strategy": {
         "mix": "expert rows beside rollouts are not there yet: train on them first, in an sft stage.",
         "staleness_control": "synchronizer.sync_offset bounds how old a rollout may be: leave it out.",

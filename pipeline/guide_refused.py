@@ -21,8 +21,8 @@ _REPLAY = ("reusing experience is not there yet: each row is trained on once, an
 _SERVICE = "Data-Juicer runs inside the stage curate: leave the section service out."
 _MEGATRON = "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."
 _EXPERIENCE = ("rows of experience are not processed between rollout and training: shape the reward in a reward "
-               "function of your own, drop groups without variance by algorithm.advantage_fn_args.std_threshold, and "
-               "ask for anything else by `ouro sql`.")
+               "function of your own, replace groups without variance by algorithm.max_resample_rounds, and ask for "
+               "anything else by `ouro sql`.")
 _PER_ROW = "not there yet: give the rows of one kind a taskset of their own, which names it."
 _MULTIMODAL = "images and videos are not there yet: a task is text."
 _AGENT = "belongs to the served interface, which is not there: a workflow of your own reads the response's text."

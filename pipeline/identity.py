@@ -50,7 +50,8 @@ USES = {
             "buffer.total_steps", "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets",
             "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
             "model.lora_configs", "synchronizer", *SAMPLING, *PROMPTS),
-    "rollout": ("seed", "algorithm.repeat_times", "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps",
+    "rollout": ("seed", "algorithm.repeat_times", "algorithm.max_resample_rounds", "algorithm.resample_metric",
+                "algorithm.greedy_baseline", "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps",
                 "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets", *SAMPLING, *PROMPTS),
     "offline": ("seed", "algorithm", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
                 "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
@@ -88,13 +89,13 @@ EXTERNAL = {
 
 ADVANTAGES = ("operators/advantage.py", "operators/advantages/action_tokens.py", "operators/advantages/group.py",
               "operators/advantages/query.py", "operators/advantages/steps.py", "operators/advantages/token.py",
-              "operators/priority.py", "operators/sampling.py", "operators/shaping.py")
+              "operators/priority.py", "operators/sampling.py")
 LOSSES = ("operators/aggregation.py", "operators/correction.py", "operators/entropy.py", "operators/kl.py",
           "operators/loss.py", "operators/losses/clipped.py", "operators/losses/demonstrations.py",
           "operators/losses/mixture.py", "operators/losses/preference.py", "operators/losses/ratio.py",
           "operators/losses/weighted.py")
 
-ANSWERING = ("operators/reward.py", "workflows/reward_model.py", "workflows/single_turn.py")
+ANSWERING = ("operators/reward.py", "operators/shaping.py", "workflows/reward_model.py", "workflows/single_turn.py")
 
 # kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
 CODE = {

@@ -187,8 +187,8 @@ def _used(algorithm: dict[str, Any]) -> list[str]:
 
 def _reward(name: str) -> Signature | None:
     """The arguments of a reward function, less those that its caller gives."""
-    if name in signatures.table("workflows/rewards.py", "MODELS"):
-        return signatures.table("workflows/rewards.py", "MODELS")[name].after(1)
+    if name in signatures.table("workflows/rewards.py", "OPENED"):
+        return signatures.table("workflows/rewards.py", "OPENED")[name].after(1)
     found = _in("operators/reward.py", "REWARDS", name)
     return found and found.after(2)
 

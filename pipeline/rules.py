@@ -3,6 +3,7 @@
 import re
 
 from pipeline.adapters import adapter_rules
+from pipeline.algorithm_config import ADVANTAGES
 from pipeline.algorithms import GIVEN, filled
 from pipeline.data_rules import data_problems
 from pipeline.errors import ConfigError
@@ -113,7 +114,6 @@ def _optimizer(key: str, optimizer: dict) -> list[str]:
 # advantage functions that need a column which nothing writes yet
 LACKING = {
     "gigpo": "a column state_hash, of environments that tell their state",
-    "remax": "a column baseline_reward, of one greedy rollout a task",
     "on_policy_distill": "a column teacher_logprobs, of a second model",
     "jsd": "a column teacher_logprobs, of a second model",
 }
@@ -129,6 +129,7 @@ def _rollouts(c: dict) -> list[str]:
     if algorithm["advantage_fn"] in COMPARE and algorithm["repeat_times"] < 2:
         problems.append(f"algorithm.repeat_times=1: {algorithm['advantage_fn']} compares the rollouts of a group, "
                         "needed at least 2.")
+    problems += _groups(algorithm)
     level = algorithm["rollout_correction"]["level"]
     if algorithm["bypass_old_logprobs"] and level not in (None, "none"):
         problems.append(f"algorithm.rollout_correction.level={level} with algorithm.bypass_old_logprobs=true: the "
@@ -144,6 +145,20 @@ def _rollouts(c: dict) -> list[str]:
         Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)
     except ConfigError as error:
         problems.append(str(error))
+    return problems
+
+
+def _groups(algorithm: dict) -> list[str]:
+    """Rules for groups that are replaced, and for greedy baselines."""
+    advantage, rounds, problems = algorithm["advantage_fn"], algorithm["max_resample_rounds"], []
+    if rounds and (algorithm["repeat_times"] < 2 or (advantage in ADVANTAGES and advantage not in COMPARE)):
+        problems.append(f"algorithm.max_resample_rounds={rounds} with advantage_fn={advantage} and repeat_times="
+                        f"{algorithm['repeat_times']}: it replaces groups whose responses are equally good, which "
+                        "teach nothing where they are compared; needed repeat_times of at least 2 and one of "
+                        f"{', '.join(COMPARE)}, or 0.")
+    if advantage == "remax" and not algorithm["greedy_baseline"]:
+        problems.append("algorithm.advantage_fn=remax needs the reward of a greedy response to each task; needed "
+                        "algorithm.greedy_baseline=true.")
     return problems
 
 

@@ -24,8 +24,9 @@ TEXT, FIXED = 2.0, 2.0  # a token as text; any other column, mostly the same fro
 class Workload:
     """The size of a training stage. None: known once the tasks are curated, because the stage makes whole passes.
 
-    explored: rows of an explorer step; 0 without rollouts. trained: rows of an optimizer step. longest: tokens of the
-    longest row. explorer_steps, trainer_steps: of the whole stage. versions: weights that lie on the disk at once.
+    explored: rows of an explorer step to cut batches from; 0 without rollouts. trained: rows of an optimizer step.
+    longest: tokens of the longest row. explorer_steps, trainer_steps: of the whole stage. versions: weights that lie on
+    the disk at once. beside: rows at most that an explorer step has besides (replaced groups, greedy responses).
     """
 
     explored: int
@@ -34,10 +35,11 @@ class Workload:
     explorer_steps: int | None
     trainer_steps: int | None
     versions: int
+    beside: int = 0
 
     @property
     def experiences(self) -> int | None:
-        return None if self.explorer_steps is None else self.explorer_steps * self.explored
+        return None if self.explorer_steps is None else self.explorer_steps * (self.explored + self.beside)
 
 
 def explores(config: dict[str, Any]) -> bool:
@@ -61,13 +63,21 @@ def workload(config: dict[str, Any]) -> Workload:
         return Workload(0, rows * (buffer["train_batch_size"] or buffer["batch_size"]), longest, 0, steps, 0)
     explored = buffer["batch_size"] * config["algorithm"]["repeat_times"]
     if kind == "rollout":
-        return Workload(explored, 0, longest, steps, 0, 0)
+        return Workload(explored, 0, longest, steps, 0, 0, _beside(config))
     trained = buffer["train_batch_size"] or explored
     if kind == "offline":
         return Workload(0, trained, longest, 0, steps, 0)
     schedule = Schedule(explored, trained, sync["sync_interval"], sync["sync_offset"], steps or 1)
     ahead = (1 + sync["sync_offset"]) * explored // trained // sync["sync_interval"]
-    return Workload(explored, trained, longest, schedule.explorer_steps if steps else None, steps, 1 + max(ahead, 1))
+    return Workload(explored, trained, longest, schedule.explorer_steps if steps else None, steps, 1 + max(ahead, 1),
+                    _beside(config))
+
+
+def _beside(config: dict[str, Any]) -> int:
+    """Rows at most that an explorer step writes besides those that batches are cut from."""
+    algorithm, tasks = config["algorithm"], config["buffer"]["batch_size"]
+    rounds, greedy = algorithm["max_resample_rounds"] or 0, 1 if algorithm["greedy_baseline"] else 0
+    return tasks * (rounds * algorithm["repeat_times"] + (1 + rounds) * greedy)
 
 
 def evaluated_versions(config: dict[str, Any], most: int = 4) -> list[int]:
@@ -166,10 +176,19 @@ def described(config: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _explorer(config: dict[str, Any], work: Workload) -> str:
-    total = "" if work.experiences is None else f"; {work.experiences:,} experiences in all"
+    most = "at most " if work.beside else ""
+    total = "" if work.experiences is None else f"; {most}{work.experiences:,} experiences in all"
     steps = "" if work.explorer_steps is None else f"{work.explorer_steps:,} steps; "
     return (f"{steps}each {config['buffer']['batch_size']:,} tasks x {config['algorithm']['repeat_times']} rollouts = "
-            f"{work.explored:,} experiences{total}")
+            f"{work.explored:,} experiences{_besides(config['algorithm'], work)}{total}")
+
+
+def _besides(algorithm: dict[str, Any], work: Workload) -> str:
+    """What an explorer step asks besides, in words."""
+    rounds = algorithm["max_resample_rounds"]
+    parts = [f"at most {rounds} round(s) of fresh groups" if rounds else "",
+             "a greedy response to each task" if algorithm["greedy_baseline"] else ""]
+    return f", and {' and '.join(filter(None, parts))}: up to {work.beside:,} more" if work.beside else ""
 
 
 def _trainer(config: dict[str, Any], work: Workload, kind: str) -> list[tuple[str, str]]:

@@ -188,13 +188,14 @@ REFUSED = {
         "arguments of a reward function go below reward_fn_args of the taskset.")),
     **dict.fromkeys(("reward_model.overlong_buffer", "reward_model.reward_kwargs.overlong_buffer_cfg",
                      "reward.reward_kwargs.overlong_buffer_cfg", "custom_reward_function.overlong_buffer"), Refused(
-        "a penalty for long responses belongs into a reward function of your own: "
-        "buffer.explorer_input.default_reward_fn_type=package.module:function.", (("enable", False),))),
+        "the penalty is a reward function beside the one that says what is right, not beside a reward model: "
+        "overlong_penalty in buffer.explorer_input.default_reward_fn_type.", (("enable", False),))),
     **dict.fromkeys(("custom_reward_function", "reward.custom_reward_function"), Refused(
         "veRL calls f(data_source, solution_str, ground_truth, extra_info), ours is f(response, answer): wrap it, and "
         "name it by buffer.explorer_input.default_reward_fn_type=package.module:function.")),
     f"{DATA}.truncation": Refused(_TRUNCATION),
-    f"{DATA}.gen_batch_size": Refused("drawing more tasks than a train batch takes is not there yet."),
+    f"{DATA}.gen_batch_size": Refused("an explorer step draws as many tasks as it trains on; rounds of fresh ones: "
+                                      "algorithm.max_resample_rounds."),
     f"{DATA}.val_batch_size": Refused(_WHOLE_EVALUATION),
     f"{DATA}.train_max_samples": Refused("set limit of the taskset."),
     f"{DATA}.val_max_samples": Refused("set limit of the evaluation set."),
@@ -208,8 +209,8 @@ REFUSED = {
        for name in ("prompt_key", "response_key", "shuffle", "seed")},
     f"{DATA}.image_key": Refused("images and videos are not there yet: a task is text."),
     f"{DATA}.video_key": Refused("images and videos are not there yet: a task is text."),
-    "algorithm.filter_groups": Refused("drawing tasks anew is not there yet; groups without variance are dropped by "
-                                       "algorithm.advantage_fn_args.std_threshold.", (("enable", False),)),
+    "algorithm.filter_groups": Refused("fresh tasks are drawn for groups that all score alike, by rounds: "
+                                       "algorithm.max_resample_rounds.", (("enable", False),)),
     "algorithm.kl_penalty": Refused(_OFF_KL_PENALTY),
     "algorithm.kl_ctrl": Refused(_OFF_KL_PENALTY),
     "algorithm.rollout_correction": Refused("set algorithm.rollout_correction of ours: level, mode, threshold."),

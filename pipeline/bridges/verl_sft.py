@@ -31,7 +31,8 @@ KEYS: dict[str, Renamed | Refused] = {
     "model.enable_gradient_checkpointing": Renamed("trainer.enable_gradient_checkpointing"),
     **{f"model.{name}": _model(name) for name in (
         "lora_rank", "lora_alpha", "target_modules", "exclude_modules", "lora_adapter_path", "use_liger",
-        "external_lib", "trust_remote_code", "use_shm", "use_remove_padding", "override_config", "tokenizer_path", "custom_chat_template")},
+        "external_lib", "trust_remote_code", "use_shm", "use_remove_padding", "override_config", "tokenizer_path",
+        "custom_chat_template")},
     "model.fsdp_config.cpu_offload": Renamed("trainer.offload_optimizer"),
     "model.fsdp_config.offload_params": Renamed("trainer.offload_param"),
     "model.fsdp_config": Refused(verl_keys.BY_ZERO),

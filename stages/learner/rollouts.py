@@ -22,14 +22,18 @@ from stages.learner.batches import Batch, Cut, mean
 from stages.learner.objective import KLTerm, correction_arguments, refuse_parameters
 from stages.learner.packing import Row
 from stages.learner.penalty import penalised
+from stages.learner.shortfall import shortfall
 
 # what an advantage may ask of experience, and what a train batch takes from it
 COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "prompt_tokens", "response_tokens",
            "rollout_logprobs", "action_mask", "reward", "reward_components", "accuracy", "status", "weights_version")
+# the reward of the greedy response to the task, beside the rows of a group
+BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
 ESTIMATES = ("old_logprobs", "ref_logprobs", "values")  # stages/learner/estimates.py
 ROLLOUT_COST = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
                 "other_seconds": "explore_other_seconds", "evaluate_seconds": "evaluate_seconds",
-                "wait_seconds": "explore_wait_seconds"}
+                "wait_seconds": "explore_wait_seconds", "resampled_groups": "resampled_groups",
+                "resample_rounds": "resample_rounds", "missing_groups": "missing_groups"}
 
 
 class Rollouts:
@@ -78,9 +82,8 @@ class Rollouts:
         files = tables.source(self._file(explorer_step) for explorer_step in explored)
         table = self._usable(files, explored, begin, end)
         if not any(begin <= position < end for position in table["position"].to_pylist()):
-            raise StageError(f"trainer step {step} has no usable row: all {end - begin} of explorer steps "
-                             f"{explored.start} to {last} failed. See ouro sql \"select status, reason, count(*) "
-                             "from experience group by all\".")
+            raise StageError(f"trainer step {step} has no usable row in explorer steps {explored.start} to {last}: "
+                             f"{shortfall(self.session, files, self._place(explored, begin, end))}")
         fed = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
         facts = {"failed_rows": table["failed_rows"][0].as_py()} | self._cost(fed)
         return Cut(step, _rows(table), table["step"].to_pylist(), table, begin, end, available, facts)
@@ -108,13 +111,20 @@ class Rollouts:
 
     def _usable(self, table: str, explored: range, begin: int = 0, end: int = 0) -> pa.Table:
         """The rows of `table` that advantages are made of, in order; how many of the batch begin .. end failed."""
-        position = self._position(explored)
-        failed = f"status <> 'ok' AND {position} >= {begin} AND {position} < {end}"
+        failed = f"status NOT IN ('ok', 'no_variance') AND {self._place(explored, begin, end)}"
+        baseline = f", {BASELINE}" if self.context.config.algorithm.greedy_baseline else ""
+        only = "QUALIFY" if baseline else "WHERE"  # the baseline's own row is seen first, and left out then
         return self.session.sql(
-            f"""SELECT {', '.join(COLUMNS)}, 0 AS turn, rollout_logprobs AS old_logprobs, {position} AS position,
+            f"""SELECT {', '.join(COLUMNS)}, 0 AS turn, rollout_logprobs AS old_logprobs,
+                       {self._position(explored)} AS position{baseline},
                        (SELECT count(*) FROM {table} WHERE {failed}) AS failed_rows
-                FROM {table} WHERE status = 'ok' ORDER BY position"""
+                FROM {table} {only} status = 'ok' ORDER BY position"""
         ).to_arrow_table()
+
+    def _place(self, explored: range, begin: int, end: int) -> str:
+        """Whether a row stands where the batch begin .. end is cut from, in SQL."""
+        position, per_step = self._position(explored), self.schedule.rows_per_explorer_step
+        return f"slot < {per_step} AND {position} >= {begin} AND {position} < {end}"
 
     def batch(self, cut: Cut) -> Batch:
         """The rows of the batch, with their advantages.
@@ -157,7 +167,8 @@ class Rollouts:
             path = tables.step_file(self.context.directory, "rollouts", step)
             (row,) = tables.read(path, records.Rollout).to_pylist()
             for name, field_name in ROLLOUT_COST.items():
-                cost[field_name] = cost.get(field_name, 0) + row[name]
+                if row[name] is not None:
+                    cost[field_name] = cost.get(field_name, 0) + row[name]
         return cost
 
     def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
