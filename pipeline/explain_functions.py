@@ -20,7 +20,7 @@ NEW_LINE = "\n"
 SENTENCE_ENDS = r"(?<!et al)(?<!eq)(?<!eqs)[.;]\s+|\n\s*\n"
 
 # last part of a setting that names functions -> files and tables of those that there are
-REWARDS = (("operators/reward.py", "REWARDS"), ("workflows/rewards.py", "MODELS"))
+REWARDS = (("operators/reward.py", "REWARDS"), ("workflows/rewards.py", "OPENED"))
 WORKFLOWS = (("workflows/single_turn.py", "WORKFLOWS"),)
 TABLES = {
     "advantage_fn": (("operators/advantage.py", "ADVANTAGES"),),
@@ -99,7 +99,8 @@ def _definition(part: str, name: str) -> Definition | None:
 
 
 def _told(part: str, function: Definition, given: dict[str, Any]) -> list[str]:
-    passed = GIVEN.get(part)
+    opened = function.file == HOME / REWARDS[1][0]  # they are given the other rewards, ours of a row a text and its truth
+    passed = 1 if opened else GIVEN.get(part)
     names = (*function.signature.required, *function.signature.optional)
     takes = function.signature.required if passed is None else names[:passed]
     own = {name: (function.defaults.get(name, "(needed)"), _meaning(function.doc, name)) for name in names
