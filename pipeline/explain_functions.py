@@ -99,7 +99,7 @@ def _definition(part: str, name: str) -> Definition | None:
 
 
 def _told(part: str, function: Definition, given: dict[str, Any]) -> list[str]:
-    opened = function.file == HOME / REWARDS[1][0]  # they are given the other rewards, ours of a row a text and its truth
+    opened = function.file == HOME / REWARDS[1][0]  # they are given what opens them, a rule a response and its truth
     passed = 1 if opened else GIVEN.get(part)
     names = (*function.signature.required, *function.signature.optional)
     takes = function.signature.required if passed is None else names[:passed]
