@@ -16,6 +16,7 @@ from pipeline.errors import ConfigError
 PAIR_TYPES = ("dpo", "ipo", "kto")  # they train on pairs of a preferred and a rejected response
 GIVEN = ("sft", *PAIR_TYPES)  # they learn from given responses and explore nothing
 WITH_CRITIC = ("ppo",)  # advantages that need values
+WITH_TEACHER = ("on_policy_distill", "jsd")  # advantages that need teacher_logprobs
 DIRECTORY = Path(__file__).resolve().parent.parent / "conf" / "algorithm"
 
 

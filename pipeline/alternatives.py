@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline import axes, inputs, schema
 from pipeline.algorithm_config import Algorithm
-from pipeline.algorithms import GIVEN, WITH_CRITIC, filled
+from pipeline.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled
 from pipeline.difference import frozen
 from pipeline.errors import ConfigError
 from pipeline.overlays import entries, laid_over
@@ -57,6 +57,9 @@ def _unfit(settings: dict, original: dict) -> list[str]:
     if algorithm["advantage_fn"] in WITH_CRITIC and original["advantage_fn"] not in WITH_CRITIC:
         return [f"algorithm.advantage_fn={algorithm['advantage_fn']} needs the values of a critic, and this stage "
                 "trained none."]
+    if algorithm["advantage_fn"] in WITH_TEACHER and original["advantage_fn"] not in WITH_TEACHER:
+        return [f"algorithm.advantage_fn={algorithm['advantage_fn']} needs the log-probs of a teacher, and this stage "
+                "has none."]
     return [*broken_rules(settings), *inputs.missing_code(settings), *inputs.wrong_code(settings),
             *inputs.wrong_arguments(settings)]
 

@@ -19,7 +19,7 @@ import numpy as np
 from torch import Tensor
 
 from pipeline import checkpoints, files, records, secrets, tables
-from pipeline.algorithms import WITH_CRITIC
+from pipeline.algorithms import WITH_CRITIC, WITH_TEACHER
 from pipeline.counterfactual import ORIGINAL
 from pipeline.errors import OuroError
 from pipeline.external import resolve
@@ -33,6 +33,7 @@ from stages.learner.recorded import Recorded
 from stages.learner.reference import References
 from stages.learner.rollouts import Rollouts
 from stages.learner.still import StillEngine, alone, inner, take_critic, take_policy
+from stages.learner.teacher import Teacher
 
 LEAST_ALIKE = 3  # groups of parameters that are named
 
@@ -65,6 +66,8 @@ class Replay:
         if request["weights"]:
             take_policy(self.actor, Path(request["weights"]))
         self.references = References(context, model, self.actor) if refers else None
+        teacher = context.inputs.get("teacher")
+        self.teacher = teacher and Teacher(context, checkpoints.model_directory(teacher), model, self.actor.process)
         self.critic = self._critic(context.config, model) if self.original["advantage_fn"] in WITH_CRITIC else None
 
     def _context(self, algorithm: dict[str, Any]) -> Context:
@@ -94,7 +97,9 @@ class Replay:
         cut = source.cut(self.step)
         references = self.references if self._refers(algorithm) else None
         critic = self.critic if algorithm["advantage_fn"] in WITH_CRITIC else None
-        Estimates(self.actor, references, critic, not algorithm["bypass_old_logprobs"]).add(cut.rows, cut.origins)
+        teacher = self.teacher if algorithm["advantage_fn"] in WITH_TEACHER else None
+        recompute = not algorithm["bypass_old_logprobs"]
+        Estimates(self.actor, references, critic, recompute, teacher).add(cut.rows, cut.origins)
         rows = source.batch(cut).rows
         result = self.actor.step(rows, objective, 0.0)
         return Outcome({row.id: _advantage(row) for row in rows}, result, self.actor.zero.gradients)

@@ -23,13 +23,16 @@ from stages.learner.objective import KLTerm, correction_arguments, refuse_parame
 from stages.learner.packing import Row
 from stages.learner.penalty import penalised
 from stages.learner.shortfall import shortfall
+from stages.learner.teacher import divergence
 
 # what an advantage may ask of experience, and what a train batch takes from it
-COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "prompt_tokens", "response_tokens",
-           "rollout_logprobs", "action_mask", "reward", "reward_components", "accuracy", "status", "weights_version")
+COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "turn", "state_hash",
+           "step_reward", "prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "reward",
+           "reward_components", "accuracy", "status", "weights_version")
 # the reward of the greedy response to the task, beside the rows of a group
 BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
-ESTIMATES = ("old_logprobs", "ref_logprobs", "values")  # stages/learner/estimates.py
+ESTIMATES = ("old_logprobs", "ref_logprobs", "values", "teacher_logprobs")  # stages/learner/estimates.py
+FACTS = ("reward", "accuracy", "group_id", "weights_version")
 ROLLOUT_COST = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
                 "other_seconds": "explore_other_seconds", "evaluate_seconds": "evaluate_seconds",
                 "wait_seconds": "explore_wait_seconds", "resampled_groups": "resampled_groups",
@@ -115,10 +118,10 @@ class Rollouts:
         baseline = f", {BASELINE}" if self.context.config.algorithm.greedy_baseline else ""
         only = "QUALIFY" if baseline else "WHERE"  # the baseline's own row is seen first, and left out then
         return self.session.sql(
-            f"""SELECT {', '.join(COLUMNS)}, 0 AS turn, rollout_logprobs AS old_logprobs,
+            f"""SELECT {', '.join(COLUMNS)}, rollout_logprobs AS old_logprobs,
                        {self._position(explored)} AS position{baseline},
                        (SELECT count(*) FROM {table} WHERE {failed}) AS failed_rows
-                FROM {table} {only} status = 'ok' ORDER BY position"""
+                FROM {table} {only} status = 'ok' ORDER BY position, turn"""
         ).to_arrow_table()
 
     def _place(self, explored: range, begin: int, end: int) -> str:
@@ -131,7 +134,7 @@ class Rollouts:
 
         Raises StageError when the advantage function leaves none.
         """
-        facts = cut.table.select(["position", "reward", "accuracy", "group_id", "weights_version"]).to_pydict()
+        facts = cut.table.select(["position", "turn", *FACTS]).to_pydict()
         made = []
         place = {row.id: index for index, row in enumerate(cut.rows)}
         made_by_models = [name for name in ESTIMATES if isinstance(cut.rows[0].columns.get(name), np.ndarray)]
@@ -151,6 +154,8 @@ class Rollouts:
         made.sort(key=lambda item: item[0])
         rows = [self._with_advantage(cut.rows[index], *values) for index, values in made]
         chosen = {name: [column[index] for index, _ in made] for name, column in facts.items()}
+        if "teacher_logprobs" in made_by_models:
+            measured["teacher_kl"] = divergence(rows)
         staleness = [cut.step - 1 - version for version in chosen["weights_version"]]
         return Batch(rows, cut.available, staleness, cut.facts | measured | _facts(rows, chosen, staleness))
 
@@ -216,11 +221,16 @@ def _rows(table: pa.Table) -> list[Row]:
 
 
 def _facts(rows: list[Row], chosen: dict[str, list], staleness: list[int]) -> dict:
+    """The reward and accuracy of an attempt count once, however many turns it had."""
     groups: dict[str, set] = {}
     for group, value in zip(chosen["group_id"], chosen["reward"], strict=True):
         groups.setdefault(group, set()).add(value)
+    last = dict(zip(chosen["position"], chosen["turn"], strict=True))  # rows come in the order of turns
+    ends = [last[position] == turn for position, turn in zip(chosen["position"], chosen["turn"], strict=True)]
+    rewards, accuracies = ([v for v, end in zip(chosen[name], ends, strict=True) if end and v is not None]
+                           for name in ("reward", "accuracy"))
     return {
-        "reward": mean(chosen["reward"]), "solve_rate": mean([v for v in chosen["accuracy"] if v is not None]),
+        "reward": mean(rewards), "solve_rate": mean(accuracies),
         "zero_variance_groups": sum(len(values) == 1 for values in groups.values()),
         "response_tokens_mean": mean([len(row.mask) for row in rows]), "staleness_max": max(staleness),
     }

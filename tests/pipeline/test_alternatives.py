@@ -67,7 +67,7 @@ def test_without_overrides_there_is_none(run):
     ("algorithm=gspoo", "algorithm.algorithm_type=gspoo: needed one of"),
     ("algorithm=dpo", "dpo learns from given responses"),
     ("algorithm=ppo", "needs the values of a critic, and this stage trained none"),
-    ("algorithm=on_policy_distill", "needs a column teacher_logprobs"),
+    ("algorithm=on_policy_distill", "needs the log-probs of a teacher, and this stage has none"),
     ("algorithm.policy_loss_fn=gspo,pppo", "policy_loss_fn=pppo: algorithm.policy_loss_fn=pppo: needed one of"),
     ("algorithm.policy_loss_fn_args.clip=1", "'ppo' has no argument 'clip'"),
     ("algorithm.policy_loss_fn=no_such_parts:loss", "'no_such_parts:loss': no such module"),

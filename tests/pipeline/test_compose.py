@@ -2,12 +2,11 @@
 
 import pytest
 
-from pipeline.algorithms import PAIR_TYPES, parts
+from pipeline.algorithms import PAIR_TYPES
 from pipeline.choices import groups
 from pipeline.compose import check, compose
 from pipeline.config import walk
 from pipeline.overlays import effective
-from pipeline.rules import LACKING
 from tests.configs import changed, composed, refused
 
 # -------------------------------------------------------------------------------------------------------- accepted
@@ -214,15 +213,21 @@ def test_a_mode_that_is_not_here_is_answered_once():
     assert refused("mode=serve").count("mode=serve") == 1
 
 
+PAIRS = ["buffer.trainer_input.experience_buffer.path=pairs.jsonl"]
+TAUGHT = ["model.teacher_model_path=models/teacher"]
+NEEDED = {**dict.fromkeys(PAIR_TYPES, PAIRS), "jsd": TAUGHT, "on_policy_distill": TAUGHT,
+          "gigpo": ["buffer.explorer_input.taskset.default_workflow_type=retry_workflow", "model.max_model_len=64"]}
+
+
 @pytest.mark.parametrize(("group", "choice"), [(g, c) for g, names in groups().items() for c in names
-                                              if g != "recipe" and parts(c).get("advantage_fn") not in LACKING])
+                                              if g != "recipe"])
 def test_every_shipped_choice_of_a_group_composes_and_stays_in_its_section(group, choice, monkeypatch):
     monkeypatch.setenv("OURO_MODEL", "models/x")
     before = composed()
     small = ["model.max_prompt_tokens=24", "model.max_response_tokens=12"]
-    pairs = ["buffer.trainer_input.experience_buffer.path=pairs.jsonl"] if choice in PAIR_TYPES else []
-    after = compose([f"{group}={choice}", *small, *pairs, *(["stages=[]"] if choice == "sft" else [])])
-    touched = (group, "stages", *(["buffer"] if pairs else []))
+    needed = NEEDED.get(choice, [])
+    after = compose([f"{group}={choice}", *small, *needed, *(["stages=[]"] if choice == "sft" else [])])
+    touched = (group, "stages", *(override.partition(".")[0] for override in needed))
     assert all(after[key] == before[key] for key in before if key not in touched)
 
 
