@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from operators.arguments import check_number, needed_columns
+from operators.choice import chosen_estimate
 from operators.losses.ratio import MOST
 
 
@@ -89,7 +90,7 @@ def penalise(reward: float, logprobs: np.ndarray, ref_logprobs: np.ndarray, acti
     given = torch.from_numpy(np.asarray(logprobs, np.float64)[acts])
     columns = {"logprobs": given, "old_logprobs": given,
                "ref_logprobs": torch.from_numpy(np.asarray(ref_logprobs, np.float64)[acts])}
-    function = KL_ESTIMATORS[estimator]
+    function = chosen_estimate(KL_ESTIMATORS, estimator, "algorithm.kl_penalty_fn")
     kl = function(**{name: columns[name] for name in needed_columns(function)}).numpy()
     rewards[acts] -= coefficient * kl
     return rewards, float(kl.mean())

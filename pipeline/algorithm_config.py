@@ -61,7 +61,7 @@ class Algorithm:
     """What is trained, and its parts. Null: the algorithm's own, from conf/algorithm/<algorithm_type>.yaml."""
 
     algorithm_type: str = setting("grpo", "name in conf/algorithm/, which fills what is null here",
-                                  choices=algorithms.names())
+                                  choices=algorithms.names)
     repeat_times: int | None = setting(None, "rollouts per task, a group; null: the algorithm's own", ge=1)
     max_resample_rounds: int | None = setting(
         None, "rounds of fresh tasks, in a step, for groups that teach nothing because all their responses are equally "
@@ -75,10 +75,10 @@ class Algorithm:
     sample_strategy: str | None = setting(None, "which experience a train batch is cut from; default: every row once, "
                                                 "in the order of the schedule", choices=("default",))
     advantage_fn: str | None = setting(None, "name in operators/advantage.py; null: the algorithm's own",
-                                       choices=ADVANTAGES)
+                                       names=ADVANTAGES)
     advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
     policy_loss_fn: str | None = setting(None, "name in operators/loss.py; null: the algorithm's own",
-                                         choices=POLICY_LOSSES)
+                                         names=POLICY_LOSSES)
     policy_loss_fn_args: dict[str, Any] = setting({}, "arguments of policy_loss_fn, merged over its own defaults")
     loss_agg_mode: str | None = setting(
         None, "how the loss of tokens becomes one number, over the whole train batch; null: the algorithm's "
@@ -86,14 +86,14 @@ class Algorithm:
         choices=("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"))
     kl_loss_fn: str | None = setting(
         None, "KL to the reference, the model that the stage begins with, as a part of the loss; name in "
-        "operators/kl.py; null: the algorithm's own", choices=KL_ESTIMATORS)
+        "operators/kl.py; null: the algorithm's own", names=KL_ESTIMATORS)
     kl_loss_fn_args: dict[str, Any] = setting(
         {}, "kl_coef 0.001; adaptive false: true steers it towards target_kl, nats a token, over `horizon` rows")
     kl_penalty_fn: str | None = setting(None, "the same taken off the reward, before the advantage",
-                                        choices=KL_ESTIMATORS)
+                                        names=KL_ESTIMATORS)
     kl_penalty_fn_args: dict[str, Any] = setting({}, "as kl_loss_fn_args")
     entropy_loss_fn: str | None = setting(None, "entropy bonus; name in operators/entropy.py",
-                                          choices=("default", "mix", "none"))
+                                          names=("default", "mix", "none"))
     entropy_loss_fn_args: dict[str, Any] = setting({}, "entropy_coef 0.0; entropy is reported in any case")
     bypass_old_logprobs: bool = setting(True, "old log-probs of the loss: true: the rollout's; false: scored by the "
                                               "trainer before the step, one forward more")

@@ -1,5 +1,8 @@
 """What an algorithm is made of: conf/algorithm/<algorithm_type>.yaml names its parts, a configuration may change each.
 
+An algorithm of the user's own is such a file in the conf/ of the current directory, with its own name as its
+`algorithm_type`; a file there that names another one, or none, is a choice of values for the section `algorithm`.
+
 A setting of the section `algorithm` that is null takes the algorithm's own value. Arguments are merged key by key over
 the algorithm's own, as long as the function is the algorithm's own too.
 """
@@ -7,6 +10,8 @@ the algorithm's own, as long as the function is the algorithm's own too.
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from pipeline.errors import ConfigError
 
 PAIR_TYPES = ("dpo", "ipo", "kto")  # they train on pairs of a preferred and a rejected response
 GIVEN = ("sft", *PAIR_TYPES)  # they learn from given responses and explore nothing
@@ -17,16 +22,37 @@ DIRECTORY = Path(__file__).resolve().parent.parent / "conf" / "algorithm"
 
 def names() -> tuple[str, ...]:
     """Every `algorithm.algorithm_type` there is."""
+    return tuple(sorted((*ours(), *own())))
+
+
+def ours() -> tuple[str, ...]:
     return tuple(sorted(f.stem for f in DIRECTORY.glob("*.yaml")))
 
 
-@cache
+def own() -> dict[str, Path]:
+    """The user's algorithms: name -> file. Raises ConfigError for a file that is no YAML."""
+    found = sorted((Path.cwd() / "conf" / "algorithm").glob("*.yaml"))
+    return {path.stem: path for path in found if path.parent.resolve() != DIRECTORY
+            and _said(path, path.stat().st_mtime_ns).get("algorithm_type") == path.stem}
+
+
 def parts(algorithm_type: str) -> dict[str, Any]:
     """What conf/algorithm/<algorithm_type>.yaml says; nothing for a type that there is none of."""
+    path = DIRECTORY / f"{algorithm_type}.yaml"
+    path = path if path.is_file() else own().get(algorithm_type)
+    return _said(path, path.stat().st_mtime_ns) if path else {}
+
+
+@cache
+def _said(path: Path, changed: int) -> dict[str, Any]:
+    """The content of a file; nothing of what is no mapping. changed: its time stamp."""
     import yaml
 
-    path = DIRECTORY / f"{algorithm_type}.yaml"
-    return yaml.safe_load(path.read_text()) if path.is_file() else {}
+    try:
+        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    return said if isinstance(said, dict) else {}
 
 
 def functions(algorithm: dict[str, Any]) -> dict[str, str | None]:

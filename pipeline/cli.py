@@ -12,7 +12,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from pipeline import commands, sweep_commands
+from pipeline import commands, replay_command, sweep_commands
 from pipeline.bridges import command as bridges
 from pipeline.errors import OuroError
 from pipeline.invoke import INTERRUPTED, run
@@ -85,6 +85,12 @@ def parser() -> argparse.ArgumentParser:
     _root(it := command("compare", sweep_commands.compare), several="runs")
     it.add_argument("runs", nargs="*", metavar="RUN | SWEEP", help="project/name or name; default: the latest sweep")
     it.add_argument("--metric", default=sweep_commands.METRIC, help=f"default: {sweep_commands.METRIC}")
+    it.add_argument("--format", choices=("table", "csv", "json"), default="table")
+    _root(it := command("replay", replay_command.replay), several="words")
+    it.add_argument("words", nargs="*", metavar="RUN | algorithm=NAME | algorithm.KEY=VALUE",
+                    help="a run (default: the latest), and alternatives, with several values as in a sweep")
+    it.add_argument("--step", type=int, help="trainer step; default: the last one whose weights are there")
+    it.add_argument("--stage", help="default: the last that trains on rollouts")
     it.add_argument("--format", choices=("table", "csv", "json"), default="table")
     _config(command, listed)
     _bridges(command, listed)

@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import Any
 
-from pipeline import axes, distillation, modes, schema, secrets, stage_rules, turn_rules
+from pipeline import axes, distillation, modes, own_algorithms, schema, secrets, stage_rules, turn_rules
 from pipeline.choices import choose, directories, flat, groups, search_path
 from pipeline.config import Config, walk
 from pipeline.errors import ConfigError, nearest
@@ -44,6 +44,8 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
         _override_stage(composed, override, problems)
     config = schema.read(resolved(composed, problems), Config, "", problems)
+    if unread := own_algorithms.problems(config):  # of what it is made of, no rule can say anything
+        return config, [_by_name(p, _stage_names(composed)) for p in problems + unread]
     problems += stage_problems(config) + broken_rules(config) + secrets.problems_of(config)
     ordered = are_ordered(config["stages"])
     if ordered:

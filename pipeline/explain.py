@@ -5,6 +5,7 @@ import json
 from types import UnionType
 from typing import Any
 
+from pipeline import explain_functions
 from pipeline.choices import groups
 from pipeline.config import walk
 from pipeline.errors import ConfigError, nearest
@@ -14,6 +15,7 @@ from pipeline.modes import planned
 from pipeline.origins import origin, stage_origin
 from pipeline.overlays import effective, entries
 from pipeline.secrets import is_secret, mask
+from pipeline.setting import choices_of
 from pipeline.workload import described
 
 
@@ -77,7 +79,9 @@ def _setting(config: dict, stage: str, key: str, general: str, overrides: list[s
         rows += _values(config, stage, key, overrides)
     width = max(len(name) for name, _ in rows)
     title = f"stages.{stage}.{key}" if stage else key
-    return "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows if value)])
+    functions = explain_functions.choices(general.rsplit(".", 1)[-1])
+    return "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows if value),
+                      *functions, *explain_functions.arguments(config, stage, key)])
 
 
 def _values(config: dict, stage: str, key: str, overrides: list[str]) -> list[tuple[str, str]]:
@@ -138,8 +142,8 @@ def type_name(kind: Any) -> str:
 
 def bounds(metadata: dict) -> str:
     """`one of a, b`, or `>= 0, <= 1`, or nothing."""
-    if metadata["choices"]:
-        return f"one of {', '.join(map(str, metadata['choices']))}"
+    if choices := choices_of(metadata):
+        return f"one of {', '.join(map(str, choices))}"
     if metadata["names"]:
         return f"one of {', '.join(metadata['names'])}, or module:function"
     signs = (("ge", ">="), ("gt", ">"), ("le", "<="))

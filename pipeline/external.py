@@ -10,7 +10,10 @@ from pipeline.errors import ConfigError, DataError, nearest
 from pipeline.files import CONF
 
 # keys whose value may be package.module:function
-USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type")
+USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type", "advantage_fn",
+              "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
+NEEDED = ("Needed package.module:function, with the package in the current directory, installed, or with its parent "
+          "directory on PYTHONPATH.")
 
 
 def resolve(path: str) -> Path:
@@ -33,7 +36,16 @@ def users_code(value: Any):
 
 
 def module_file(name: str) -> Path | None:
-    """The file of an importable module, found without importing it (its parent packages are); None without one."""
+    """The file of an importable module, found without importing it; None without one.
+
+    The current directory comes first, as it does in the process of a stage; elsewhere its parent packages are imported.
+    """
+    parts = name.split(".")
+    if all(part.isidentifier() for part in parts):
+        here = Path.cwd().joinpath(*parts)
+        for path in (here / "__init__.py", here.with_name(f"{here.name}.py")):
+            if path.is_file():
+                return path
     try:
         found = importlib.util.find_spec(name)
     except Exception:  # a parent package that does not import, for whatever reason; a name that cannot be one
@@ -45,8 +57,7 @@ def digest_code(dotted: str) -> str:
     """Hash of the user's module behind `package.module:function`, so that an edited reward function is a new stage."""
     source = module_file(dotted.partition(":")[0])
     if source is None:
-        raise ConfigError(f"'{dotted}': no such module. Needed package.module:function, with the package installed or "
-                          "its parent directory on PYTHONPATH.")
+        raise ConfigError(f"'{dotted}': no such module. {NEEDED}")
     name = dotted.partition(":")[2]
     if source.suffix == ".py" and name not in (known := _names(source)) and "*" not in known:
         raise ConfigError(f"'{dotted}': {source} has no '{name}'.{nearest(name, known)}")

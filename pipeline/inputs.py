@@ -7,9 +7,11 @@ from typing import Any
 
 from pipeline import signatures
 from pipeline.adapters import adapter_problem
+from pipeline.algorithms import GIVEN
 from pipeline.data_config import eval_places, train_places, workflow_of
 from pipeline.errors import ConfigError
-from pipeline.external import digest_code, module_file, resolve, users_code
+from pipeline.external import NEEDED, digest_code, module_file, resolve, users_code
+from pipeline.parts import wrong_parameters
 from pipeline.reward_rules import reward_functions
 from pipeline.shape import absent_model
 from pipeline.signatures import Signature
@@ -94,8 +96,12 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
     lines += [f"model.lora_configs.{index}.path: {one['path']} {looked}."
               for index, one in enumerate(config["model"]["lora_configs"])
               if one["path"] and not resolve(one["path"]).exists()]
-    return lines + [f"'{name}': no such module. Needed package.module:function, with the package installed or its "
-                    "parent directory on PYTHONPATH." for name in _code(config) if _module(name) is None]
+    return lines + missing_code(config)
+
+
+def missing_code(config: dict[str, Any]) -> list[str]:
+    """The user's modules that are named and not on this machine."""
+    return [f"'{name}': no such module. {NEEDED}" for name in _code(config) if _module(name) is None]
 
 
 def wrong_adapters(config: dict[str, Any]) -> list[str]:
@@ -126,12 +132,25 @@ def _code_problem(dotted: str) -> list[str]:
 
 
 def wrong_arguments(config: dict[str, Any]) -> list[str]:
-    """Arguments in `*_args` that the function they are for does not have, or that it lacks.
+    """Arguments in `*_args` that the function they are for does not have, or that it lacks; parameters of a user's
+    function that its caller does not know.
 
     config: the settings of one stage. Values are judged by the function itself.
     """
-    return [f"{key}: '{name}' {problem}" for key, name, given, signature, passed in _named(config) if signature
-            for problem in signature.problems(given, passed)]
+    wrong = [f"{key}: '{name}' {problem}" for key, name, given, signature, passed in _named(config) if signature
+             for problem in signature.problems(given, passed)]
+    return _wrong_parameters(config) + wrong
+
+
+def _wrong_parameters(config: dict[str, Any]) -> list[str]:
+    """What is wrong with the parameters of the user's functions that are parts of a stage's algorithm, one line each.
+
+    What cannot be read from source (a name that is assigned, a compiled module) is judged when the stage starts.
+    """
+    algorithm = config["algorithm"]
+    found = {part: _in("", "", algorithm[part]) for part in _used(algorithm) if ":" in (algorithm[part] or "")}
+    return [problem for part, signature in found.items() if signature for problem in wrong_parameters(
+        part, (*signature.required, *("**" for _ in range(signature.anything))), algorithm)]
 
 
 def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, int | None]]:
@@ -143,7 +162,7 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
     explorer = config["buffer"]["explorer_input"]
     tasksets = [(f"buffer.explorer_input.{place}", one) for place, one in _tasksets(config)
                 if place.startswith("eval_") or explores(config)]
-    yield from _parts(config["algorithm"], explores(config))
+    yield from _parts(config["algorithm"])
     for key, taskset in tasksets:
         names = reward_functions(taskset, explorer)
         signature = signatures.together([_reward(name) for name in names])
@@ -152,15 +171,20 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
         yield f"{key}.workflow_args", workflow, taskset["workflow_args"], _workflow(workflow), 0
 
 
-def _parts(algorithm: dict[str, Any], explored: bool) -> Iterator[tuple[str, str, dict, Signature | None, None]]:
+def _parts(algorithm: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, None]]:
     """The parts of an algorithm that have arguments, as `_named` tells them."""
-    if algorithm["algorithm_type"] == "sft":  # one loss, without any
-        return
-    for part, found in PARTS.items():
-        name = algorithm[part]
-        if name and (explored or part not in ON_ROLLOUTS):
+    for part in _used(algorithm):
+        name, found = algorithm[part], PARTS[part]
+        if name:
             signature = found if isinstance(found, Signature) else _in(*found, name)
             yield f"algorithm.{part}_args", name, algorithm[f"{part}_args"], signature, None
+
+
+def _used(algorithm: dict[str, Any]) -> list[str]:
+    """The parts that a stage of an algorithm calls."""
+    if algorithm["algorithm_type"] == "sft":  # one loss, without arguments
+        return []
+    return [part for part in PARTS if algorithm["algorithm_type"] not in GIVEN or part not in ON_ROLLOUTS]
 
 
 def _reward(name: str) -> Signature | None:

@@ -35,14 +35,20 @@ def before(entry: dict, above: list[str]) -> list[str]:
 
 def effective(config: dict, entry: dict) -> dict:
     """The settings of one stage: the global ones with its own merged over them, the algorithm's own parts filled in."""
+    merged = laid_over({**config, "stages": []}, entry)
+    return {**merged, "algorithm": filled(merged["algorithm"])}
+
+
+def laid_over(base: dict, entry: dict) -> dict:
+    """Settings with those of an entry merged over them; null is left to the algorithm. Where the entry names another
+    function, only its own arguments count."""
     own = {key: value for key, value in entry.items() if key not in ITS_OWN}
-    base = {**config, "stages": []}
     merged = merge(base, own)
     theirs, here = functions(base["algorithm"]), functions(merged["algorithm"])
     for name in here:
         if here[name] != theirs.get(name):
             merged["algorithm"][f"{name}_args"] = dict(own.get("algorithm", {}).get(f"{name}_args", {}))
-    return {**merged, "algorithm": filled(merged["algorithm"])}
+    return merged
 
 
 def names_model(entry: dict) -> bool:

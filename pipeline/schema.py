@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 from pipeline.config import Config, walk
 from pipeline.errors import nearest
 from pipeline.guide import explain_absent, explain_value
+from pipeline.setting import choices_of
 
 UNREADABLE = object()
 
@@ -139,10 +140,11 @@ def _outside(key: str, value: Any, bounds: Any) -> list[str]:
         names = value if isinstance(value, list) else [value]
         return [f"{key}={name}: needed one of {', '.join(bounds['names'])}, or package.module:function of your own."
                 + nearest(name, bounds["names"]) for name in names if ":" not in name and name not in bounds["names"]]
-    if bounds["choices"] and value not in bounds["choices"]:
+    choices = choices_of(bounds)
+    if choices and value not in choices:
         why = explain_value(key, value)
-        return [f"{key}={value}: needed one of {', '.join(map(str, bounds['choices']))}"
-                + (f": {why}" if why else f".{nearest(str(value), map(str, bounds['choices']))}")]
+        return [f"{key}={value}: needed one of {', '.join(map(str, choices))}"
+                + (f": {why}" if why else f".{nearest(str(value), map(str, choices))}")]
     tests = (("ge", lambda b: value >= b, "at least"), ("gt", lambda b: value > b, "greater than"),
              ("le", lambda b: value <= b, "at most"))
     return [f"{key}={value}: needed {words} {bounds[name]}." for name, holds, words in tests

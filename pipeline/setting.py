@@ -7,12 +7,19 @@ from typing import Any
 def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, names=None, how: bool = False):
     """A setting: default, meaning (unit included), inclusive/exclusive lower and inclusive upper bound, choices.
 
+    choices: may be a function, where they depend on the current directory.
     names: choices beside which `package.module:function` of the user's own is one.
     """
     metadata = {"doc": doc, "ge": ge, "gt": gt, "le": le, "choices": choices, "names": names, "how": how}
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def choices_of(metadata) -> tuple | None:
+    """The choices of a setting; None when it has none."""
+    choices = metadata["choices"]
+    return choices() if callable(choices) else choices
 
 
 def section(kind: type):

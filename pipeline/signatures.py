@@ -1,4 +1,4 @@
-"""Which arguments a named function takes, read from its source without running it.
+"""Which arguments a named function takes and what it says of itself, read from its source without running it.
 
 The house's tables of names are literal dicts at the foot of a file, so a table and the signatures behind it can be
 read where importing them would cost seconds (torch), or is not allowed (pipeline knows no operators), or would run the
@@ -51,6 +51,17 @@ class Signature:
                          tuple(name for name in self.optional if name != given), self.anything)
 
 
+@dataclass(frozen=True)
+class Definition:
+    """A function as its source has it. defaults: parameter -> its default as written. doc: its docstring."""
+
+    signature: Signature
+    defaults: dict[str, str]
+    doc: str
+    file: Path
+    line: int
+
+
 def together(found: Sequence[Signature | None]) -> Signature | None:
     """What functions take that are called with the same arguments, each with those it knows; None if one is unknown."""
     known = [signature for signature in found if signature]
@@ -62,6 +73,11 @@ def together(found: Sequence[Signature | None]) -> Signature | None:
 
 
 def table(file: str, name: str) -> dict[str, Signature]:
+    """The signatures behind the table `name` at the foot of `file` (below the repository), by their names."""
+    return {key: found.signature for key, found in definitions(file, name).items()}
+
+
+def definitions(file: str, name: str) -> dict[str, Definition]:
     """The functions that the table `name` at the foot of `file` (below the repository) lists, by their names."""
     path = HOME / file
     for node in _parse(path).body:
@@ -73,12 +89,18 @@ def table(file: str, name: str) -> dict[str, Signature]:
 
 def dotted(path: str) -> Signature | None:
     """The signature behind the user's `package.module:function`; None when it cannot be read from a source file."""
+    found = dotted_definition(path)
+    return found and found.signature
+
+
+def dotted_definition(path: str) -> Definition | None:
+    """The user's `package.module:function`; None when it cannot be read from a source file."""
     module, _, name = path.partition(":")
     source = _source(module)
     return _function(source, name) if source else None
 
 
-def _entries(path: Path, node: ast.Dict) -> Iterator[tuple[str, Signature]]:
+def _entries(path: Path, node: ast.Dict) -> Iterator[tuple[str, Definition]]:
     for key, value in zip(node.keys, node.values, strict=True):
         found = _resolve(path, value)
         assert isinstance(key, ast.Constant), f"{path}: a table entry without a name"
@@ -86,7 +108,7 @@ def _entries(path: Path, node: ast.Dict) -> Iterator[tuple[str, Signature]]:
         yield key.value, found
 
 
-def _resolve(path: Path, value: ast.expr) -> Signature | None:
+def _resolve(path: Path, value: ast.expr) -> Definition | None:
     """The function that `name` or `module.name` stands for in a file."""
     if isinstance(value, ast.Name):
         return _function(path, value.id)
@@ -97,11 +119,12 @@ def _resolve(path: Path, value: ast.expr) -> Signature | None:
     return None
 
 
-def _function(path: Path, name: str) -> Signature | None:
+def _function(path: Path, name: str) -> Definition | None:
     """A function that a file defines, or imports from another file."""
     for node in _parse(path).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            return _signature(node.args)
+            doc = ast.get_docstring(node) or ""
+            return Definition(_signature(node.args), _defaults(node.args), doc, path, node.lineno)
     module, original = _imported(path).get(name, (None, None))
     source = _source(module) if module and original else None
     return _function(source, original) if source else None
@@ -115,6 +138,13 @@ def _signature(arguments: ast.arguments) -> Signature:
     required = (*names[:first], *(name for name, has in keywords if not has))
     optional = (*names[first:], *(name for name, has in keywords if has))
     return Signature(required, optional, arguments.kwarg is not None)
+
+
+def _defaults(arguments: ast.arguments) -> dict[str, str]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    pairs = [*zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True),
+             *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    return {parameter.arg: ast.unparse(default) for parameter, default in pairs if default is not None}
 
 
 def _imported(path: Path) -> dict[str, tuple[str, str | None]]:

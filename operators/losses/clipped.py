@@ -20,9 +20,9 @@ def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
     ratio = exp(clamp(logprobs - old_logprobs, -20, 20))
     loss  = max(-A ratio, -A clip(ratio, 1 - low, 1 + high)), and where A < 0 at most -A clip_ratio_c.
 
-    low and high are clip_range unless given; clip_range_high > clip_range_low is DAPO's clip-higher (Yu et al. 2025,
-    arXiv:2503.14476). Dual clip: arXiv:1912.09729. enable_sequence_masking: rows whose mean of old - new exceeds
-    delta_sequence_masking teach nothing where A < 0 (DeepSeek-V3.2, arXiv:2512.02556).
+    low = clip_range_low, high = clip_range_high, each clip_range unless given; clip_range_high > clip_range_low is
+    DAPO's clip-higher (Yu et al. 2025, arXiv:2503.14476). Dual clip: arXiv:1912.09729. enable_sequence_masking: rows
+    whose mean of old - new exceeds delta_sequence_masking teach nothing where A < 0 (DeepSeek-V3.2, arXiv:2512.02556).
     fallback_to_policy_gradient: old is taken to be new, which is exact on-policy; ratio 1, gradient -A. A = 0 gives 0.
     """
     check_number(f"{KEY}.clip_ratio_c", clip_ratio_c, above=1)

@@ -33,9 +33,11 @@ class Result:
 class Actor:
     """One rank of the policy. All methods but `write` are collective: every rank must call them alike."""
 
-    def __init__(self, model_path: Path, config, process: Process, temperature: float = 1.0, refers: bool = False):
+    def __init__(self, model_path: Path, config, process: Process, temperature: float = 1.0, refers: bool = False,
+                 engine: type[ZeroEngine] = ZeroEngine):
         """config: the stage's settings (algorithm, trainer, model, seed). refers: keep the initial weights, in host
-        memory, to score with (`reference_logprobs`); with an adapter that is the adapter alone."""
+        memory, to score with (`reference_logprobs`); with an adapter that is the adapter alone. engine: another one
+        looks and does not learn (stages/learner/still.py)."""
         self.process, self.budget = process, config.trainer.max_token_len_per_gpu
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
@@ -46,7 +48,7 @@ class Actor:
         self.initial: dict[str, Tensor] | None = None
         if refers and (config.trainer.zero_stage < 3 or process.rank == 0):
             self.initial = {name: p.detach().clone() for name, p in model.model.named_parameters() if p.requires_grad}
-        self.zero = ZeroEngine(model, process, config.algorithm.optimizer, config.trainer, dtype)
+        self.zero = engine(model, process, config.algorithm.optimizer, config.trainer, dtype)
 
     def step(self, rows: list[Row], objective: Objective, lr: float, update: bool = True) -> Result:
         """One optimizer step over `rows`, the whole train batch, which every rank is given alike.

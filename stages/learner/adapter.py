@@ -73,7 +73,7 @@ def inject(model: nn.Module, base: Path, settings, seed: int) -> Adapter:
         inject_adapter_in_model(config, model)
     config.target_modules = sorted(config.target_modules)  # a set would be written in another order each time
     if settings.path:
-        _read(model, resolve(settings.path))
+        read(model, resolve(settings.path))
     return Adapter(config)
 
 
@@ -92,7 +92,7 @@ def _targets(model: nn.Module, settings) -> list[str]:
     return sorted(named - set(settings.exclude_modules))
 
 
-def _read(model: nn.Module, directory: Path) -> None:
+def read(model: nn.Module, directory: Path) -> None:
     """Gives the adapter in `model` the values of a peft directory. Raises ModelError when they are of another model."""
     from safetensors.torch import load_file
 

@@ -69,15 +69,16 @@ def explained_variance(values: np.ndarray, returns: np.ndarray) -> float | None:
 class Critic:
     """One rank of the critic. All methods are collective."""
 
-    def __init__(self, model_path: Path, config, process: Process):
-        """config: the stage's settings (trainer, model). model_path: the Hugging Face directory that it begins with."""
+    def __init__(self, model_path: Path, config, process: Process, engine: type[ZeroEngine] = ZeroEngine):
+        """config: the stage's settings (trainer, model). model_path: the Hugging Face directory that it begins with.
+        engine: as of the policy (stages/learner/actor.py)."""
         self.process, self.settings = process, config.trainer.critic
         self.budget = config.trainer.max_token_len_per_gpu
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         model, name = policy.read(model_path, process.device.type, dtype, config.trainer, longest)
         module = ValueModel(model.model, name)
-        self.zero = ZeroEngine(module, process, self.settings.optimizer, config.trainer, dtype)
+        self.zero = engine(module, process, self.settings.optimizer, config.trainer, dtype)
 
     def values(self, rows: list[Row]) -> list[np.ndarray]:
         """The value of the state before each action token, [N] of each row."""

@@ -8,22 +8,22 @@ the old log-probs are the trainer's; where they are the rollout's, the ratio of 
 trainer, and a second weight would count the same gap twice.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor
 
 from operators.arguments import arguments, check_number, needed_columns
+from operators.choice import chosen_estimate, chosen_loss
 from operators.correction import importance_correction
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS, adaptive_coefficient
 from operators.loss import NATURAL_AGGREGATION, PAIRED, POLICY_LOSSES
 from pipeline.algorithms import PAIR_TYPES
-from pipeline.errors import ConfigError, pick
+from pipeline.errors import ConfigError
+from pipeline.parts import OF_THE_FORWARD, wrong_parameters
 from stages.learner.packing import Aggregation
-
-FROM_THE_FORWARD = ("logprobs", "prox_logprobs", "entropy", "rows", "step")  # the other columns are the rows'
-
 
 NOT_ON_ROLLOUTS = ("sft", *PAIR_TYPES)
 
@@ -46,13 +46,18 @@ class KLTerm:
     def of(cls, algorithm, part: str) -> "KLTerm":
         """part: kl_loss_fn or kl_penalty_fn. Raises ConfigError for what does not exist or does not fit together."""
         key, name = f"algorithm.{part}", getattr(algorithm, part)
-        pick(KL_ESTIMATORS, name, key)
+        refuse_parameters(algorithm, part, chosen_estimate(KL_ESTIMATORS, name, key))
         made = cls(name, **arguments(cls, getattr(algorithm, f"{part}_args"), f"{key}_args"))
         check_number(f"{key}_args.kl_coef", made.kl_coef, least=0)
         if made.adaptive:
             check_number(f"{key}_args.target_kl (adaptive=true)", made.target_kl, above=0)
             check_number(f"{key}_args.horizon (adaptive=true)", made.horizon, above=0)
         return made
+
+    @property
+    def function(self) -> Callable[..., Tensor]:
+        """Gives the estimate of each token [N]."""
+        return chosen_estimate(KL_ESTIMATORS, self.estimator, "KL estimator")
 
     def __bool__(self) -> bool:
         return self.estimator != "none"
@@ -72,32 +77,37 @@ class Objective:
         demonstrated = algorithm.algorithm_type == "sft"  # one loss, whatever the run's other stages are told
         self.step = 0
         self.name = "sft" if demonstrated else algorithm.policy_loss_fn
-        function = pick(POLICY_LOSSES, self.name, "algorithm.policy_loss_fn")
+        function = chosen_loss(POLICY_LOSSES, self.name, "algorithm.policy_loss_fn")
+        refuse_parameters(algorithm, "policy_loss_fn", function)
         given = {} if demonstrated else algorithm.policy_loss_fn_args
         self.policy_loss = partial(function, **arguments(function, given, "algorithm.policy_loss_fn_args"))
         self.kl = KLTerm("none") if demonstrated else KLTerm.of(algorithm, "kl_loss_fn")
         self.entropy_loss, self.needs_entropy_gradient = _entropy_loss(algorithm, demonstrated)
         self.correction = correction_arguments(algorithm)
-        self._refuse_wrong_rows(algorithm.algorithm_type)
-        mode = algorithm.loss_agg_mode or NATURAL_AGGREGATION.get(self.name, "token-mean")
+        paired = self._on_pairs(algorithm.algorithm_type)
+        natural = "seq-mean-token-mean" if paired else "token-mean"  # of a user's loss; ours say themselves
+        mode = algorithm.loss_agg_mode or NATURAL_AGGREGATION.get(self.name, natural)
         # a constant, as the mode asks for: the longest response of a batch would change from batch to batch
         normalizer = float(config.model.max_response_tokens) if mode == "seq-mean-token-sum-norm" else None
-        self.aggregation = Aggregation(mode, normalizer, unit=2 if self.name in PAIRED else 1)
+        self.aggregation = Aggregation(mode, normalizer, unit=2 if paired else 1)
 
-    def _refuse_wrong_rows(self, algorithm_type: str) -> None:
-        if (self.name in PAIRED) != (algorithm_type in PAIR_TYPES):
+    def _on_pairs(self, algorithm_type: str) -> bool:
+        """Whether rows come in pairs. A loss of the user's is taken to be for what its algorithm_type reads."""
+        paired = algorithm_type in PAIR_TYPES
+        if ":" not in self.name and (self.name in PAIRED) != paired:
             raise ConfigError(f"algorithm.policy_loss_fn={self.name} with algorithm.algorithm_type={algorithm_type}: "
                               f"{', '.join(PAIRED)} compare pairs of responses, which the types of the same names "
                               "read, and no other loss does. Choose both alike.")
+        return paired
 
     @property
     def row_columns(self) -> tuple[str, ...]:
         """What the rows must have; the rest comes with the model's forward."""
-        parts = [self.policy_loss, self.entropy_loss, KL_ESTIMATORS[self.kl.estimator]]
+        parts = [self.policy_loss, self.entropy_loss, self.kl.function]
         names = {name for part in parts for name in needed_columns(part)}
         if self.correction:
             names |= {"old_logprobs", "rollout_logprobs"}
-        return tuple(sorted(names - set(FROM_THE_FORWARD)))
+        return tuple(sorted(names - set(OF_THE_FORWARD)))
 
     def __call__(self, columns: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """columns: name -> [N], those of the rows and of the forward. Returns the loss [N] and statistics of [N]."""
@@ -107,7 +117,7 @@ class Objective:
                 columns["old_logprobs"], columns["rollout_logprobs"], columns["rows"], **self.correction)
             loss = loss * weights
         if self.kl:
-            kl = _call(KL_ESTIMATORS[self.kl.estimator], columns)
+            kl = _call(self.kl.function, columns)
             loss, statistics = loss + self.kl.kl_coef * kl, statistics | {"kl_loss": kl.detach()}
         if self.needs_entropy_gradient:
             loss = loss + _call(self.entropy_loss, columns)
@@ -126,11 +136,21 @@ def correction_arguments(algorithm) -> dict | None:
 def _entropy_loss(algorithm, demonstrated: bool) -> tuple[partial, bool]:
     """The function with its arguments, and whether it weighs anything."""
     name = "none" if demonstrated else algorithm.entropy_loss_fn
-    function = pick(ENTROPY_LOSSES, name, "algorithm.entropy_loss_fn")
+    function = chosen_estimate(ENTROPY_LOSSES, name, "algorithm.entropy_loss_fn")
+    if not demonstrated:
+        refuse_parameters(algorithm, "entropy_loss_fn", function)
     given = {} if demonstrated else algorithm.entropy_loss_fn_args
     bound = arguments(function, given, "algorithm.entropy_loss_fn_args")
     check_number("algorithm.entropy_loss_fn_args.entropy_coef", bound.get("entropy_coef", 0.0))
-    return partial(function, **bound), bool(bound.get("entropy_coef"))
+    return partial(function, **bound), bool(bound.get("entropy_coef", ":" in name))
+
+
+def refuse_parameters(algorithm, part: str, function: Callable) -> None:
+    """Raises ConfigError when the user's function for `part` asks for what there is none of."""
+    if ":" not in (getattr(algorithm, part) or ""):
+        return
+    if problems := wrong_parameters(part, needed_columns(function), vars(algorithm)):
+        raise ConfigError(" ".join(problems))
 
 
 def _call(function, columns: dict[str, Tensor]):

@@ -10,15 +10,16 @@ import pyarrow as pa
 
 from operators.advantage import ADVANTAGES
 from operators.arguments import arguments
+from operators.choice import chosen_advantage
 from operators.correction import importance_correction, mismatch
 from pipeline import records, tables
-from pipeline.errors import StageError, pick
+from pipeline.errors import StageError
 from pipeline.process import Context
 from pipeline.schedule import Schedule, rft_schedule
 from pipeline.tasksets import read_train
 from pipeline.waiting import wait_for
 from stages.learner.batches import Batch, Cut, mean
-from stages.learner.objective import KLTerm, correction_arguments
+from stages.learner.objective import KLTerm, correction_arguments, refuse_parameters
 from stages.learner.packing import Row
 from stages.learner.penalty import penalised
 from stages.learner.shortfall import shortfall
@@ -50,7 +51,8 @@ class Rollouts:
         self.schedule = self._schedule()
         self.total_steps = self.schedule.total_steps
         algorithm = config.algorithm
-        function = pick(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
+        function = chosen_advantage(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
+        refuse_parameters(algorithm, "advantage_fn", function)
         bound = arguments(function, algorithm.advantage_fn_args, "algorithm.advantage_fn_args")
         self.advantage = partial(function, **bound)
         self.penalty = KLTerm.of(algorithm, "kl_penalty_fn")
@@ -59,7 +61,8 @@ class Rollouts:
         self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
         self.session.register("nothing", tables.to_arrow([], records.Experience))
         nothing = Cut(0, [], [], self._usable("nothing", range(1, 2)), 0, 0, 0.0, {})
-        self.advantage(_with_estimates(nothing, ESTIMATES))  # a wrong argument is refused before anything is waited for
+        if ":" not in algorithm.advantage_fn:  # the user's need not know what to make of no rows
+            self.advantage(_with_estimates(nothing, ESTIMATES))  # a wrong argument is refused before any wait
 
     def _schedule(self) -> Schedule:
         sets = read_train(self.context.inputs["tasks"], self.context.config.buffer.explorer_input)

@@ -110,6 +110,43 @@ def test_pairs_stay_together(objective):
     assert made.row_columns == ("ref_logprobs",)
 
 
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A module of the user's: likelihood of the given tokens, an entropy bonus without coefficient, a KL."""
+    (tmp_path / "objective_parts.py").write_text(
+        "def likelihood(logprobs, weight=1.0): return -weight * logprobs, {}\n"
+        "def bonus(entropy): return -entropy\n"
+        "def gap(logprobs, ref_logprobs): return logprobs - ref_logprobs\n"
+        "def asks(logprobs, advantage): return logprobs, {}\n"
+        "def reads(logprobs, ref_logprobs, advantages): return logprobs - ref_logprobs, {}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_parts_of_the_users_own_are_put_together(objective, mine):
+    """log p = -1: loss 2, bonus -2 (the stand-in for entropy is -2 log p), KL 0 and 1 by 0.5."""
+    made = objective("algorithm.policy_loss_fn=objective_parts:likelihood", "algorithm.policy_loss_fn_args={weight: 2}",
+                     "algorithm.entropy_loss_fn=objective_parts:bonus", "algorithm.kl_loss_fn=objective_parts:gap",
+                     "algorithm.kl_loss_fn_args.kl_coef=0.5")
+    loss, statistics = made(columns())
+    assert loss.tolist() == pytest.approx([2 - 2, 2 - 2 + 0.5])
+    assert statistics["kl_loss"].tolist() == [0.0, 1.0]
+    assert (made.row_columns, made.needs_entropy_gradient) == (("ref_logprobs",), True)
+    assert made.aggregation == Aggregation("token-mean")
+
+
+def test_a_users_loss_on_pairs_keeps_them_together(objective, mine):
+    pairs = ("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=objective_parts:likelihood",
+             "algorithm.policy_loss_fn_args={}")
+    assert objective(*pairs).aggregation == Aggregation("seq-mean-token-mean", unit=2)
+    with pytest.raises(ConfigError, match="asks for a column 'advantages'"):
+        objective("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=objective_parts:reads")
+
+
+def test_a_column_that_there_is_none_of_is_refused_when_the_stage_starts(objective, mine):
+    with pytest.raises(ConfigError, match=r"asks for a column 'advantage' .* There are: logprobs, prox_logprobs"):
+        objective("algorithm.policy_loss_fn=objective_parts:asks")
+
+
 @pytest.mark.parametrize(("overrides", "words"), [
     (("algorithm.policy_loss_fn=pppo",), r"unknown algorithm\.policy_loss_fn 'pppo'. Did you mean 'ppo'\?"),
     (("algorithm.policy_loss_fn_args.clip=1",), "'ppo' has no argument 'clip'"),

@@ -3,7 +3,9 @@
 import pytest
 
 from operators.advantage import ADVANTAGES
+from operators.entropy import ENTROPY_LOSSES
 from operators.generate import GENERATORS
+from operators.kl import KL_ESTIMATORS
 from operators.loss import POLICY_LOSSES
 from operators.reward import REWARDS
 from pipeline.compose import check
@@ -53,9 +55,13 @@ def test_names_that_are_checked_early_are_those_that_there_are():
     leaves = dict(walk())
     assert set(REWARD_NAMES) == set(REWARDS) | set(OPENED)
     assert set(WORKFLOW_NAMES) == set(WORKFLOWS)
-    for key, table in (("algorithm.advantage_fn", ADVANTAGES), ("algorithm.policy_loss_fn", POLICY_LOSSES),
-                       ("data_processor.task_pipeline.generator", GENERATORS)):
-        assert set(leaves[key].metadata["choices"]) == set(table)
+    for key, table, kind in (("algorithm.advantage_fn", ADVANTAGES, "names"),
+                             ("algorithm.policy_loss_fn", POLICY_LOSSES, "names"),
+                             ("algorithm.kl_loss_fn", KL_ESTIMATORS, "names"),
+                             ("algorithm.kl_penalty_fn", KL_ESTIMATORS, "names"),
+                             ("algorithm.entropy_loss_fn", ENTROPY_LOSSES, "names"),
+                             ("data_processor.task_pipeline.generator", GENERATORS, "choices")):
+        assert set(leaves[key].metadata[kind]) == set(table)
 
 
 def test_what_only_sounds_like_a_secret_is_a_setting():

@@ -1,0 +1,107 @@
+"""A part of an algorithm by its name: a function of one of our tables, or the user's own `package.module:function`.
+
+Ours are tested; what a function of the user's answers is looked at before it is believed, because a number of the
+wrong shape would be broadcast and trained on.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from torch import Tensor
+
+from pipeline.errors import ConfigError, DataError, load_dotted, pick
+
+LISTS = (pa.list_(pa.float64()), pa.list_(pa.float32()))
+
+
+def chosen(table: dict[str, Callable], name: str, key: str) -> Callable:
+    """The function that the setting `key` names.
+
+    Raises ConfigError for a name that the table does not have, a module that does not import, and what is no function.
+    """
+    if ":" not in name:
+        return pick(table, name, key)
+    function = load_dotted(name)
+    if not callable(function):
+        raise ConfigError(f"{key}={name} is a {type(function).__name__}; needed a function.")
+    return function
+
+
+def chosen_advantage(table: dict[str, Callable], name: str, key: str) -> Callable:
+    """As `chosen`; raises DataError when the user's function answers with what is no table of advantages."""
+    function = chosen(table, name, key)
+    if ":" not in name:
+        return function
+
+    @functools.wraps(function)
+    def checked(batch: pa.Table, **arguments: Any) -> pa.Table:
+        return _advantages(function(batch, **arguments), batch, f"{key}={name}")
+
+    return checked
+
+
+def chosen_loss(table: dict[str, Callable], name: str, key: str) -> Callable:
+    """As `chosen`; raises ConfigError when the user's function answers with no (loss [N], statistics of [N])."""
+    return _per_token(table, name, key, lambda found: isinstance(found, tuple) and len(found) == 2 and
+                      isinstance(found[1], dict) and [found[0], *found[1].values()],
+                      "(loss [N], {name of a statistic: [N]}), one number a token")
+
+
+def chosen_estimate(table: dict[str, Callable], name: str, key: str) -> Callable:
+    """As `chosen`, for functions that answer with one number a token: KL estimates, entropy losses."""
+    return _per_token(table, name, key, lambda found: [found], "a tensor [N], one number a token")
+
+
+def _per_token(table: dict[str, Callable], name: str, key: str, tensors: Callable, needed: str) -> Callable:
+    """The function; the user's own with a look at the `tensors(answer)`, each of the shape of a column."""
+    function = chosen(table, name, key)
+    if ":" not in name:
+        return function
+
+    @functools.wraps(function)
+    def checked(**given: Any):
+        found = function(**given)
+        length = next(len(column) for column in given.values() if isinstance(column, Tensor) and column.ndim == 1)
+        parts = tensors(found)
+        if not parts or not all(isinstance(part, Tensor) and part.shape == (length,) for part in parts):
+            had = [str(tuple(part.shape)) if isinstance(part, Tensor) else type(part).__name__
+                   for part in parts or [found]]
+            raise ConfigError(f"{key}={name} answered with {', '.join(had)} for N = {length} tokens; needed {needed}.")
+        return found
+
+    return checked
+
+
+def _advantages(found: Any, batch: pa.Table, what: str) -> pa.Table:
+    """The answer of the user's advantage function, its numbers as float64."""
+    if not isinstance(found, pa.Table) or not {"experience_id", "advantage"} <= set(found.column_names):
+        had = ", ".join(found.column_names) if isinstance(found, pa.Table) else type(found).__name__
+        raise DataError(f"{what} answered with {had}; needed a pyarrow.Table with the columns experience_id and "
+                        "advantage.")
+    if strangers := set(found["experience_id"].to_pylist()) - set(batch["experience_id"].to_pylist()):
+        raise DataError(f"{what} answered with experience_id {min(strangers, key=str)!r}, which is not in its batch.")
+    kind = found["advantage"].type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or kind in LISTS):
+        raise DataError(f"{what} answered with advantages of type {kind}; needed numbers, or lists of them.")
+    if kind in LISTS:
+        _refuse_lengths(found, batch, what)
+    flat = pc.list_flatten(found["advantage"]) if kind in LISTS else found["advantage"]
+    values = flat.cast(pa.float64()).to_pylist()
+    if wrong := [value for value in values if value is None or value != value or abs(value) == float("inf")]:
+        raise DataError(f"{what} answered with {wrong[0]} for {len(wrong)} of {len(values)} advantages; needed finite "
+                        "numbers. A row that it leaves out is not trained on.")
+    numbers = found["advantage"].cast(pa.list_(pa.float64()) if kind in LISTS else pa.float64())
+    return found.set_column(found.column_names.index("advantage"), "advantage", numbers)
+
+
+def _refuse_lengths(found: pa.Table, batch: pa.Table, what: str) -> None:
+    """Raises DataError for a list that has not one number for each response token of its row."""
+    needed = dict(zip(batch["experience_id"].to_pylist(), map(len, batch["action_mask"].to_pylist()), strict=True))
+    for id_, given in zip(found["experience_id"].to_pylist(), found["advantage"].to_pylist(), strict=True):
+        if given is None or len(given) != needed[id_]:
+            had = 0 if given is None else len(given)
+            raise DataError(f"{what} answered with {had} advantages for row {id_}, whose response has {needed[id_]} "
+                            "tokens; needed one for each, or one number for the row.")

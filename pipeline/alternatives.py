@@ -1,0 +1,89 @@
+"""Other algorithms for a batch that is there: the section `algorithm` of a stage, with overrides laid over it."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline import axes, inputs, schema
+from pipeline.algorithm_config import Algorithm
+from pipeline.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled
+from pipeline.difference import frozen
+from pipeline.errors import ConfigError
+from pipeline.overlays import entries, laid_over
+from pipeline.rules import broken_rules
+
+# what is in a batch, and what is made of its gradient
+FIXED = ("repeat_times", "sample_strategy", "sample_strategy_args", "optimizer")
+MOST = 100  # at once
+
+
+def alternatives(run: Path, stage: str, original: dict[str, Any], overrides: list[str]) -> dict[str, dict]:
+    """Name -> section `algorithm`, filled, of every combination of the overrides (`algorithm=gspo,dapo`).
+
+    run: its directory below runs/. stage: name of its stage, whose own section is `original`. Settings stay as they
+    are where an override says nothing. Raises ConfigError with every problem of all alternatives.
+    """
+    words = axes.read(overrides)
+    if axes.count(words) > MOST:
+        raise ConfigError(f"{axes.count(words)} alternatives; needed at most {MOST}.")
+    config = frozen(run)
+    entry = next(entry for entry in entries(config) if entry["stage_name"] == stage)
+    made, problems = {}, []
+    for chosen, differs in axes.points(words) if overrides else ():
+        name = axes.told(differs) if differs else " ".join(chosen)
+        made[name], wrong = _alternative(config, entry, original, chosen)
+        problems += [f"{name}: {problem}" for problem in wrong]
+    if problems:
+        raise ConfigError.of("not every alternative can be tried:", problems)
+    return made
+
+
+def _alternative(config: dict, entry: dict, original: dict, overrides: list[str]) -> tuple[dict, list[str]]:
+    """The section `algorithm` of a stage with overrides, filled, and what is wrong with it."""
+    problems: list[str] = []
+    own = _section(overrides, problems)
+    schema.read(own, Algorithm, "algorithm", problems, partial=True)
+    if problems:
+        return {}, problems
+    settings = laid_over(laid_over({**config, "stages": []}, entry), {"algorithm": own})
+    algorithm = filled(settings["algorithm"]) | {"repeat_times": original["repeat_times"]}
+    return algorithm, _unfit({**settings, "algorithm": algorithm}, original)
+
+
+def _unfit(settings: dict, original: dict) -> list[str]:
+    """What keeps an algorithm from being tried on a stored batch, one line each."""
+    algorithm = settings["algorithm"]
+    if algorithm["algorithm_type"] in GIVEN:
+        return [f"{algorithm['algorithm_type']} learns from given responses, not from rollouts."]
+    if algorithm["advantage_fn"] in WITH_CRITIC and original["advantage_fn"] not in WITH_CRITIC:
+        return [f"algorithm.advantage_fn={algorithm['advantage_fn']} needs the values of a critic, and this stage "
+                "trained none."]
+    if algorithm["advantage_fn"] in WITH_TEACHER and original["advantage_fn"] not in WITH_TEACHER:
+        return [f"algorithm.advantage_fn={algorithm['advantage_fn']} needs the log-probs of a teacher, and this stage "
+                "has none."]
+    return [*broken_rules(settings), *inputs.missing_code(settings), *inputs.wrong_code(settings),
+            *inputs.wrong_arguments(settings)]
+
+
+def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:
+    """The section `algorithm` as far as overrides say something of it."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    section: dict[str, Any] = {}
+    for word in overrides:
+        try:
+            parsed = OverridesParser.create().parse_override(word.lstrip("+"))
+        except HydraException as error:
+            problems.append(f"'{word}': {str(error).splitlines()[0]}")
+            continue
+        root, *path = parsed.key_or_group.split(".")
+        path = path or ["algorithm_type"]
+        if root != "algorithm" or path[0] in FIXED:
+            problems.append(f"'{word}': a batch that is there is judged by another algorithm, and nothing else can be "
+                            f"another: needed algorithm=NAME or algorithm.KEY=VALUE, none of {', '.join(FIXED)}.")
+            continue
+        place = section
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+        place[path[-1]] = parsed.value()
+    return section

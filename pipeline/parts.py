@@ -1,0 +1,65 @@
+"""What the parts of an algorithm are called with: what a function of the user's own must take, and may ask for.
+
+A loss, a KL estimate and an entropy loss are called by name: a parameter without a default names a column, one with a
+default is an argument. An advantage function is called with the batch. Which columns there are depends on what is
+trained on.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.algorithms import PAIR_TYPES, WITH_CRITIC
+from pipeline.errors import nearest
+
+OF_THE_FORWARD = {
+    "logprobs": "log-prob of each token under the policy, with gradient",
+    "prox_logprobs": "the same without gradient: the policy before this step",
+    "entropy": "of the policy's whole next-token distribution, nats",
+    "rows": "index of the token's row in the micro-batch, int64; rows are never split",
+    "step": "the optimizer step, 0-d, from 1",
+}
+OF_THE_REFERENCE = {"ref_logprobs": "log-prob under the reference, the model that the stage began with"}
+OF_ROLLOUTS = {
+    "advantages": "what advantage_fn gives the token",
+    "old_logprobs": "log-prob under the policy that sampled: the rollout's, or with bypass_old_logprobs=false the "
+                    "trainer's before the step",
+    "rollout_logprobs": "log-prob that the rollout engine gave it",
+}
+OF_THE_CRITIC = {"values": "the critic's, before the token", "returns": "what the critic is trained towards"}
+OF_AN_ESTIMATE = ("logprobs", "ref_logprobs", "old_logprobs")
+
+
+def columns(part: str, algorithm: dict[str, Any]) -> dict[str, str]:
+    """Column -> meaning, of those that a function for `part` (policy_loss_fn, ...) may ask for; each is [N], one entry
+    an action token.
+
+    algorithm: the filled section. On pairs, rows 2k and 2k + 1 are the chosen and the rejected response of a pair.
+    """
+    given = OF_THE_FORWARD | OF_THE_REFERENCE
+    if algorithm["algorithm_type"] not in PAIR_TYPES:
+        given |= OF_ROLLOUTS | (OF_THE_CRITIC if algorithm["advantage_fn"] in WITH_CRITIC else {})
+    if part in ("kl_loss_fn", "kl_penalty_fn"):
+        return {name: meaning for name, meaning in given.items() if name in OF_AN_ESTIMATE}
+    return given
+
+
+def wrong_parameters(part: str, required: Sequence[str], algorithm: dict[str, Any]) -> list[str]:
+    """What is wrong with the parameters of the user's function for `part`, one line each.
+
+    required: names of its parameters without a default, `**` of one that takes all.
+    """
+    said = f"algorithm.{part}={algorithm[part]}"
+    if part == "advantage_fn":
+        if len(required) == 1 and not required[0].startswith("*"):
+            return []
+        return [f"{said} has {len(required)} parameters without a default ({', '.join(required) or 'none'}); needed "
+                "one, the batch. An argument of your own needs a default."]
+    known = columns(part, algorithm)
+    problems = [f"{said} asks for a column '{name}' (a parameter without a default), which there is none of."
+                f"{nearest(name, known)} There are: {', '.join(known)}. An argument of your own needs a default."
+                for name in required if name not in known]
+    learnt_from = ("logprobs", "entropy") if part == "entropy_loss_fn" else ("logprobs",)
+    if not set(learnt_from) & set(required):
+        problems.append(f"{said} does not ask for the column {' or '.join(learnt_from)}, which alone carries a "
+                        "gradient: nothing would be learnt from it.")
+    return problems

@@ -1,0 +1,213 @@
+"""What other algorithms would have made of a train batch that a stage has stored: `ouro replay`.
+
+    python -m stages.counterfactual request.json answer.json
+
+Started by pipeline/counterfactual.py. The batch of a trainer step is cut again from the stage's tables, scored with the
+weights that the step began with, and its loss and gradient are computed under the stage's own algorithm, which must
+come out as the stage stored them, and under each alternative. It is no stage of the plan: it writes only its answer.
+"""
+
+import logging
+import re
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pipeline import checkpoints, files, records, secrets, tables
+from pipeline.algorithms import WITH_CRITIC, WITH_TEACHER
+from pipeline.counterfactual import ORIGINAL
+from pipeline.errors import OuroError
+from pipeline.external import resolve
+from pipeline.process import Context, namespace
+from stages.learner.actor import Actor, Result
+from stages.learner.critic import Critic
+from stages.learner.estimates import Estimates
+from stages.learner.objective import Objective
+from stages.learner.packing import Row
+from stages.learner.recorded import Recorded
+from stages.learner.reference import References
+from stages.learner.rollouts import Rollouts
+from stages.learner.still import StillEngine, alone, inner, take_critic, take_policy
+from stages.learner.teacher import Teacher
+
+LEAST_ALIKE = 3  # groups of parameters that are named
+
+
+@dataclass
+class Outcome:
+    """What one algorithm makes of the batch. advantages: of each row that it trains on; gradient: by parameter."""
+
+    advantages: dict[str, float]
+    result: Result
+    gradient: dict[str, Tensor]
+
+
+class Replay:
+    """A stored train batch, the weights that its step began with, and whatever else may judge it."""
+
+    def __init__(self, request: dict[str, Any], directory: Path):
+        """request: directory of the stage; step; weights: directory, or null for the model that the stage began with;
+        original and alternatives: sections `algorithm`, filled. directory: as the stage's, and may be written into."""
+        self.step, self.directory = request["step"], directory
+        self.spec = files.read_json(directory / "stage.json")
+        self.original = request["original"]
+        path = tables.step_file(directory, "steps", self.step)
+        self.stored = tables.read(path, records.Step).to_pylist()[0]
+        context = self._context(self.original)
+        model = checkpoints.model_directory(context.inputs["model"])
+        every = [self.original, *request["alternatives"].values()]
+        refers = any(self._refers(algorithm) for algorithm in every)
+        self.actor = Actor(model, context.config, alone(), context.config.model.temperature, refers, StillEngine)
+        if request["weights"]:
+            take_policy(self.actor, Path(request["weights"]))
+        self.references = References(context, model, self.actor) if refers else None
+        teacher = context.inputs.get("teacher")
+        self.teacher = teacher and Teacher(context, checkpoints.model_directory(teacher), model, self.actor.process)
+        self.critic = self._critic(context.config, model) if self.original["advantage_fn"] in WITH_CRITIC else None
+
+    def _context(self, algorithm: dict[str, Any]) -> Context:
+        """The stage at work with another algorithm, but without a log of its own."""
+        spec = self.spec
+        config = namespace(secrets.reveal({**spec["config"], "algorithm": algorithm}))
+        inputs = {role: Path(directory) for role, directory in spec["inputs"].items()}
+        return Context(spec["run"], spec["name"], spec["identity"], self.directory, config, inputs,
+                       logging.getLogger("ouro.replay"))
+
+    def _critic(self, config, model: Path) -> Critic:
+        path = config.model.critic_model_path
+        begun = checkpoints.model_directory(resolve(path)) if path else model
+        critic = Critic(begun, config, alone(), StillEngine)
+        if self.step > 1:
+            take_critic(critic.zero.module, checkpoints.checkpoint_directory(self.directory, self.step - 1))
+        return critic
+
+    def under(self, algorithm: dict[str, Any]) -> Outcome:
+        """Loss and gradient of the batch under an algorithm."""
+        context = self._context(algorithm)
+        source = (Recorded if "experience" in context.inputs else Rollouts)(context)
+        objective = Objective(context.config)
+        objective.step = self.step
+        for part, term in (("kl_loss_fn", objective.kl), ("kl_penalty_fn", source.penalty)):
+            term.kl_coef = self._coefficient(algorithm, part, term.kl_coef)
+        cut = source.cut(self.step)
+        references = self.references if self._refers(algorithm) else None
+        critic = self.critic if algorithm["advantage_fn"] in WITH_CRITIC else None
+        teacher = self.teacher if algorithm["advantage_fn"] in WITH_TEACHER else None
+        recompute = not algorithm["bypass_old_logprobs"]
+        Estimates(self.actor, references, critic, recompute, teacher).add(cut.rows, cut.origins)
+        rows = source.batch(cut).rows
+        result = self.actor.step(rows, objective, 0.0)
+        return Outcome({row.id: _advantage(row) for row in rows}, result, self.actor.zero.gradients)
+
+    def _refers(self, algorithm: dict[str, Any]) -> bool:
+        """Whether a part of an algorithm asks for the reference."""
+        columns = Objective(self._context(algorithm).config).row_columns
+        return algorithm["kl_penalty_fn"] != "none" or algorithm["kl_loss_fn"] != "none" or "ref_logprobs" in columns
+
+    def _coefficient(self, algorithm: dict[str, Any], part: str, configured: float) -> float:
+        """Of a KL term at this step: an adaptive one has been steered since the stage began."""
+        same = all(algorithm[key] == self.original[key] for key in (part, f"{part}_args"))
+        stored = self.stored[part.replace("_fn", "_coef")]
+        return stored if same and stored is not None else configured
+
+    def proof(self, outcome: Outcome) -> list[list]:
+        """[what, as stored, as recomputed, largest difference that rounding explains] of the original."""
+        path = tables.step_file(self.directory, "trained", self.step)
+        trained = tables.read(path, records.Trained).select(["experience_id", "advantage"]).to_pydict()
+        stored = dict(zip(trained["experience_id"], trained["advantage"], strict=True))
+        apart = max((abs(stored.get(id_, np.inf) - a) for id_, a in outcome.advantages.items()), default=0.0)
+        off = ROUNDING[next(self.actor.zero.module.parameters()).dtype.itemsize]
+        size = float(np.mean(np.abs(list(outcome.advantages.values()))))  # a loss may be 0, a sum of both signs
+        rows = [["rows", len(stored), len(outcome.advantages), 0],
+                ["largest difference of an advantage", 0.0, apart, off * max(size, 1e-6)],
+                ["loss", self.stored["loss"], outcome.result.loss, off * max(size, abs(self.stored["loss"]))]]
+        norm = self.stored["grad_norm"]
+        if norm:  # 0 while only a critic learnt
+            rows.append(["gradient norm", norm, outcome.result.grad_norm, off * norm])
+        return rows
+
+
+ROUNDING = {4: 1e-3, 2: 5e-2}  # bytes of a weight -> relative difference of two orders of summation
+
+
+def _advantage(row: Row) -> float:
+    return float(np.mean(row.of_actions("advantages")))
+
+
+def compared(outcome: Outcome, original: Outcome) -> dict[str, Any]:
+    """One line of the answer; what does not exist (the correlation with a constant) is null."""
+    values = np.array(list(outcome.advantages.values()))
+    common = [id_ for id_ in outcome.advantages if id_ in original.advantages]
+    here, there = (np.array([of.advantages[id_] for id_ in common]) for of in (outcome, original))
+    statistics = outcome.result.statistics
+    alike = {name: cosine(*parts) for name, parts in grouped(outcome.gradient, original.gradient).items()}
+    least = sorted((value, name) for name, value in alike.items() if value is not None)[:LEAST_ALIKE]
+    return {
+        "rows": len(values), "advantage_mean": values.mean().item(), "advantage_std": values.std().item(),
+        "advantage_correlation": correlation(here, there),
+        "same_sign": np.mean(np.sign(here) == np.sign(there)).item() if common else None,
+        "loss": outcome.result.loss, **{name: statistics.get(name) for name in STATISTICS},
+        "grad_norm": outcome.result.grad_norm, "cosine": cosine(outcome.gradient, original.gradient),
+        "least_alike": None if outcome is original else ", ".join(f"{name} {value:.3f}" for value, name in least),
+    }
+
+
+STATISTICS = ("clip_fraction", "kl", "kl_loss", "entropy")
+
+
+def correlation(a: np.ndarray, b: np.ndarray) -> float | None:
+    """Pearson's; None of fewer than two values, and where one side is constant."""
+    if len(a) < 2 or a.std() == 0.0 or b.std() == 0.0:
+        return None
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def cosine(a: dict[str, Tensor], b: dict[str, Tensor]) -> float | None:
+    """Of the angle between two gradients, -1 to 1; None when one is 0."""
+    sizes = inner(a, a) * inner(b, b)
+    return inner(a, b) / sizes**0.5 if sizes else None
+
+
+def grouped(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, tuple[dict, dict]]:
+    """Two gradients by group of parameters: a layer, the embedding, the last norm, the head."""
+    groups: dict[str, tuple[dict, dict]] = {}
+    for name in a.keys() & b.keys():
+        layer = re.search(r"layers\.\d+", name)
+        mine, theirs = groups.setdefault(layer[0] if layer else name.split(".")[-2], ({}, {}))
+        mine[name], theirs[name] = a[name], b[name]
+    return groups
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """`proof`: of the original; `rows`: what is told of it and of each alternative, by name."""
+    with tempfile.TemporaryDirectory() as directory:
+        linked(Path(request["directory"]), Path(directory))
+        replay = Replay(request, Path(directory))
+        original = replay.under(replay.original)
+        rows = {ORIGINAL: compared(original, original)}
+        for name, algorithm in request["alternatives"].items():
+            rows[name] = compared(replay.under(algorithm), original)
+        return {"proof": replay.proof(original), "rows": rows}
+
+
+def linked(stage: Path, directory: Path) -> None:
+    """Fills an empty directory with links to the files of a stage: what is written there, the stage does not see."""
+    for path in stage.resolve().iterdir():
+        if path.is_dir():
+            (directory / path.name).mkdir()
+        for file in path.iterdir() if path.is_dir() else [path]:
+            (directory / file.relative_to(stage.resolve())).symlink_to(file)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    try:
+        files.write_json(Path(sys.argv[2]), answer(files.read_json(Path(sys.argv[1]))))
+    except OuroError as error:
+        sys.exit(str(error))

@@ -1,0 +1,113 @@
+"""Functions of the user's own, named by dotted path: found, and looked at before their answers are believed."""
+
+import re
+
+import pyarrow as pa
+import pytest
+import torch
+
+from operators.advantage import ADVANTAGES
+from operators.choice import chosen, chosen_advantage, chosen_estimate, chosen_loss
+from operators.kl import KL_ESTIMATORS, penalise
+from operators.loss import POLICY_LOSSES
+from pipeline.errors import ConfigError, DataError
+
+MINE = '''
+import pyarrow as pa
+
+NUMBER = 3
+
+def half(batch, factor=0.5):
+    return pa.table({"experience_id": batch["experience_id"], "advantage": [factor] * len(batch)})
+
+def per_token(batch):
+    lists = [[1.0] * len(mask) for mask in batch["action_mask"].to_pylist()]
+    return pa.table({"experience_id": batch["experience_id"], "advantage": lists})
+
+def not_a_table(batch): return [1.0]
+def no_advantage(batch): return batch.select(["experience_id"])
+def strange(batch): return pa.table({"experience_id": ["z"], "advantage": [1.0]})
+def words(batch): return pa.table({"experience_id": batch["experience_id"], "advantage": ["x"] * len(batch)})
+def nan(batch): return pa.table({"experience_id": batch["experience_id"], "advantage": [float("nan")] * len(batch)})
+def null(batch): return nan(batch).set_column(1, "advantage", pa.nulls(len(batch), pa.float64()))
+def short(batch): return pa.table({"experience_id": batch["experience_id"], "advantage": [[1.0]] * len(batch)})
+
+def loss(logprobs, advantages): return -advantages * logprobs, {"size": logprobs.detach().abs()}
+def scalar(logprobs, advantages): return (-advantages * logprobs).mean(), {}
+def bare(logprobs, advantages): return -advantages * logprobs
+def summed(logprobs, advantages): return -advantages * logprobs, {"size": logprobs.sum()}
+def kl(logprobs, ref_logprobs): return (logprobs - ref_logprobs) ** 4
+def one(logprobs, ref_logprobs): return (logprobs - ref_logprobs).sum()
+'''
+KEY = "algorithm.advantage_fn"
+
+
+@pytest.fixture(autouse=True)
+def mine(tmp_path, monkeypatch):
+    (tmp_path / "parts_of_mine.py").write_text(MINE)
+    (tmp_path / "broken_parts.py").write_text("import no_such_library\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def batch():
+    return pa.table({"experience_id": ["a", "b"], "reward": [1.0, 0.0], "action_mask": [[1, 1], [1, 0]]})
+
+
+def advantages(name, **arguments):
+    return chosen_advantage(ADVANTAGES, f"parts_of_mine:{name}", KEY)(batch(), **arguments)
+
+
+def test_a_name_without_a_colon_is_one_of_ours():
+    assert chosen(ADVANTAGES, "grpo", KEY) is ADVANTAGES["grpo"]
+    assert chosen_loss(POLICY_LOSSES, "ppo", KEY) is POLICY_LOSSES["ppo"]
+    with pytest.raises(ConfigError, match=r"unknown algorithm\.advantage_fn 'grop'. Did you mean 'grpo'"):
+        chosen(ADVANTAGES, "grop", KEY)
+
+
+def test_an_advantage_answers_for_rows_or_for_tokens():
+    assert advantages("half", factor=2.0).to_pydict() == {"experience_id": ["a", "b"], "advantage": [2.0, 2.0]}
+    assert advantages("per_token")["advantage"].to_pylist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("not_a_table", r"answered with list; needed a pyarrow\.Table"),
+    ("no_advantage", "answered with experience_id; needed"),
+    ("strange", "experience_id 'z', which is not in its batch"),
+    ("words", "advantages of type string"),
+    ("nan", "nan for 2 of 2 advantages; needed finite numbers"),
+    ("null", "None for 2 of 2"),
+    ("short", "1 advantages for row a, whose response has 2 tokens"),
+])
+def test_what_is_no_table_of_advantages_is_refused(name, words):
+    with pytest.raises(DataError, match=words):
+        advantages(name)
+
+
+def test_a_loss_answers_with_numbers_of_tokens():
+    given = {"logprobs": torch.tensor([-1.0, -2.0]), "advantages": torch.tensor([1.0, -1.0])}
+    loss, found = chosen_loss(POLICY_LOSSES, "parts_of_mine:loss", KEY)(**given)
+    assert (loss.tolist(), found["size"].tolist()) == ([1.0, -2.0], [1.0, 2.0])
+    for name, had in (("scalar", "()"), ("bare", "(2,)"), ("summed", "(2,), ()")):
+        with pytest.raises(ConfigError, match=re.escape(f"answered with {had} for N = 2 tokens; needed (loss [N]")):
+            chosen_loss(POLICY_LOSSES, f"parts_of_mine:{name}", KEY)(**given)
+
+
+def test_an_estimate_of_kl_is_used_as_a_penalty():
+    """(0.1 - 0.3)^4 = 0.0016, times 10 off the reward of 1."""
+    import numpy as np
+
+    rewards, kl = penalise(1.0, np.array([0.1]), np.array([0.3]), np.array([1]), "parts_of_mine:kl", 10.0)
+    assert (rewards.tolist(), kl) == (pytest.approx([0.984]), pytest.approx(0.0016))
+    with pytest.raises(ConfigError, match=r"\(\) for N = 1 tokens; needed a tensor \[N\]"):
+        penalise(1.0, np.array([0.1]), np.array([0.3]), np.array([1]), "parts_of_mine:one", 10.0)
+
+
+@pytest.mark.parametrize(("path", "words"), [
+    ("no_such_parts:x", "cannot be imported: ModuleNotFoundError"),
+    ("broken_parts:x", "cannot be imported: ModuleNotFoundError: No module named 'no_such_library'"),
+    ("parts_of_mine:absent", "cannot be imported: AttributeError"),
+    ("parts_of_mine:NUMBER", "is a int; needed a function"),
+])
+def test_what_is_no_function_is_refused(path, words):
+    with pytest.raises(ConfigError, match=words):
+        chosen_estimate(KL_ESTIMATORS, path, "algorithm.kl_loss_fn")

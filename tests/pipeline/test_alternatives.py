@@ -1,0 +1,128 @@
+"""`ouro replay`: the alternatives to an algorithm, from a run's frozen configuration and overrides."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline import cli, replay_command
+from pipeline.alternatives import alternatives
+from pipeline.errors import ConfigError, DataError
+from pipeline.files import write_json
+from pipeline.overlays import effective
+from tests.configs import changed
+
+
+@pytest.fixture
+def run(tmp_path):
+    """run(dotted values): the directory of a run with these settings, and the section `algorithm` of its stage rft."""
+    from omegaconf import OmegaConf
+
+    def make(values):
+        config = changed(values)
+        (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
+        return tmp_path, effective(config, config["stages"][1])["algorithm"]
+
+    return make
+
+
+def made(run, *overrides, **values):
+    directory, original = run({key.replace("__", "."): value for key, value in values.items()})
+    return alternatives(directory, "rft", original, list(overrides))
+
+
+def refused(run, *overrides, **values) -> str:
+    with pytest.raises(ConfigError) as caught:
+        made(run, *overrides, **values)
+    return str(caught.value)
+
+
+def test_every_combination_is_an_alternative(run):
+    found = made(run, "algorithm=gspo,dapo", "algorithm.kl_loss_fn=none,k2")
+    assert list(found) == ["algorithm=gspo,kl_loss_fn=none", "algorithm=gspo,kl_loss_fn=k2",
+                           "algorithm=dapo,kl_loss_fn=none", "algorithm=dapo,kl_loss_fn=k2"]
+    assert [section["policy_loss_fn"] for section in found.values()] == ["gspo", "gspo", "ppo", "ppo"]
+    assert found["algorithm=dapo,kl_loss_fn=k2"]["policy_loss_fn_args"]["clip_range_high"] == 0.28
+
+
+def test_what_the_run_says_itself_stays_and_groups_are_as_they_were(run):
+    """dapo's own repeat_times is 16; the rows of the batch are in groups of 8."""
+    (found,) = made(run, "algorithm=dapo", algorithm__kl_loss_fn="k3", algorithm__bypass_old_logprobs=False).values()
+    assert (found["kl_loss_fn"], found["bypass_old_logprobs"], found["repeat_times"]) == ("k3", False, 8)
+
+
+def test_arguments_of_another_function_are_left_behind(run):
+    """Whether the run or its stage gave them."""
+    for key in ("algorithm__policy_loss_fn_args", "stages__rft__algorithm__policy_loss_fn_args"):
+        (found,) = made(run, "algorithm=sapo", **{key: {"clip_range": 0.1}}).values()
+        assert found["policy_loss_fn_args"] == {}
+        (same,) = made(run, "algorithm.policy_loss_fn_args.clip_ratio_c=5", **{key: {"clip_range": 0.1}}).values()
+        assert same["policy_loss_fn_args"] == {"clip_range": 0.1, "clip_ratio_c": 5}
+
+
+def test_without_overrides_there_is_none(run):
+    assert made(run) == {}
+
+
+@pytest.mark.parametrize(("override", "words"), [
+    ("algorithm=gspoo", "algorithm.algorithm_type=gspoo: needed one of"),
+    ("algorithm=dpo", "dpo learns from given responses"),
+    ("algorithm=ppo", "needs the values of a critic, and this stage trained none"),
+    ("algorithm=on_policy_distill", "needs the log-probs of a teacher, and this stage has none"),
+    ("algorithm.policy_loss_fn=gspo,pppo", "policy_loss_fn=pppo: algorithm.policy_loss_fn=pppo: needed one of"),
+    ("algorithm.policy_loss_fn_args.clip=1", "'ppo' has no argument 'clip'"),
+    ("algorithm.policy_loss_fn=no_such_parts:loss", "'no_such_parts:loss': no such module"),
+    ("algorithm.repeat_times=4", "judged by another algorithm, and nothing else can be another"),
+    ("seed=2", "'seed=2': a batch that is there is judged by another algorithm"),
+    ("algorithm.optimizer.lr=range(1,200)", "alternatives; needed at most 100"),
+    ("algorithm.lr=1", "unknown key 'algorithm.lr'"),
+])
+def test_what_cannot_be_tried_is_refused(run, override, words):
+    assert words in refused(run, override)
+
+
+def test_problems_of_all_alternatives_come_at_once(run):
+    said = refused(run, "algorithm=dpo,gspo,sft")
+    assert "algorithm=dpo: dpo learns" in said
+    assert "algorithm=sft: sft learns" in said
+
+
+# ------------------------------------------------------------------------------------------------------------ command
+
+
+def test_the_command_refuses_what_it_cannot_replay(tmp_path, monkeypatch, capsys):
+    view = tmp_path / "runs" / "toy" / "one"
+    write_json(view / "plan.json", {"project": "toy", "name": "one", "stages": [
+        {"name": "sft", "kind": "train"}, {"name": "rft", "kind": "rft"}]})
+    for words, said in ((["one", "two"], "the name of one run, found one, two"),
+                        (["three"], "no run 'three'"),
+                        (["one", "--stage", "sft"], "does not train on rollouts"),
+                        (["one"], "is not there; `ouro run`")):
+        assert cli.main(["replay", *words, "--root", str(tmp_path)]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_an_unfaithful_replay_is_told_by_the_exit_code(tmp_path, monkeypatch, capsys):
+    from pipeline import counterfactual, sweep_view
+    from pipeline.view import Node, View
+
+    shown = View("toy/one", tmp_path, [Node("rft", "rft", tmp_path)])
+    monkeypatch.setattr(sweep_view, "find", lambda root, *names: shown)
+    monkeypatch.setattr(counterfactual, "prepare", lambda *asked: {"step": 7})
+    arguments = SimpleNamespace(words=[], root=tmp_path, stage=None, step=None, format="csv")
+    for found, code in ((1.0, 0), (1.5, 1)):
+        line = dict.fromkeys(counterfactual.MEANINGS) | {"rows": 4, "loss": found}
+        answer = {"proof": [["loss", 1.0, found, 0.1]], "rows": {"as it was": line}}
+        monkeypatch.setattr(counterfactual, "ask", lambda request, answer=answer: answer)
+        assert replay_command.replay(arguments) == code
+        said = capsys.readouterr()
+        assert said.out.splitlines()[1].startswith(f"as it was,4,,,,,{found},")
+        assert ("DIFFERS" in said.err) == bool(code)
+
+
+def test_a_sweep_is_not_replayed(monkeypatch):
+    from pipeline import sweep_view
+
+    entry = SimpleNamespace(view=SimpleNamespace(run="toy/one-seed=1"))
+    monkeypatch.setattr(sweep_view, "find", lambda root: SimpleNamespace(run="toy/one", entries=[entry]))
+    with pytest.raises(DataError, match="is a sweep; name one of its points: toy/one-seed=1"):
+        replay_command.replay(SimpleNamespace(words=[], root=None))

@@ -1,0 +1,79 @@
+"""`ouro config explain` of functions: the choices, and the arguments of the chosen ones."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.compose import compose
+from pipeline.explain import explain
+from pipeline.explain_functions import KL_MEANINGS, TABLES, choices
+from pipeline.signatures import definitions
+from stages.learner.objective import KLTerm
+from tests.configs import changed, composed
+
+
+def told(key: str, **values) -> str:
+    return explain(changed({name.replace("__", "."): value for name, value in values.items()}), key, [])
+
+
+@pytest.mark.parametrize("part", TABLES)
+def test_every_choice_has_a_line(part):
+    lines = choices(part)
+    assert len(lines) == sum(len(definitions(*table)) for table in TABLES[part])
+    assert all(len(line.split(maxsplit=1)) == 2 for line in lines)
+
+
+def test_a_part_lists_its_choices():
+    assert "gspo                 Group sequence policy optimisation" in told("algorithm.policy_loss_fn")
+    assert "Group sequence" not in told("algorithm.optimizer.lr")
+
+
+def test_arguments_are_told_with_default_value_meaning_and_place():
+    lines = told("algorithm.policy_loss_fn_args", algorithm__algorithm_type="dapo").splitlines()
+    assert "ppo in stage rft" in lines  # not in sft, which has one loss
+    assert any(line.startswith("  defined in  operators/losses/clipped.py, line ") for line in lines)
+    assert "  is given    logprobs, old_logprobs, advantages, rows" in lines
+    assert any(line.startswith("    clip_range_high=None, here 0.28    ") for line in lines)
+    assert any(line.startswith("    Clipped surrogate (Schulman et al. 2017") for line in lines)
+
+
+def test_one_argument_is_told_with_its_function():
+    assert "clip_ratio_c=3.0" in told("algorithm.policy_loss_fn_args.clip_ratio_c")
+
+
+def test_the_arguments_of_every_kl_are_those_of_the_term(settings):
+    """Defaults as the trainer has them."""
+    term = KLTerm("k3")
+    assert {name: default for name, (default, _) in KL_MEANINGS.items()} == {
+        name: repr(getattr(term, name)) for name in KL_MEANINGS}
+    assert "adaptive=False" in told("algorithm.kl_loss_fn_args", algorithm__kl_loss_fn="k3")
+
+
+@pytest.mark.parametrize(("key", "words"), [
+    ("buffer.explorer_input.taskset.reward_fn_args", "format_score=0.1"),
+    ("data_processor.task_pipeline.generator_args", "tasks=(needed), here 2500"),
+])
+def test_other_functions_are_told_too(key, words):
+    assert words in told(key)
+
+
+def test_a_users_function_is_told(tmp_path, monkeypatch):
+    (tmp_path / "told_losses.py").write_text(
+        'def mine(logprobs, advantages, sharpness=2):\n    """A loss of mine. sharpness: how sharp."""\n')
+    monkeypatch.chdir(tmp_path)
+    found = told("algorithm.policy_loss_fn_args", algorithm__policy_loss_fn="told_losses:mine")
+    assert "told_losses:mine in stage rft" in found
+    assert "    sharpness=2  how sharp" in found
+    assert str(tmp_path / "told_losses.py") in found
+
+
+def test_nothing_heavy_is_imported():
+    code = ("import sys; from pipeline.cli import main; main(['config', 'explain', 'algorithm.policy_loss_fn_args']); "
+            "assert 'torch' not in sys.modules")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_without_arguments_there_is_nothing_to_tell():
+    assert explain(composed(), "monitor.monitor_args", []).count("defined in") == 0
+    assert compose([])["algorithm"]["policy_loss_fn_args"] == {}

@@ -1,0 +1,165 @@
+"""Parts and whole algorithms of the user's own: composed, checked before a run, part of the identity."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline import algorithms, devices, inputs, preflight
+from pipeline.compose import compose
+from pipeline.errors import ConfigError
+from pipeline.overlays import effective
+from pipeline.parts import columns, wrong_parameters
+from pipeline.plan import make_plan
+from pipeline.sweep import make_sweep
+
+PARTS = '''"""Parts of an algorithm. Nobody may import this before a stage starts."""
+import no_such_library
+
+def centred(batch, scale=1.0): ...
+def two(batch, other): ...
+def loss(logprobs, advantages, sharpness=1.0): ...
+def asks(logprobs, advantage): ...
+def anything(logprobs, **more): ...
+def deaf(advantages): ...
+def kl(logprobs, ref_logprobs): ...
+'''
+MINE = """algorithm_type: mine
+repeat_times: 4
+advantage_fn: own.parts:centred
+policy_loss_fn: own.parts:loss
+policy_loss_fn_args: {sharpness: 2.0}
+kl_loss_fn: none
+kl_penalty_fn: none
+entropy_loss_fn: none
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    """A project of the user's with a package and a conf/, as the current directory."""
+    monkeypatch.setattr(devices, "torch_has_cuda", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    for path, text in {"own/__init__.py": "import no_such_library\n", "own/parts.py": PARTS,
+                       "conf/algorithm/mine.yaml": MINE}.items():
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
+    return tmp_path
+
+
+def rft(*overrides):
+    config = compose(list(overrides))
+    return effective(config, next(entry for entry in config["stages"] if entry["stage_name"] == "rft"))
+
+
+def refused(*overrides) -> str:
+    with pytest.raises(ConfigError) as caught:
+        preflight.judged_plan(compose(list(overrides)))
+    return str(caught.value)
+
+
+def test_a_function_is_named_by_its_path_from_the_current_directory():
+    algorithm = rft("algorithm.policy_loss_fn=own.parts:loss", "algorithm.policy_loss_fn_args.sharpness=3")["algorithm"]
+    assert (algorithm["policy_loss_fn"], algorithm["policy_loss_fn_args"]) == ("own.parts:loss", {"sharpness": 3})
+    assert preflight.check(compose(["algorithm.policy_loss_fn=own.parts:loss"])).problems == []
+
+
+def test_an_edited_function_is_another_stage():
+    def identity():
+        plan = make_plan(compose(["algorithm.policy_loss_fn=own.parts:loss"]))
+        return {stage.name: stage.identity for stage in plan.stages}
+
+    before = identity()
+    Path("own/parts.py").write_text(PARTS + "# sharper\n")
+    after = identity()
+    assert before["rft"] != after["rft"]
+    assert before["sft"] == after["sft"]
+
+
+def test_an_algorithm_of_the_users_own_is_chosen_by_name():
+    """Its own repeat_times gives way to the recipe's 8."""
+    algorithm = rft("algorithm=mine")["algorithm"]
+    assert (algorithm["algorithm_type"], algorithm["repeat_times"]) == ("mine", 8)
+    assert (algorithm["advantage_fn"], algorithm["policy_loss_fn_args"]) == ("own.parts:centred", {"sharpness": 2.0})
+    assert rft("algorithm=mine", "algorithm.repeat_times=null")["algorithm"]["repeat_times"] == 4
+    assert rft("stages.rft.algorithm.algorithm_type=mine")["algorithm"]["policy_loss_fn"] == "own.parts:loss"
+    assert "mine" in algorithms.names()
+
+
+def test_a_file_that_names_another_type_is_a_choice_of_values():
+    Path("conf/algorithm/fast.yaml").write_text("algorithm_type: rloo\noptimizer: {lr: 0.5}\n")
+    algorithm = rft("algorithm=fast")["algorithm"]
+    assert (algorithm["algorithm_type"], algorithm["optimizer"]["lr"]) == ("rloo", 0.5)
+
+
+def test_a_sweep_goes_over_ours_and_the_users():
+    sweep = make_sweep(["algorithm=grpo,mine"], make_plan)
+    assert len({stage.directory for stage in sweep.stages if stage.kind == "rft"}) == 2
+    assert len({stage.directory for stage in sweep.stages if stage.name == "sft"}) == 1
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("optimizer: {lr: 1}", "mine.yaml: 'optimizer' is no part of an algorithm. Needed: algorithm_type, repeat_times"),
+    ("advantage: grpo", "mine.yaml: 'advantage' is unknown. Did you mean 'advantage_fn'?"),
+    ("loss_agg_mode: mean", "algorithm.loss_agg_mode=mean: needed one of token-mean"),
+    ("policy_loss_fn: pppo", "algorithm.policy_loss_fn=pppo: needed one of"),
+    ("repeat_times: many", "key 'algorithm.repeat_times': needed a whole number, found the text 'many'"),
+    ("repeat_times: 0", "algorithm.repeat_times=0: needed at least 1"),
+    ("advantage_fn: null", "mine.yaml: 'advantage_fn' is missing: a name of operators/advantage.py"),
+])
+def test_a_file_that_says_what_nobody_reads_is_refused(line, words):
+    key = line.partition(":")[0]
+    kept = [old for old in MINE.splitlines() if not old.startswith(f"{key}:")]
+    Path("conf/algorithm/mine.yaml").write_text("\n".join([*kept, line, ""]))
+    assert words in refused("algorithm=mine")
+
+
+def test_a_file_that_is_no_yaml_is_told_with_its_place():
+    Path("conf/algorithm/mine.yaml").write_text("algorithm_type: mine\nrepeat_times: [1\n")
+    assert "mine.yaml is no YAML" in refused("algorithm=mine")
+    assert "line" in refused("algorithm=mine")
+
+
+@pytest.mark.parametrize(("override", "words"), [
+    ("policy_loss_fn=own.parts:lost", "parts.py has no 'lost'. Did you mean 'loss'?"),
+    ("policy_loss_fn=own.part:loss", "'own.part:loss': no such module. Needed package.module:function"),
+    ("policy_loss_fn=own.parts:asks", "asks for a column 'advantage' (a parameter without a default), which there is "
+                                      "none of. Did you mean 'advantages'?"),
+    ("policy_loss_fn=own.parts:anything", "asks for a column '**'"),
+    ("policy_loss_fn=own.parts:deaf", "does not ask for the column logprobs"),
+    ("advantage_fn=own.parts:two", "has 2 parameters without a default (batch, other); needed one, the batch"),
+    ("kl_loss_fn=own.parts:loss", "asks for a column 'advantages'"),
+    ("kl_penalty_fn=lose", "needed one of none, k1"),
+])
+def test_what_does_not_fit_is_found_before_a_run(override, words):
+    assert words in refused(f"algorithm.{override}")
+
+
+def test_an_argument_that_the_function_does_not_have_is_found():
+    said = refused("algorithm.policy_loss_fn=own.parts:loss", "algorithm.policy_loss_fn_args.sharp=1")
+    assert "'own.parts:loss' has no argument 'sharp'. Did you mean 'sharpness'?" in said
+
+
+def test_a_kl_of_the_users_own_has_the_arguments_of_all():
+    given = ["algorithm.kl_loss_fn=own.parts:kl", "algorithm.kl_loss_fn_args.kl_coef=0.1"]
+    assert preflight.check(compose(given)).problems == []
+
+
+def test_offline_training_and_pairs_are_checked_too():
+    offline = rft("algorithm.advantage_fn=own.parts:two") | {"mode": "train"}
+    assert "has 2 parameters" in inputs.wrong_arguments(offline)[0]
+    pairs = rft("algorithm.policy_loss_fn=own.parts:loss")
+    pairs["algorithm"] |= {"algorithm_type": "dpo", "advantage_fn": None}
+    assert "asks for a column 'advantages'" in inputs.wrong_arguments(pairs)[0]
+
+
+def test_which_columns_there_are_depends_on_what_is_trained_on():
+    grpo, ppo, dpo = (algorithms.filled({"algorithm_type": kind, "advantage_fn": None})
+                      for kind in ("grpo", "ppo", "dpo"))
+    assert "advantages" in columns("policy_loss_fn", grpo)
+    assert "returns" not in columns("policy_loss_fn", grpo)
+    assert "returns" in columns("policy_loss_fn", ppo)
+    assert "old_logprobs" not in columns("policy_loss_fn", dpo)
+    assert list(columns("kl_loss_fn", grpo)) == ["logprobs", "ref_logprobs", "old_logprobs"]
+    entropy = {**grpo, "entropy_loss_fn": "a:b"}
+    assert wrong_parameters("entropy_loss_fn", ["entropy"], entropy) == []
+    assert "logprobs or entropy" in wrong_parameters("entropy_loss_fn", ["step"], entropy)[0]
