@@ -49,7 +49,7 @@ def read_launch(script: Script, made: Translation) -> Launch:
     launch.kind = entry.kind if entry else kind_of_keys([*launch.given, *launch.unknown])
     _tell_constructs(script, command, made)
     _tell_rest(script, command, made)
-    if not launch.given and not launch.unknown:
+    if not command and not launch.given and not launch.unknown:
         raise ConfigError(f"{made.source}: found no command that starts veRL, and no override such as "
                           "data.train_batch_size=1024. Needed a launch script (python3 -m verl.trainer.main_ppo ...), "
                           f"overrides, or YAML with veRL's keys.{_hint(script)}")

@@ -59,7 +59,10 @@ def _sync_interval(verl: Verl, step: str, mini: str, tasks: int | None, per_upda
 
 def gpus(verl: Verl) -> None:
     """veRL's engine and trainer share all GPUs in turns; so do ours in mode=colocate."""
-    each, split = verl.whole(GPUS, 8), verl.whole(f"{ROLLOUT}.tensor_model_parallel_size", 2)
+    of_engine = f"{ROLLOUT}.tensor_model_parallel_size"
+    each = verl.whole(GPUS, 8)
+    split = verl.whole(of_engine, min(2, each or 2))  # veRL's 2 do not start on one GPU
+    verl.say(of_engine, "explorer.rollout_model.tensor_parallel_size", verl.value(of_engine, split), default=True)
     verl.choose("mode", "colocate", "veRL's hybrid engine: rollout and training take turns on the same GPUs")
     nodes(verl, each)
     verl.choose("trainer.zero_stage", 3, "veRL's FSDP shards parameters, gradients and optimizer states")
@@ -79,7 +82,7 @@ def gpus(verl: Verl) -> None:
         f"idle while the other works.{rows}")
     if split is None:
         verl.made.chosen.append("explorer.rollout_model.engine_num follows from the GPUs of an engine: "
-                                f"{verl.doubt(f'{ROLLOUT}.tensor_model_parallel_size')}.")
+                                f"{verl.doubt(of_engine)}.")
         return
     verl.choose("explorer.rollout_model.engine_num", engines, "a quarter of the GPUs, as in the guide's examples")
     verl.made.chosen.append(
@@ -133,6 +136,7 @@ def run(verl: Verl) -> None:
                     (f"{ACTOR}.optim.lr_warmup_steps", "algorithm.optimizer.lr_warmup_steps"),
                     ("trainer.critic_warmup", "trainer.critic_warmup")):
         in_optimizer_steps(verl, key, to)
+    kept(verl, "trainer.max_actor_ckpt_to_keep")
     monitor(verl)
 
 
@@ -191,6 +195,13 @@ def in_optimizer_steps(verl: Verl, key: str, to: str) -> None:
         if verl.interval > 1:
             verl.made.chosen.append(f"{to}={value * verl.interval}: {key}={value} counts steps of veRL, each of "
                                     f"{verl.interval} optimizer steps; here optimizer steps are counted.")
+
+
+def kept(verl: Verl, key: str) -> None:
+    """Checkpoints that are kept: all of them by veRL's default, and wherever the number is not above 0."""
+    number = verl.value(key)
+    number = None if isinstance(number, int) and number <= 0 else number
+    verl.say(key, "trainer.max_checkpoints_to_keep", number, " (all are kept)" if number is None else "", default=True)
 
 
 def monitor(verl: Verl) -> None:

@@ -287,3 +287,23 @@ def test_an_adapter_is_one_where_its_rank_is_more_than_zero(theirs, expected):
     found = {path[-1]: entry.value for path, entry in made.entries.items() if path[:2] == ("model", "lora_configs")}
     assert found == expected
     assert made.keys == len(theirs.split()) + 1
+
+
+@pytest.mark.parametrize(("given", "kept"), [((), None), (("3",), 3), (("null",), None), (("-1",), None)])
+def test_all_checkpoints_are_kept_unless_a_number_above_0_is_given(given, kept):
+    """veRL's checkpoint manager deletes only when the number is above 0."""
+    found = written(from_verl(launch("trainer.nnodes=1", *(f"trainer.max_actor_ckpt_to_keep={n}" for n in given))))
+    assert found["trainer.max_checkpoints_to_keep"] == kept
+
+
+@pytest.mark.parametrize(("gpus", "split", "engines"), [("8", 2, 1), ("16", 2, 2), ("1", 1, 1)])
+def test_engines_have_verls_gpus_where_the_script_is_silent(gpus, split, engines):
+    """veRL's default of tensor_model_parallel_size is 2; a quarter of the GPUs is for engines of so many each."""
+    found = written(from_verl(launch(f"trainer.n_gpus_per_node={gpus}")))
+    model = "explorer.rollout_model"
+    assert (found[f"{model}.tensor_parallel_size"], found[f"{model}.engine_num"]) == (split, engines)
+
+
+def test_a_launch_without_keys_is_one_with_verls_defaults():
+    found = written(from_verl("python3 -m verl.trainer.main_ppo"))
+    assert (found["algorithm.algorithm_type"], found["synchronizer.sync_interval"]) == ("ppo", 4)  # 1024 / 256
