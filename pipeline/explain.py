@@ -35,6 +35,8 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
     overrides: those that the configuration was composed with.
     `stages.<stage_name>.key` is explained as `key`, with its value in that stage alone.
     """
+    from pipeline.bridges import page
+
     stage, key = _stage_of(config, key)
     leaves = dict(walk())
     general = ".".join("*" if part.isdigit() else part for part in key.split("."))
@@ -51,6 +53,9 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
         return "\n".join([*choices, *(f"{k:<{width}}  {f.metadata['doc']}" for k, f in below.items())])
     if elsewhere := explain_absent(key):
         raise ConfigError(f"no key '{key}': {elsewhere}")
+    if of_verl := page.of_verl(key):
+        here = "" if of_verl.startswith("not meant here") else "here "
+        raise ConfigError(f"no key '{key}', which is one of veRL's: {here}{of_verl.removesuffix('.')}.")
     known = [*leaves, *groups(), *{k.rsplit(".", n)[0] for k in leaves for n in range(1, k.count(".") + 1)}]
     last = [k for k in leaves if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     hint = f" Did you mean {' or '.join(repr(k) for k in last)}?" if last else nearest(key, known)

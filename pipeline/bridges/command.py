@@ -198,4 +198,7 @@ def _check(made: "Translation", choice: str, out, told: str = "") -> int:
         print(f"next: mend the file, then  ouro config check {told}", file=out)
         return 1
     print(f"it composes. next: ouro config check {told}", file=out)
-    return 0
+    doubted = sum(entry.comment.endswith(made.doubt) for entry in made.entries.values()) if made.doubt else 0
+    if doubted:
+        _wrapped(f"{doubted} of its lines are veRL's defaults{made.doubt}: look there, and set what it says.", "", out)
+    return 1 if doubted else 0

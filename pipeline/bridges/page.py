@@ -83,7 +83,20 @@ def page() -> str:
     return guide.page() + "\n".join(lines) + "\n"
 
 
+def of_verl(key: str) -> str | None:
+    """What a key of veRL is here, in the words of the page; None for a key that is not known."""
+    if key in (said := BY_RULES | verl_dapo.ROWS):
+        return said[key]
+    found = verl_keys.find(key)
+    if found is None and (key in SFT_BY_RULES or verl_sft.KEYS.get(key)):
+        return SFT_BY_RULES.get(key) or _cell(verl_sft.KEYS[key])
+    return _cell(found[1]) if found else None
+
+
+def _cell(fate: Renamed | Refused) -> str:
+    return f"not meant here: {fate.why}" if isinstance(fate, Refused) else f"`{fate.to}`"
+
+
 def _rows(keys: dict[str, Renamed | Refused], by_rules: dict[str, str]) -> list[str]:
-    rows = {key: f"not meant here: {fate.why}" if isinstance(fate, Refused) else f"`{fate.to}`"
-            for key, fate in keys.items()} | by_rules
+    rows = {key: _cell(fate) for key, fate in keys.items()} | by_rules
     return [f"| `{key}` | {rows[key]} |" for key in sorted(rows)]

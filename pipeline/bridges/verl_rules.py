@@ -26,7 +26,8 @@ def batches(verl: Verl) -> None:
     verl.say(mini, "buffer.batch_size", verl.value(mini, 256) if per_update is None else per_update, default=True)
     _sync_interval(verl, step, mini, tasks, per_update)
     if repeats and per_update:
-        verl.choose("buffer.train_batch_size", per_update * repeats, f"{mini}={per_update} x {n}={repeats}")
+        verl.choose("buffer.train_batch_size", per_update * repeats, f"{mini}={per_update} x {n}={repeats}",
+                    of=(mini, n))
     else:
         verl.made.chosen.append("buffer.train_batch_size is not set, so an optimizer step takes what an explorer step "
                                 f"makes, as veRL's does: {verl.doubt(n if per_update else mini)}.")
@@ -73,7 +74,7 @@ def gpus(verl: Verl) -> None:
                                 f"{verl.doubt(GPUS)}.")
         return
     engines = max(1, each // 4 // (split or 1))
-    verl.choose("trainer.ranks", each, "all GPUs, one process each")
+    verl.choose("trainer.ranks", each, "all GPUs, one process each", of=(GPUS,))
     batch = verl.made.entries.get(("buffer", "train_batch_size"))
     rows = f" {batch.value} experiences need not divide by {each}: micro-batches are token budgets." if batch else ""
     verl.made.chosen.append(
@@ -84,7 +85,8 @@ def gpus(verl: Verl) -> None:
         verl.made.chosen.append("explorer.rollout_model.engine_num follows from the GPUs of an engine: "
                                 f"{verl.doubt(of_engine)}.")
         return
-    verl.choose("explorer.rollout_model.engine_num", engines, "a quarter of the GPUs, as in the guide's examples")
+    verl.choose("explorer.rollout_model.engine_num", engines, "a quarter of the GPUs, as in the guide's examples",
+                of=(GPUS, of_engine))
     verl.made.chosen.append(
         f"explorer.rollout_model.engine_num={engines}: veRL runs {max(each // split, 1)} engines, the guide's examples "
         "have a quarter of the GPUs for them.")
