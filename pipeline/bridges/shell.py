@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pipeline.bridges.shell_assignments import assign, set_arguments
 from pipeline.bridges.shell_construct import Construct
 from pipeline.bridges.shell_functions import REDIRECTIONS, Function, calls, function_at
-from pipeline.bridges.shell_script import Command, Script
-from pipeline.bridges.shell_values import Argument, Unknown, Values, script_of
+from pipeline.bridges.shell_script import Command, Script, script_of
+from pipeline.bridges.shell_values import FURTHER, UNSET, Argument, Unknown, Values
 from pipeline.bridges.shell_words import NEWLINE, Array, Lexer, Operator, Token, Word
 
 OPENING = ("if", "for", "while", "until", "select", "case", "function")
@@ -89,13 +89,13 @@ class _Reader:
             self._enter("function", line, name)
             self._hand_over(Unknown(f"the arguments of {self.open[-1]}"))
 
-    def _hand_over(self, arguments: list[Argument] | Unknown) -> None:
-        self.open[-1].local.add("@")
-        self.values.assign("@", arguments)
+    def _hand_over(self, arguments: list[Argument] | Unknown, is_open: bool = False) -> None:
+        self.open[-1].local.update(("@", FURTHER))
+        self.values.set_arguments(arguments, is_open)
 
-    def _call(self, function: Function, arguments: list[Argument]) -> None:
+    def _call(self, function: Function, arguments: list[Argument], is_open: bool) -> None:
         self._enter("call", function.line, function.name)
-        self._hand_over(arguments)
+        self._hand_over(arguments, is_open)
         self._body(function)
 
     def _uncalled(self, function: Function) -> None:
@@ -245,10 +245,9 @@ class _Reader:
         name = parts[0].bare if isinstance(parts[0], Word) else ""
         if name in DECLARING:
             for part in parts[1:]:
+                if name == "local":
+                    self._make_local(part.name if isinstance(part, Array) else part.raw.partition("=")[0])
                 assign(self.values, part, conditional)
-                function = next((c for c in reversed(self.open) if c.word in ("function", "call")), None)
-                if name == "local" and function:
-                    function.local.add(part.name if isinstance(part, Array) else part.raw.partition("=")[0])
             return
         if name in ("set", "shift") and set_arguments(self.values, parts, conditional):
             return
@@ -259,12 +258,20 @@ class _Reader:
         if name == "eval":
             self._evaluate(line, parts[1:])
         elif name in self.functions:
-            self._call(self.functions.pop(name), arguments[1:])
+            is_open = self.values.hands_on([part for part in parts[1:] if isinstance(part, Word)])
+            self._call(self.functions.pop(name), arguments[1:], is_open)
         elif nested and self.depth < DEEPEST:
             inner = read_script(nested.whole or nested.text, depth=self.depth + 1)
             self.script.take_up(inner, nested.line - 1, self._inside)
         elif arguments:
             self.script.commands.append(Command(arguments, line, self._inside))
+
+    def _make_local(self, name: str) -> None:
+        """`local X`: behind the function X is what it was here."""
+        function = next((c for c in reversed(self.open) if c.word in ("function", "call")), None)
+        if function and name not in function.local:
+            function.local.add(name)
+            function.changed[name] = self.values.known.get(name, UNSET)
 
     def _evaluate(self, line: int, words: list[Word | Array]) -> None:
         """`eval text`: the text is a script of its own, with the variables of this one."""

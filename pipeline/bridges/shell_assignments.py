@@ -50,9 +50,9 @@ def set_arguments(values: Values, parts: list[Word | Array], conditional: bool) 
     words = [part for part in parts if isinstance(part, Word)]
     known, option = values.known.get("@"), words[1].bare if words[1:] else ""
     if words[0].bare == "set" and option == "--":
-        values.assign("@", [
-            Argument(a.text, a.line, a.problem or (f"what line {a.line} sets on a condition" if conditional else None))
-            for word in words[2:] for a in values.arguments(word)])
+        why = f"what line {words[0].line} sets on a condition" if conditional else None
+        values.set_arguments([Argument(a.text, a.line, a.problem or why) for word in words[2:]
+                              for a in values.arguments(word)], values.hands_on(words[2:]))
     elif words[0].bare == "shift" and isinstance(known, list) and (option.isdigit() or not words[1:]):
         values.assign("@", known[int(option or 1):])
     else:

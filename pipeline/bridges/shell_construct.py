@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.bridges.shell_holes import doubtful
-from pipeline.bridges.shell_values import UNSET, Argument, Unknown
+from pipeline.bridges.shell_values import FURTHER, UNSET, Argument, Unknown
 
 
 @dataclass(eq=False)
@@ -30,7 +30,8 @@ class Construct:
     @property
     def sets(self) -> list[str]:
         """The variables whose values are not known behind it."""
-        return [] if self.word == "call" else [name for name in self.changed if name not in self.local]
+        return [] if self.word == "call" else [name for name in self.changed
+                                                if name not in (*self.local, FURTHER)]
 
     def __str__(self) -> str:
         called = f"the function {self.name}" if self.name else f"the `{self.word}`"

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from pipeline.bridges.shell_construct import Construct
 from pipeline.bridges.shell_values import Argument
 
+SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
+
 
 @dataclass(frozen=True)
 class Command:
@@ -40,3 +42,12 @@ class Script:
         self.commands += [
             Command([replace(argument, line=argument.line + offset) for argument in command.arguments],
                     command.line + offset, (*inside, *command.inside)) for command in inner.commands]
+
+
+def script_of(arguments: list[Argument]) -> Argument | None:
+    """The script in `bash -c 'script'`, wherever in the command it stands."""
+    for shell, option, script in zip(arguments, arguments[1:], arguments[2:], strict=False):
+        is_known = script.whole or not script.problem
+        if is_known and shell.text in SHELLS and option.text in ("-c", "-lc", "-ic", "-ec", "-xc"):
+            return script
+    return None

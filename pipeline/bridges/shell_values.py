@@ -19,7 +19,6 @@ PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]
 DEFAULT = re.compile(r"(?P<colon>:?)(?P<sign>[-=+?])(?P<text>.*)", re.DOTALL)
 PART = re.compile(r"(?::\s*(?P<first>\d{1,6})(?::(?P<count>\d{1,6}))?)?")
 CUT = re.compile(r"(?P<sign>##?|%%?)(?P<pattern>.*)", re.DOTALL)
-SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
 LONGEST_CUT = 4096  # characters of a value of which a part is cut off
 LONGEST = 100_000  # characters of one expanded word: variables that double one another must end
 
@@ -39,6 +38,7 @@ class Argument:
 
 
 NOTHING = Piece("text", "", True)  # what stands before the first piece in quotes
+FURTHER = "@ and further ones"  # holds something where the script's own arguments follow those that are known
 UNSET = object()  # what a variable holds that nothing assigned
 
 
@@ -206,13 +206,26 @@ class Values:
 
     def _held(self, name: str) -> Any:
         """What a variable holds; of `$1` and `$#` what a call that is followed hands over. None for what is not set."""
-        given = self.known.get("@")
+        given, is_open = self.known.get("@"), bool(self.known.get(FURTHER))
         if isinstance(given, list) and name == "#":
-            return str(len(given))
+            return None if is_open else str(len(given))
         if isinstance(given, list) and name.isdigit() and int(name) > 0:
-            chosen = given[int(name) - 1:int(name)]
-            return Unknown(chosen[0].problem) if chosen and chosen[0].problem else chosen[0].text if chosen else ""
+            if int(name) > len(given):
+                return None if is_open else ""
+            chosen = given[int(name) - 1]
+            return Unknown(chosen.problem) if chosen.problem else chosen.text
         return self.known.get(name)
+
+    def hands_on(self, words: list[Word]) -> bool:
+        """Whether words hold the script's own arguments, which nobody knows: `$@`, and nothing has set them."""
+        is_own = "@" not in self.known or bool(self.known.get(FURTHER))
+        return is_own and any(piece.kind == "variable" and piece.text[:1] in ("@", "*")
+                              for word in words for piece in word.pieces)
+
+    def set_arguments(self, arguments: list[Argument] | Unknown, is_open: bool = False) -> None:
+        """What `$1`, `$@` are from here on. is_open: the script's own arguments follow."""
+        self.assign("@", arguments)
+        self.assign(FURTHER, "yes" if is_open else "")
 
     def _element(self, name: str, array: list[Argument], index: str) -> str:
         if index in ("@", "*"):
@@ -282,12 +295,3 @@ def _solid(text: str) -> str:
 def _short(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= 60 else flat[:57] + "..."
-
-
-def script_of(arguments: list[Argument]) -> Argument | None:
-    """The script in `bash -c 'script'`, wherever in the command it stands."""
-    for shell, option, script in zip(arguments, arguments[1:], arguments[2:], strict=False):
-        is_known = script.whole or not script.problem
-        if is_known and shell.text in SHELLS and option.text in ("-c", "-lc", "-ic", "-ec", "-xc"):
-            return script
-    return None

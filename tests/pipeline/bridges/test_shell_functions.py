@@ -29,8 +29,10 @@ def last(script: str) -> list[str]:
     ("f() { if test x; then run $1; fi; }\nf a", ["run", "a"]),
     ("g() { run $1; }\nf() { g $2; }\nf a b", ["run", "b"]),
     ("f() { run \"$@\" end; }\nA=(a 'b c')\nf \"${A[@]}\"", ["run", "a", "b c", "end"]),
-    ("f() { run $1; }\nf \"$@\"", ["run"]),  # the script's own arguments are taken as none
+    ("f() { run \"$@\"; }\nf \"$@\"", ["run"]),
+    ("f() { run $1 $@; }\nf a $@", ["run", "a", "a"]),  # the script's own: none
     ("f() { X=4; }\nX=1\nf\nrun $X", ["run", "4"]), ("f() { local X=4; }\nX=1\nf\nrun $X", ["run", "1"]),
+    ("f() { X=2; local X=4; }\nX=1\nf\nrun $X", ["run", "2"]),
     ("set -- a 'b c'\nrun \"$@\" $1", ["run", "a", "b c", "a"]), ("set -- a b\nshift\nrun $@", ["run", "b"])])
 def test_a_call_is_followed_with_its_arguments(script, arguments):
     assert last(script) == arguments
@@ -40,6 +42,7 @@ def test_a_call_is_followed_with_its_arguments(script, arguments):
 @pytest.mark.parametrize("script", [
     "f() { run $1; }\nf a\nf b", "f() { run $1; }", "f() { f $1; run $1; }\nf a",
     "f() { g $1; }\ng() { f $1; run $1; }",
+    "f() { run $1; }\nf \"$@\"", "f() { run $2; }\nf a $@", "f() { run $#; }\nf $@", "set -- a \"$@\"\nrun $2",
     "if x; then set -- a; fi\nrun $1", "f() { run $1; }\nf $(date)"])
 def test_arguments_of_several_calls_or_of_none_are_not_known(script):
     run = next(c for c in read_script(script).commands if c.arguments[0].text == "run")
