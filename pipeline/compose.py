@@ -20,6 +20,7 @@ from pipeline.interpolation import resolved
 from pipeline.overlays import effective, stage_problems
 from pipeline.reward_rules import unasked_models
 from pipeline.rules import broken_rules
+from pipeline.sample_rules import unread_sampling
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are no config group
@@ -36,7 +37,7 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     unordered = stage_problems(config)
     problems += unordered + broken_rules(config) + secrets.problems_of(config)
     if not unordered:
-        problems += modes.problems(config) + unasked_models(config)
+        problems += modes.problems(config) + unasked_models(config) + unread_sampling(config)
     for stage in config["stages"]:
         own = broken_rules(effective(config, stage))
         problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import signatures
-from pipeline.data_config import eval_places, train_places
+from pipeline.algorithms import DEMONSTRATED
+from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places
 from pipeline.errors import ConfigError
 from pipeline.external import digest_code, module_file, resolve, users_code
 from pipeline.reward_rules import reward_functions
 from pipeline.shape import absent_model
 from pipeline.signatures import Signature
+from pipeline.train_batch import REPLAY
 from pipeline.workload import explores
 
 
@@ -36,11 +38,18 @@ def sources(config: dict[str, Any]) -> list[Source]:
     key, settings = "data_processor.task_pipeline", config["data_processor"]["task_pipeline"]
     pool = [Source(f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", _columns(settings["format"]),
                    ("solution_key",)) for index, path in enumerate(settings["inputs"])]
-    buffer = config["buffer"]["trainer_input"]["experience_buffer"]
     sets = [(f"buffer.explorer_input.{place}", one, _columns(one["format"])) for place, one in _tasksets(config)]
-    shown = ("prompt_key", _prompt_key(buffer["format"])), ("solution_key", buffer["format"]["response_key"])
-    sets.append(("buffer.trainer_input.experience_buffer", buffer, shown))
+    given = config["buffer"]["trainer_input"]
+    sets += [(key, one, _shown(one["format"], config)) for key, one in (
+        (SHOWN, given["experience_buffer"]),
+        *((f"{EXPERTS}.{name}", one) for name, one in given["auxiliary_buffers"].items()))]
     return pool + [source for key, one, columns in sets for source in _files_of(key, one, columns)]
+
+
+def _shown(columns: dict, config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What a file of demonstrations has, or one of plain text."""
+    prompt, text = ("prompt_key", _prompt_key(columns)), config["algorithm"]["algorithm_type"] == "cpt"
+    return (prompt,) if text or columns["response_key"] is None else (prompt, ("solution_key", columns["response_key"]))
 
 
 def _tasksets(config: dict[str, Any]) -> list[tuple[str, dict]]:
@@ -123,6 +132,10 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
     tasksets = [(f"buffer.explorer_input.{place}", one) for place, one in _tasksets(config)
                 if place.startswith("eval_") or explores(config)]
     yield from _parts(config["algorithm"], explores(config))
+    replay = config["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
+    if replay["enable"]:
+        signature = _in("operators/priority.py", "PRIORITIES", replay["priority_fn"])
+        yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], replay["priority_fn_args"], signature, None
     for key, taskset in tasksets:
         names = reward_functions(taskset, explorer)
         signature = signatures.together([_reward(name) for name in names])
@@ -131,7 +144,7 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
 
 def _parts(algorithm: dict[str, Any], explored: bool) -> Iterator[tuple[str, str, dict, Signature | None, None]]:
     """The parts of an algorithm that have arguments, as `_named` tells them."""
-    if algorithm["algorithm_type"] == "sft":  # one loss, without any
+    if algorithm["algorithm_type"] in DEMONSTRATED:  # one loss, without any
         return
     for part, found in PARTS.items():
         name = algorithm[part]
@@ -160,10 +173,11 @@ KL = Signature((), ("kl_coef", "adaptive", "target_kl", "horizon"), anything=Fal
 
 # settings below `algorithm` that have `*_args` beside them -> file and table of their functions, or what all take
 PARTS = {
+    "sample_strategy": ("operators/sampling.py", "SAMPLE_STRATEGIES"),
     "advantage_fn": ("operators/advantage.py", "ADVANTAGES"),
     "policy_loss_fn": ("operators/loss.py", "POLICY_LOSSES"),
     "kl_loss_fn": KL,
     "kl_penalty_fn": KL,
     "entropy_loss_fn": ("operators/entropy.py", "ENTROPY_LOSSES"),
 }
-ON_ROLLOUTS = ("advantage_fn", "kl_penalty_fn")
+ON_ROLLOUTS = ("sample_strategy", "advantage_fn", "kl_penalty_fn")

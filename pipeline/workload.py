@@ -10,7 +10,8 @@ from pipeline import records
 from pipeline.algorithms import PAIR_TYPES
 from pipeline.memory import has_critic
 from pipeline.modes import TRAINING, kind_of
-from pipeline.schedule import Schedule
+from pipeline.process import namespace
+from pipeline.schedule import rft_schedule
 from pipeline.shape import Shape
 
 # Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to a
@@ -61,12 +62,13 @@ def workload(config: dict[str, Any]) -> Workload:
     explored = buffer["batch_size"] * config["algorithm"]["repeat_times"]
     if kind == "rollout":
         return Workload(explored, 0, longest, steps, 0, 0)
-    trained = buffer["train_batch_size"] or explored
     if kind == "offline":
-        return Workload(0, trained, longest, 0, steps, 0)
-    schedule = Schedule(explored, trained, sync["sync_interval"], sync["sync_offset"], steps or 1)
-    ahead = (1 + sync["sync_offset"]) * explored // trained // sync["sync_interval"]
-    return Workload(explored, trained, longest, schedule.explorer_steps if steps else None, steps, 1 + max(ahead, 1))
+        return Workload(0, buffer["train_batch_size"] or explored, longest, 0, steps, 0)
+    schedule = rft_schedule(namespace(config), 1)
+    fresh = schedule.rows_per_trainer_step
+    ahead = (1 + sync["sync_offset"]) * explored // fresh // sync["sync_interval"]
+    explorer_steps = schedule.explorer_steps if steps else None
+    return Workload(explored, fresh + schedule.other_rows, longest, explorer_steps, steps, 1 + max(ahead, 1))
 
 
 def row_bytes(prompt: int, response: int) -> float:

@@ -14,6 +14,7 @@ from pipeline.config import walk
 from pipeline.errors import nearest
 from pipeline.guide_keys import MEANT, Refused, Renamed, Works
 from pipeline.secrets import is_secret
+from pipeline.train_batch import REPLAY
 
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
@@ -96,8 +97,20 @@ def _reason(general: str, given: Given, values: dict[Path, Any]) -> str | None:
     if general.startswith("explorer.auxiliary_models.") and _names_rewards(values):
         return ("a judge that a workflow or reward function of the original asks: none is served here, and a reward "
                 "function of your own can ask a server that you run. Here a model of this section scores by itself.")
+    if general.startswith(f"{REPLAY}."):
+        return _replay_reason(general, given, values)
     if TRAINING_SET.match(general) and general.endswith(".repeat_times"):
         return "rollouts to train on follow algorithm.repeat_times, there as here."
+    return None
+
+
+def _replay_reason(general: str, given: Given, values: dict[Path, Any]) -> str | None:
+    """There the queue is ordered by priority, and only with a cool-down, in seconds, is a row used again."""
+    if general.endswith(".reuse_cooldown_time"):
+        return ("seconds there, trainer steps here: set it, and replay_ratio, the share of a train batch that was "
+                "trained on before.")
+    if values.get((*given.path[:-1], "reuse_cooldown_time")) is None:
+        return "without reuse_cooldown_time each row is used once there, as here without a replay."
     return None
 
 

@@ -11,6 +11,7 @@ trainer, and a second weight would count the same gap twice.
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from operators.arguments import arguments, check_number, needed_columns
@@ -18,14 +19,11 @@ from operators.correction import importance_correction
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS, adaptive_coefficient
 from operators.loss import NATURAL_AGGREGATION, PAIRED, POLICY_LOSSES
-from pipeline.algorithms import PAIR_TYPES
+from pipeline.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.errors import ConfigError, pick
 from stages.learner.packing import Aggregation
 
 FROM_THE_FORWARD = ("logprobs", "prox_logprobs", "entropy", "rows", "step")  # the other columns are the rows'
-
-
-NOT_ON_ROLLOUTS = ("sft", *PAIR_TYPES)
 
 
 @dataclass
@@ -69,7 +67,7 @@ class Objective:
     def __init__(self, config):
         """config: the stage's settings (algorithm, model)."""
         algorithm = config.algorithm
-        demonstrated = algorithm.algorithm_type == "sft"  # one loss, whatever the run's other stages are told
+        demonstrated = algorithm.algorithm_type in DEMONSTRATED
         self.step = 0
         self.name = "sft" if demonstrated else algorithm.policy_loss_fn
         function = pick(POLICY_LOSSES, self.name, "algorithm.policy_loss_fn")
@@ -82,7 +80,8 @@ class Objective:
         mode = algorithm.loss_agg_mode or NATURAL_AGGREGATION.get(self.name, "token-mean")
         # a constant, as the mode asks for: the longest response of a batch would change from batch to batch
         normalizer = float(config.model.max_response_tokens) if mode == "seq-mean-token-sum-norm" else None
-        self.aggregation = Aggregation(mode, normalizer, unit=2 if self.name in PAIRED else 1)
+        self.aggregation = Aggregation(mode, normalizer, unit=2 if self.name in PAIRED else 1,
+                                       by_kind="is_expert" in needed_columns(self.policy_loss))
 
     def _refuse_wrong_rows(self, algorithm_type: str) -> None:
         if (self.name in PAIRED) != (algorithm_type in PAIR_TYPES):
@@ -107,16 +106,26 @@ class Objective:
                 columns["old_logprobs"], columns["rollout_logprobs"], columns["rows"], **self.correction)
             loss = loss * weights
         if self.kl:
-            kl = _call(KL_ESTIMATORS[self.kl.estimator], columns)
+            kl = self._kl(columns)
             loss, statistics = loss + self.kl.kl_coef * kl, statistics | {"kl_loss": kl.detach()}
         if self.needs_entropy_gradient:
             loss = loss + _call(self.entropy_loss, columns)
         return loss, statistics
 
 
+    def _kl(self, columns: dict[str, Tensor]) -> Tensor:
+        """[N]; 0 on rows of an expert, whose states are not the policy's own."""
+        estimator = KL_ESTIMATORS[self.kl.estimator]
+        if not self.aggregation.by_kind:
+            return _call(estimator, columns)
+        logprobs, is_expert = columns["logprobs"], columns["is_expert"]
+        near = torch.where(is_expert, logprobs.detach(), columns["ref_logprobs"])  # so that no exponential overflows
+        return torch.where(is_expert, torch.zeros_like(logprobs), _call(estimator, columns | {"ref_logprobs": near}))
+
+
 def correction_arguments(algorithm) -> dict | None:
     """Of operators.correction.importance_correction; None where the loss takes no correction."""
-    if algorithm.algorithm_type in NOT_ON_ROLLOUTS:
+    if algorithm.algorithm_type in GIVEN:
         return None
     given = algorithm.rollout_correction
     level = given.level or ("none" if algorithm.bypass_old_logprobs else "token")
