@@ -8,9 +8,13 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.errors import DataError, nearest
 from pipeline.external import missing, resolve
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # words in file names that tell a split
 
@@ -26,8 +30,8 @@ def open_files(paths: str | list[str], subset: str | None, split: str, key: str)
             raise missing(Path(name), key)
         if subset is not None:
             path = _subset(path, subset, key)
-        if _is_saved_dataset(path):
-            yield str(path), _read_saved_dataset(path, split, key)
+        if is_saved_dataset(path):
+            yield str(path), iter(saved_dataset(path, split, _set_split(key)))
         elif path.is_dir():
             for file in files_of_split(path, split, _set_split(key)):
                 yield str(file), _read_file(file)
@@ -35,14 +39,15 @@ def open_files(paths: str | list[str], subset: str | None, split: str, key: str)
             yield str(path), _read_file(path)
 
 
-def _is_saved_dataset(path: Path) -> bool:
+def is_saved_dataset(path: Path) -> bool:
+    """Whether `save_to_disk` wrote this directory."""
     return path.is_dir() and any((path / mark).exists() for mark in ("dataset_info.json", "dataset_dict.json"))
 
 
 def _subset(path: Path, subset: str, key: str) -> Path:
     """The sub-directory `subset` of a directory."""
     setting = f"{key.rsplit('.', 1)[0]}.subset_name"
-    if not path.is_dir() or _is_saved_dataset(path):
+    if not path.is_dir() or is_saved_dataset(path):
         kind = "a dataset of save_to_disk" if path.is_dir() else "a file"
         raise DataError(f"{setting}={subset}: {path} is {kind}, which has no subsets; set it to null.")
     below = sorted(p.name for p in path.iterdir() if p.is_dir())
@@ -100,7 +105,11 @@ def _read_parquet(path: Path) -> Iterator[dict]:
         raise DataError(f"{path} is not a readable Parquet file ({error}). Make it again.") from error
 
 
-def _read_saved_dataset(path: Path, split: str, key: str) -> Iterator[dict]:
+def saved_dataset(path: Path, split: str, advice: str = "Set split.") -> "Dataset":
+    """The rows of a dataset written by `save_to_disk`, or of one split of it, by their position.
+
+    advice: how the message ends when there is no such split. Raises DataError.
+    """
     import pyarrow as pa
     from datasets import DatasetDict, load_from_disk
 
@@ -108,11 +117,11 @@ def _read_saved_dataset(path: Path, split: str, key: str) -> Iterator[dict]:
         dataset = load_from_disk(str(path))
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise DataError(f"{path} is not a readable dataset of save_to_disk ({error}). Save it again.") from error
-    if isinstance(dataset, DatasetDict):
-        if split not in dataset:
-            raise DataError(f"{path} has no split '{split}'; found {', '.join(dataset)}. {_set_split(key)}")
-        dataset = dataset[split]
-    yield from dataset
+    if not isinstance(dataset, DatasetDict):
+        return dataset
+    if split not in dataset:
+        raise DataError(f"{path} has no split '{split}'; found {', '.join(dataset)}.{nearest(split, dataset)} {advice}")
+    return dataset[split]
 
 
 READERS = {".jsonl": _read_jsonl, ".parquet": _read_parquet}

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pipeline import files
-from pipeline.data_files import READERS, files_of_split
+from pipeline.data_files import READERS, files_of_split, is_saved_dataset, saved_dataset
 from pipeline.errors import ConfigError, OuroError, nearest
 
 WHOLE = 4 << 20  # bytes up to which a text file is read whole
@@ -78,18 +78,7 @@ def sample_parquet(path: Path, count: int) -> tuple[list[Row], int]:
 
 def sample_dataset(path: Path, split: str, count: int) -> tuple[list[Row], int]:
     """Up to `count` rows from all over a dataset of save_to_disk, and how many it has."""
-    import pyarrow as pa
-    from datasets import DatasetDict, load_from_disk
-
-    try:
-        dataset = load_from_disk(str(path))
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        raise ConfigError(f"{path} is not a readable dataset of save_to_disk ({error}). Save it again.") from error
-    if isinstance(dataset, DatasetDict):
-        if split not in dataset:
-            raise ConfigError(f"{path} has no split '{split}'; found {', '.join(dataset)}."
-                              f"{nearest(split, dataset)}")
-        dataset = dataset[split]
+    dataset = saved_dataset(path, split)
     return [dataset[i] for i in spread(len(dataset), count)], len(dataset)
 
 
@@ -99,9 +88,9 @@ SAMPLERS: dict[str, Callable[[Path, int], tuple[list[Row], int]]] = {".jsonl": s
 def sample(path: Path, split: str, count: int) -> tuple[list[Row], int]:
     """Up to `count` rows of one source from all over it, and about how many it has.
 
-    Raises ConfigError when it, or its split, cannot be read.
+    Raises DataError or ConfigError when it, or its split, cannot be read.
     """
-    if path.is_dir() and any((path / mark).exists() for mark in ("dataset_info.json", "dataset_dict.json")):
+    if is_saved_dataset(path):
         return sample_dataset(path, split, count)
     found = files_of_split(path, split) if path.is_dir() else [path]
     if found[0].suffix not in SAMPLERS:

@@ -4,10 +4,12 @@ import copy
 from functools import cache
 from typing import Any
 
+import pytest
 import yaml
 
 from pipeline.algorithms import filled
 from pipeline.compose import compose
+from pipeline.errors import ConfigError
 from pipeline.schema import read
 
 # 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters. Weights every step.
@@ -51,3 +53,10 @@ def overridden(*overrides: str) -> dict[str, Any]:
     """
     config = changed({key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in overrides)})
     return {**config, "algorithm": filled(config["algorithm"])}
+
+
+def refused(*overrides: str) -> str:
+    """What composing these `key=value` words is answered with."""
+    with pytest.raises(ConfigError) as caught:
+        compose(list(overrides))
+    return str(caught.value)

@@ -2,29 +2,12 @@
 
 import pytest
 
-from operators.advantage import ADVANTAGES
-from operators.generate import GENERATORS
-from operators.loss import POLICY_LOSSES
-from operators.reward import REWARDS
 from pipeline.algorithms import parts
 from pipeline.compose import check, compose, groups
-from pipeline.config import REWARDS as REWARD_NAMES
-from pipeline.config import WORKFLOWS as WORKFLOW_NAMES
 from pipeline.config import walk
-from pipeline.errors import ConfigError
 from pipeline.overlays import effective
 from pipeline.rules import LACKING
-from pipeline.secrets import mask
-from tests.configs import changed, composed
-from workflows.rewards import MODELS
-from workflows.single_turn import WORKFLOWS
-
-
-def refused(*overrides: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        compose(list(overrides))
-    return str(caught.value)
-
+from tests.configs import changed, composed, refused
 
 # -------------------------------------------------------------------------------------------------------- accepted
 
@@ -170,135 +153,6 @@ def test_what_is_no_override_is_refused(override):
     assert "--multirun" not in message
 
 
-EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
-
-
-@pytest.mark.parametrize(("key", "value", "words"), [
-    ("model.model_path", "/x", "model.model_path and model.init.enable exclude each other"),
-    ("model.init.hidden_size", 48, "needed a multiple of 32 x num_attention_heads"),
-    ("model.init.num_key_value_heads", 3, "must divide"),
-    ("model.max_model_len", 20, "model.max_model_len=20: prompt + response need 36"),
-    ("trainer.max_token_len_per_gpu", 35, "prompt + response) has 36 tokens"),
-    ("model.max_model_len", 20000, "prompt + response) has 20000 tokens"),
-    ("algorithm.optimizer.betas", [0.9], "betas=[0.9]: needed two numbers"),
-    ("algorithm.optimizer.betas", [0.9, 1.0], "less than 1"),
-    ("algorithm.repeat_times", 1, "grpo compares the rollouts of a group"),
-    ("buffer.train_batch_size", 100, "buffer.train_batch_size=100 neither divides"),
-    ("buffer.explorer_input.taskset.repeat_times", 4, "follow algorithm.repeat_times=8: set that"),
-    ("buffer.explorer_input.taskset.rollout_args.temperature", 0.5, "follow model.temperature=1.0"),
-    ("data_processor.task_pipeline.inputs", ["a.jsonl"], "generator and inputs exclude each other"),
-    ("name", "a b", "name='a b'"), ("project", "..", "project='..'"), ("checkpoint_root_dir", "/x{y}", "braces"),
-    ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}], "are named a, a: rows"),
-    ("explorer.env_vars.A-B", "x", "explorer.env_vars.A-B: needed the name of an environment variable"),
-    ("explorer.env_vars.DEBUG", True, "explorer.env_vars.DEBUG=True: needed a text or a number"),
-    ("explorer.env_vars.PYTHONPATH", "x", "is set by the stage itself"),
-    ("explorer.env_vars.OPENAI_API_KEY", "sk-1", "explorer.env_vars.OPENAI_API_KEY: a secret does not go into"),
-    ("algorithm.algorithm_type", "remax", "(algorithm_type=remax) needs a column baseline_reward, of one greedy"),
-    ("algorithm.advantage_fn", "jsd", "needs a column teacher_logprobs, of a second model, which no stage makes yet"),
-    ("explorer.eval_interval", 10, "explorer.eval_interval=10: there is nothing to evaluate on"),
-    ("monitor.monitor_args.api_key", "hush", "monitor.monitor_args.api_key: a secret does not go into"),
-    ("algorithm.policy_loss_fn_args.my_password", "hush", "environment"),
-])
-def test_rules_between_settings(key, value, words):
-    without = {"buffer.explorer_input.eval_tasksets": []} if key == "explorer.eval_interval" else {}
-    (problem,) = check(changed({key: value, **without}))
-    assert words in problem
-
-
-@pytest.mark.parametrize("stage", ["{a: 1}", "{stage_name: a/b}", "{stage_name: 7}", "{stage_name: ''}",
-                                   "{stage_name: all}"])
-def test_a_stage_needs_a_name_that_can_name_a_rule_and_a_directory(stage):
-    assert "stage_name" in refused(f"stages=[{stage}]")
-
-
-def test_names_that_are_checked_early_are_those_that_there_are():
-    """pipeline/ imports neither operators nor workflows, so the names stand in two places."""
-    leaves = dict(walk())
-    assert set(REWARD_NAMES) == set(REWARDS) | set(MODELS)
-    assert set(WORKFLOW_NAMES) == set(WORKFLOWS)
-    for key, table in (("algorithm.advantage_fn", ADVANTAGES), ("algorithm.policy_loss_fn", POLICY_LOSSES),
-                       ("data_processor.task_pipeline.generator", GENERATORS)):
-        assert set(leaves[key].metadata["choices"]) == set(table)
-
-
-def test_what_only_sounds_like_a_secret_is_a_setting():
-    key = "buffer.explorer_input.taskset.reward_fn_args.stop_token"
-    assert check(changed({key: "<END>"})) == []
-
-
-def test_rollouts_without_a_group_are_fine_where_none_is_compared():
-    assert check(changed({"algorithm.repeat_times": 1, "algorithm.advantage_fn": "reinforce"})) == []
-
-
-def test_a_composed_configuration_has_no_problem():
-    assert check(composed()) == []
-
-
-def test_secrets_are_masked_and_what_only_sounds_like_one_is_not():
-    given = {"a": [{"api_key": "x", "max_prompt_tokens": 5}], "HF_TOKEN": "y", "password": None, "stop_token": "z"}
-    assert mask(given) == {
-        "a": [{"api_key": "***", "max_prompt_tokens": 5}], "HF_TOKEN": "***", "password": None, "stop_token": "z"}
-    assert given["a"][0]["api_key"] == "x"
-
-
-# ------------------------------------------------------------------------------------------------------ user's files
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A directory of the user's with a conf/ of its own, as the current one."""
-    monkeypatch.chdir(tmp_path)
-    for group in ("recipe", "trainer"):
-        (tmp_path / "conf" / group).mkdir(parents=True)
-    return tmp_path
-
-
-RECIPE = "# @package _global_\nname: mine\nmodel: {init: {enable: true}}\nbuffer: {batch_size: 3}\n"
-
-
-def test_recipes_and_groups_of_the_users_own_are_found_below_the_current_directory(project):
-    (project / "conf/recipe/mine.yaml").write_text(RECIPE)
-    (project / "conf/trainer/small.yaml").write_text("max_token_len_per_gpu: 4000\n")
-    config = compose(["recipe=mine", "trainer=small"])
-    assert (config["name"], config["buffer"]["batch_size"], config["trainer"]["max_token_len_per_gpu"]) == (
-        "mine", 3, 4000)
-    assert "Known: countdown, gsm8k, mine" in refused("recipe=mien")
-    assert "unknown trainer 'smal'. Did you mean 'small'?" in refused("trainer=smal")
-
-
-def test_a_choice_of_a_group_wins_over_the_recipe_and_an_override_over_both(project):
-    (project / "conf/recipe/mine.yaml").write_text(RECIPE + "trainer: {grad_clip: 3, max_token_len_per_gpu: 5000}\n")
-    (project / "conf/trainer/small.yaml").write_text("max_token_len_per_gpu: 4000\ngrad_clip: 2\n")
-    trainer = compose(["recipe=mine", "trainer=small", "trainer.grad_clip=1"])["trainer"]
-    assert (trainer["max_token_len_per_gpu"], trainer["grad_clip"]) == (4000, 1.0)
-
-
-def test_a_recipe_of_the_users_does_not_hide_behind_one_of_ours(project):
-    (project / "conf/recipe/countdown.yaml").write_text(RECIPE)
-    assert "countdown.yaml has the name of one of ours" in refused()
-
-
-def test_a_recipe_can_be_a_file_anywhere(project):
-    (project / "x").mkdir()
-    (project / "x" / "my own.yaml").write_text(RECIPE)
-    assert compose(["recipe='x/my own.yaml'"])["name"] == "mine"
-    assert "recipe=x/no.yaml: there is no such file" in refused("recipe=x/no.yaml")
-
-
-@pytest.mark.parametrize(("text", "words"), [
-    ("name: [1, 2\nseed: 3\n", "line 2, column"), ("seed: 1\nname: a\nseed: 2\n", "line 3, column 1"),
-    ("name: x\n  seed: 2\n", "line 2, column"), ("- a\n- b\n", "holds no settings"), ("", "holds no settings"),
-    ("nmae: x\n", "unknown key 'nmae'. Did you mean 'name'?"), ("buffer: 3\n", "key 'buffer': needed a mapping"),
-])
-def test_a_broken_recipe_names_the_file_or_the_key(project, text, words):
-    (project / "bad.yaml").write_text(text)
-    assert words in refused("recipe=bad.yaml")
-    if text:  # a recipe of conf/ may be empty
-        (project / "conf/recipe/bad.yaml").write_text("# @package _global_\n" + text)
-        message = refused("recipe=bad")
-        assert "bad.yaml" in message or "recipe/bad" in message or words in message
-
-
 def test_settings_that_name_each_other_in_a_circle_are_named():
     message = refused("name=${project}", "project=${name}")
     assert "key 'name': ${project} leads in a circle." in message
@@ -335,57 +189,11 @@ def test_a_group_is_a_section_of_the_schema():
     assert set(groups()) - {"recipe"} <= sections
 
 
-# ----------------------------------------------------------------------------------- reward functions and their models
-
-SOURCE = "buffer.explorer_input"
-JUDGE = {"name": None, "model_path": "judge", "engine_num": 1, "tensor_parallel_size": 1, "dtype": "auto",
-         "max_model_len": None, "max_token_len": 100}
-
-
-def judged(*models: dict, function="reward_model", **taskset) -> dict:
-    """Values with these auxiliary models for rollouts; the evaluation has a rule."""
-    own = {f"{SOURCE}.taskset.{key}": value for key, value in taskset.items()}
-    return {"explorer.auxiliary_models": [{**JUDGE, **model} for model in models],
-            f"{SOURCE}.taskset.default_reward_fn_type": function, **own}
+@pytest.mark.parametrize("stage", ["{a: 1}", "{stage_name: a/b}", "{stage_name: 7}", "{stage_name: ''}",
+                                   "{stage_name: all}"])
+def test_a_stage_needs_a_name_that_can_name_a_rule_and_a_directory(stage):
+    assert "stage_name" in refused(f"stages=[{stage}]")
 
 
-def test_several_reward_functions_are_a_list():
-    assert check(changed({f"{SOURCE}.default_reward_fn_type": ["countdown_reward", "format_reward"]})) == []
-    (problem,) = check(changed({f"{SOURCE}.default_reward_fn_type": ["countdown_reward", "format_rewrad"]}))
-    assert "default_reward_fn_type=format_rewrad: needed one of " in problem
-    assert "Did you mean 'format_reward'?" in problem
-    config = compose([f"{SOURCE}.default_reward_fn_type=[countdown_reward,format_reward]"])
-    assert config["buffer"]["explorer_input"]["default_reward_fn_type"] == ["countdown_reward", "format_reward"]
-    (problem,) = check(changed({f"{SOURCE}.taskset.default_reward_fn_type": ["format_reward", {}]}))
-    assert "default_reward_fn_type.1': needed a text, found a mapping" in problem
-
-
-@pytest.mark.parametrize("values", [
-    judged({}), judged({}, function=["countdown_reward", "reward_model"]), judged({"name": "a"}),
-    judged({"name": "a"}, {"name": "b"}, reward_fn_args={"model": "b"}),
-    {"explorer.auxiliary_models": [JUDGE], f"{SOURCE}.eval_tasksets.0.default_reward_fn_type":
-        ["countdown_reward", "reward_model"]}])
-def test_a_reward_model_is_asked_by_name_or_alone(values):
-    assert check(changed(values)) == []
-
-
-@pytest.mark.parametrize(("values", "problem"), [
-    (judged(), "taskset: the reward function reward_model asks a model of explorer.auxiliary_models, which is empty"),
-    (judged({"name": "a"}, {"name": "b"}), "reward_fn_args.model: explorer.auxiliary_models has 2; needed the name"),
-    (judged({"name": "judge"}, reward_fn_args={"model": "jugde"}), "has that name. Did you mean 'judge'?"),
-    (judged({"name": "a"}, {"name": "a"}, reward_fn_args={"model": "a"}), "are named a, a: needed names that differ"),
-    (judged({"model_path": None}), "auxiliary_models.0.model_path: needed a Hugging Face directory, found null"),
-    (judged({"tensor_parallel_size": 2}), "tensor_parallel_size=2: needed at most 1"),
-    (judged({"engine_nmu": 2}), "unknown key 'explorer.auxiliary_models.0.engine_nmu'"),
-    ({f"{SOURCE}.default_reward_fn_type": []}, "taskset: no reward function is named"),
-    ({f"{SOURCE}.eval_tasksets.0.default_reward_fn_type": ["format_reward", "reward_model"]},
-     "eval_tasksets.0: format_reward and reward_model do not say what is solved. Name a function with a component")])
-def test_a_reward_that_could_not_be_given_is_told_before_anything_runs(values, problem):
-    assert problem in "\n".join(check(changed(values)))
-
-
-def test_models_that_no_stage_asks_are_refused_and_one_stage_is_enough():
-    judge = "explorer.auxiliary_models=[{model_path: judge}]"
-    assert "explorer.auxiliary_models: nothing asks them. Name reward_model among" in refused(judge)
-    asked = [judge, f"stages.rft.{SOURCE}.taskset.default_reward_fn_type=[countdown_reward,reward_model]"]
-    assert compose(asked)["explorer"]["auxiliary_models"][0]["model_path"] == "judge"
+def test_a_composed_configuration_has_no_problem():
+    assert check(composed()) == []

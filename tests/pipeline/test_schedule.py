@@ -121,10 +121,10 @@ def test_colocated_with_an_offset_the_trainer_waits_until_the_explorer_sleeps():
 
 def test_rules():
     for schedule in EVERY:
-        check_rules(schedule)
+        assert_rules(schedule)
 
 
-def check_rules(schedule):
+def assert_rules(schedule):
     asked = versions(schedule)
     # exactly what is asked for is published
     assert published(schedule) == sorted(set(asked) - {0}), schedule

@@ -40,3 +40,10 @@ def publish_model(context, version):
     checkpoints.publish(
         context.directory, version, lambda path: policy.export(dict(model.named_parameters()), model, path), probe)
     return explorer
+
+
+def step(explorer, number=1):
+    """One step, files included."""
+    rollout = explorer.step(number)
+    explorer.writer.finish()
+    return rollout

@@ -1,130 +1,23 @@
-"""The explorer: proving weights, the rows it writes, and what makes it stop."""
+"""The explorer: the rows it writes, and what makes it stop."""
 
 import gc
-import math
 
 import pytest
 
 from pipeline import checkpoints, files, records, tables
 from pipeline.config import AuxiliaryModel
-from pipeline.data_config import Taskset
-from pipeline.errors import ConfigError, DataError, StageError, SyncError
+from pipeline.errors import StageError
 from pipeline.plan import make_plan
 from pipeline.process import namespace
-from stages.explore import Explorer, Weights, explore, prove
+from stages.explore import Explorer, explore
 from stages.train_tasks import prompt_hash
 from tests.configs import TINY, element, overridden
 from tests.factories import row
 from tests.models import classifier
-from tests.stages.conftest import SMALL, TASKS, publish_model
+from tests.stages.conftest import SMALL, TASKS, publish_model, step
 from workflows.prompts import turns_of
 from workflows.rewards import Rewards
-from workflows.runner import check_failures
-from workflows.scripted_engine import ScriptedEngine
 from workflows.single_turn import Trajectory
-
-MANIFEST = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, -2.0]}}
-
-
-class Scores:
-    """An engine, or several, that gives these log-probs for any sequence."""
-
-    def __init__(self, *logprobs, others=()):
-        self.logprobs = [list(logprobs), *others]
-
-    def probe(self, sequence):
-        return self.logprobs
-
-
-# ---------------------------------------------------------------------------------------------------------- proving
-
-
-def test_proving_returns_the_largest_difference():
-    assert prove(Scores(-1.0, -2.0), MANIFEST, 1e-3) == 0.0
-    assert prove(Scores(-1.25, -2.5), MANIFEST, 0.5) == 0.5  # exactly what is allowed
-
-
-@pytest.mark.parametrize("logprobs", [(-1.0, -2.6), (-1.0, math.nan), (math.nan, math.nan), (-math.inf, -2.0)])
-def test_weights_that_do_not_answer_like_the_trainer_stop_the_run(logprobs):
-    with pytest.raises(SyncError, match=r"weights version 3 were loaded, .*allowed 0\.5 \(synchronizer\."):
-        prove(Scores(*logprobs), MANIFEST, 0.5)
-
-
-def test_every_engine_is_proved_and_the_worst_is_what_is_recorded():
-    assert prove(Scores(-1.0, -2.0, others=[[-1.0, -2.25]]), MANIFEST, 0.5) == 0.25
-    with pytest.raises(SyncError, match=r"but engine 2 of 3 does not answer like the trainer: .*up to 0\.75"):
-        prove(Scores(-1.0, -2.0, others=[[-1.0, -2.25], [-1.75, -2.0]]), MANIFEST, 0.5)
-
-
-def test_a_trainer_whose_probe_is_no_number_stops_the_run():
-    broken = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, math.nan]}}
-    with pytest.raises(SyncError):
-        prove(Scores(-1.0, -2.0), broken, 0.5)
-
-
-def nothing() -> None:
-    """There is no work in the background that could fail."""
-
-
-def publish(stage, version, logprobs=(-1.0, -1.0)):
-    def export(directory):
-        (directory / checkpoints.WEIGHTS).write_text(f"weights {version}")
-
-    checkpoints.publish(stage, version, export, {"tokens": [1, 2, 3], "logprobs": list(logprobs)})
-
-
-def test_weights_are_brought_once_and_again_after_sleep(tmp_path, context_of):
-    loaded = []
-    engine = ScriptedEngine(None, context_of(tmp_path).config, 1, False)
-    engine.load_weights = loaded.append
-    weights = Weights(context_of(tmp_path), engine)
-    publish(tmp_path, 0)
-    publish(tmp_path, 1)
-    for version in (0, 0, 1):
-        weights.bring_to(version, nothing)
-    assert [d.name for d in loaded] == ["version=000000", "version=000001"]
-    assert weights.hash == files.hash_text("weights 1")
-    weights.bring_to(1, nothing)
-    assert (weights.wait_seconds, weights.sync_seconds, weights.difference) == (0.0, 0.0, None)
-    weights.sleep()
-    weights.bring_to(1, nothing)
-    assert len(loaded) == 3
-    assert weights.difference == 0.0
-
-
-def test_weights_that_never_come_end_in_an_error_that_says_so(tmp_path, context_of):
-    context = context_of(tmp_path, "synchronizer.sync_timeout=0.01")
-    with pytest.raises(StageError, match=r"for weights version 2 of the trainer: .*version=000002.*trainer\.log"):
-        Weights(context, ScriptedEngine(None, context.config, 1, False)).bring_to(2, nothing)
-
-
-# --------------------------------------------------------------------------------------------------- too many failed
-
-
-def rows(*statuses):
-    return [row(records.Experience, task_id=f"t{i}", status=s, reason=f"why {i}") for i, s in enumerate(statuses)]
-
-
-def test_more_failures_than_allowed_stop_the_stage_and_show_the_first():
-    bad = ["reward_failed", "workflow_failed"]
-    check_failures(rows(*bad, *["ok"] * 18), 0.1)  # 2 of 20
-    with pytest.raises(StageError, match=r"3 of 20 rollouts failed, allowed 10% .*The first, task t0: why 0"):
-        check_failures(rows(*bad, "reward_failed", *["ok"] * 17), 0.1)
-    with pytest.raises(StageError, match="1 of 2 "):
-        check_failures(rows("ok", "reward_failed"), 0.0)
-
-
-def test_prompts_over_the_limit_are_no_failures():
-    check_failures(rows(*["prompt_too_long"] * 5), 0.0)
-
-
-# ------------------------------------------------------------------------------------------------------ whole steps
-
-def step(explorer, number=1):
-    """One step, files included."""
-    rollout = explorer.step(number)
-    explorer.writer.finish()
-    return rollout
 
 
 def with_examples(prompt):
@@ -300,66 +193,3 @@ def test_the_settings_that_the_explorer_reads_are_those_that_its_stage_is_handed
     context.config = namespace(next(s for s in plan.stages if s.name == "rft").config)
     step(publish_model(context, 0))
     assert tables.steps_present(context.directory, "rollouts") == [1]
-
-
-# ------------------------------------------------------------------------------------------------------ several sets
-
-ALWAYS = "tests.stages.test_explore:always"
-SETS = [{"name": "sums", "path": "sums.jsonl", "default_reward_fn_type": ALWAYS, "reward_fn_args": {"score": 2.0}},
-        {"name": "talks", "path": "talks.jsonl", "default_workflow_type": "tests.stages.test_explore:prefixed",
-         "workflow_args": {"first": 51}, "default_reward_fn_type": ALWAYS,
-         "data_selector": {"selector_type": "sequential"}}]
-
-
-def always(response, answer, score=1.0):
-    return {"accuracy": score}
-
-
-def prefixed(prompt, first=50):
-    """A workflow that puts a token before the prompt."""
-    reply = yield [first, *prompt]
-    return Trajectory([first, *prompt], reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
-
-
-@pytest.fixture
-def mixed(tmp_path, tiny_model, context_of):
-    """A context with two sets of two tasks, one of the pool that neither reads, and one of the same name to test."""
-    kept = [row(records.Task, task_id=f"t{i}", row=i, taskset=name, split=split, question=f"{i}", answer="a",
-                context=[{"role": "system", "content": "Add "}] if name == "talks" else [])
-            for i, (name, split) in enumerate([("sums", "train"), ("talks", "train"), (None, "train"),
-                                               ("sums", "test"), ("talks", "train"), ("sums", "train")])]
-    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, kept)
-
-    def make(*overrides, sets=SETS):
-        context = context_of(tmp_path / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate", model=tiny_model)
-        context.config.buffer.explorer_input.tasksets = [namespace(element(Taskset, given)) for given in sets]
-        return context
-
-    return make
-
-
-def test_each_task_is_attempted_and_rewarded_as_its_own_set_says(mixed):
-    """Four tasks twice in a step of four: all of both sets. `Add 1:` is what set talks asks of its first."""
-    context = mixed("buffer.batch_size=4")
-    step(publish_model(context, 0))
-    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
-    assert {(r["taskset"], r["task_id"], r["reward"]) for r in found} == {
-        ("sums", "t0", 2.0), ("sums", "t5", 2.0), ("talks", "t1", 1.0), ("talks", "t4", 1.0)}
-    assert {(r["taskset"], r["prompt"]) for r in found} == {
-        ("sums", "0:"), ("sums", "5:"), ("talks", "Add 1:"), ("talks", "Add 4:")}
-    assert {r["prompt_tokens"][0] == 51 for r in found if r["taskset"] == "talks"} == {True}
-    assert [r["task_id"] for r in found if r["taskset"] == "talks"] == ["t1", "t1", "t4", "t4"]  # sequential
-
-
-def test_limits_are_those_of_each_set(mixed):
-    explorer = Explorer(mixed(sets=[{**SETS[0], "limit": 1}, SETS[1]]))
-    assert [task.task_id for task in explorer.prompts.tasks] == ["t0", "t1", "t4"]
-    assert [explorer.prompts.set_of(n).name for n in range(3)] == ["sums", "talks", "talks"]
-
-
-@pytest.mark.parametrize(("change", "error", "words"), [
-    ({"name": "nobody"}, DataError, r"taskset 'nobody': .*tasks\.parquet has no task of this set"),
-    ({"workflow_args": {"frist": 1}}, ConfigError, r"workflow_args=.*unexpected .*'frist'.*\(prompt, first=50\)")])
-def test_a_set_that_cannot_be_explored_is_named(mixed, change, error, words):
-    with pytest.raises(error, match=words):
-        Explorer(mixed(sets=[SETS[0], {**SETS[1], **change}]))

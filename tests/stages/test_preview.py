@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import ConfigError
+from pipeline.errors import DataError
 from stages import preview
 from stages.preview import Preview, names, sample, spread, value_at
 from tests.configs import composed
@@ -92,7 +92,7 @@ def test_a_saved_dataset_is_sampled_by_its_split(tmp_path):
 
     DatasetDict({"train": Dataset.from_dict({"n": list(range(10))})}).save_to_disk(str(tmp_path / "d"))
     assert sample(tmp_path / "d", "train", 2) == ([{"n": 0}, {"n": 5}], 10)
-    with pytest.raises(ConfigError, match=r"has no split 'trian'; found train\. Did you mean 'train'"):
+    with pytest.raises(DataError, match=r"has no split 'trian'; found train\. Did you mean 'train'"):
         sample(tmp_path / "d", "trian", 2)
 
 

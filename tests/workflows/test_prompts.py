@@ -8,7 +8,15 @@ from pipeline import records
 from pipeline.errors import ConfigError, DataError
 from tests.factories import row
 from workflows.demonstrations import last_responses, whole_conversations
-from workflows.prompts import TEMPLATE, keep_template, load_tokenizer, prompt_text, task_texts
+from workflows.prompts import (
+    TEMPLATE,
+    keep_template,
+    load_tokenizer,
+    prompt_text,
+    prompt_tokens,
+    response_tokens,
+    task_texts,
+)
 
 # <u>question</u> and so on, thinking on demand; a response ends with the end token
 TAGGED = ("{% for m in messages %}<{{ m['role'][0] }}>{{ m['content'] }}"
@@ -131,3 +139,20 @@ def test_a_template_that_changes_earlier_responses_cannot_show_them_in_one_pass(
     task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
     with pytest.raises(DataError, match=r"does not repeat 'Hey' as it was answered.*concatenated_multi_turn=false"):
         whole_conversations(tokenizer(FORGETFUL), [task], config())
+
+
+class Plain:
+    """A tokenizer of characters without a chat template."""
+
+    chat_template, eos_token_id = None, 1
+
+    def __call__(self, texts, add_special_tokens):
+        return {"input_ids": [([0] if add_special_tokens else []) + [ord(c) for c in text] for text in texts]}
+
+
+def test_without_a_template_the_text_is_the_prompt_with_the_tokenizer_s_own_beginning():
+    assert prompt_text(Plain(), "a", None) == "a"
+    assert prompt_text(Plain(), "a", "b") == "b\n\na"
+    assert prompt_tokens(Plain(), ["a"]) == [[0, 97]]
+    assert response_tokens(Plain(), ["a", ""]) == [[97, 1], [1]]
+    assert prompt_tokens(Plain(), []) == response_tokens(Plain(), []) == []

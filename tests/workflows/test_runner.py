@@ -1,16 +1,16 @@
 """Attempts against a scripted engine: every way to fail is a row with its reason."""
 
-import functools
 import hashlib
 
 import pytest
 
 from operators.reward import load_reward
-from pipeline.errors import ConfigError
+from pipeline import records
+from pipeline.errors import ConfigError, StageError
+from tests.factories import row
 from workflows import runner
 from workflows.engine import ENGINES, Reply, open_engine
-from workflows.prompts import prompt_text, prompt_tokens, response_tokens, turns_of
-from workflows.rewards import Rule
+from workflows.runner import check_failures
 from workflows.scripted_engine import ScriptedEngine
 from workflows.seeds import request_seed
 from workflows.single_turn import Trajectory, load_workflow, simple_workflow
@@ -173,82 +173,24 @@ def test_a_failing_workflow_is_a_row_with_its_reason(workflow, reason):
     assert bad.trajectory is None
 
 
-# ----------------------------------------------------------------------------------------------------------- rewards
+# --------------------------------------------------------------------------------------------------- too many failed
 
 
-def rewarded(function, *responses, retries=0, **arguments):
-    outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2], [-1.0], [1], "stop"), response=r)
-                for r in responses]
-    truths = [f"truth of {r}" for r in responses]
-    prompts = [turns_of("question", None)] * len(responses)
-    runner.reward(outcomes, prompts, truths, [Rule(function, arguments, retries)])
-    return outcomes
+def rows(*statuses):
+    return [row(records.Experience, task_id=f"t{i}", status=s, reason=f"why {i}") for i, s in enumerate(statuses)]
 
 
-def test_the_reward_is_the_sum_of_its_components():
-    def function(response, answer, bonus=0.0):
-        assert answer == f"truth of {response}"
-        return {"accuracy": int(response == "x"), "bonus": bonus}
-
-    right, wrong = rewarded(function, "x", "y", bonus=0.25)
-    assert (right.reward, right.accuracy, right.components) == (1.25, 1.0, {"accuracy": 1.0, "bonus": 0.25})
-    assert (wrong.reward, wrong.accuracy) == (0.25, 0.0)
-
-
-def test_a_reward_without_accuracy_has_none():
-    (outcome,) = rewarded(lambda response, answer: {"style": -0.5}, "x")
-    assert (outcome.reward, outcome.accuracy) == (-0.5, None)
+def test_more_failures_than_allowed_stop_the_stage_and_show_the_first():
+    bad = ["reward_failed", "workflow_failed"]
+    check_failures(rows(*bad, *["ok"] * 18), 0.1)  # 2 of 20
+    with pytest.raises(StageError, match=r"3 of 20 rollouts failed, allowed 10% .*The first, task t0: why 0"):
+        check_failures(rows(*bad, "reward_failed", *["ok"] * 17), 0.1)
+    with pytest.raises(StageError, match="1 of 2 "):
+        check_failures(rows("ok", "reward_failed"), 0.0)
 
 
-class Judge:
-    """A reward function that is no function, and has no __name__."""
-
-    def __call__(self, response, answer):
-        raise ValueError("offline")
-
-
-def failing(value):
-    def judge(response, answer):
-        return value
-
-    return judge
-
-
-@pytest.mark.parametrize(("function", "reason"), [
-    (failing({"accuracy": float("nan")}), "judge returned accuracy=nan"),
-    (failing({"accuracy": 1.0, "style": float("inf")}), "judge returned style=inf"),
-    (failing({}), "judge returned no components"), (failing(None), "judge raised AttributeError"),
-    (failing(1.0), "judge raised AttributeError"), (failing({"accuracy": "much"}), "judge raised ValueError"),
-    (lambda response, answer: 1 / 0, "raised ZeroDivisionError: division by zero"),
-    (Judge(), "Judge raised ValueError: offline"),
-    (functools.partial(failing, 3), "partial raised TypeError"), (dict, "raised TypeError")])
-def test_a_reward_that_fails_is_a_row_with_its_reason(function, reason):
-    (outcome,) = rewarded(function, "x")
-    assert outcome.status == "reward_failed"
-    assert reason in outcome.reason
-    assert (outcome.reward, outcome.accuracy, outcome.components) == (None, None, {})
-    assert outcome.trajectory is not None  # the row keeps its tokens
-
-
-@pytest.mark.parametrize(("retries", "status", "calls"), [
-    (0, "reward_failed", 1), (1, "reward_failed", 2), (2, "ok", 3), (9, "ok", 3)])
-def test_a_reward_that_raises_is_tried_again(retries, status, calls):
-    seen = []
-
-    def works_at_the_third(response, answer):
-        seen.append(response)
-        if len(seen) < 3:
-            raise TimeoutError("busy")
-        return {"accuracy": 1.0}
-
-    (outcome,) = rewarded(works_at_the_third, "x", retries=retries)
-    assert (outcome.status, len(seen)) == (status, calls)
-
-
-def test_what_failed_before_is_not_rewarded():
-    outcome = runner.Outcome("prompt_too_long", "long")
-    runner.reward([outcome], [[]], ["1"], [lambda questions, responses, answers: pytest.fail("asked")])
-    assert (outcome.status, outcome.reason) == ("prompt_too_long", "long")
+def test_prompts_over_the_limit_are_no_failures():
+    assert check_failures(rows(*["prompt_too_long"] * 5), 0.0) is None
 
 
 # -------------------------------------------------------------------------------------------------- names and seeds
@@ -284,23 +226,3 @@ def test_no_two_requests_share_a_seed_and_each_is_what_it_was():
     assert request_seed(1, 2, 3) == request_seed(1, 2, 3)
     # sha256("1/2/3") begins with these six bytes
     assert f"{request_seed(1, 2, 3):012x}" == hashlib.sha256(b"1/2/3").hexdigest()[:12]
-
-
-# ----------------------------------------------------------------------------------------------------------- prompts
-
-
-class Plain:
-    """A tokenizer of characters without a chat template."""
-
-    chat_template, eos_token_id = None, 1
-
-    def __call__(self, texts, add_special_tokens):
-        return {"input_ids": [([0] if add_special_tokens else []) + [ord(c) for c in text] for text in texts]}
-
-
-def test_without_a_template_the_text_is_the_prompt_with_the_tokenizer_s_own_beginning():
-    assert prompt_text(Plain(), "a", None) == "a"
-    assert prompt_text(Plain(), "a", "b") == "b\n\na"
-    assert prompt_tokens(Plain(), ["a"]) == [[0, 97]]
-    assert response_tokens(Plain(), ["a", ""]) == [[97, 1], [1]]
-    assert prompt_tokens(Plain(), []) == response_tokens(Plain(), []) == []

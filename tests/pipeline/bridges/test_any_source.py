@@ -29,35 +29,35 @@ MANY = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCh
 @given(st.lists(st.tuples(OF_VERL, SINGLE), max_size=12), st.lists(SHELL, max_size=8))
 def test_any_script(pairs, noise):
     overrides = (f"{key}={value}" for key, value in pairs)
-    check("".join(noise) + "\n" + launch("trainer.nnodes=1", *overrides) + "".join(noise), from_verl)
+    assert_accounted_for("".join(noise) + "\n" + launch("trainer.nnodes=1", *overrides) + "".join(noise), from_verl)
 
 
 @MANY
 @given(NESTED)
 def test_any_yaml_of_verl(value):
-    check(yaml.safe_dump(value, allow_unicode=True), lambda text: from_verl(text, "c.yaml"))
+    assert_accounted_for(yaml.safe_dump(value, allow_unicode=True), lambda text: from_verl(text, "c.yaml"))
 
 
 @MANY
 @given(NESTED)
 def test_any_yaml_of_trinity(value):
-    check(yaml.safe_dump(value, allow_unicode=True), from_trinity)
+    assert_accounted_for(yaml.safe_dump(value, allow_unicode=True), from_trinity)
 
 
 @MANY
 @given(st.dictionaries(OF_THE_GUIDE, NESTED, max_size=6))
 def test_any_values_of_the_guides_keys(pairs):
-    check(yaml.safe_dump(pairs, allow_unicode=True), from_trinity)
+    assert_accounted_for(yaml.safe_dump(pairs, allow_unicode=True), from_trinity)
 
 
 @MANY
 @given(st.text(alphabet="ab: -[]{}\n\"'&*!|>#%@`,?1.\t", max_size=60))
 def test_any_text(text):
-    check(text, from_trinity)
-    check(text, from_verl)
+    assert_accounted_for(text, from_trinity)
+    assert_accounted_for(text, from_verl)
 
 
-def check(text: str, translate) -> None:
+def assert_accounted_for(text: str, translate) -> None:
     """Translates or refuses; what is written is YAML that says again what was meant, key by key."""
     try:
         made = translate(text)

@@ -1,0 +1,61 @@
+"""Recipes and groups of the user's own, and what a broken one is answered with."""
+
+import pytest
+
+from pipeline.compose import compose
+from tests.configs import refused
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A directory of the user's with a conf/ of its own, as the current one."""
+    monkeypatch.chdir(tmp_path)
+    for group in ("recipe", "trainer"):
+        (tmp_path / "conf" / group).mkdir(parents=True)
+    return tmp_path
+
+
+RECIPE = "# @package _global_\nname: mine\nmodel: {init: {enable: true}}\nbuffer: {batch_size: 3}\n"
+
+
+def test_recipes_and_groups_of_the_users_own_are_found_below_the_current_directory(project):
+    (project / "conf/recipe/mine.yaml").write_text(RECIPE)
+    (project / "conf/trainer/small.yaml").write_text("max_token_len_per_gpu: 4000\n")
+    config = compose(["recipe=mine", "trainer=small"])
+    assert (config["name"], config["buffer"]["batch_size"], config["trainer"]["max_token_len_per_gpu"]) == (
+        "mine", 3, 4000)
+    assert "Known: countdown, gsm8k, mine" in refused("recipe=mien")
+    assert "unknown trainer 'smal'. Did you mean 'small'?" in refused("trainer=smal")
+
+
+def test_a_choice_of_a_group_wins_over_the_recipe_and_an_override_over_both(project):
+    (project / "conf/recipe/mine.yaml").write_text(RECIPE + "trainer: {grad_clip: 3, max_token_len_per_gpu: 5000}\n")
+    (project / "conf/trainer/small.yaml").write_text("max_token_len_per_gpu: 4000\ngrad_clip: 2\n")
+    trainer = compose(["recipe=mine", "trainer=small", "trainer.grad_clip=1"])["trainer"]
+    assert (trainer["max_token_len_per_gpu"], trainer["grad_clip"]) == (4000, 1.0)
+
+
+def test_a_recipe_of_the_users_does_not_hide_behind_one_of_ours(project):
+    (project / "conf/recipe/countdown.yaml").write_text(RECIPE)
+    assert "countdown.yaml has the name of one of ours" in refused()
+
+
+def test_a_recipe_can_be_a_file_anywhere(project):
+    (project / "x").mkdir()
+    (project / "x" / "my own.yaml").write_text(RECIPE)
+    assert compose(["recipe='x/my own.yaml'"])["name"] == "mine"
+    assert "recipe=x/no.yaml: there is no such file" in refused("recipe=x/no.yaml")
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("name: [1, 2\nseed: 3\n", "line 2, column"), ("seed: 1\nname: a\nseed: 2\n", "line 3, column 1"),
+    ("name: x\n  seed: 2\n", "line 2, column"), ("- a\n- b\n", "holds no settings"), ("", "holds no settings"),
+    ("nmae: x\n", "unknown key 'nmae'. Did you mean 'name'?"), ("buffer: 3\n", "key 'buffer': needed a mapping"),
+])
+def test_a_broken_recipe_names_the_file_or_the_key(project, text, words):
+    (project / "bad.yaml").write_text(text)
+    assert words in refused("recipe=bad.yaml")
+    if text:  # a recipe of conf/ may be empty
+        (project / "conf/recipe/bad.yaml").write_text("# @package _global_\n" + text)
+        message = refused("recipe=bad")
+        assert "bad.yaml" in message or "recipe/bad" in message or words in message

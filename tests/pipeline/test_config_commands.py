@@ -1,0 +1,89 @@
+"""`ouro config` and `ouro stages`: what they say of settings and of stages."""
+
+import shlex
+import sys
+
+import pytest
+
+from pipeline import cli, invoke
+
+
+def test_config_show_says_what_follows_from_the_settings(capsys):
+    assert cli.main(["config", "show", "buffer.batch_size=6", "algorithm.repeat_times=4", "buffer.train_batch_size=48",
+                     "buffer.total_steps=10"]) == 0
+    out = capsys.readouterr().out
+    assert "#   rft: explorer: 20 steps; each 6 tasks x 4 rollouts = 24 experiences; 480 experiences in all" in out
+    assert "#   rft: trainer: 10 optimizer steps; each of 48 experiences, at most 1,728 tokens" in out
+    import yaml
+
+    assert yaml.safe_load(out)["buffer"]["batch_size"] == 6
+
+
+def test_config_explain_a_setting(capsys):
+    assert cli.main(["config", "explain", "algorithm.optimizer.lr", "algorithm.optimizer.lr=0.5"]) == 0
+    lines = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+    assert {"type float", "bounds >= 0", "default 1e-06", "value now 0.5", "in stage sft 0.001"} <= lines
+    assert {"comes from the command line: algorithm.optimizer.lr=0.5",
+            "comes from the stage's own entry (conf/recipe/countdown.yaml)"} <= lines
+
+
+def test_the_page_of_settings_is_what_the_settings_say(capsys):
+    """When this fails: ouro config reference > docs/configuration.md"""
+    assert cli.main(["config", "reference"]) == 0
+    page = capsys.readouterr().out
+    assert page == (invoke.HOME / "docs" / "configuration.md").read_text()
+    assert "| `trainer.zero_stage` | int | `1` | one of 1, 2, 3 | DeepSpeed ZeRO stage *(how)* |" in page
+
+
+def test_config_explain_a_prefix_a_group_and_a_misspelling(capsys):
+    cli.main(["config", "explain", "algorithm.optimizer"])
+    assert "algorithm.optimizer.weight_decay" in capsys.readouterr().out
+    cli.main(["config", "explain", "recipe"])
+    assert "countdown" in capsys.readouterr().out
+    assert cli.main(["config", "explain", "weight_decay"]) == 2
+    assert "Did you mean 'algorithm.optimizer.weight_decay'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("key", "words"), [
+    ("model.model_path", "by content and not by path; another model makes the first training stage anew"),
+    ("data_processor.task_pipeline.inputs", "not by path; other content makes these kinds of stage anew"),
+    ("checkpoint_root_dir", "below another directory nothing is made yet"),
+    ("stages", "one whose own settings change is made anew"),
+    ("buffer.batch_size", "changing it makes these kinds of stage anew, and those that read them: train, rft"),
+    ("trainer.ranks", "changing it re-runs nothing"),
+])
+def test_config_explain_says_what_a_change_re_runs(key, words, capsys):
+    assert cli.main(["config", "explain", key]) == 0
+    assert words in " ".join(capsys.readouterr().out.split())
+
+
+def test_config_explain_an_entry_of_free_arguments(capsys):
+    key = "algorithm.policy_loss_fn_args.clip_range_low"
+    assert cli.main(["config", "explain", key, f"{key}=0.125"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[:2] == [key, "entry of algorithm.policy_loss_fn_args"]
+    assert "value now 0.125" in lines
+    for key in ("algorithm.advantage_fn_args.none", "algorithm.policy_loss_fn_args.clip_range_low.deeper"):
+        assert cli.main(["config", "explain", key]) == 0
+        assert capsys.readouterr().out.endswith("value now  not given\n")
+
+
+def test_commands_of_stages_can_be_typed(tmp_path, capsys):
+    root = tmp_path / "two words"
+    assert cli.main(["stages", f"checkpoint_root_dir='{root}'"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "stages.tasks" in line)
+    words = shlex.split(line)
+    assert words[:4] == ["command", sys.executable, "-m", "stages.tasks"]
+    assert words[4].startswith(f"{root}/store/tasks-")
+    assert len(words) == 5
+
+
+def test_stages_are_written_only_when_asked(tmp_path, capsys):
+    root = f"checkpoint_root_dir={tmp_path}"
+    assert cli.main(["stages", root]) == 0
+    assert "rft  (rft)" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+    assert cli.main(["stages", root, "--write"]) == 0
+    assert len(list(tmp_path.glob("store/*/stage.json"))) == 8
+    assert cli.main(["status", root]) == 0
+    assert capsys.readouterr().out.count("missing") == 8

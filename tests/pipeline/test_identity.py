@@ -1,0 +1,159 @@
+"""What changes a stage's identity and what does not: settings, files and models of the user's."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError, DataError, ModelError
+from pipeline.external import digest_tree
+from tests.plans import AFTER_SFT, ALL, EVALS, identities, planned, re_run
+
+# -------------------------------------------------------------------------------------------------------- identities
+
+
+def test_the_same_configuration_has_the_same_identities(tmp_path):
+    assert identities(tmp_path / "a") == identities(tmp_path / "b")
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), [
+    ("stages.rft.algorithm.optimizer.lr", 4e-4, {"rft", "evaluate_rft", "report"}),
+    ("algorithm.optimizer.lr", 4e-4, {"rft", "evaluate_rft", "report"}),  # sft sets its own
+    ("stages.sft.algorithm.optimizer.lr", 5e-4, {"sft"} | AFTER_SFT),
+    ("synchronizer.sync_interval", 3, {"rft", "evaluate_rft", "report"}),
+    ("explorer.rollout_model.extra_engine_args.quantization", "fp8", AFTER_SFT),
+    ("algorithm.repeat_times", 4, {"rft", "evaluate_rft", "report"}),
+    (f"{EVALS}.0.limit", 5, {"evaluate_sft", "evaluate_rft", "report"}),
+    ("model.temperature", 0.9, AFTER_SFT),
+    ("explorer.env_vars.SANDBOX", "http://here", AFTER_SFT),
+    ("model.init.num_hidden_layers", 2, {"model", "sft"} | AFTER_SFT),
+    ("data_processor.task_pipeline.generator_args.tasks", 2600, ALL - {"model"}),
+    ("seed", 2, ALL),
+    ("name", "other", {"report"}),
+])
+def test_what_re_runs_what(tmp_path, key, value, expected):
+    assert re_run(tmp_path, {key: value}) == expected
+
+
+def test_what_only_says_how_re_runs_nothing(tmp_path):
+    assert re_run(tmp_path, {
+        "monitor.monitor_type": "none", "monitor.monitor_args.uri": "sqlite:///x.db", "cluster.gpu_per_node": 2,
+        "trainer.ranks": 2, "trainer.zero_stage": 3, "trainer.max_token_len_per_gpu": 999, "trainer.save_interval": 7,
+        "trainer.attention": "padded", "trainer.enable_gradient_checkpointing": True, "mode": "colocate",
+        "explorer.rollout_model.gpu_memory_utilization": 0.5, "synchronizer.sync_timeout": 9.0, "log.level": "DEBUG",
+        "explorer.max_failed_ratio": 0.9, "continue_from_checkpoint": False,
+    }) == set()
+
+
+def test_where_the_store_lies_changes_nothing(tmp_path):
+    assert identities(tmp_path / "a") == identities(tmp_path / "somewhere" / "else")
+
+
+# ----------------------------------------------------------------------------------------------------- external files
+
+
+def inputs(*paths: Path) -> dict:
+    return {"data_processor.task_pipeline.generator": None,
+            "data_processor.task_pipeline.inputs": [str(path) for path in paths]}
+
+
+def test_the_content_of_an_input_counts_and_its_path_does_not(tmp_path):
+    def of(path: Path, content: str):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        return identities(tmp_path, inputs(path))
+
+    first = of(tmp_path / "a.jsonl", '{"question": "q", "answer": "1"}')
+    moved = of(tmp_path / "elsewhere" / "b.jsonl", '{"question": "q", "answer": "1"}')
+    edited = of(tmp_path / "a.jsonl", '{"question": "q", "answer": "2"}')
+    assert moved == first
+    assert {name for name in first if edited[name] != first[name]} == ALL - {"model"}
+
+
+def test_the_content_of_the_curation_recipe_counts(tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("process: []\n")
+    key = {"data_processor.task_pipeline.config_path": str(recipe)}
+    first = identities(tmp_path, key)
+    recipe.write_text("process: [{text_length_filter: {min_len: 1}}]\n")
+    second = identities(tmp_path, key)
+    assert {name for name in first if first[name] != second[name]} == ALL - {"model", "tasks"}
+
+
+def test_a_directory_is_hashed_by_names_and_contents(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a").write_text("1")
+    first = digest_tree(data, str(tmp_path))
+    (data / "a").rename(data / "b")
+    renamed = digest_tree(data, str(tmp_path))
+    (data / "b").write_text("22")
+    edited = digest_tree(data, str(tmp_path))
+    data.rename(tmp_path / "moved")
+    assert len({first, renamed, edited}) == 3
+    assert digest_tree(tmp_path / "moved", str(tmp_path)) == edited
+
+
+def test_a_missing_or_empty_input_is_named(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name, words in (("nothing.jsonl", "does not exist"), ("empty", "is an empty directory")):
+        with pytest.raises(DataError, match=rf"{name} {words}"):
+            planned(tmp_path, inputs(tmp_path / name))
+
+
+def test_a_chat_template_counts_by_its_content(tmp_path):
+    def of(place: str, text: str):
+        path = tmp_path / place
+        path.write_text(text)
+        return identities(tmp_path, {"model.chat_template_path": str(path)})
+
+    assert of("a.jinja", "one") == of("b.jinja", "one")
+    first, second = of("a.jinja", "one"), of("a.jinja", "two")
+    assert {n for n in first if first[n] != second[n]} == {"sft"} | AFTER_SFT
+    for key, value in (("custom_chat_template", "x"), ("enable_thinking", False)):
+        assert re_run(tmp_path, {f"model.{key}": value}) == {"sft"} | AFTER_SFT
+    for key, value in (("min_response_tokens", 0), ("repetition_penalty", 1.0), ("enable_prompt_truncation", True)):
+        assert re_run(tmp_path, {f"model.{key}": value}) == set()
+
+
+# ------------------------------------------------------------------------------------------------------ user's model
+
+
+def model(path: Path, *names: str) -> Path:
+    path.mkdir(parents=True)
+    for name in names:
+        (path / name).write_text("{}")
+    return path
+
+
+def test_a_model_of_the_user_counts_by_content(tmp_path):
+    ours = model(tmp_path / "store" / "qwen", "config.json", "tokenizer.json", "model.safetensors")
+    root = tmp_path / "root"
+    keys = {"model.init.enable": False, "model.model_path": str(ours)}
+    plan = planned(root, keys)
+    assert "model" not in [s.name for s in plan.stages]
+    sft = next(s for s in plan.stages if s.name == "sft")
+    assert len(sft.upstream) == 1  # curate alone: that its directory is called store makes the model no stage
+    (ours / "model.safetensors").write_text("other")
+    assert next(s for s in planned(root, keys).stages if s.name == "sft").identity != sft.identity
+
+
+def test_a_model_that_lacks_something_is_named(tmp_path):
+    for path, words in ((tmp_path / "none", "no config.json there"),
+                        (model(tmp_path / "bare", "config.json"), "the model has no tokenizer")):
+        with pytest.raises(ModelError, match=words):
+            planned(tmp_path, {"model.init.enable": False, "model.model_path": str(path)})
+    with pytest.raises(ConfigError, match="no model: set"):
+        planned(tmp_path, {"model.init.enable": False})
+
+
+def test_a_model_that_is_too_short_is_named(tmp_path):
+    """24 + 12 tokens; without the number in its configuration nothing can be said."""
+    path = model(tmp_path / "short", "tokenizer.json")
+    values = {"model.init.enable": False, "model.model_path": str(path)}
+    for room in ({"max_position_embeddings": 36}, {}):
+        (path / "config.json").write_text(json.dumps(room))
+        planned(tmp_path, values)
+    (path / "config.json").write_text('{"max_position_embeddings": 35}')
+    with pytest.raises(ConfigError, match=r"has room for 35 tokens .*prompt \+ response, is 36\. Shorten"):
+        planned(tmp_path, values)

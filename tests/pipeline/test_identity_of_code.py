@@ -1,0 +1,121 @@
+"""What of the user's code and of ours changes a stage's identity, and code and reward models that are not there."""
+
+import importlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline import files
+from pipeline.config import AuxiliaryModel
+from pipeline.errors import ConfigError, DataError
+from tests.configs import element
+from tests.plans import AFTER_SFT, ALL, EVALS, identities, planned, re_run
+
+
+@pytest.fixture
+def user_module(tmp_path, monkeypatch):
+    """(path of a module in the user's project, its dotted name)"""
+    monkeypatch.syspath_prepend(str(tmp_path / "project"))
+    path = tmp_path / "project" / "ouro_test_rewards.py"
+    path.parent.mkdir()
+    path.write_text("def mine(response, answer):\n    return {'accuracy': 1.0}\n")
+    importlib.invalidate_caches()
+    return path, "ouro_test_rewards:mine"
+
+
+def test_an_edited_reward_function_is_another_stage(tmp_path, user_module):
+    path, name = user_module
+    key = {"buffer.explorer_input.default_reward_fn_type": name}
+    first = identities(tmp_path, key)
+    path.write_text(path.read_text().replace("1.0", "0.5"))
+    second = identities(tmp_path, key)
+    assert {n for n in first if first[n] != second[n]} == AFTER_SFT
+
+
+def test_a_reward_function_of_one_evaluation_set_counts_there(tmp_path, user_module):
+    path, name = user_module
+    key = {f"{EVALS}.0.default_reward_fn_type": name}
+    first = identities(tmp_path, key)
+    path.write_text(path.read_text().replace("1.0", "0.5"))
+    second = identities(tmp_path, key)
+    assert {n for n in first if first[n] != second[n]} == {"evaluate_sft", "evaluate_rft", "report"}
+
+
+def test_a_reward_function_in_a_list_counts_too(tmp_path, user_module):
+    path, name = user_module
+    key = {"buffer.explorer_input.default_reward_fn_type": ["format_reward", name]}
+    first = identities(tmp_path, key)
+    path.write_text(path.read_text().replace("1.0", "0.5"))
+    assert {n for n, identity in identities(tmp_path, key).items() if identity != first[n]} == AFTER_SFT
+
+
+def with_judge(directory: Path, **settings) -> dict:
+    """A reward model for rft and the evaluations, as the schema reads it."""
+    (directory / "weights").parent.mkdir(exist_ok=True)
+    (directory / "weights").touch()
+    return {"explorer.auxiliary_models": [element(AuxiliaryModel, {"model_path": str(directory), **settings})]}
+
+
+def test_a_reward_model_counts_by_content_and_what_it_makes_not_by_how_it_runs(tmp_path):
+    first = identities(tmp_path, with_judge(tmp_path / "judge"))
+
+    def changed_by(values: dict) -> set[str]:
+        return {name for name, identity in identities(tmp_path, values).items() if identity != first[name]}
+
+    shutil.copytree(tmp_path / "judge", tmp_path / "elsewhere")
+    assert changed_by(with_judge(tmp_path / "elsewhere")) == set()
+    assert changed_by(with_judge(tmp_path / "judge", engine_num=2, max_token_len=99)) == set()
+    assert changed_by(with_judge(tmp_path / "judge", dtype="bfloat16")) == AFTER_SFT
+    (tmp_path / "elsewhere" / "weights").write_text("others")
+    assert changed_by(with_judge(tmp_path / "elsewhere")) == AFTER_SFT
+    stage = next(s for s in planned(tmp_path, with_judge(tmp_path / "judge", engine_num=2)).stages if s.name == "rft")
+    assert stage.config["explorer"]["auxiliary_models"][0]["model_path"] == str(tmp_path / "judge")
+    assert stage.config["explorer"]["auxiliary_models"][0]["engine_num"] == 2
+
+
+def test_a_reward_model_that_is_not_there_is_named(tmp_path):
+    values = with_judge(tmp_path / "judge")
+    shutil.rmtree(tmp_path / "judge")
+    with pytest.raises(DataError, match=r"judge does not exist"):
+        planned(tmp_path, values)
+
+
+@pytest.mark.parametrize(("file", "expected"), [
+    ("workflows/reward_model.py", AFTER_SFT),
+    ("operators/generate.py", ALL - {"model"}), ("operators/curation.py", ALL - {"tasks", "model"}),
+    ("operators/advantage.py", {"rft", "evaluate_rft", "report"}), ("operators/statistics.py", {
+        "evaluate_sft", "evaluate_rft", "report"}), ("stages/model.py", ALL - {"tasks", "curate"})])
+def test_our_own_code_that_settings_name_counts_where_it_is_used(tmp_path, monkeypatch, file, expected):
+    hash_file = files.hash_file
+    monkeypatch.setattr(files, "hash_file", lambda path: "edited" if str(path).endswith(file) else hash_file(path))
+    assert re_run(tmp_path, {}) == expected
+
+
+def test_settings_that_a_stage_does_not_read_are_refused_there(tmp_path):
+    values = {"stages.sft.synchronizer.sync_interval": 2, "stages.sft.buffer.explorer_input.taskset.limit": 9}
+    with pytest.raises(ConfigError, match=r"'sft' does not read buffer\.explorer_input\.taskset\.limit, sync"):
+        planned(tmp_path, values)
+
+
+@pytest.mark.parametrize("name", ["nowhere_at_all:f", "nowhere.at.all:f", "sys:exit", "pipeline..x:f"])
+def test_code_that_is_not_there_is_named(tmp_path, name):
+    with pytest.raises(ConfigError, match=rf"'{name}': no such module.*PYTHONPATH"):
+        planned(tmp_path, {"buffer.explorer_input.default_reward_fn_type": name})
+
+
+def test_a_function_that_is_not_in_the_module_is_named(tmp_path, user_module):
+    path, name = user_module
+    planned(tmp_path, {"buffer.explorer_input.default_reward_fn_type": name})
+    with pytest.raises(ConfigError, match=r"has no 'mime'\. Did you mean 'mine'"):
+        planned(tmp_path, {"buffer.explorer_input.default_reward_fn_type": "ouro_test_rewards:mime"})
+    path.write_text("from elsewhere import *\nimport other as mime\n")
+    planned(tmp_path, {"buffer.explorer_input.default_reward_fn_type": name})  # it may come with the star
+    path.write_text("def mine(:\n")
+    with pytest.raises(ConfigError, match=r"ouro_test_rewards\.py, line 1: "):
+        planned(tmp_path, {"buffer.explorer_input.default_reward_fn_type": name})
+
+
+def test_a_text_with_a_colon_is_no_code(tmp_path):
+    plan = planned(tmp_path, {"buffer.explorer_input.system_prompt": "Answer:briefly"})
+    assert plan.config["buffer"]["explorer_input"]["system_prompt"] == "Answer:briefly"

@@ -1,0 +1,143 @@
+"""`ouro run`: what it hands to snakemake, what it says before and after, and interrupts."""
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+from pipeline import cli, invoke, launch
+from pipeline.launch import split_overrides
+
+AWKWARD = ["name=two words", "a.b='it is \"so\", yes: {1} #2'", "'quoted=at both ends'", 'x="y"', "ü=☃", "seed=2"]
+
+
+def as_snakemake_reads(command: list[str]):
+    from snakemake.cli import get_argument_parser
+
+    return get_argument_parser().parse_args(command[3:])
+
+
+@pytest.mark.parametrize("overrides", [["seed=2"], AWKWARD, AWKWARD[1:2], AWKWARD[2:3], []])
+def test_overrides_reach_the_snakefile_as_they_were_typed(overrides):
+    from snakemake.cli import parse_config
+
+    config = parse_config(as_snakemake_reads(invoke.snakemake_command(overrides, [])).config or [])
+    assert split_overrides(config.get("overrides", "")) == overrides
+
+
+@pytest.mark.parametrize("extra", [["curate"], ["-n", "--", "curate"], ["-c1", "curate"]])
+@pytest.mark.parametrize("home", [True, False])
+def test_a_target_after_the_dashes_is_a_target(extra, home, monkeypatch, tmp_path):
+    monkeypatch.chdir(invoke.HOME if home else tmp_path)
+    read = as_snakemake_reads(invoke.snakemake_command(["seed=2"], extra))
+    assert set(read.targets) == {"curate"}
+    assert read.config == ['overrides=["seed=2"]']
+    assert read.cores == (1 if "-c1" in extra else os.cpu_count())
+
+
+def test_words_after_the_dashes_go_to_snakemake(monkeypatch, tmp_path):
+    assert cli.split_at_dashes(["run", "a=1", "--", "-n", "--", "x"]) == (["run", "a=1"], ["-n", "--", "x"])
+    monkeypatch.chdir(invoke.HOME)
+    assert invoke.snakemake_command([], ["-n"]) == [
+        sys.executable, "-m", "snakemake", "--cores", "all", "--keep-going", "-n"]
+    monkeypatch.chdir(tmp_path)
+    elsewhere = invoke.snakemake_command(["seed=2"], [])
+    assert elsewhere[3:7] == ["--snakefile", str(invoke.HOME / "Snakefile"), "--directory", str(tmp_path)]
+
+
+@pytest.mark.parametrize("words", [["--config", "seed=2"], ["-n", "--config=seed=2"], ["-C", "seed=2"]])
+def test_a_config_after_the_dashes_would_replace_the_overrides_and_is_refused(words, capsys):
+    assert cli.main(["run", "--", *words]) == 2
+    assert "Write them before --: ouro run seed=2" in capsys.readouterr().err
+
+
+@pytest.fixture
+def plan(run, monkeypatch):
+    """A plan over the fake run, without composing; what snakemake would do is `snakemake`."""
+    from types import SimpleNamespace
+
+    nodes = [SimpleNamespace(name=s["name"], kind=s["kind"], directory=s["directory"]) for s in run.stages]
+    made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0,
+                           targets=[f"{s['directory']}/manifest.json" for s in run.stages])
+    made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
+    monkeypatch.setattr(launch, "make_checked_plan", lambda overrides, plan_of=None: made)
+    return made
+
+
+def snakemake(monkeypatch, code: int, makes: str | None = None, interrupted: bool = False) -> list:
+    """Stands in for the snakemake process: exits with `code` after making one manifest, or after Ctrl-C."""
+    calls = []
+
+    class Started:
+        def __init__(self, command, env):
+            calls.append((command, env))
+
+        def wait(self):
+            if makes:
+                with open(makes, "w") as file:
+                    json.dump({"seconds": 1.0}, file)
+            if interrupted:
+                signal.raise_signal(signal.SIGINT)
+            return code
+
+    monkeypatch.setattr(invoke.subprocess, "Popen", Started)
+    return calls
+
+
+def test_a_complete_run_starts_nothing_and_says_so(plan, monkeypatch, capsys):
+    snakemake(monkeypatch, 0, plan.targets[-1])
+    assert cli.main(["run"]) == 0
+    calls = snakemake(monkeypatch, 1)
+    capsys.readouterr()
+    assert cli.main(["run"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "nothing to do: all 8 stages of toy/first are complete"
+    assert "learnt: 38% [35, 41] after sft -> 81% [78, 84] after rft" in out
+    assert calls == []
+    assert plan.frozen == 1
+
+
+def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypatch, capsys):
+    calls = snakemake(monkeypatch, 0)
+    assert cli.main(["run", "--", "-n"]) == 0
+    assert capsys.readouterr().out == ""
+    assert calls[0][1][invoke.SUMMARY_FOLLOWS] == "1"
+    assert calls[0][1]["PYTHONPATH"].split(":")[0] == str(invoke.HOME)
+    snakemake(monkeypatch, 1, plan.targets[-1])
+    assert cli.main(["run", "--", "--forceall"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "the run ended with exit code 1; `ouro status" in shown.err
+    snakemake(monkeypatch, 0, plan.targets[-1])
+    assert cli.main(["run", "--", "--forceall"]) == 0
+    assert "8 of 8 stages complete" in capsys.readouterr().out
+
+
+@pytest.fixture
+def listening():
+    """Ctrl-C is heard, as on a terminal; what is started in the background of a script ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_waits_for_snakemake_and_is_130(listening, plan, monkeypatch, capsys):
+    usual = signal.getsignal(signal.SIGINT)
+    calls = snakemake(monkeypatch, 1, plan.targets[-1], interrupted=True)
+    assert cli.main(["run"]) == 130
+    assert len(calls) == 1
+    assert capsys.readouterr().err == ""
+    assert signal.getsignal(signal.SIGINT) is usual
+
+
+def test_snakemake_itself_is_interrupted_as_usual(listening):
+    """It must not inherit that this process ignores Ctrl-C."""
+    ends_itself = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(10)"
+    assert invoke._wait_for([sys.executable, "-S", "-c", ends_itself], dict(os.environ)) != 0
+
+
+def test_an_interrupt_elsewhere_is_130_without_a_traceback(listening, plan, monkeypatch):
+    monkeypatch.setattr(launch, "make_checked_plan", lambda *_: signal.raise_signal(signal.SIGINT))
+    assert cli.main(["run"]) == 130

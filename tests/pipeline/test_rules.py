@@ -1,0 +1,68 @@
+"""What must be true between settings, and names and secrets that only look like something else."""
+
+import pytest
+
+from operators.advantage import ADVANTAGES
+from operators.generate import GENERATORS
+from operators.loss import POLICY_LOSSES
+from operators.reward import REWARDS
+from pipeline.compose import check
+from pipeline.config import REWARDS as REWARD_NAMES
+from pipeline.config import WORKFLOWS as WORKFLOW_NAMES
+from pipeline.config import walk
+from tests.configs import changed, composed
+from workflows.rewards import MODELS
+from workflows.single_turn import WORKFLOWS
+
+EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), [
+    ("model.model_path", "/x", "model.model_path and model.init.enable exclude each other"),
+    ("model.init.hidden_size", 48, "needed a multiple of 32 x num_attention_heads"),
+    ("model.init.num_key_value_heads", 3, "must divide"),
+    ("model.max_model_len", 20, "model.max_model_len=20: prompt + response need 36"),
+    ("trainer.max_token_len_per_gpu", 35, "prompt + response) has 36 tokens"),
+    ("model.max_model_len", 20000, "prompt + response) has 20000 tokens"),
+    ("algorithm.optimizer.betas", [0.9], "betas=[0.9]: needed two numbers"),
+    ("algorithm.optimizer.betas", [0.9, 1.0], "less than 1"),
+    ("algorithm.repeat_times", 1, "grpo compares the rollouts of a group"),
+    ("buffer.train_batch_size", 100, "buffer.train_batch_size=100 neither divides"),
+    ("buffer.explorer_input.taskset.repeat_times", 4, "follow algorithm.repeat_times=8: set that"),
+    ("buffer.explorer_input.taskset.rollout_args.temperature", 0.5, "follow model.temperature=1.0"),
+    ("data_processor.task_pipeline.inputs", ["a.jsonl"], "generator and inputs exclude each other"),
+    ("name", "a b", "name='a b'"), ("project", "..", "project='..'"), ("checkpoint_root_dir", "/x{y}", "braces"),
+    ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}], "are named a, a: rows"),
+    ("explorer.env_vars.A-B", "x", "explorer.env_vars.A-B: needed the name of an environment variable"),
+    ("explorer.env_vars.DEBUG", True, "explorer.env_vars.DEBUG=True: needed a text or a number"),
+    ("explorer.env_vars.PYTHONPATH", "x", "is set by the stage itself"),
+    ("explorer.env_vars.OPENAI_API_KEY", "sk-1", "explorer.env_vars.OPENAI_API_KEY: a secret does not go into"),
+    ("algorithm.algorithm_type", "remax", "(algorithm_type=remax) needs a column baseline_reward, of one greedy"),
+    ("algorithm.advantage_fn", "jsd", "needs a column teacher_logprobs, of a second model, which no stage makes yet"),
+    ("explorer.eval_interval", 10, "explorer.eval_interval=10: there is nothing to evaluate on"),
+    ("monitor.monitor_args.api_key", "hush", "monitor.monitor_args.api_key: a secret does not go into"),
+    ("algorithm.policy_loss_fn_args.my_password", "hush", "environment"),
+])
+def test_rules_between_settings(key, value, words):
+    without = {"buffer.explorer_input.eval_tasksets": []} if key == "explorer.eval_interval" else {}
+    (problem,) = check(changed({key: value, **without}))
+    assert words in problem
+
+
+def test_names_that_are_checked_early_are_those_that_there_are():
+    """pipeline/ imports neither operators nor workflows, so the names stand in two places."""
+    leaves = dict(walk())
+    assert set(REWARD_NAMES) == set(REWARDS) | set(MODELS)
+    assert set(WORKFLOW_NAMES) == set(WORKFLOWS)
+    for key, table in (("algorithm.advantage_fn", ADVANTAGES), ("algorithm.policy_loss_fn", POLICY_LOSSES),
+                       ("data_processor.task_pipeline.generator", GENERATORS)):
+        assert set(leaves[key].metadata["choices"]) == set(table)
+
+
+def test_what_only_sounds_like_a_secret_is_a_setting():
+    key = "buffer.explorer_input.taskset.reward_fn_args.stop_token"
+    assert check(changed({key: "<END>"})) == []
+
+
+def test_rollouts_without_a_group_are_fine_where_none_is_compared():
+    assert check(changed({"algorithm.repeat_times": 1, "algorithm.advantage_fn": "reinforce"})) == []

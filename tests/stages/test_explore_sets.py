@@ -1,0 +1,73 @@
+"""An explorer with several sets of tasks: each is attempted and rewarded as it says."""
+
+import pytest
+
+from pipeline import records, tables
+from pipeline.data_config import Taskset
+from pipeline.errors import ConfigError, DataError
+from pipeline.process import namespace
+from stages.explore import Explorer
+from tests.configs import TINY, element
+from tests.factories import row
+from tests.stages.conftest import SMALL, publish_model, step
+from workflows.single_turn import Trajectory
+
+ALWAYS = "tests.stages.test_explore_sets:always"
+SETS = [{"name": "sums", "path": "sums.jsonl", "default_reward_fn_type": ALWAYS, "reward_fn_args": {"score": 2.0}},
+        {"name": "talks", "path": "talks.jsonl", "default_workflow_type": "tests.stages.test_explore_sets:prefixed",
+         "workflow_args": {"first": 51}, "default_reward_fn_type": ALWAYS,
+         "data_selector": {"selector_type": "sequential"}}]
+
+
+def always(response, answer, score=1.0):
+    return {"accuracy": score}
+
+
+def prefixed(prompt, first=50):
+    """A workflow that puts a token before the prompt."""
+    reply = yield [first, *prompt]
+    return Trajectory([first, *prompt], reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
+
+
+@pytest.fixture
+def mixed(tmp_path, tiny_model, context_of):
+    """A context with two sets of two tasks, one of the pool that neither reads, and one of the same name to test."""
+    kept = [row(records.Task, task_id=f"t{i}", row=i, taskset=name, split=split, question=f"{i}", answer="a",
+                context=[{"role": "system", "content": "Add "}] if name == "talks" else [])
+            for i, (name, split) in enumerate([("sums", "train"), ("talks", "train"), (None, "train"),
+                                               ("sums", "test"), ("talks", "train"), ("sums", "train")])]
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, kept)
+
+    def make(*overrides, sets=SETS):
+        context = context_of(tmp_path / "rft", *TINY, *SMALL, *overrides, tasks=tmp_path / "curate", model=tiny_model)
+        context.config.buffer.explorer_input.tasksets = [namespace(element(Taskset, given)) for given in sets]
+        return context
+
+    return make
+
+
+def test_each_task_is_attempted_and_rewarded_as_its_own_set_says(mixed):
+    """Four tasks twice in a step of four: all of both sets. `Add 1:` is what set talks asks of its first."""
+    context = mixed("buffer.batch_size=4")
+    step(publish_model(context, 0))
+    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    assert {(r["taskset"], r["task_id"], r["reward"]) for r in found} == {
+        ("sums", "t0", 2.0), ("sums", "t5", 2.0), ("talks", "t1", 1.0), ("talks", "t4", 1.0)}
+    assert {(r["taskset"], r["prompt"]) for r in found} == {
+        ("sums", "0:"), ("sums", "5:"), ("talks", "Add 1:"), ("talks", "Add 4:")}
+    assert {r["prompt_tokens"][0] == 51 for r in found if r["taskset"] == "talks"} == {True}
+    assert [r["task_id"] for r in found if r["taskset"] == "talks"] == ["t1", "t1", "t4", "t4"]  # sequential
+
+
+def test_limits_are_those_of_each_set(mixed):
+    explorer = Explorer(mixed(sets=[{**SETS[0], "limit": 1}, SETS[1]]))
+    assert [task.task_id for task in explorer.prompts.tasks] == ["t0", "t1", "t4"]
+    assert [explorer.prompts.set_of(n).name for n in range(3)] == ["sums", "talks", "talks"]
+
+
+@pytest.mark.parametrize(("change", "error", "words"), [
+    ({"name": "nobody"}, DataError, r"taskset 'nobody': .*tasks\.parquet has no task of this set"),
+    ({"workflow_args": {"frist": 1}}, ConfigError, r"workflow_args=.*unexpected .*'frist'.*\(prompt, first=50\)")])
+def test_a_set_that_cannot_be_explored_is_named(mixed, change, error, words):
+    with pytest.raises(error, match=words):
+        Explorer(mixed(sets=[SETS[0], {**SETS[1], **change}]))
