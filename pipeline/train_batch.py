@@ -65,12 +65,14 @@ def share(key: str, ratio: float) -> Fraction:
 def divided(total: int | None, explored: int, group: int, experts: Fraction, replayed: Fraction) -> TrainBatch:
     """ceil(experts total) rows of an expert, floor(replayed total / group) groups again, new rollouts for the rest.
 
-    total: None: the least of which as many are new as an explorer step makes, `explored`.
+    total: None: of those that leave as many to new rollouts as an explorer step makes, `explored`, the one with which
+    the shares come out best.
     """
     if total is None:
-        total = max(explored, math.floor((explored - group) / (1 - experts - replayed)))  # fewer leave too few new
-        while divided(total, explored, group, experts, replayed).fresh < explored:
-            total += 1
+        rest = 1 - experts - replayed
+        tried = range(math.floor((explored - group) / rest), math.ceil((explored + group + 1) / rest) + 1)
+        fitting = [made for n in tried if (made := divided(n, explored, group, experts, replayed)).fresh == explored]
+        return min(fitting, key=lambda made: abs(made.total - explored / rest))
     shown, again = math.ceil(experts * total), math.floor(replayed * total / group) * group
     return TrainBatch(total - shown - again, again, shown)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.algorithms import parts
+from pipeline.algorithms import MIXED_LOSSES, parts
 from pipeline.compose import check, compose, groups
 from pipeline.config import walk
 from pipeline.overlays import effective
@@ -180,8 +180,13 @@ def test_every_shipped_choice_of_a_group_composes_and_stays_in_its_section(group
     monkeypatch.setenv("OURO_MODEL", "models/x")
     before = composed()
     small = ["model.max_prompt_tokens=24", "model.max_response_tokens=12"]
-    after = compose([f"{group}={choice}", *small, *(["stages=[]"] if choice == "sft" else [])])
-    assert all(after[key] == before[key] for key in before if key not in (group, "stages"))
+    shown = "buffer.trainer_input"
+    needs = {"sft": ["stages=[]"], "cpt": ["stages=[]", f"{shown}.experience_buffer.path=texts.jsonl"]}
+    experts = ["stages=[{stage_name: rft}]", f"{shown}.auxiliary_buffers.sft_dataset={{}}"]
+    needs |= dict.fromkeys(MIXED_LOSSES, experts)
+    after = compose([f"{group}={choice}", *small, *needs.get(choice, [])])
+    others = before.keys() - {group, "stages", *(["buffer"] if choice in needs else [])}
+    assert all(after[key] == before[key] for key in others)
 
 
 def test_a_group_is_a_section_of_the_schema():

@@ -21,6 +21,7 @@ def test_experts_are_rounded_up_and_replayed_groups_down():
 
 def test_without_a_size_an_explorer_step_is_new_and_the_rest_comes_on_top():
     """Half of 64 is 32. A tenth of 35 is 4, which leaves 31, of 36 too: 32. A quarter of 40 is 2.5 groups, so 2: 32."""
+    assert divided(None, 256, 8, NONE, Fraction(1, 2)) == TrainBatch(256, 256, 0)  # 504 would do too, with 248
     assert divided(None, 32, 4, Fraction(1, 2), NONE) == TrainBatch(32, 0, 32)
     assert divided(None, 32, 4, Fraction(999, 1000), NONE) == TrainBatch(32, 0, 31968)
     assert divided(None, 32, 4, Fraction(1, 10), NONE) == TrainBatch(32, 0, 4)
