@@ -128,14 +128,11 @@ class Trained:
     advantages: list[float] | None = column(
         FLOATS, "advantage of each action token [sum of mask]; null where one number is given to all", null=True)
     is_expert: bool = column(pa.bool_(), "whether an expert gave it, and no policy of this run")
-    staleness: int | None = column(
-        pa.int32(), "trainer steps between the weights that made the row and those trained; null: an expert's",
-        null=True)
-    use_count: int | None = column(
-        pa.int32(), "train batches that had the row's group before this one, 0 = a new row; null: an expert's",
-        null=True)
-    priority: float | None = column(
-        pa.float64(), "by which its group was drawn to be replayed; null: not replayed", null=True)
+    staleness: int | None = column(pa.int32(), "trainer steps between the weights that made the row and those trained; "
+                                               "null: an expert's", null=True)
+    use_count: int | None = column(pa.int32(), "train batches that had the row's group before this one, 0 = a new row; "
+                                               "null: an expert's", null=True)
+    priority: float | None = column(pa.float64(), "by which its group was drawn again; null: not replayed", null=True)
     train_logprobs: list[float] = column(FLOATS, "log-prob of each action token in the training pass [sum of mask]")
 
 
@@ -193,12 +190,9 @@ class Step:
         pa.float64(), "share of the same tokens whose weight is over its threshold", null=True)
     zero_variance_groups: int | None = column(pa.int32(), "groups whose rewards were all equal", null=True)
     failed_rows: int | None = column(pa.int32(), "rows that would have been in the batch, but are not ok", null=True)
-    replayed_rows: int | None = column(
-        pa.int32(), "rows of the batch that were trained on before; null without rollouts", null=True)
-    expert_rows: int | None = column(pa.int32(), "rows of the batch that an expert gave; null without rollouts",
-                                     null=True)
-    stale_rows: int | None = column(
-        pa.int32(), "rows that would have been in the batch, but are older than max_staleness", null=True)
+    replayed_rows: int | None = column(pa.int32(), "rows of the batch that were trained on before", null=True)
+    expert_rows: int | None = column(pa.int32(), "rows of the batch that an expert gave", null=True)
+    stale_rows: int | None = column(pa.int32(), "rows that are not in it, being older than max_staleness", null=True)
     response_tokens_mean: float | None = column(pa.float64(), "mean response length, tokens", null=True)
     staleness_max: int | None = column(pa.int32(), "largest staleness in the batch", null=True)
     rollout_seconds: float | None = column(pa.float64(), "generation", null=True)
