@@ -214,3 +214,11 @@ def test_plain_text_is_read_whole_and_rows_of_an_expert_bear_the_name_of_their_b
         ("one two", "", None, "experience_buffer", "text"), (None, None, None, "experience_buffer", "text"),
         ("1 + 1", "2", "2", "mine", "sft")]
     assert rows[1]["problem"] == "no text under 'prompt' (format.prompt_key)"
+
+
+def test_an_empty_file_of_an_expert_is_named(tmp_path):
+    (tmp_path / "none.jsonl").write_text("")
+    mine = json.dumps(element(AuxiliaryBuffer, {"path": str(tmp_path / "none.jsonl")}))
+    context = context_of(tmp_path, *NOTHING, "buffer.trainer_input.auxiliary_buffers={mine: " + mine + "}")
+    with pytest.raises(DataError, match=r"none.jsonl holds no rows; .* buffer\.trainer_input\.auxiliary_buffers\.mine"):
+        work(context)
