@@ -97,20 +97,12 @@ def _reason(general: str, given: Given, values: dict[Path, Any]) -> str | None:
     if general.startswith("explorer.auxiliary_models.") and _names_rewards(values):
         return ("a judge that a workflow or reward function of the original asks: none is served here, and a reward "
                 "function of your own can ask a server that you run. Here a model of this section scores by itself.")
-    if general.startswith(f"{REPLAY}."):
-        return _replay_reason(general, given, values)
+    reused = values.get((*given.path[:-1], "reuse_cooldown_time")) is not None
+    if general.startswith(REPLAY) and (general.endswith("time") or not reused):
+        return ("rows are used again there after a cool-down in seconds, and without one not at all: set "
+                "reuse_cooldown_time, in trainer steps, and replay_ratio.")
     if TRAINING_SET.match(general) and general.endswith(".repeat_times"):
         return "rollouts to train on follow algorithm.repeat_times, there as here."
-    return None
-
-
-def _replay_reason(general: str, given: Given, values: dict[Path, Any]) -> str | None:
-    """There the queue is ordered by priority, and only with a cool-down, in seconds, is a row used again."""
-    if general.endswith(".reuse_cooldown_time"):
-        return ("seconds there, trainer steps here: set it, and replay_ratio, the share of a train batch that was "
-                "trained on before.")
-    if values.get((*given.path[:-1], "reuse_cooldown_time")) is None:
-        return "without reuse_cooldown_time each row is used once there, as here without a replay."
     return None
 
 

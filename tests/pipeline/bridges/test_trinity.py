@@ -269,9 +269,8 @@ def test_a_replay_of_theirs_is_by_seconds_and_none_without_them():
     replay = "buffer: {{trainer_input: {{experience_buffer: {{replay_buffer: {{enable: true{}}}}}}}}}"
     key = "buffer.trainer_input.experience_buffer.replay_buffer"
     made = from_trinity(replay.format(", reuse_cooldown_time: 60, priority_fn: linear_decay"), "x.yaml")
-    assert {given.key: why.split(",")[0] for given, why in made.left_out} == {
-        f"{key}.reuse_cooldown_time": "seconds there"}
+    assert [given.key for given, why in made.left_out if "a cool-down in seconds" in why] == [
+        f"{key}.reuse_cooldown_time"]
     assert {given.key for given in made.kept} == {f"{key}.enable", f"{key}.priority_fn"}
     made = from_trinity(replay.format(""), "x.yaml")
-    assert [(given.key, why.split(" each")[0]) for given, why in made.left_out] == [
-        (f"{key}.enable", "without reuse_cooldown_time")]
+    assert [given.key for given, why in made.left_out if "without one not at all" in why] == [f"{key}.enable"]
