@@ -160,8 +160,8 @@ class Step:
     trained_rows: int = column(pa.int32(), "rows in the train batch")
     trained_tokens: int = column(pa.int64(), "tokens through the training forward and backward, prompt included")
     entropy: float | None = column(pa.float64(), "mean entropy of the policy over the trained tokens, nats", null=True)
-    reward: float | None = column(pa.float64(), "mean reward of the batch", null=True)
-    solve_rate: float | None = column(pa.float64(), "mean accuracy of the batch", null=True)
+    reward: float | None = column(pa.float64(), "mean reward of the new rows of the batch", null=True)
+    solve_rate: float | None = column(pa.float64(), "mean accuracy of the new rows of the batch", null=True)
     kl: float | None = column(
         pa.float64(), "mean k3 estimate of KL(rollout policy || trained policy) before the update, nats", null=True
     )

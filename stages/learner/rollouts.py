@@ -245,14 +245,16 @@ def _rows(table: pa.Table, mixes: bool) -> list[Row]:
 
 
 def _facts(rows: list[Row], chosen: dict[str, list], staleness: list[int]) -> dict:
+    new = [index for index, count in enumerate(chosen["use_count"]) if count == 0]
+    rewards, solved = ([chosen[name][index] for index in new] for name in ("reward", "accuracy"))
     groups: dict[str, set] = {}
     for group, value in zip(chosen["group_id"], chosen["reward"], strict=True):
         groups.setdefault(group, set()).add(value)
     return {
-        "reward": mean(chosen["reward"]), "solve_rate": mean([v for v in chosen["accuracy"] if v is not None]),
+        "reward": mean(rewards), "solve_rate": mean([v for v in solved if v is not None]),
         "zero_variance_groups": sum(len(values) == 1 for values in groups.values()),
         "response_tokens_mean": mean([len(row.mask) for row in rows]), "staleness_max": max(staleness),
-        "replayed_rows": sum(count > 0 for count in chosen["use_count"]),
+        "replayed_rows": len(rows) - len(new),
     }
 
 

@@ -58,6 +58,14 @@ def test_a_replayed_group_is_compared_with_itself(stage):
         [0.7071, -0.7071, 0.7071, -0.7071, 0, 0], abs=1e-4)
 
 
+def test_the_reported_reward_is_that_of_new_rows(stage):
+    """Those of step 2 have 0 and 1; the replayed group of step 1 has 1 and 0."""
+    context = stage()
+    explore(context, 2, [0.0, 0.0, 0.0, 1.0])
+    facts = batch_of(Rollouts(context), 2).facts
+    assert (facts["reward"], facts["solve_rate"]) == (0.25, 0.25)
+
+
 def test_a_cool_down_keeps_a_group_back(stage):
     """Two steps: what step 1 trained may come in step 3, what step 2 trained in step 4."""
     source = Rollouts(stage(f"{REPLAY}.reuse_cooldown_time=2"))
