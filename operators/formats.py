@@ -181,11 +181,12 @@ def _read_demonstration(row: int, record: dict, columns) -> RawTask:
     """A demonstration, or, where the record has both responses of one, a pair."""
     turns, is_plain = _prompt(record, columns), columns.prompt_type == "plaintext"
     chosen, rejected = _pair(record, columns)
+    truth = as_text(look_up(record, columns.truth_key)) if columns.truth_key else None
     if chosen is not None:
         if not is_plain and len(turns) > 1 and turns[-1] == {"role": "assistant", "content": chosen}:
             turns = turns[:-1]  # the conversation is given with its preferred end
         context, question = _split(turns, is_plain)
-        return RawTask(row, question, chosen, None, context, chosen, rejected)
+        return RawTask(row, question, chosen if truth is None else truth, None, context, chosen, rejected)
     if not is_plain and turns[-1]["role"] == "assistant":
         solution, turns = turns[-1]["content"], turns[:-1]
         if not turns:
@@ -196,7 +197,7 @@ def _read_demonstration(row: int, record: dict, columns) -> RawTask:
             raise Unusable(f"no response: no '{columns.response_key}' (format.response_key), no pair under chosen_key "
                            "and rejected_key" + ("" if is_plain else ", and the messages do not end with one"))
     context, question = _split(turns, is_plain)
-    return RawTask(row, question, solution, solution, context)
+    return RawTask(row, question, solution if truth is None else truth, solution, context)
 
 
 def _read_text(row: int, record: dict, columns) -> RawTask:

@@ -36,12 +36,14 @@ class Format:
 
 @dataclass
 class BufferFormat(Format):
-    """The same for demonstrations and pairs, which have no truth."""
+    """The same for demonstrations and pairs."""
 
     prompt_key: str = setting("prompt", "the prompt")
     response_key: str | None = setting(
         "response", "the demonstrated response; not needed where messages end with one, nor beside chosen and "
                     "rejected; null: the prompt is plain text to train on whole (cpt, which never reads it)")
+    truth_key: str | None = setting("answer", "the task's truth beside a demonstration or a pair, which operators of "
+                                              "task_pipeline may judge; may be absent: the response stands for it")
     enable_concatenated_multi_turn: bool = setting(
         False, "sft on messages: train on every assistant turn of a conversation, not on the last alone")
 

@@ -31,8 +31,8 @@ class RawTask:
 
     row: int = column(pa.int64(), "position in the input, from 0; the key that joins every later table to the input")
     question: str | None = column(pa.string(), "the last user's turn of the prompt; null when there is none", null=True)
-    answer: str | None = column(pa.string(), "the truth; of a demonstration from an experience buffer its response, of "
-                                             "a pair the chosen one; null when there is none", null=True)
+    answer: str | None = column(pa.string(), "the truth; where a demonstration or a pair has none its response, of a "
+                                             "pair the chosen one; null when there is none", null=True)
     solution: str | None = column(pa.string(), "a demonstrated response; null when there is none", null=True)
     context: list[dict] = column(TURNS, "turns before the question: system, user, assistant, ...", default_factory=list)
     chosen: str | None = column(pa.string(), "preferred response of a pair; null without", null=True, default=None)

@@ -29,8 +29,7 @@ def import_verl(arguments) -> int:
     """A launch script or configuration of veRL, translated to a recipe, with an account of every key."""
     from pipeline.bridges import verl
 
-    given, made = verl.read(*_read(arguments.file))
-    return _finish(verl.translate(given, made), arguments)
+    return _finish(verl.translate(*verl.read(*_read(arguments.file))), arguments)
 
 
 def import_keys(arguments) -> int:
@@ -57,31 +56,35 @@ def _read(file: str) -> tuple[str, str]:
 
 
 def _finish(made: "Translation", arguments) -> int:
+    """Writes the recipe and tells what became of every key. 0 when it composes, else 1: what it needs is told too."""
     from pipeline.bridges.recipe import write
 
     _say_about_models(made)
-    text = write(made, account(made))
+    text, out = write(made, account(made)), sys.stderr if arguments.stdout else sys.stdout
     if arguments.stdout:
         print(text, end="")
-        _tell(made, sys.stderr)
-        return 0
+        _tell(made, out)
+        return _check_text(made, text, out)
     path, choice = _place(made, arguments)
     if path.exists() and path.read_text() != text and not arguments.force:
         raise OuroError(f"{path} exists already and says something else. Write --force to replace it, or --name or "
                         "--output for another file.")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    _tell(made, sys.stdout)
+    _tell(made, out)
     print(f"wrote {path}")
-    _check(choice)
-    return 0
+    return _check(made, choice, out)
 
 
 def account(made: "Translation") -> str:
-    """`37 keys: 29 as they are, 5 renamed, 3 left out`."""
-    kept = [f"{len(made.kept)} as they are"] if made.kept else []
+    """`37 keys: 29 as they are, 5 renamed, 1 left out, 2 without effect here`."""
     word = "renamed" if made.kept else "translated"
-    return f"{made.keys} keys: " + ", ".join([*kept, f"{len(made.renamed)} {word}", f"{len(made.left_out)} left out"])
+    counts = [f"{len(made.kept)} as they are"] if made.kept else []
+    counts += [f"{len(made.renamed)} {word}"]
+    counts += [f"{len(made.unknown)} unknown"] if made.unknown else []
+    counts += [f"{len(made.left_out)} left out"] if made.left_out else []
+    counts += [f"{len(made.idle)} without effect here"] if made.idle else []
+    return f"{made.keys} keys: " + ", ".join(counts)
 
 
 def _place(made: "Translation", arguments) -> tuple[Path, str]:
@@ -110,27 +113,46 @@ def _say_about_models(made: "Translation") -> None:
 
 
 def _tell(made: "Translation", out) -> None:
+    """What was lost first, what has no effect last, each under a heading of its own."""
     from pipeline.bridges.recipe import printable
 
     print(f"{made.source}: {account(made)}", file=out)
-    reasons: dict[str, list] = {}
-    for given, why in sorted(made.left_out, key=lambda pair: pair[0].line):
-        reasons.setdefault(why, []).append(given)
-    if reasons:
-        print("\nleft out:", file=out)
-    for why, keys in reasons.items():
-        for given in keys:
-            print(f"  line {given.line:<4} {printable(given.key)}={printable(_shown(given))}", file=out)
-        _wrapped(printable(why), " " * 12, out)
+    _tell_keys("unknown (nothing is written for them: set them yourself)",
+               [(u.given, f"{u.why}; here {', '.join(u.to)}.") for u in made.unknown], out)
+    _tell_keys("left out", made.left_out, out)
+    _tell_lines(f"not read ({len(set(made.skipped))})", made.skipped, out)
+    _tell_lines("assumed", made.assumed, out)
     if made.chosen:
         print("\nchosen:", file=out)
         for note in made.chosen:
             _wrapped(printable(note), "  ", out, hang="    ")
-    if made.skipped:
-        print("\npassed over:", file=out)
-        for line, what in sorted(made.skipped, key=lambda remark: remark[0]):
-            _wrapped(f"line {line:<4} {printable(what)}", "  ", out, hang=" " * 12)
+    _tell_keys("without effect here", made.idle, out)
+    _tell_lines("passed over, as it changes nothing here", made.passed, out)
     print(file=out)
+
+
+def _tell_keys(title: str, keys: list[tuple["Given", str]], out) -> None:
+    """Keys with their lines, those of one reason together."""
+    from pipeline.bridges.recipe import printable
+
+    reasons: dict[str, list] = {}
+    for given, why in sorted(keys, key=lambda pair: pair[0].line):
+        reasons.setdefault(why, []).append(given)
+    if reasons:
+        print(f"\n{title}:", file=out)
+    for why, those in reasons.items():
+        for given in those:
+            print(f"  line {given.line:<4} {printable(given.key)}={printable(_shown(given))}", file=out)
+        _wrapped(printable(why), " " * 12, out)
+
+
+def _tell_lines(title: str, lines: list[tuple[int, str]], out) -> None:
+    from pipeline.bridges.recipe import printable
+
+    if lines:
+        print(f"\n{title}:", file=out)
+    for line, what in sorted(dict.fromkeys(lines), key=lambda remark: remark[0]):
+        _wrapped(f"line {line:<4} {printable(what)}", "  ", out, hang=" " * 12)
 
 
 def _shown(given: "Given") -> str:
@@ -148,17 +170,32 @@ def _wrapped(text: str, margin: str, out, hang: str | None = None) -> None:
                         break_long_words=False, break_on_hyphens=False), file=out)
 
 
-def _check(choice: str) -> None:
-    """Whether the recipe composes, what is wrong with it, and what to type next."""
+def _check_text(made: "Translation", text: str, out) -> int:
+    """As `_check`, of a recipe that goes to the standard output."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "recipe.yaml"
+        path.write_text(text)
+        return _check(made, str(path), out, told="recipe=FILE")
+
+
+def _check(made: "Translation", choice: str, out, told: str = "") -> int:
+    """Whether the recipe composes, what it still needs, and what to type next. 0 or 1, as the command ends."""
     from pipeline.compose import compose
 
+    told = told or f"recipe={choice}"
+    if not made.kept and not made.renamed:
+        print("none of its keys could be translated: the recipe is nothing but defaults.", file=out)
+        return 1
     try:
         compose([f"recipe={choice}"])
     except ConfigError as error:
         problems = error.problems or (str(error),)
-        print(f"it does not compose yet: {len(problems)} problem{'s' if len(problems) > 1 else ''}")
+        print(f"it does not compose yet: {len(problems)} problem{'s' if len(problems) > 1 else ''}", file=out)
         for problem in problems:
-            _wrapped(problem, "  ", sys.stdout, hang="    ")
-        print(f"next: mend the file, then  ouro config check recipe={choice}")
-    else:
-        print(f"it composes. next: ouro config check recipe={choice}")
+            _wrapped(problem, "  ", out, hang="    ")
+        print(f"next: mend the file, then  ouro config check {told}", file=out)
+        return 1
+    print(f"it composes. next: ouro config check {told}", file=out)
+    return 0

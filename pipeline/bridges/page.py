@@ -1,9 +1,9 @@
 """The page of every key that the bridges know: docs/trinity-keys.md."""
 
 from pipeline import guide
-from pipeline.bridges import verl_keys
+from pipeline.bridges import verl_dapo, verl_keys, verl_sft
 from pipeline.bridges.verl_source import ACTOR, ROLLOUT
-from pipeline.guide_keys import Refused
+from pipeline.guide_keys import Refused, Renamed
 
 # keys that say something only together with others, and what they decide
 BY_RULES = {
@@ -29,10 +29,26 @@ BY_RULES = {
     "trainer.project_name": "`project`",
     "trainer.experiment_name": "`name`",
     "trainer.default_local_dir": "`checkpoint_root_dir`",
+    "trainer.critic_warmup": "`trainer.critic_warmup`, times sync_interval",
+    "trainer.nnodes": "`cluster.node_num`, which is 1: more machines are said",
     "trainer.save_freq": "`trainer.save_interval` (-1: left out)",
     "trainer.test_freq": "`explorer.eval_interval` (-1: left out)",
     "trainer.total_training_steps": "`buffer.total_steps`, times sync_interval",
     "trainer.logger": "`monitor.monitor_type` (console alone: none)",
+}
+BUFFER = "buffer.trainer_input.experience_buffer"
+SFT_BY_RULES = {
+    "data.train_files": f"`{BUFFER}.path`",
+    "data.prompt_key": f"`{BUFFER}.format.prompt_key`, with data.prompt_dict_keys the field within it",
+    "data.response_key": f"`{BUFFER}.format.response_key`, with data.response_dict_keys the field within it",
+    "data.multiturn.enable": f"`{BUFFER}.format.prompt_type`: messages; and every turn is trained on",
+    "data.multiturn.messages_key": f"`{BUFFER}.format.messages_key`; data.messages_key likewise",
+    "data.max_length": "`model.max_prompt_tokens` and `model.max_response_tokens`",
+    "data.micro_batch_size_per_gpu": "`trainer.max_token_len_per_gpu`, times data.max_length",
+    "trainer.save_freq": "`trainer.save_interval` (-1: left out)",
+    "trainer.total_training_steps": "`buffer.total_steps`",
+    **{key: BY_RULES[key] for key in ("trainer.project_name", "trainer.experiment_name", "trainer.default_local_dir",
+                                      "trainer.logger", "trainer.nnodes")},
 }
 
 HEAD = [
@@ -47,8 +63,24 @@ HEAD = [
 ]
 
 
+SFT_HEAD = [
+    "",
+    "## Keys of veRL's SFT trainers",
+    "",
+    "What they are in a script that starts `verl.trainer.fsdp_sft_trainer` or `verl.trainer.sft_trainer`.",
+    "",
+    "| veRL | here |",
+    "|---|---|",
+]
+
+
 def page() -> str:
-    """The table of the guide's keys, and that of veRL's, as one Markdown page."""
+    """The tables of the guide's keys, of veRL's, and of its SFT trainers', as one Markdown page."""
+    lines = [*HEAD, *_rows(verl_keys.KEYS, BY_RULES | verl_dapo.rows()), *SFT_HEAD, *_rows(verl_sft.KEYS, SFT_BY_RULES)]
+    return guide.page() + "\n".join(lines) + "\n"
+
+
+def _rows(keys: dict[str, Renamed | Refused], by_rules: dict[str, str]) -> list[str]:
     rows = {key: f"not meant here: {fate.why}" if isinstance(fate, Refused) else f"`{fate.to}`"
-            for key, fate in verl_keys.KEYS.items()} | BY_RULES
-    return guide.page() + "\n".join([*HEAD, *(f"| `{key}` | {rows[key]} |" for key in sorted(rows))]) + "\n"
+            for key, fate in keys.items()} | by_rules
+    return [f"| `{key}` | {rows[key]} |" for key in sorted(rows)]

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from pipeline.bridges.source import Loader
-from pipeline.bridges.translation import Entry, Path, Translation
+from pipeline.bridges.translation import Entry, Path, Translation, Unread
 from pipeline.config import Config
 
 WIDTH = 116  # characters of a comment line
@@ -17,7 +17,8 @@ WIDTH = 116  # characters of a comment line
 
 def write(translation: Translation, account: str) -> str:
     """The text of the recipe. account: how many keys became what, in one line."""
-    notes = [f"From {translation.source}: {account}.", *translation.chosen]
+    notes = [f"From {translation.source}: {account}.", *(_unknown(unread) for unread in translation.unknown),
+             *translation.chosen]
     if translation.left_out:
         notes.append("Left out: " + ", ".join(dict.fromkeys(given.key for given, _ in translation.left_out)) + ".")
     head = ["# @package _global_", *(line for note in notes for line in _comment(note))]
@@ -26,6 +27,10 @@ def write(translation: Translation, account: str) -> str:
     order = sorted(tree, key=lambda name: sections.index(name) if name in sections else len(sections))
     body = [line for name in order for line in _lines({name: tree[name]}, 0)]
     return "\n".join([*head, *(body or ["{}"])]) + "\n"
+
+
+def _unknown(unread: Unread) -> str:
+    return f"unknown: {', '.join(unread.to)} ({unread.given.key}={unread.given.value}): {unread.why}."
 
 
 def value_text(value: Any) -> str:

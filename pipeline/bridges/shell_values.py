@@ -7,6 +7,7 @@ A variable that the script does not assign becomes `${oc.env:NAME}`, which is fi
 import fnmatch
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from pipeline.bridges.arithmetic import NotArithmetic, evaluate
 from pipeline.bridges.shell_words import Lexer, Piece, Word
@@ -15,6 +16,7 @@ from pipeline.secrets import is_secret
 PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<rest>.*)", re.DOTALL)
 DEFAULT = re.compile(r"(?P<colon>:?)(?P<sign>[-=+?])(?P<text>.*)", re.DOTALL)
 CUT = re.compile(r"(?P<sign>##?|%%?)(?P<pattern>.*)", re.DOTALL)
+SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
 LONGEST_CUT = 4096  # characters of a value of which a part is cut off
 LONGEST = 100_000  # characters of one expanded word: variables that double one another must end
 
@@ -32,13 +34,25 @@ class Argument:
     problem: str | None = None
 
 
+UNSET = object()  # what a variable holds that nothing assigned
+
+
 @dataclass
 class Values:
-    """Variables of a script: text, a list of arguments (an array), or Unknown. remarks: (line, what was assumed)."""
+    """Variables of a script: text, a list of arguments (an array), or Unknown. remarks: (line, what was assumed).
+
+    scopes: for every open construct what its variables held before they were assigned in it.
+    """
 
     known: dict[str, str | list[Argument] | Unknown] = field(default_factory=dict)
     remarks: list[tuple[int, str]] = field(default_factory=list)
+    scopes: list[dict[str, Any]] = field(default_factory=list)
     line: int = 0
+
+    def assign(self, name: str, value: str | list[Argument] | Unknown) -> None:
+        for scope in self.scopes:
+            scope.setdefault(name, self.known.get(name, UNSET))
+        self.known[name] = value
 
     def arguments(self, word: Word) -> list[Argument]:
         """The arguments that a word becomes: one, none (`$@`), or several (an array, or a text that is split)."""
@@ -112,8 +126,11 @@ class Values:
         return self._parameter(piece.text)
 
     def _arithmetic(self, expression: str) -> str:
+        if "$(" in expression or "`" in expression:
+            raise Unknown(f"the arithmetic $(({_short(expression)})), with the output of a command, which is not run")
         try:
-            return str(evaluate(re.sub(r"\$\{(\w+)\}", r"\1", expression), self._number))
+            plain = re.sub(r"\$\{(\w+)\}", r"\1", expression)
+            return str(evaluate(re.sub(r"\$\{([^{}]+)\}", lambda m: f"({self._parameter(m[1])})", plain), self._number))
         except NotArithmetic as error:
             raise Unknown(f"the arithmetic $(({_short(expression)})): {error}") from error
 
@@ -124,6 +141,8 @@ class Values:
         return int(text)
 
     def _parameter(self, inside: str) -> str:
+        if inside.startswith("oc.env:"):  # what an expansion before this one left to the environment
+            return f"${{{inside}}}"
         match = PARAMETER.fullmatch(inside)
         if not match:
             raise Unknown(f"the expansion ${{{_short(inside)}}}")
@@ -177,9 +196,10 @@ class Values:
         chosen = self._word(text)
         if value is None:
             told = "***" if is_secret(name) else _short(chosen)
-            self.remarks.append((self.line, f"{name} is not assigned in the script; its default was taken: {told}"))
+            which = f"{name} is not assigned in the script" if re.match(r"[A-Za-z_]", name) else f"${name} is not known"
+            self.remarks.append((self.line, f"{which}; its default was taken: {told}"))
         if sign == "=":
-            self.known[name] = chosen
+            self.assign(name, chosen)
         return chosen
 
     def _word(self, text: str) -> str:
@@ -212,3 +232,11 @@ class Values:
 def _short(text: str) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= 60 else flat[:57] + "..."
+
+
+def script_of(arguments: list[Argument]) -> Argument | None:
+    """The script in `bash -c 'script'`, wherever in the command it stands."""
+    for shell, option, script in zip(arguments, arguments[1:], arguments[2:], strict=False):
+        if shell.text in SHELLS and option.text in ("-c", "-lc", "-ic", "-ec", "-xc") and not script.problem:
+            return script
+    return None

@@ -66,12 +66,16 @@ Token = Word | Array | Operator
 
 @dataclass
 class Lexer:
-    """Position in a script. remarks: (line, what was found that bash would read otherwise, or not at all)."""
+    """Position in a script. remarks: (line, what was found that bash would read otherwise, or not at all).
+
+    heredocs: (line, text), which are no commands of the script.
+    """
 
     text: str
     at: int = 0
     line: int = 1
     remarks: list[tuple[int, str]] = field(default_factory=list)
+    heredocs: list[tuple[int, str]] = field(default_factory=list)
     bodies: list[tuple[str, bool]] = field(default_factory=list)  # heredocs whose bodies begin after this line
 
     def tokens(self) -> list[Token]:
@@ -153,12 +157,13 @@ class Lexer:
 
     def _skip_bodies(self) -> None:
         for end, tabs in self.bodies:
-            self.remarks.append((self.line, "the text of a heredoc is not read"))
+            first, start = self.line, self.at
             while self.at < len(self.text):
                 line = self._rest_of_line()
                 self._take(len(line) + 1)
                 if (line.lstrip("\t") if tabs else line) == end:
                     break
+            self.heredocs.append((first, self.text[start:self.at]))
         self.bodies = []
 
     # ---------------------------------------------------------------------------------------------------------- words

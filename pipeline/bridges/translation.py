@@ -22,20 +22,37 @@ class Entry:
 
 
 @dataclass
+class Unread:
+    """A key whose value only running the source would tell. to: our keys that therefore have none."""
+
+    given: Given
+    why: str
+    to: list[str] = field(default_factory=list)
+
+
+@dataclass
 class Translation:
-    """source: name of what was read. entries: the recipe. chosen: what was decided, and why. skipped: (line, what)."""
+    """source: name of what was read. entries: the recipe. chosen: what was decided, and why.
+
+    left_out: keys that do something there and nothing here; idle: keys without an effect that is missing here.
+    (line, what): skipped was not read and may matter, assumed was taken for granted, passed has no effect.
+    """
 
     source: str
     entries: dict[Path, Entry] = field(default_factory=dict)
     kept: list[Given] = field(default_factory=list)
     renamed: list[tuple[Given, str]] = field(default_factory=list)
     left_out: list[tuple[Given, str]] = field(default_factory=list)
+    idle: list[tuple[Given, str]] = field(default_factory=list)
+    unknown: list[Unread] = field(default_factory=list)
     chosen: list[str] = field(default_factory=list)
     skipped: list[tuple[int, str]] = field(default_factory=list)
+    assumed: list[tuple[int, str]] = field(default_factory=list)
+    passed: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def keys(self) -> int:
-        return len(self.kept) + len(self.renamed) + len(self.left_out)
+        return sum(map(len, (self.kept, self.renamed, self.left_out, self.idle, self.unknown)))
 
     def keep(self, given: Given) -> None:
         """The same name, the same value; a value that cannot stand here is left out with its reason."""
@@ -100,15 +117,27 @@ def unfit(key: str, value: Any) -> str | None:
         return None
     if value is None:
         return None if "None" in str(item.type) or item.type is Any else "null says nothing here: our default applies."
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    if is_finite and "${" not in str(value) and (problem := _of_another_type(value, item.type)):
+        return problem
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    if not math.isfinite(value):
+    if not is_finite:
         return "needed a finite number; our default applies."
     bounds = item.metadata
     tests = (("ge", lambda b: value >= b, "at least"), ("gt", lambda b: value > b, "more than"),
              ("le", lambda b: value <= b, "at most"))
     return next((f"needed {words} {bounds[name]}; our default applies." for name, holds, words in tests
                  if bounds[name] is not None and not holds(bounds[name])), None)
+
+
+def _of_another_type(value: Any, kind: Any) -> str | None:
+    """`needed a number, found the text 'x'; our default applies.`"""
+    from pipeline.schema import read
+
+    problems: list[str] = []
+    read(value, kind, "", problems)
+    return problems[0].partition(": ")[2].removesuffix(".") + "; our default applies." if problems else None
 
 
 def off(value: Any, idle: tuple = ()) -> str:

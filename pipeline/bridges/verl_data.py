@@ -18,6 +18,9 @@ def tasksets(verl: Verl) -> None:
     truths: list[str] = []
     for key, to, suffix in sets:
         files = verl.value(key)
+        if key in verl.unknown:
+            verl.say(key, f"buffer.explorer_input.{to}", None)
+            continue
         if isinstance(files, str):
             files = [part.strip(" '\"") for part in files.strip("[]").split(",")] if files.startswith("[") else [files]
         if not isinstance(files, list) or not files or not all(isinstance(f, str) for f in files):
@@ -109,10 +112,13 @@ def _sampling_of_evaluations(verl: Verl) -> None:
                      ("top_p", ("rollout_args", "top_p")), ("top_k", ("rollout_args", "top_k"))):
         key = f"{ROLLOUT}.val_kwargs.{name}"
         value: Any = verl.value(key)
+        if key in verl.unknown:
+            verl.say(key, f"buffer.explorer_input.eval_tasksets.*.{'.'.join(to)}", None)
+            continue
         if key not in verl.values:
             continue
         if not count or value is None:
-            verl.leave(key, "there is no evaluation set." if not count else "null there too.")
+            verl.leave(key, "there is no evaluation set." if not count else "null there too.", idle=True)
             continue
         verl.fold(key, f"buffer.explorer_input.eval_tasksets.*.{'.'.join(to)}")
         for index in range(count):

@@ -1,6 +1,7 @@
 """What veRL says of the objective by several keys at once: the algorithm, KL, the clip range, the correction."""
 
-from pipeline.bridges.verl_source import ACTOR, Verl
+from pipeline.bridges import verl_dapo
+from pipeline.bridges.verl_source import ACTOR, UNKNOWN, Verl
 
 ESTIMATORS = {"gae": "ppo", "grpo": "grpo", "grpo_vectorized": "grpo", "reinforce_plus_plus": "reinforceplusplus",
               "rloo": "rloo", "rloo_vectorized": "rloo", "remax": "remax"}
@@ -11,25 +12,35 @@ KL = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl
 def algorithm(verl: Verl) -> None:
     """The estimator names the algorithm and its advantage; its arguments go with it."""
     key = "algorithm.adv_estimator"
-    estimator = str(verl.value(key, "gae"))
-    verl.algorithm_type = ESTIMATORS.get(estimator, estimator)
+    estimator = verl.value(key, "gae")
+    if estimator is None:
+        verl.say(key, "algorithm.algorithm_type", None)
+        verl.algorithm_type = UNKNOWN
+        return
+    verl.algorithm_type = named = ESTIMATORS.get(str(estimator), str(estimator))
+    if named == "grpo" and (why := verl_dapo.asked_by(verl)):
+        verl.algorithm_type = "dapo"
+        verl.made.chosen.append(f"algorithm.algorithm_type=dapo: {why}; its advantage is grpo's.")
     verl.say(key, "algorithm.algorithm_type", verl.algorithm_type, default=True)
-    if estimator not in ESTIMATORS:
+    if str(estimator) not in ESTIMATORS:
         verl.made.chosen.append(f"algorithm.algorithm_type={estimator}: no algorithm here is known to be veRL's "
                                 f"estimator {estimator}; its name stands in the recipe, so that it is not taken for "
                                 "another. Choose one.")
         return
-    advantage = verl.algorithm_type
+    _advantage(verl, named, f"{key}={estimator}")
+
+
+def _advantage(verl: Verl, advantage: str, said_by: str) -> None:
     if verl.value("algorithm.norm_adv_by_std_in_grpo") is False and advantage == "grpo":
         verl.say("algorithm.norm_adv_by_std_in_grpo", "algorithm.advantage_fn", "dr_grpo")
     else:
-        verl.leave("algorithm.norm_adv_by_std_in_grpo", f"said by the advantage function, {advantage}.")
-        verl.choose("algorithm.advantage_fn", advantage, f"{key}={estimator}")
+        verl.leave("algorithm.norm_adv_by_std_in_grpo", f"said by the advantage function, {advantage}.", idle=True)
+        verl.choose("algorithm.advantage_fn", advantage, said_by)
     for name, functions in (("gamma", ("ppo", "reinforceplusplus")), ("lam", ("ppo",))):
         if advantage in functions:
             verl.say(f"algorithm.{name}", f"algorithm.advantage_fn_args.{name}", verl.value(f"algorithm.{name}"))
         else:
-            verl.leave(f"algorithm.{name}", f"means nothing in {advantage}.")
+            verl.leave(f"algorithm.{name}", f"means nothing in {advantage}.", idle=True)
 
 
 def losses(verl: Verl) -> None:
@@ -40,15 +51,18 @@ def losses(verl: Verl) -> None:
         if verl.value("algorithm.kl_ctrl.type") == "adaptive":
             verl.say("algorithm.kl_ctrl.type", "algorithm.kl_penalty_fn_args.adaptive", True)
         else:
-            verl.leave("algorithm.kl_ctrl.type", "always so unless kl_penalty_fn_args.adaptive is set.")
+            verl.leave("algorithm.kl_ctrl.type", "always so unless kl_penalty_fn_args.adaptive is set.", idle=True)
         for name in ("target_kl", "horizon"):
             key = f"algorithm.kl_ctrl.{name}"
             verl.say(key, f"algorithm.kl_penalty_fn_args.{name}", verl.value(key))
     _kl(verl, f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type", "low_var_kl", f"{ACTOR}.kl_loss_coef",
         "algorithm.kl_loss_fn")
     clip, arguments = f"{ACTOR}.clip_ratio", "algorithm.policy_loss_fn_args"
-    if f"{clip}_low" in verl.values and f"{clip}_high" in verl.values:
-        verl.leave(clip, "clip_ratio_low and clip_ratio_high say it.")
+    if clip in verl.unknown:
+        verl.say(clip, f"{arguments}.clip_range_low", None)
+        verl.say(clip, f"{arguments}.clip_range_high", None)
+    elif f"{clip}_low" in verl.values and f"{clip}_high" in verl.values:
+        verl.leave(clip, "clip_ratio_low and clip_ratio_high say it.", idle=True)
     elif clip in verl.values:
         verl.say(f"{clip}_low", f"{arguments}.clip_range_low", verl.value(f"{clip}_low"))
         verl.say(f"{clip}_high", f"{arguments}.clip_range_high", verl.value(f"{clip}_high"))
@@ -56,7 +70,9 @@ def losses(verl: Verl) -> None:
         verl.say(clip, f"{arguments}.clip_range_{first}", verl.value(clip))
         verl.choose(f"{arguments}.clip_range_high", verl.value(clip), clip)
     mode = f"{ACTOR}.policy_loss.loss_mode"
-    if mode in verl.values:
+    if mode in verl.unknown:
+        verl.say(mode, "algorithm.policy_loss_fn", None)
+    elif mode in verl.values:
         name = str(verl.value(mode))
         verl.say(mode, "algorithm.policy_loss_fn", LOSSES.get(name, name))
         if name not in LOSSES:
@@ -69,7 +85,8 @@ def correction(verl: Verl) -> None:
     cap, ours = f"{ACTOR}.tis_imp_ratio_cap", "algorithm.rollout_correction"
     value = verl.value(cap)
     if not isinstance(value, (int, float)) or value <= 0:
-        verl.leave(cap, "off there too: no correction unless algorithm.rollout_correction says so.")
+        verl.leave(cap, "off there too: no correction unless algorithm.rollout_correction says so.",
+                   idle=cap not in verl.unknown)
         return
     verl.say(cap, f"{ours}.threshold", value)
     verl.choose(f"{ours}.level", "token", cap)
@@ -82,7 +99,10 @@ def _kl(verl: Verl, switch: str, kind: str, kind_default: str, coefficient: str,
         verl.say(switch, to, "none", default=True)
         return
     name = str(verl.value(kind, kind_default))
-    if kind in verl.values:
+    if kind in verl.unknown:
+        verl.say(kind, to, None)
+        verl.fold(switch, to)
+    elif kind in verl.values:
         verl.say(kind, to, KL.get(name, name))
         verl.fold(switch, to)
     else:

@@ -9,6 +9,9 @@ from pipeline.bridges.translation import SETTINGS, Translation, directory_name
 from pipeline.bridges.verl_source import ACTOR, ROLLOUT, Verl
 
 MONITORS = ("wandb", "mlflow", "tensorboard")
+_ROWS = "a micro-batch is a token budget here (trainer.max_token_len_per_gpu), rows x the longest sequence:"
+EVALUATED = ("buffer", "explorer_input", "eval_tasksets")
+GPUS = "trainer.n_gpus_per_node"
 
 
 def batches(verl: Verl) -> None:
@@ -16,56 +19,85 @@ def batches(verl: Verl) -> None:
     step, mini, n = "data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ROLLOUT}.n"
     tasks, per_update, repeats = verl.whole(step, 1024), verl.whole(mini, 256), verl.whole(n, 1)
     verl.say(n, "algorithm.repeat_times", verl.value(n, 1), default=True)
-    if tasks is None or per_update is None:
-        verl.say(mini, "buffer.batch_size", verl.value(mini, 256), default=True)
-        verl.leave(step, "not known before the script runs: set synchronizer.sync_interval = data.train_batch_size / "
-                         "ppo_mini_batch_size.")
-        return
-    if per_update > tasks:
+    if tasks is not None and per_update is not None and per_update > tasks:
         verl.made.chosen.append(f"buffer.batch_size={tasks}: ppo_mini_batch_size={per_update} is more than "
                                 f"data.train_batch_size={tasks}, which veRL refuses; one optimizer step takes all.")
         per_update = tasks
-    verl.interval = tasks // per_update
-    if tasks % per_update:
-        verl.made.chosen.append(f"synchronizer.sync_interval={verl.interval}: data.train_batch_size={tasks} is no "
-                                f"multiple of ppo_mini_batch_size={per_update}; rollouts are made for "
-                                f"{verl.interval * per_update} tasks before each sync instead of {tasks}.")
-    verl.say(mini, "buffer.batch_size", per_update, default=True)
-    verl.say(step, "synchronizer.sync_interval", verl.interval, f"={tasks} / {mini}={per_update}"
-             if verl.value(step, None) in (None, verl.interval) else f" / {mini}={per_update}", default=True)
-    if repeats:
+    verl.say(mini, "buffer.batch_size", verl.value(mini, 256) if per_update is None else per_update, default=True)
+    _sync_interval(verl, step, mini, tasks, per_update)
+    if repeats and per_update:
         verl.choose("buffer.train_batch_size", per_update * repeats, f"{mini}={per_update} x {n}={repeats}")
+    else:
+        verl.made.chosen.append("buffer.train_batch_size is not set, so an optimizer step takes what an explorer step "
+                                f"makes, as veRL's does: {verl.doubt(n if per_update else mini)}.")
     verl.choose("synchronizer.sync_style", "fixed", "the schedule of veRL")
     verl.choose("synchronizer.sync_offset", 0, "rollouts of the newest weights, as in veRL")
     verl.made.chosen.append("synchronizer.sync_offset=0: veRL makes rollouts with the weights that it has just trained."
                             " The guide's text asks for 0 too; its two examples have 1, which is one step off-policy.")
 
 
+def _sync_interval(verl: Verl, step: str, mini: str, tasks: int | None, per_update: int | None) -> None:
+    """Optimizer steps of one step of veRL, from tasks of the two; none where one of them is not known."""
+    to = "synchronizer.sync_interval"
+    if tasks is None or per_update is None:
+        lacking = step if tasks is None else mini
+        verl.made.chosen.append(f"{to} is not set: it is {step} / ppo_mini_batch_size, and {verl.doubt(lacking)}. "
+                                "Whatever counts veRL's steps is to be multiplied by it.")
+        if step in verl.unknown:
+            verl.say(step, to, None)
+        else:
+            verl.leave(step, f"{to} cannot be said: {verl.doubt(lacking)}.")
+        return
+    verl.interval = tasks // per_update
+    if tasks % per_update:
+        verl.made.chosen.append(f"{to}={verl.interval}: {step}={tasks} is no multiple of ppo_mini_batch_size="
+                                f"{per_update}; rollouts are made for {verl.interval * per_update} tasks before each "
+                                f"sync instead of {tasks}.")
+    verl.say(step, to, verl.interval, f"={tasks} / {mini}={per_update}"
+             if verl.value(step, None) in (None, verl.interval) else f" / {mini}={per_update}", default=True)
+
+
 def gpus(verl: Verl) -> None:
     """veRL's engine and trainer share all GPUs in turns; so do ours in mode=colocate."""
-    nodes, each = verl.whole("trainer.nnodes", 1), verl.whole("trainer.n_gpus_per_node", 8)
-    split = verl.whole(f"{ROLLOUT}.tensor_model_parallel_size", 2)
+    each, split = verl.whole(GPUS, 8), verl.whole(f"{ROLLOUT}.tensor_model_parallel_size", 2)
     verl.choose("mode", "colocate", "veRL's hybrid engine: rollout and training take turns on the same GPUs")
-    if nodes is None or each is None:
-        verl.choose("trainer.ranks", "${cluster.gpu_per_node}", "all GPUs")
-        return
-    here = each * min(nodes, SETTINGS["cluster.node_num"].metadata["le"] or nodes)
-    engines = max(1, here // 4 // (split or 1))
-    verl.choose("trainer.ranks", here, "all GPUs, one process each")
+    nodes(verl, each)
     verl.choose("trainer.zero_stage", 3, "veRL's FSDP shards parameters, gradients and optimizer states")
-    verl.choose("explorer.rollout_model.engine_num", engines, "a quarter of the GPUs, as in the guide's examples")
+    if each is None:
+        if "${" in str(verl.value(GPUS)):
+            verl.choose("trainer.ranks", "${cluster.gpu_per_node}", "all GPUs")
+        verl.made.chosen.append("trainer.ranks and explorer.rollout_model.engine_num follow from the number of GPUs: "
+                                f"{verl.doubt(GPUS)}.")
+        return
+    engines = max(1, each // 4 // (split or 1))
+    verl.choose("trainer.ranks", each, "all GPUs, one process each")
     batch = verl.made.entries.get(("buffer", "train_batch_size"))
-    rows = f" {batch.value} experiences need not divide by {here}: micro-batches are token budgets." if batch else ""
-    if here < each * nodes:
-        verl.made.chosen.append(f"trainer.ranks={here}: a run takes one machine at most, so {here} of the "
-                                f"{each * nodes} GPUs.")
+    rows = f" {batch.value} experiences need not divide by {each}: micro-batches are token budgets." if batch else ""
     verl.made.chosen.append(
-        f"mode=colocate, trainer.ranks={here}: veRL trains on all {here} GPUs and generates on the same ones in turns. "
+        f"mode=colocate, trainer.ranks={each}: veRL trains on all {each} GPUs and generates on the same ones in turns. "
         "The guide splits them instead, and its trainer gets what the engines leave; with sync_offset=0 one side would "
         f"idle while the other works.{rows}")
+    if split is None:
+        verl.made.chosen.append("explorer.rollout_model.engine_num follows from the GPUs of an engine: "
+                                f"{verl.doubt(f'{ROLLOUT}.tensor_model_parallel_size')}.")
+        return
+    verl.choose("explorer.rollout_model.engine_num", engines, "a quarter of the GPUs, as in the guide's examples")
     verl.made.chosen.append(
-        f"explorer.rollout_model.engine_num={engines}: veRL runs {max(here // (split or 1), 1)} engines, the guide's "
-        "examples have a quarter of the GPUs for them.")
+        f"explorer.rollout_model.engine_num={engines}: veRL runs {max(each // split, 1)} engines, the guide's examples "
+        "have a quarter of the GPUs for them.")
+
+
+def nodes(verl: Verl, each: int | None) -> None:
+    """One machine is what a run takes; more, or an unknown number, are told."""
+    key, number = "trainer.nnodes", verl.whole("trainer.nnodes", 1)
+    if number == 1 or (key not in verl.values and key not in verl.unknown):
+        verl.say(key, "cluster.node_num", 1)
+        return
+    asked = f"{key}={number}" if number else verl.doubt(key)
+    verl.leave(key, "a run takes one machine: cluster.node_num is 1.")
+    of_all = f", {each} GPUs instead of {each * number}" if each and number else ""
+    verl.made.chosen.append(f"cluster.node_num=1: a run takes one machine{of_all}, and {asked}. A step takes longer, "
+                            "and a model that needs several machines does not fit (ouro config check estimates it).")
 
 
 def lengths(verl: Verl) -> None:
@@ -73,69 +105,95 @@ def lengths(verl: Verl) -> None:
     prompt, response = verl.whole("data.max_prompt_length", 512), verl.whole("data.max_response_length", 512)
     key, rows = f"{ACTOR}.ppo_max_token_len_per_gpu", f"{ACTOR}.ppo_micro_batch_size_per_gpu"
     to, longest = "trainer.max_token_len_per_gpu", (prompt or 0) + (response or 0)
+    if doubtful := next((k for k, v in (("data.max_prompt_length", prompt), ("data.max_response_length", response))
+                         if v is None), None):
+        verl.say(key, to, verl.value(key))
+        verl.leave(rows, f"{_ROWS} the longest sequence is not known: {verl.doubt(doubtful)}.")
+        return
     if verl.value(f"{ROLLOUT}.max_model_len") is not None:
         longest = max(longest, verl.whole(f"{ROLLOUT}.max_model_len", 1) or 0)
     budget, micro = verl.whole(key, 16384), verl.whole(rows, 0)
-    if key not in verl.values and micro and longest:
+    if key not in verl.values and key not in verl.unknown and micro:
         verl.say(rows, to, micro * longest, f" x {longest} tokens, the longest sequence")
         verl.made.chosen.append(f"{to}={micro * longest}: a micro-batch is a token budget here; {rows}={micro} rows of "
                                 f"the greatest length, {longest} tokens. It changes memory, not the result.")
     elif budget is not None and budget < longest:
         verl.say(key, to, longest, ", raised to the longest sequence", default=True)
         verl.made.chosen.append(f"{to}={longest}: a sequence is not cut, so the budget holds the longest one.")
-    elif key in verl.values:
+    else:
         verl.say(key, to, verl.value(key))
 
 
 def run(verl: Verl) -> None:
     """Names, places, intervals, the length of the run, the monitor."""
-    project = "trainer.project_name"
-    verl.say(project, "project", directory_name(verl.value(project, "verl_examples")), default=True)
+    names(verl, "verl_examples", "checkpoints")
+    for key, to in (("trainer.save_freq", "trainer.save_interval"), ("trainer.test_freq", "explorer.eval_interval")):
+        interval(verl, key, to)
+    for key, to in (("trainer.total_training_steps", "buffer.total_steps"),
+                    (f"{ACTOR}.optim.lr_warmup_steps", "algorithm.optimizer.lr_warmup_steps"),
+                    ("trainer.critic_warmup", "trainer.critic_warmup")):
+        in_optimizer_steps(verl, key, to)
+    monitor(verl)
+
+
+def names(verl: Verl, project: str, root: str) -> None:
+    """Project, name and place of the run. project, root: what this program of veRL has by default."""
+    verl.say("trainer.project_name", "project", directory_name(verl.value("trainer.project_name", project)),
+             default=True)
     if "trainer.experiment_name" in verl.values:
         verl.say("trainer.experiment_name", "name", directory_name(verl.value("trainer.experiment_name")))
     else:
         verl.choose("name", directory_name(verl.made.source.rpartition(".")[0] or "verl"), "the name of the source")
+        verl.fold("trainer.experiment_name", "name")
     project, name = verl.value("trainer.project_name"), verl.value("trainer.experiment_name")
-    root = verl.value("trainer.default_local_dir", "./checkpoints")
-    if isinstance(root, str):
-        root = root.removesuffix("/").removesuffix(f"/{project}/{name}").replace("~/", "${oc.env:HOME}/", 1)
-    verl.say("trainer.default_local_dir", "checkpoint_root_dir", root, ", above project and name", default=True)
-    for key, to in (("trainer.save_freq", "trainer.save_interval"), ("trainer.test_freq", "explorer.eval_interval")):
-        _interval(verl, key, to)
-    for key, to in (("trainer.total_training_steps", "buffer.total_steps"),
-                    (f"{ACTOR}.optim.lr_warmup_steps", "algorithm.optimizer.lr_warmup_steps")):
-        _in_optimizer_steps(verl, key, to)
-    _monitor(verl)
+    place = verl.value("trainer.default_local_dir", f"./{root}")
+    if isinstance(place, str):
+        place = place.removesuffix("/").removesuffix(f"/{project}/{name}").replace("~/", "${oc.env:HOME}/", 1)
+    verl.say("trainer.default_local_dir", "checkpoint_root_dir", place, ", above project and name", default=True)
 
 
-def _interval(verl: Verl, key: str, to: str) -> None:
+def interval(verl: Verl, key: str, to: str) -> None:
+    """The guide hands these two on as they are, and its examples have their values: they win."""
     value = verl.value(key)
     if isinstance(value, int) and value <= 0:
         verl.leave(key, "never, there; here the last step is saved always, and those between serve a resumed run."
                    if key == "trainer.save_freq" else
-                   "never, there; here the model that a stage ends with is evaluated.")
+                   "never, there; here the model that a stage ends with is evaluated.", idle=True)
+    elif to == "explorer.eval_interval" and not any(p[:3] == EVALUATED for p in verl.made.entries):
+        verl.leave(key, "there is no evaluation set.")
     elif key in verl.values:
+        verl.say(key, to, value, f", as in the guide; as often as veRL: x {verl.interval}"
+                 if (verl.interval or 1) > 1 else "")
+        if (verl.interval or 1) > 1 and isinstance(value, int):
+            verl.made.chosen.append(f"{to}={value}: the guide's own value, in optimizer steps. {key} counts steps of "
+                                    f"veRL, each of {verl.interval} optimizer steps: for as often as there write "
+                                    f"{value * verl.interval}.")
+    else:
         verl.say(key, to, value)
-        if (verl.interval or 1) > 1:
-            verl.made.chosen.append(f"{to}={value}: as in the guide, although {key} counts steps of veRL, each of "
-                                    f"{verl.interval} optimizer steps; {value} x {verl.interval} would be as often.")
 
 
-def _in_optimizer_steps(verl: Verl, key: str, to: str) -> None:
+def in_optimizer_steps(verl: Verl, key: str, to: str) -> None:
     """veRL counts its own steps, each of several optimizer steps, where we count optimizer steps."""
     value = verl.value(key)
-    if not isinstance(value, int) or value <= 0 or verl.interval is None:
-        verl.leave(key, "off there too." if value in (None, -1, 0) else "counts veRL's steps: multiply it by "
-                   "data.train_batch_size / ppo_mini_batch_size, and set " + to + ".")
-        return
-    steps = value * verl.interval
-    verl.say(key, to, steps, "" if verl.interval == 1 else f" x {verl.interval} optimizer steps")
-    if verl.interval > 1:
-        verl.made.chosen.append(f"{to}={steps}: {key}={value} counts steps of veRL, each of {verl.interval} optimizer "
-                                "steps; here optimizer steps are counted.")
+    if key in verl.unknown:
+        verl.say(key, to, None)
+    elif key == "trainer.critic_warmup" and verl.algorithm_type != "ppo" and value != 0:
+        verl.leave(key, verl.no_critic())
+    elif value == 0 and key == "trainer.critic_warmup":
+        verl.say(key, to, 0)
+    elif not isinstance(value, int) or value <= 0 or verl.interval is None:
+        is_off = value in (None, -1, 0)
+        verl.leave(key, "off there too." if is_off else f"needed a number of steps above 0, found {value}."
+                   if verl.interval else "counts veRL's steps, and how many optimizer steps one has is not known: "
+                   f"multiply it by data.train_batch_size / ppo_mini_batch_size, and set {to}.", idle=is_off)
+    else:
+        verl.say(key, to, value * verl.interval, "" if verl.interval == 1 else f" x {verl.interval} optimizer steps")
+        if verl.interval > 1:
+            verl.made.chosen.append(f"{to}={value * verl.interval}: {key}={value} counts steps of veRL, each of "
+                                    f"{verl.interval} optimizer steps; here optimizer steps are counted.")
 
 
-def _monitor(verl: Verl) -> None:
+def monitor(verl: Verl) -> None:
     key = "trainer.logger"
     value = verl.value(key, ["console"])
     loggers = [str(v) for v in (value if isinstance(value, list) else [value])]
@@ -155,7 +213,8 @@ def defaults(verl: Verl) -> None:
                            ("trainer.total_epochs", "buffer.total_epochs", 30),
                            (f"{ROLLOUT}.gpu_memory_utilization", "explorer.rollout_model.gpu_memory_utilization", 0.5),
                            ("trainer.val_before_train", "explorer.eval_on_startup", True)):
-        ended_otherwise = to == "buffer.total_epochs" and "trainer.total_training_steps" in verl.values
+        steps = "trainer.total_training_steps"
+        ended_otherwise = to == "buffer.total_epochs" and (steps in verl.values or steps in verl.unknown)
         if key not in verl.values and not ended_otherwise:
             verl.say(key, to, value, default=True)
 

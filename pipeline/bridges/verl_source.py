@@ -5,27 +5,40 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.bridges.source import Given
-from pipeline.bridges.translation import Translation
+from pipeline.bridges.translation import Translation, Unread, off
+from pipeline.bridges.verl_entry import Entry
+from pipeline.bridges.verl_keys import WITHOUT_EFFECT, find
+from pipeline.guide_keys import Refused, Renamed
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
+LARGEST = 10**12  # of a whole number
+UNKNOWN = "unknown"  # algorithm_type where only running the script would tell it
 
 
 @dataclass
 class Verl:
-    """The keys of a source by name, and the translation that they fill. done: keys that are accounted for."""
+    """The keys of a source by name, and the translation that they fill. done: keys that are accounted for.
+
+    unknown: key -> (what the source writes, why its value is not known). Of such a key no default is written either.
+    """
 
     made: Translation
     values: dict[str, Given]
+    unknown: dict[str, tuple[Given, str]] = field(default_factory=dict)
+    entry: Entry | None = None
     done: set[str] = field(default_factory=set)
     algorithm_type: str = "ppo"
     interval: int | None = None  # optimizer steps of one of veRL's steps
 
     def value(self, key: str, default: Any = None) -> Any:
-        return self.values[key].value if key in self.values else default
+        """The value of a key; the default where the source does not have it, None where it is not known."""
+        return self.values[key].value if key in self.values else None if key in self.unknown else default
 
     def say(self, key: str, to: str, value: Any, note: str = "", default: bool = False) -> None:
         """Writes our key with a value that comes from veRL's; with default, also where the source is silent."""
-        if key in self.values:
+        if key in self.unknown:
+            self._unread(key, to)
+        elif key in self.values:
             self.done.add(key)
             given = self.values[key]
             said = "" if value == given.value or isinstance(given.value, (list, dict)) else f"={given.value}"
@@ -35,23 +48,79 @@ class Verl:
 
     def fold(self, key: str, to: str) -> None:
         """Accounts for a key that another key's line already says."""
-        if key in self.values:
+        if key in self.unknown:
+            self._unread(key, to)
+        elif key in self.values:
             self.done.add(key)
             self.made.renamed.append((self.values[key], to))
 
-    def leave(self, key: str, why: str) -> None:
-        if key in self.values:
+    def leave(self, key: str, why: str, idle: bool = False) -> None:
+        """Accounts for a key that has no line. idle: nothing is missing without it."""
+        if key in self.values or key in self.unknown:
             self.done.add(key)
-            self.made.leave(self.values[key], why)
+            given = self.values[key] if key in self.values else self.unknown[key][0]
+            (self.made.idle if idle else self.made.left_out).append((given, why))
 
     def choose(self, to: str, value: Any, comment: str) -> None:
         self.made.choose(tuple(to.split(".")), value, comment)
 
-    def whole(self, key: str, default: int) -> int | None:
-        """A whole number of the source; None when only the environment knows it."""
+    def by_itself(self, key: str, keys: dict[str, Renamed | Refused]) -> None:
+        """A key that has a counterpart by itself, or none. keys: the table of this kind of source."""
+        entry, found = find(key, keys) or (key, None)
+        if key.startswith("critic.") and self.algorithm_type != "ppo":
+            self.leave(key, self.no_critic(), idle=self.algorithm_type != UNKNOWN)
+        elif found is None:
+            self.leave(key, "no counterpart known.")
+        elif isinstance(found, Renamed):
+            self._renamed(key, found)
+        else:
+            said = off(self.value(key)) if key in self.values else ""
+            self.leave(key, said + found.why,
+                       idle=bool(said) or found.why in WITHOUT_EFFECT or self._is_idle(key, entry, found))
+
+    def no_critic(self) -> str:
+        """Why settings of a critic have no place."""
+        if self.algorithm_type == UNKNOWN:
+            return "only ppo has a critic, and algorithm.adv_estimator is not known."
+        return f"there is no critic in {self.algorithm_type}."
+
+    def _is_idle(self, key: str, entry: str, fate: Refused) -> bool:
+        """Whether a key, or the switch of its family, has a value by which it does nothing there either."""
+        switches = dict(item for item in fate.idle if isinstance(item, tuple))
+        is_off = any(f"{entry}.{name}" in self.values and self.value(f"{entry}.{name}") == value
+                     for name, value in switches.items())
+        return is_off or (key in self.values and self.value(key) in fate.idle)
+
+    def _renamed(self, key: str, fate: Renamed) -> None:
+        value = self.value(key)
+        if key in self.unknown:
+            self._unread(key, fate.to)
+        elif fate.values and (isinstance(value, (list, dict)) or value not in fate.values):
+            self.leave(key, f"needed {', '.join(map(str, fate.values))}; {fate.to} was left at its default.")
+        else:
+            self.say(key, fate.to, fate.values[value] if fate.values else value)
+
+    def _unread(self, key: str, to: str) -> None:
+        if key not in self.done:
+            self.done.add(key)
+            self.made.unknown.append(Unread(*self.unknown[key]))
+        unread = next(u for u in self.made.unknown if u.given.key == key)
+        unread.to += [to] * (to not in unread.to)
+
+    def whole(self, key: str, default: int | None) -> int | None:
+        """A whole number of the source, above 0; None for anything else, of which `doubt` says what it is."""
         value = self.value(key, default)
         if isinstance(value, str) and re.fullmatch(r"\d{1,12}", value):
             value = int(value)
-        if isinstance(value, float) and value.is_integer() and abs(value) < 1e12:
+        if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST:
             value = int(value)
-        return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**12 else None
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LARGEST else None
+
+    def doubt(self, key: str) -> str:
+        """Why `whole` has no number of a key, for the end of a sentence."""
+        if key in self.unknown:
+            return f"{key} is not known: {self.unknown[key][1]}"
+        value = self.value(key)
+        if isinstance(value, str) and "${oc." in value:
+            return f"{key} is known only where the run starts ({value})"
+        return f"{key}={value} is no whole number above 0"

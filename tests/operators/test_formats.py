@@ -166,6 +166,16 @@ def test_half_a_pair_is_none():
     assert (made.solution, made.chosen, made.rejected) == ("r", None, None)
 
 
+def test_the_truth_beside_a_demonstration_or_a_pair_is_its_answer():
+    (pair, without) = read([{"prompt": "3=1 2", "answer": {"target": 3}, "chosen": "1+2", "rejected": "2-1"},
+                            {"prompt": "3=1 2", "chosen": "1+2", "rejected": "2-1"}], "demonstration")
+    assert (pair.answer, pair.chosen, without.answer) == ('{"target": 3}', "1+2", "1+2")
+    (shown,) = read([{"prompt": "3=1 2", "truth": "3", "response": "1+2"}], "demonstration", truth_key="truth")
+    assert (shown.answer, shown.solution) == ("3", "1+2")
+    (shown,) = read([{"prompt": "3=1 2", "answer": "3", "response": "1+2"}], "demonstration", truth_key=None)
+    assert (shown.answer, shown.solution) == ("1+2", "1+2")
+
+
 def test_text_that_cannot_be_stored_is_a_row_with_its_reason():
     (made,) = read([{"question": "\ud800", "answer": "a"}])
     assert "no valid Unicode" in made.problem

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from pipeline.bridges.recipe import write
 from pipeline.bridges.verl_keys import KEYS as VERL_KEYS
+from pipeline.bridges.verl_sft import KEYS as SFT_KEYS
 from pipeline.errors import OuroError
 from pipeline.guide import KEYS as GUIDE_KEYS
 from tests.bridges import from_trinity, from_verl, launch, written
@@ -13,11 +14,18 @@ from tests.bridges import from_trinity, from_verl, launch, written
 OF_VERL = st.sampled_from([*VERL_KEYS, "algorithm.adv_estimator", "data.train_batch_size", "data.train_files",
                            "data.val_files", "trainer.logger", "trainer.save_freq", "trainer.total_training_steps",
                            "actor_rollout_ref.actor.ppo_mini_batch_size", "algorithm.use_kl_in_reward", "x.y",
-                           "actor_rollout_ref.rollout.val_kwargs.n", "trainer.nnodes", "trainer.n_gpus_per_node"])
+                           "actor_rollout_ref.rollout.val_kwargs.n", "trainer.nnodes", "trainer.n_gpus_per_node",
+                           "actor_rollout_ref.actor.tis_imp_ratio_cap", "actor_rollout_ref.actor.optim.lr_warmup_steps",
+                           "algorithm.filter_groups.max_num_gen_batches", "reward_model.overlong_buffer.enable",
+                           "reward_model.overlong_buffer.len", "reward_model.overlong_buffer.penalty_factor"])
+OF_SFT = st.sampled_from([*SFT_KEYS, "data.train_files", "data.prompt_key", "data.prompt_dict_keys", "data.max_length",
+                          "data.multiturn.enable", "data.messages_key", "trainer.save_freq", "trainer.nnodes",
+                          "trainer.total_training_steps", "trainer.n_gpus_per_node", "x.y"])
 OF_THE_GUIDE = st.sampled_from(sorted(GUIDE_KEYS)).map(lambda key: key.replace("*", "x"))
 SINGLE = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=8), st.sampled_from(
-    ["1e-6", "[a,b]", "['a', 1]", "{a: 1}", "$X", "${X:-3}", "${a.b}", "$((2*3))", "-1", "True", "[]", "gae", "grpo",
-     "~/x/train.parquet", "${model.model_path}", "${oc.env:HOME}", "sqlite:///x", "nccl", "cosine", "math_workflow"]))
+    ["1e-6", "[a,b]", "['a', 1]", "{a: 1}", "$X", "${X:-3}", "${a.b}", "$((2*3))", "$(nproc)", "$1", "-1", "True",
+     "[]", "gae", "grpo", "~/x/train.parquet", "${model.model_path}", "${oc.env:HOME}", "sqlite:///x", "nccl", "cosine",
+     "math_workflow"]))
 NESTED = st.recursive(SINGLE, lambda below: st.one_of(st.lists(below, max_size=3), st.dictionaries(
     st.one_of(OF_VERL, OF_THE_GUIDE, st.text(max_size=5)), below, max_size=3)), max_leaves=15)
 SHELL = st.one_of(st.text(alphabet="ab= \\\n\"'$(){}[]#;|&<>`~+-*./:1,\t", max_size=20), st.sampled_from(
@@ -30,6 +38,14 @@ MANY = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCh
 def test_any_script(pairs, noise):
     overrides = (f"{key}={value}" for key, value in pairs)
     assert_accounted_for("".join(noise) + "\n" + launch("trainer.nnodes=1", *overrides) + "".join(noise), from_verl)
+
+
+@MANY
+@given(st.lists(st.tuples(OF_SFT, SINGLE), max_size=12))
+def test_any_script_of_the_sft_trainers(pairs):
+    overrides = [f"{key}={value}" for key, value in pairs]
+    text = " \\\n".join(["torchrun --nproc_per_node=2 -m verl.trainer.fsdp_sft_trainer", "optim.lr=1e-5", *overrides])
+    assert_accounted_for(text, from_verl)
 
 
 @MANY
@@ -66,7 +82,8 @@ def assert_accounted_for(text: str, translate) -> None:
     recipe = write(made, "x")
     recipe.encode()
     assert recipe.startswith("# @package _global_\n")
-    assert made.keys == len({(g.path, g.line) for g in made.kept}) + len(made.renamed) + len(made.left_out)
+    told = [*made.kept, *(g for g, _ in [*made.renamed, *made.left_out, *made.idle]), *(u.given for u in made.unknown)]
+    assert made.keys == len(told) == len({(g.path, g.line, str(g.value)) for g in told})
     values = {".".join(map(str, path)): entry.value for path, entry in made.entries.items()}
     if any(isinstance(value, str) and "${" in value for value in values.values()):
         return  # OmegaConf refuses an interpolation that is none, and the composition says so

@@ -88,10 +88,49 @@ def test_the_name_of_a_recipe_of_ours_is_refused(here, capsys):
 def test_a_recipe_that_does_not_compose_is_written_with_its_problems(here, capsys):
     (here / "small.yaml").write_text(SMALL.replace("grpo,", "brand_new,"))
     code, told = ouro(capsys, "trinity", "small.yaml")
-    assert code == 0
+    assert code == 1
     assert "it does not compose yet: 1 problem" in told.out
     assert "algorithm.algorithm_type=brand_new: needed one of" in told.out.replace("\n    ", " ")
     assert (here / "conf/recipe/small.yaml").exists()
+
+
+def test_the_standard_output_gives_the_same_verdict(here, capsys):
+    (here / "small.yaml").write_text(SMALL.replace("grpo,", "brand_new,"))
+    code, told = ouro(capsys, "trinity", "small.yaml", "--stdout")
+    assert code == 1
+    assert "it does not compose yet: 1 problem" in told.err
+    assert yaml.safe_load(told.out)["project"] == "p"
+
+
+def test_a_script_of_which_no_key_could_be_translated_is_a_failure(here, capsys):
+    (here / "x.sh").write_text("python3 -m verl.trainer.main_ppo foo.bar=1 ray_init.num_cpus=2\n")
+    code, told = ouro(capsys, "verl", "x.sh")
+    assert code == 1
+    assert "x.sh: 2 keys: 0 translated, 1 left out, 1 without effect here" in told.out
+    assert "none of its keys could be translated" in told.out
+    assert "it composes" not in told.out
+
+
+def test_what_is_lost_is_told_before_what_has_no_effect(here, capsys):
+    """An unknown value, a key without counterpart, a line not read; then an assumption; then Ray and a download."""
+    (here / "x.sh").write_text("""\
+hf download m
+if test -f x; then B=1; fi
+python3 -m verl.trainer.main_ppo --config-name=c data.train_batch_size=$B actor_rollout_ref.model.path=/m \\
+  trainer.nnodes=${NODES:-1} algorithm.adv_estimator=grpo foo.bar=1 ray_init.num_cpus=2 \\
+  actor_rollout_ref.rollout.n=4
+""")
+    code, told = ouro(capsys, "verl", "x.sh")
+    assert code == 0
+    assert "7 keys: 4 translated, 1 unknown, 1 left out, 1 without effect here" in told.out
+    marks = ["unknown (nothing is written", "data.train_batch_size=${B}", "left out:", "foo.bar=1", "not read (2):",
+             "--config-name=c", "assumed:", "NODES is not assigned in the script; its default was taken: 1", "chosen:",
+             "without effect here:", "ray_init.num_cpus=2", "passed over", "not run: hf", "it composes"]
+    places = [told.out.index(mark, told.out.index(":") + 1) for mark in marks[:2]] + [
+        told.out.index(f"\n{mark}" if mark.endswith(":") else mark, told.out.index("\n")) for mark in marks[2:]]
+    assert places == sorted(places)
+    assert "# unknown: synchronizer.sync_interval (data.train_batch_size=${B}): B, which the `if` of line 2 sets." in (
+        (here / "conf/recipe/x.yaml").read_text())
 
 
 @pytest.mark.parametrize("script", ["ppo_reward_model.sh", "grpo_seq_balance.sh"])

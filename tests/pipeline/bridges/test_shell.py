@@ -15,7 +15,12 @@ def last(script: str) -> list[str]:
 
 
 def remarks(script: str) -> list[str]:
-    return [f"{line}: {text}" for line, text in read_script(script).skipped]
+    return [f"{line}: {text}" for line, text in read_script(script).assumed]
+
+
+def problem(script: str) -> str | None:
+    """Why the last argument of the last command is not known."""
+    return read_script(script).commands[-1].arguments[-1].problem
 
 
 @pytest.mark.parametrize(("script", "arguments"), [
@@ -45,6 +50,7 @@ def remarks(script: str) -> list[str]:
     ("A=(a)\nA+=(b)\nrun ${A[@]}", ["run", "a", "b"]),
     ("run $((1 + 2 * 3)) $(( (1024 + 512) * 2 ))", ["run", "7", "3072"]),
     ("N=8\nM=$((N / 3))\nrun $M $((M * N)) $((-7 / 2)) $((-7 % 2))", ["run", "2", "16", "-3", "-1"]),
+    ("run $((${X:-4} * 2))", ["run", "8"]),
     ("run a > out.txt 2>&1 b < in", ["run", "a", "b"]),
     ("run a 2>&1 | tee log", ["tee", "log"]),
     ("run $@ \"$@\" $* a", ["run", "a"]),
@@ -94,10 +100,11 @@ def test_an_argument_knows_its_line():
     ("$1", "$1, which only a call"),
     ("${X/a/b}", "the expansion ${X/a/b}"), ("${A[7]}", "A[7], which the script does not assign"),
     ("$((x y))", "the arithmetic"), ("$((HOME * 2))", "HOME, which is no whole number"), ("$RANDOM$(id)", "$(id)"),
+    ("$((8 * $(nproc)))", "with the output of a command"), ("$((8 * D))", "$(date)"),
     ("$((10 ** 100))", "an exponent outside"), ("$((1 / 0))", "the arithmetic"),
     ("<(cat x)", "the output of a command")])
 def test_what_only_running_would_tell_is_named(value, why):
-    argument = read_script(f"A=(a)\nrun k={value}").commands[-1].arguments[-1]
+    argument = read_script(f"A=(a)\nD=$(date)\nrun k={value}").commands[-1].arguments[-1]
     assert why in argument.problem
 
 
@@ -115,9 +122,54 @@ def test_what_is_made_of_an_unknown_value_is_unknown():
     ("X=1\ncase $Y in\n a) X=5 ;;\n *) X=6 ;;\nesac\nrun $X", 2, "case")])
 def test_a_construct_is_named_and_what_it_assigns_is_unknown(script, line, word):
     read = read_script(script)
-    assert (line, f"`{word}` is not followed") in read.skipped
-    assert read.commands[-1].inside is None
-    assert f"`{word}` of line {line}" in read.commands[-1].arguments[-1].problem
+    assert [(c.word, c.line, list(c.changed)) for c in read.constructs] == [(word, line, ["X"])]
+    assert read.commands[-1].inside == ()
+    assert read.commands[-1].arguments[-1].problem.startswith("X, ")
+    assert f"of line {line}" in read.commands[-1].arguments[-1].problem
+
+
+@pytest.mark.parametrize(("script", "arguments"), [
+    ("if a; then X=2; run $X; fi", ["2"]), ("X=1\nif a; then X=2; else run $X; fi", ["1"]),
+    ("X=1\ncase $Y in\n a) X=5 ;;\n b|c) run $X ;;\nesac", ["1"]),
+    ("f() {\n  local X=4\n  Z=$((X * 2))\n  run $X $Z\n}", ["4", "8"]),
+    ("for X in 3; do run $X; done", ["3"])])
+def test_within_a_part_of_a_construct_what_it_assigns_itself_is_known(script, arguments):
+    """Of a branch, a body or a round that runs, bash prints the same."""
+    run = next(c for c in read_script(script).commands if c.arguments[0].text == "run")
+    assert [a.text for a in run.arguments[1:]] == arguments
+
+
+def test_a_local_variable_ends_with_its_function():
+    assert last("X=1\nf() { local X=4; }\nrun $X") == ["run", "1"]
+    assert "the function f of line 2" in problem("X=1\nf() { X=4; }\nrun $X")
+
+
+def test_a_default_that_a_construct_sets_is_unknown_behind_it():
+    assert problem("if a; then : ${X:=4}; fi\nrun $X") == "X, which the `if` of line 1 sets"
+
+
+def test_the_values_of_a_loop_variable_are_named():
+    assert problem("for lr in 1e-6 2e-6; do run $lr; done").endswith("one value after another (1e-6, 2e-6)")
+
+
+def test_the_patterns_of_case_are_no_commands():
+    script = read_script("case $X in\n 7b) run a ;;\n (*) run b;;\nesac\nrun c")
+    assert [[a.text for a in c.arguments] for c in script.commands] == [["run", "a"], ["run", "b"], ["run", "c"]]
+
+
+@pytest.mark.parametrize(("script", "arguments"), [
+    ("CMD='run a=1'\neval $CMD b=2", ["run", "a=1", "b=2"]), ("X=1\neval \"run $X \\$X\"", ["run", "1", "1"]),
+    ("eval 'X=3'\nrun $X", ["run", "3"]), ("eval run $HOME/x", ["run", "${oc.env:HOME}/x"])])
+def test_the_text_of_eval_is_read_as_a_script(script, arguments):
+    assert last(script) == arguments
+    assert read_script(script).skipped == []
+
+
+def test_eval_of_a_text_that_is_not_known_is_named():
+    read = read_script("run a\neval $(date)")
+    assert len(read.commands) == 1
+    assert read.skipped == [(2, "`eval` was not read: its text holds the output of a command, $(date), which is not "
+                                "run")]
 
 
 @pytest.mark.parametrize("script", ["[ -z $Y ] && X=1\nrun $X", "[[ a && b ]] && X=1\nrun $X", "test a || X=1\nrun $X"])
@@ -131,7 +183,8 @@ def test_assignments_in_a_row_are_taken():
 
 def test_commands_within_a_construct_are_marked():
     script = read_script("for i in 1 2; do\n  run $i\ndone\nrun b")
-    assert [c.inside for c in script.commands] == ["`for` of line 1", None]
+    assert [[str(c) for c in command.inside] for command in script.commands] == [["the `for` of line 1"], []]
+    assert (script.constructs[0].line, script.constructs[0].last) == (1, 3)
 
 
 def test_a_script_within_bash_c_is_read():
@@ -139,11 +192,11 @@ def test_a_script_within_bash_c_is_read():
     assert [a.text for a in script.commands[-1].arguments] == ["run", "a=1", "b=2"]
 
 
-def test_a_heredoc_is_passed_over():
+def test_a_heredoc_is_no_command():
     script = "cat > x.yaml <<EOF\nrun a\nfor x\nEOF\nrun b"
     assert last(script) == ["run", "b"]
     assert [c.arguments[0].text for c in read_script(script).commands] == ["cat", "run"]
-    assert remarks(script) == ["2: the text of a heredoc is not read"]
+    assert read_script(script).heredocs == [(2, "run a\nfor x\nEOF\n")]
 
 
 @pytest.mark.parametrize("script", [

@@ -43,9 +43,11 @@ def test_three_batch_sizes_become_three(train, mini, n, batch, interval, experie
 
 def test_what_counts_steps_of_verl_counts_optimizer_steps_here():
     found = values(launch("data.train_batch_size=512", "actor_rollout_ref.actor.ppo_mini_batch_size=32",
-                          "trainer.total_training_steps=100", "actor_rollout_ref.actor.optim.lr_warmup_steps=10"))
+                          "trainer.total_training_steps=100", "actor_rollout_ref.actor.optim.lr_warmup_steps=10",
+                          "trainer.critic_warmup=2"))
     assert found["buffer.total_steps"] == 100 * 512 // 32 == 1600
     assert found["algorithm.optimizer.lr_warmup_steps"] == 160
+    assert found["trainer.critic_warmup"] == 2 * 512 // 32 == 32
     assert "buffer.total_epochs" not in found
 
 
@@ -62,7 +64,7 @@ def test_kl_in_the_reward_and_in_the_loss():
 
 def test_kl_that_is_off_has_no_coefficient():
     made = from_verl(launch("actor_rollout_ref.actor.use_kl_loss=False", "actor_rollout_ref.actor.kl_loss_coef=0.1"))
-    assert [g.key for g, _ in made.left_out] == ["actor_rollout_ref.actor.kl_loss_coef"]
+    assert [g.key for g, _ in made.idle] == ["actor_rollout_ref.actor.kl_loss_coef"]
 
 
 @pytest.mark.parametrize(("overrides", "low", "high"), [
@@ -141,13 +143,21 @@ def test_the_monitor(logger, monitor):
 
 def test_never_saving_and_never_testing_are_left_out():
     made = from_verl(launch("trainer.save_freq=-1", "trainer.test_freq=-1"))
-    assert [g.key for g, _ in made.left_out] == ["trainer.save_freq", "trainer.test_freq"]
+    assert [g.key for g, _ in made.idle] == ["trainer.save_freq", "trainer.test_freq"]
 
 
-def test_more_machines_than_a_run_can_have_are_said():
-    made = from_verl(launch("trainer.nnodes=4", "trainer.n_gpus_per_node=8"))
+@pytest.mark.parametrize(("script", "said"), [
+    ("trainer.nnodes=4", "trainer.nnodes=4"), ("trainer.nnodes=$WORLD", "known only where the run starts"),
+    ("trainer.nnodes=$(nproc)", "trainer.nnodes is not known: the output of a command")])
+def test_more_machines_than_a_run_can_have_are_said(script, said):
+    made = from_verl(launch(script, "trainer.n_gpus_per_node=8"))
     assert made.entries[("trainer", "ranks")].value == 8
-    assert "8 of the 32 GPUs" in " ".join(made.chosen)
+    assert ("cluster", "node_num") not in made.entries
+    assert [(g.key, why) for g, why in made.left_out] == [
+        ("trainer.nnodes", "a run takes one machine: cluster.node_num is 1.")]
+    note = next(text for text in made.chosen if text.startswith("cluster.node_num=1"))
+    assert said in note
+    assert ("8 GPUs instead of 32" in note) == (script == "trainer.nnodes=4")
 
 
 def test_numbers_that_only_the_environment_knows_are_read_as_numbers():
@@ -166,7 +176,9 @@ def test_what_would_bias_the_ratios_is_left_out():
 
 def test_a_critic_means_nothing_without_ppo():
     made = from_verl(launch("algorithm.adv_estimator=grpo", "critic.optim.lr=1e-5"))
-    assert [why for _, why in made.left_out] == ["there is no critic in grpo."]
+    assert [why for _, why in made.idle] == ["there is no critic in grpo."]
+    made = from_verl(launch("algorithm.adv_estimator=grpo", "trainer.critic_warmup=5"))
+    assert [(g.key, why) for g, why in made.left_out] == [("trainer.critic_warmup", "there is no critic in grpo.")]
 
 
 # -------------------------------------------------------------------------------------------------------------- forms
@@ -177,13 +189,14 @@ def test_yaml_with_nested_keys_and_references():
 data: {train_batch_size: 128, train_files: /d/x/train.parquet, max_prompt_length: 100}
 actor_rollout_ref:
   actor: {ppo_mini_batch_size: "${data.train_batch_size}", optim: {lr: 1e-6}}
-  rollout: {prompt_length: "${oc.select:data.max_prompt_length,512}", response_length: "${data.nowhere}"}
+  rollout: {prompt_length: "${oc.select:data.max_prompt_length,512}", n: "${data.nowhere}"}
 algorithm.adv_estimator: grpo
 """
     found, made = values(text, "c.yaml"), from_verl(text, "c.yaml")
     assert (found["buffer.batch_size"], found["synchronizer.sync_interval"]) == (128, 1)
     assert found["algorithm.algorithm_type"] == "grpo"
-    assert "refers to data.nowhere, which is not given." in [why for _, why in made.left_out]
+    assert [(u.given.key, u.why) for u in made.unknown] == [
+        ("actor_rollout_ref.rollout.n", "a reference to data.nowhere, which is not given")]
 
 
 def test_dotted_overrides_alone():
@@ -207,15 +220,19 @@ def test_the_last_of_two_overrides_counts_and_another_command_is_named():
     script = launch("data.train_batch_size=1", "data.train_batch_size=512") + "\n" + launch("data.train_batch_size=7")
     made = from_verl(script)
     assert made.entries[("synchronizer", "sync_interval")].value == 2
-    assert "another command that starts veRL" in " ".join(text for _, text in made.skipped)
+    assert [line for line, text in made.skipped if "another command that starts veRL" in text] == [4]
+    assert made.assumed == [(3, "data.train_batch_size is given again, first in line 2: the last one counts")]
 
 
 def test_a_command_within_a_loop_is_read_once_and_its_variables_are_not_known():
     made = from_verl("for lr in 1e-6 2e-6; do\n" + launch("actor_rollout_ref.actor.optim.lr=$lr", "trainer.nnodes=1")
                       + "\ndone")
     assert made.entries[("cluster", "node_num")].value == 1
-    assert [(g.key, g.line) for g, _ in made.left_out] == [("actor_rollout_ref.actor.optim.lr", 3)]
-    assert "read once" in " ".join(text for _, text in made.skipped)
+    assert [(u.given.key, u.given.line, u.to) for u in made.unknown] == [
+        ("actor_rollout_ref.actor.optim.lr", 3, ["algorithm.optimizer.lr"])]
+    assert made.assumed == [(1, "the command that starts veRL stands in the `for` of line 1 (up to line 5): it was "
+                                "read once, as if it ran")]
+    assert made.skipped == []
 
 
 def test_a_forgotten_backslash_is_named_with_its_line():

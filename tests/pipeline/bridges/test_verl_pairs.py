@@ -69,11 +69,23 @@ def test_the_worked_pairs_have_the_values_of_the_guide(script, wanted):
     assert {k: v for k, v in found.items() if k not in wanted} == {k: v for k, v in beyond.items() if k not in wanted}
 
 
-@pytest.mark.parametrize(("script", "keys", "left"), [("ppo_reward_model.sh", 47, 13), ("grpo_seq_balance.sh", 36, 4)])
-def test_every_key_of_the_worked_pairs_is_accounted_for(script, keys, left):
+@pytest.mark.parametrize(("script", "keys", "left", "idle"), [
+    ("ppo_reward_model.sh", 47, 4, 9), ("grpo_seq_balance.sh", 36, 0, 4)])
+def test_every_key_of_the_worked_pairs_is_accounted_for(script, keys, left, idle):
     made = from_verl((SOURCES / script).read_text())
-    assert (made.keys, len(made.renamed), len(made.left_out)) == (keys, keys - left, left)
+    assert (made.keys, len(made.renamed), len(made.left_out), len(made.idle)) == (
+        keys, keys - left - idle, left, idle)
     assert not [given.key for given, why in made.left_out if "no counterpart" in why]
+
+
+@pytest.mark.parametrize("script", ["ppo_reward_model.sh", "grpo_seq_balance.sh"])
+def test_intervals_have_the_guides_values_and_verls_own_frequency_is_said(script):
+    """A step of veRL is 1024 / 256 = 4 optimizer steps: every 20 and 5 of its steps are every 80 and 20 of ours."""
+    made = from_verl((SOURCES / script).read_text())
+    for key, value, as_often in (("trainer.save_interval", 20, 80), ("explorer.eval_interval", 5, 20)):
+        assert written(made)[key] == value
+        note = next(text for text in made.chosen if text.startswith(f"{key}={value}:"))
+        assert note.endswith(f"each of 4 optimizer steps: for as often as there write {as_often}.")
 
 
 @pytest.mark.parametrize(("script", "said"), [

@@ -1,0 +1,140 @@
+"""Every algorithm trained for real: does a policy solve more held-out tasks after it than before, and by how much?
+
+Each family of algorithms is one sweep over the countdown recipe (`ouro run -m`): the same warmup, tasks, seed and, but
+for what the family's line says, the same settings. Families whose algorithms learn from something else than rewards
+make it first: preference pairs are a solved and an unsolved response of the warmed-up policy to the same task, the
+teacher is what `grpo` made of that policy. The difference is paired: accuracy after minus before of each of the 256
+held-out tasks, 8 sampled responses to each, with its 95% interval over tasks.
+
+    python -m benchmarks.algorithms --root /tmp/algorithms            # all of them, about an hour on two quiet cores
+    python -m benchmarks.algorithms --root /tmp/algorithms pairs      # one family; what is there is not made again
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measurement import HERE, Measurement, table
+from operators.statistics import Z
+from pipeline import files, tables
+from pipeline.view import Node, View, find_view, views
+
+PROJECT = "algorithms"
+COMMON = ("recipe=countdown", f"project={PROJECT}", "monitor=none", "algorithm.repeat_times=8")
+PAIRED = """
+SELECT count(*), avg(difference), stddev_samp(difference), avg(before), avg(after)
+FROM (SELECT task_id, avg(coalesce(accuracy, 0)) FILTER (run = 'before') AS before,
+             avg(coalesce(accuracy, 0)) FILTER (run = 'after') AS after, after - before AS difference
+      FROM samples WHERE decoding = 'sampled' GROUP BY task_id)"""
+PAIRS = """
+SELECT any_value(question) AS prompt, any_value(answer) AS answer, any_value(response) FILTER (accuracy = 1) AS chosen,
+       any_value(response) FILTER (accuracy = 0) AS rejected
+FROM experience JOIN tasks USING (run, task_id) GROUP BY task_id
+HAVING chosen IS NOT NULL AND rejected IS NOT NULL ORDER BY prompt"""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Algorithms that are trained with the same settings.
+
+    key: the setting that names the algorithm. settings: of the last stage, given the root directory of the runs; may
+    make files that they name. before: name of the evaluation that they are compared with.
+    """
+
+    about: str
+    types: tuple[str, ...]
+    settings: Callable[[Path], tuple[str, ...]]
+    key: str = "stages.rft.algorithm.algorithm_type"
+    before: str = "evaluate_sft"
+    after: str = "evaluate_rft"
+
+
+def rollouts(root: Path) -> tuple[str, ...]:
+    return ("buffer.total_steps=150",)
+
+
+def pairs(root: Path) -> tuple[str, ...]:
+    """Preference pairs from the tables of a stage that only explores."""
+    launch(root, "name=explored", "stages.rft.mode=explore", "buffer.total_steps=60")
+    path = root / "pairs.parquet"
+    tables.connect([("run", s.directory) for s in find_view(root, f"{PROJECT}/explored").stages]).sql(
+        PAIRS).write_parquet(str(path))
+    return (f"stages.rft.buffer.trainer_input.experience_buffer.path={path}", "stages.rft.buffer.batch_size=64",
+            "stages.rft.buffer.total_steps=150", "stages.rft.algorithm.optimizer.lr=2e-4")
+
+
+def demonstrations(root: Path) -> tuple[str, ...]:
+    return ("stages=[{stage_name:sft,buffer:{batch_size:256,total_steps:400}}]", "explorer.eval_on_startup=true",
+            "algorithm.optimizer.lr=1e-3", "algorithm.optimizer.lr_scheduler_type=cosine")
+
+
+FAMILIES = {
+    "rollouts": Family("150 steps of 64 tasks x 8 rollouts", (
+        "grpo", "dr_grpo", "rloo", "reinforce", "reinforceplusplus", "opmd", "asymre", "raft", "rec", "ppo", "sppo",
+        "gspo", "gspo_token", "sapo", "cispo", "topr", "m2po", "decoupled_ppo"), rollouts),
+    "pairs": Family("150 steps of 64 pairs, solved before unsolved", ("dpo", "ipo", "kto"), pairs),
+    "given": Family("400 steps of 256 demonstrations, from random weights", ("sft",), demonstrations,
+                    "stages.sft.algorithm.algorithm_type", "evaluate_base", "evaluate_sft"),
+}
+
+
+def launch(root: Path, *words: str) -> None:
+    """`ouro run` of the common settings and these; ends the program when it fails."""
+    command = [sys.executable, "-m", "pipeline.cli", "run", *COMMON, f"checkpoint_root_dir={root}", *words]
+    done = subprocess.run(command, cwd=HERE.parent, check=False, stdout=sys.stderr)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with exit code {done.returncode}")
+
+
+def train(root: Path, name: str, family: Family) -> list[list]:
+    """Trains a family; one row an algorithm."""
+    settings = family.settings(root)
+    launch(root, f"name={name}", *settings, "-m", f"{family.key}={','.join(family.types)}")
+    made = [view for view in views(root) if view.run.startswith(f"{PROJECT}/{name}-")]
+    found = {algorithm_of(trained(view)): measured(view, family) for view in made}
+    return [[one, *found[one]] for one in family.types]
+
+
+def trained(view: View) -> Node:
+    return [stage for stage in view.stages if stage.kind in ("train", "rft")][-1]
+
+
+def algorithm_of(stage: Node) -> str:
+    return files.read_json(stage.directory / "stage.json")["config"]["algorithm"]["algorithm_type"]
+
+
+def measured(view: View, family: Family) -> list:
+    """Accuracy before and after in percent, the difference with its interval, whether it improved, steps, seconds."""
+    stages = {stage.name: stage.directory for stage in view.stages}
+    session = tables.connect([("before", stages[family.before]), ("after", stages[family.after])])
+    tasks, difference, deviation, before, after = session.execute(PAIRED).fetchone()
+    half = Z * deviation / tasks**0.5
+    last = trained(view)
+    steps = tables.connect([("run", last.directory)]).execute("SELECT count(*) FROM steps").fetchone()[0]
+    seconds = files.read_json(last.directory / files.MANIFEST)["seconds"]
+    interval = f"[{100 * (difference - half):+.1f}, {100 * (difference + half):+.1f}]"
+    return [f"{before:.1%}", f"{after:.1%}", f"{100 * difference:+.1f}", interval, difference > half, steps, seconds]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("families", nargs="*", choices=[[], *FAMILIES], help="default: all")
+    parser.add_argument("--root", type=Path, required=True, help="directory for store/ and runs/")
+    given = parser.parse_args()
+    said = Measurement("algorithms", "Every algorithm trained on countdown: held-out tasks solved, sampled at "
+                                     "temperature 1")
+    result = {}
+    for name in given.families or FAMILIES:
+        family = FAMILIES[name]
+        rows = train(given.root.resolve(), name, family)
+        said.add(f"{name}: {family.about}\n" + table(
+            ["algorithm", "before", "after", "points", "95% interval", "improved", "steps", "seconds"], rows))
+        result[name] = rows
+    said.save(result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""The command of a script that starts veRL, and its overrides; what else stands in the script is told.
+
+What was not read although it may matter is `skipped`, what was taken for granted `assumed`, and what has no effect on a
+recipe `passed`.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.bridges.shell import Command, Script
+from pipeline.bridges.shell_values import Argument
+from pipeline.bridges.source import Given, scalar
+from pipeline.bridges.translation import Translation
+from pipeline.bridges.verl_entry import OTHER, READ, RL, SFT, Entry, entry_of, refused
+from pipeline.errors import ConfigError
+
+OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w/-]*(?:\.[\w*-]+)*)(?:@[\w.]+)?=(?P<value>.*)",
+                      re.DOTALL)
+DELETION = re.compile(r"~[\w./@-]+")
+SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "engine", "global_profiler",
+            "model", "optim", "ray_init", "ray_kwargs", "reward", "reward_model", "trainer", "transfer_queue")
+HARMLESS = ("set", "wait", "echo", "printf", "cd", "mkdir", "ulimit", "sleep", ":", "tee", "unset", "[", "test",
+            "shift", "read", "source", ".", "exit", "true", "false")
+HYDRA = re.compile(r"--?(config-name|config-path|config-dir|cn|cp|cd)(=(?P<value>.*))?")
+PROCESSES = re.compile(r"--(nproc[-_]per[-_]node|nnodes)(?:=(?P<value>.*))?")
+
+
+@dataclass
+class Launch:
+    """What a script starts. kind: RL or SFT. options: of torchrun, by the key of veRL that means the same."""
+
+    kind: str
+    entry: Entry | None = None
+    given: dict[str, Given] = field(default_factory=dict)
+    unknown: dict[str, tuple[Given, str]] = field(default_factory=dict)
+    options: dict[str, Given] = field(default_factory=dict)
+
+
+def read_launch(script: Script, made: Translation) -> Launch:
+    """The overrides of the command that starts veRL; without one, every override in the script."""
+    made.skipped += script.skipped
+    made.assumed += script.assumed
+    command = _chosen(script, made)
+    entry = _entry(command) if command else None
+    launch = Launch(RL, entry)
+    for one in [command] if command else script.commands:
+        _arguments(launch, made, one, is_launch=bool(command))
+    launch.kind = entry.kind if entry else kind_of_keys([*launch.given, *launch.unknown])
+    _tell_constructs(script, command, made)
+    _tell_rest(script, command, made)
+    if not launch.given and not launch.unknown:
+        raise ConfigError(f"{made.source}: found no command that starts veRL, and no override such as "
+                          "data.train_batch_size=1024. Needed a launch script (python3 -m verl.trainer.main_ppo ...), "
+                          f"overrides, or YAML with veRL's keys.{_hint(script)}")
+    if entry and not entry.known:
+        made.assumed.append((command.line, f"{entry.module} is not known: its settings were read as those of "
+                                           "verl.trainer.main_ppo, and what it does otherwise is not"))
+    return launch
+
+
+def kind_of_keys(keys: list[str]) -> str:
+    """What keys alone say: the SFT trainer has its optimizer and its model at the top."""
+    sections = {key.partition(".")[0] for key in keys}
+    of_rl = {"actor_rollout_ref", "algorithm", "critic", "reward_model"} & sections
+    return SFT if not of_rl and {"optim", "model"} & sections else RL
+
+
+# ---------------------------------------------------------------------------------------------------------- the command
+
+
+def _chosen(script: Script, made: Translation) -> Command | None:
+    """The command that starts veRL: main_ppo before another entry point, that before a command of overrides alone."""
+    def rank(command: Command) -> int:
+        entry, overrides = _entry(command), _overrides(command)
+        if entry is None:
+            return min(overrides, 2) - 1  # one override alone is a line where a backslash was forgotten
+        if entry.kind == OTHER:
+            return 0
+        known = 4 if entry.kind == RL and entry.known else 3
+        return 2 * (known if overrides or entry.known else 0) + (not command.inside)
+
+    ranked = sorted((c for c in script.commands if rank(c) > 0), key=rank, reverse=True)
+    if not ranked:
+        if other := next((e for c in script.commands if (e := _entry(c)) and e.kind == OTHER), None):
+            raise refused(made.source, other)
+        return None
+    best = ranked[0]
+    for other in ranked[1:]:
+        if _entry(other):
+            made.skipped.append((other.line, f"another command that starts veRL; that of line {best.line} was read"))
+    return best
+
+
+def _entry(command: Command) -> Entry | None:
+    return next((entry for a in command.arguments if (entry := entry_of(a.text))), None)
+
+
+def _overrides(command: Command) -> int:
+    return sum(_is_verls(a.text) for a in command.arguments)
+
+
+def _is_verls(text: str) -> bool:
+    match = OVERRIDE.fullmatch(text)
+    return bool(match) and ("." in match["key"] and match["key"].partition(".")[0] in SECTIONS)
+
+
+def _arguments(launch: Launch, made: Translation, command: Command, is_launch: bool) -> None:
+    started = False
+    for position, argument in enumerate(command.arguments):
+        match = OVERRIDE.fullmatch(argument.text)
+        before = command.arguments[position - 1].text if position else ""
+        option = PROCESSES.fullmatch(argument.text) if is_launch and not started else None
+        if option:
+            _option(launch, command, position, option)
+        elif match and (_is_verls(argument.text) or (started and launch.entry)):
+            _take(launch, made, match, argument)
+        elif is_launch:
+            _note(made, argument, before if started else None)
+        started = started or bool(entry_of(argument.text))
+
+
+def _option(launch: Launch, command: Command, position: int, option: re.Match) -> None:
+    """`--nproc_per_node=8`, or 8 as the next word: GPUs of a machine, as trainer.n_gpus_per_node says otherwise."""
+    key = "trainer.nnodes" if option[1] == "nnodes" else "trainer.n_gpus_per_node"
+    value = option["value"]
+    if value is None and position + 1 < len(command.arguments):
+        value = command.arguments[position + 1].text
+    argument = command.arguments[position]
+    if argument.problem and key not in launch.given:
+        launch.unknown[key] = (Given(tuple(key.split(".")), value, argument.line), argument.problem)
+    elif value and not argument.problem:
+        launch.options[key] = Given(tuple(key.split(".")), scalar(value), argument.line)
+
+
+def _take(launch: Launch, made: Translation, match: re.Match, argument: Argument) -> None:
+    """One override: the last of a key counts, as in Hydra, and that is told."""
+    key = match["key"]
+    value = match["value"] if argument.problem else value_of(match["value"])
+    given = Given(tuple(key.split(".")), value, argument.line)
+    if match["sign"] == "~":
+        made.leave(given, "deletes a key of veRL's own configuration, which is not read.")
+        return
+    first = launch.given.pop(key, None) or launch.unknown.pop(key, (None, ""))[0]
+    if first and (first.value != given.value or argument.problem):
+        made.assumed.append((argument.line, f"{key} is given again, first in line {first.line}: the last one counts"))
+    if argument.problem:
+        launch.unknown[key] = (given, argument.problem)
+    else:
+        launch.given[key] = given
+
+
+def value_of(text: str) -> Any:
+    """The value of an override, as Hydra reads it; the text itself where Hydra would not."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_override(f"k={text}")
+        value = text if parsed.is_sweep_override() else parsed.value()
+    except (HydraException, ValueError, RecursionError):
+        return scalar(text) if not text.lstrip().startswith(("[", "{", "&", "*", "!")) else text
+    return None if value == "None" else value
+
+
+# ------------------------------------------------------------------------------------------------------------- the rest
+
+
+def _note(made: Translation, argument: Argument, before: str | None) -> None:
+    """What stands in the launch command and is no override. before: the word before it, behind veRL's entry."""
+    if option := HYDRA.fullmatch(argument.text):
+        made.skipped.append((argument.line, f"{option[0]}: names a file of veRL's configuration, which is not read; "
+                                            "only what the command itself says is"))
+    elif DELETION.fullmatch(argument.text):
+        made.skipped.append((argument.line, f"{argument.text}: deletes a key of veRL's own configuration"))
+    elif argument.problem:
+        made.skipped.append((argument.line, f"{argument.text}: holds {argument.problem}"))
+    elif before is not None and not before.startswith("-") and not argument.text.startswith("-"):
+        made.skipped.append((argument.line, f"{argument.text}: is no override"))
+
+
+def _tell_constructs(script: Script, chosen: Command | None, made: Translation) -> None:
+    """Loops, conditionals and functions: the launch was read out of some, what the others assign is unknown."""
+    around = chosen.inside if chosen else ()
+    for construct in around:
+        made.assumed.append((construct.line, f"the command that starts veRL stands in {construct} (up to line "
+                                             f"{construct.last}): it was read once, as if it ran"))
+    within = {id(c) for command in script.commands for c in command.inside[1:]}
+    for construct in script.constructs:
+        if construct in around or (id(construct) in within and not construct.changed):
+            continue
+        lines = f"{construct} (up to line {construct.last}) was not followed"
+        if construct.changed:
+            names = ", ".join(list(construct.changed)[:8])
+            made.skipped.append((construct.line, f"{lines}: what it sets is not known behind it ({names})"))
+        else:
+            made.passed.append((construct.line, lines))
+
+
+def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> None:
+    """Overrides that stand outside the command, as when a backslash was forgotten; other commands; heredocs."""
+    others: dict[str, int] = {}
+    for command in script.commands:
+        first = command.arguments[0].text
+        if chosen and command is not chosen and _is_verls(first):
+            made.skipped.append((command.line, f"{first}: stands outside the command that starts veRL (a backslash "
+                                               "missing at the end of the line above?)"))
+        elif command is not chosen and first not in HARMLESS and not _overrides(command):
+            others.setdefault(first, command.line)
+    if others:
+        words = ", ".join(f"{word} (line {line})" for word, line in list(others.items())[:8])
+        made.passed.append((min(others.values()), f"not run: {words}"))
+    for line, text in script.heredocs:
+        listed = made.skipped if _has_launch(text) else made.passed
+        listed.append((line, "the text of a heredoc is not read"))
+
+
+def _has_launch(text: str) -> bool:
+    return any(entry_of(word) or _is_verls(word) for word in text.split())
+
+
+def _hint(script: Script) -> str:
+    """Where a launch stands that is not read."""
+    line = next((line for line, text in script.heredocs if _has_launch(text)), None)
+    if line:
+        return f" The heredoc of line {line} holds one: import it as a file of its own."
+    return "" if script.commands else f" Programs that are read: {READ}."

@@ -1,0 +1,104 @@
+"""Which command of a script is read, as which program of veRL, and what is said of the rest of the script."""
+
+import pytest
+
+from pipeline.bridges.verl_entry import entry_of
+from pipeline.errors import ConfigError
+from tests.bridges import from_verl, launch, written
+
+SIZES = "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=32"
+
+
+@pytest.mark.parametrize(("word", "kind", "known"), [
+    ("verl.trainer.main_ppo", "rl", True), ("verl/trainer/main_ppo.py", "rl", True), ("main_ppo.py", "rl", True),
+    ("recipe.dapo.main_dapo", "rl", True), ("recipe.dapo.src.main_dapo", "rl", True),
+    ("recipe.one_step_off_policy.async_main_ppo", "rl", True), ("$HOME/verl/verl/trainer/main_ppo.py", "rl", True),
+    ("recipe.entropy.main_entropy", "rl", False), ("verl.trainer.fsdp_sft_trainer", "sft", True),
+    ("verl.trainer.sft_trainer", "sft", True), ("verl/trainer/fsdp_sft_trainer.py", "sft", True),
+    ("verl.trainer.main_generation", "other", True), ("verl.trainer.main_eval", "other", True),
+    ("verl.model_merger", "other", True), ("recipe.spin.main_spin", "other", True)])
+def test_programs_are_told_apart_by_name(word, kind, known):
+    entry = entry_of(word)
+    assert (entry.kind, entry.known) == (kind, known)
+
+
+@pytest.mark.parametrize("word", ["python3", "-m", "data.train_files=main_ppo", "verl", "train.py", "domain_ppo_x",
+                                  "verl.utils.dataset", "main", "trainer.project_name=main_x"])
+def test_other_words_are_no_programs(word):
+    assert entry_of(word) is None
+
+
+@pytest.mark.parametrize(("module", "why"), [
+    ("verl.trainer.main_generation", "only generates responses"), ("verl.trainer.main_eval", "scores responses"),
+    ("verl.model_merger merge", "only converts a checkpoint"), ("recipe.spin.main_spin", "SPIN")])
+def test_a_program_that_cannot_be_meant_is_refused_with_those_that_are_read(module, why):
+    with pytest.raises(ConfigError) as error:
+        from_verl(f"python3 -m {module} trainer.nnodes=1 data.path=x\n")
+    assert why in str(error.value)
+    assert "Read are verl.trainer.main_ppo" in str(error.value)
+    assert "verl.trainer.fsdp_sft_trainer" in str(error.value)
+
+
+def test_beside_a_training_a_program_that_cannot_be_meant_is_passed_over():
+    made = from_verl(f"python3 -m verl.trainer.main_ppo {SIZES}\npython3 -m verl.model_merger merge --backend fsdp\n")
+    assert written(made)["synchronizer.sync_interval"] == 2
+    assert [line for line, _ in made.passed] == [2]
+
+
+def test_an_unknown_recipe_is_read_as_main_ppo_and_that_is_said():
+    made = from_verl(f"python3 -m recipe.entropy.main_entropy {SIZES} algorithm.adv_estimator=grpo\n")
+    assert written(made)["algorithm.algorithm_type"] == "grpo"
+    assert "recipe.entropy.main_entropy is not known" in made.assumed[0][1]
+
+
+def test_rollouts_go_before_sft_in_a_script_that_starts_both():
+    first = "torchrun -m verl.trainer.fsdp_sft_trainer optim.lr=1e-5\n"
+    made = from_verl(f"{first}python3 -m verl.trainer.main_ppo {SIZES}")
+    assert written(made)["algorithm.algorithm_type"] == "ppo"
+    assert made.skipped == [(1, "another command that starts veRL; that of line 2 was read")]
+
+
+def test_a_launch_in_a_function_is_read_with_what_the_function_itself_sets():
+    body = launch("actor_rollout_ref.rollout.n=$N", "data.train_batch_size=$((8 * N))",
+                  "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.optim.lr=$lr")
+    script = f"run() {{\n  local lr=$1\n  N=4\n  {body}\n}}\nrun 1e-6\n"
+    made = from_verl(script)
+    found = written(made)
+    assert (found["algorithm.repeat_times"], found["synchronizer.sync_interval"]) == (4, 4)
+    assert [u.given.key for u in made.unknown] == ["actor_rollout_ref.actor.optim.lr"]
+    assert made.assumed == [(1, "the command that starts veRL stands in the function run of line 1 (up to line 9): it "
+                                "was read once, as if it ran")]
+    assert made.skipped == []
+
+
+def test_a_launch_by_eval_is_read():
+    made = from_verl(f'CMD="python3 -m verl.trainer.main_ppo"\nCMD="$CMD {SIZES}"\neval $CMD\n')
+    assert written(made)["synchronizer.sync_interval"] == 2
+    assert made.skipped == []
+
+
+def test_a_construct_that_was_not_followed_is_skipped_only_when_it_sets_something():
+    made = from_verl("if test a; then\n  echo a\nfi\nif test b; then\n  X=1\n  Y=2\nfi\n" + launch("trainer.nnodes=1"))
+    assert made.passed == [(1, "the `if` of line 1 (up to line 3) was not followed")]
+    assert made.skipped == [(4, "the `if` of line 4 (up to line 7) was not followed: what it sets is not known behind "
+                                "it (X, Y)")]
+
+
+def test_a_launch_within_a_heredoc_is_not_read_and_the_error_says_where_it_is():
+    with pytest.raises(ConfigError, match="The heredoc of line 2 holds one"):
+        from_verl("ssh node bash <<EOF\npython3 -m verl.trainer.main_ppo trainer.nnodes=1\nEOF\n")
+
+
+def test_a_heredoc_without_a_launch_changes_nothing():
+    made = from_verl("cat > x.json <<EOF\n{}\nEOF\n" + launch("trainer.nnodes=1"))
+    assert (2, "the text of a heredoc is not read") in made.passed
+    assert made.skipped == []
+
+
+def test_what_has_no_effect_is_counted_apart_from_what_is_lost():
+    made = from_verl(launch("trainer.nnodes=${NNODES:-16}", "ray_init.num_cpus=4", "actor_rollout_ref.x=1",
+                            "actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.name=sglang"))
+    assert [g.key for g, _ in made.idle] == ["ray_init.num_cpus"]
+    assert [g.key for g, _ in made.left_out] == ["trainer.nnodes", "actor_rollout_ref.x",
+                                                 "actor_rollout_ref.rollout.name"]
+    assert made.passed == []
