@@ -51,7 +51,7 @@ class Axis:
     def _choices(self) -> list[str]:
         from hydra.core.override_parser.types import Glob
 
-        from pipeline.compose import groups
+        from pipeline.choices import groups
 
         value = self.parsed.value()
         if isinstance(value, Glob):  # Hydra's own iterator would ask a config loader that knows the group
@@ -76,8 +76,9 @@ def read(words: list[str]) -> list[str | Axis]:
     """
     parsed = {word: _parsed(word) for word in words}
     axes = [word for word in words if parsed[word] is not None and parsed[word].is_sweep_override()]
-    if problems := [problem for word in axes if (problem := _problem(word, parsed, words))]:
-        raise ConfigError("\n  ".join(problems))
+    problems = [problem for word in dict.fromkeys(axes) if (problem := _problem(word, parsed[word]))]
+    if problems := problems + set_twice(words):
+        raise ConfigError("\n  ".join(problems), problems)
     return [Axis(word, parsed[word]) if word in axes else word for word in words]
 
 
@@ -91,9 +92,23 @@ def _parsed(word: str):
         return None
 
 
-def _problem(word: str, parsed: dict, words: list[str]) -> str | None:
-    """Why a word cannot be an axis, or None."""
-    override = parsed[word]
+def set_twice(words: list[str]) -> list[str]:
+    """A line for every key that two overrides set: the first of them would do nothing."""
+    first: dict[str, str] = {}
+    problems = []
+    for word in words:
+        key, equals, _ = word.lstrip("+").partition("=")
+        if not equals:
+            continue
+        if key not in first:
+            first[key] = word
+        else:
+            problems.append(f"'{first[key]}' and '{word}' set the same key; leave one of them out.")
+    return problems
+
+
+def _problem(word: str, override: Any) -> str | None:
+    """Why a word cannot be an axis, or None. override: Hydra's reading of it."""
     key = override.key_or_group
     if override.is_interval_sweep():
         return (f"'{word}': an interval has no points to list. Write the values, or choice(...), or range(...); a "
@@ -102,9 +117,6 @@ def _problem(word: str, parsed: dict, words: list[str]) -> str | None:
         return f"'{word}': the points of a sweep run side by side, so their order means nothing; leave shuffle out."
     if key in OF_ALL_POINTS:
         return f"'{word}': a sweep has one {key}; its points are named after what differs. Give one value."
-    others = [w for w in words if w is not word and parsed[w] is not None and parsed[w].key_or_group == key]
-    if others:
-        return f"'{word}' and '{others[0]}' set the same key; leave one of them out."
     if override.is_range_sweep() and not override.value().step:
         return f"'{word}': a step of 0 never arrives; needed another."
     axis = Axis(word, override)
@@ -118,7 +130,7 @@ def _problem(word: str, parsed: dict, words: list[str]) -> str | None:
 def _groups_for(override) -> str:
     from hydra.core.override_parser.types import Glob
 
-    from pipeline.compose import groups
+    from pipeline.choices import groups
 
     if not isinstance(override.value(), Glob):
         return ""

@@ -8,42 +8,53 @@ the conf/ of the current directory; `recipe=path/to/file.yaml` names a file. Eve
 
 import copy
 import re
-from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from pipeline import algorithms, axes, modes, schema, secrets
+from pipeline import axes, modes, schema, secrets, stage_rules
+from pipeline.choices import choose, directories, flat, groups, search_path
 from pipeline.config import Config, walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.interpolation import resolved
-from pipeline.overlays import effective, stage_problems
+from pipeline.overlays import are_ordered, effective, stage_problems
 from pipeline.reward_rules import unasked_models
 from pipeline.rules import broken_rules
 from pipeline.sample_rules import unread_sampling
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
-OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are no config group
+TITLE = "the configuration has problems:"
 
 
 def compose(overrides: list[str]) -> dict[str, Any]:
     """The whole configuration as plain dicts and lists, checked. Raises ConfigError with every problem found."""
+    config, problems = judged(overrides)
+    if problems:
+        raise ConfigError.of(TITLE, problems)
+    return config
+
+
+def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The configuration and every problem found in it; what could not be read stands at its default.
+
+    What it names (arguments, code) is judged here only beside other problems, so that all are told together; where
+    there are none pipeline/preflight.py tells it, beside what it finds itself. Raises ConfigError when files cannot
+    be read: then nothing is known of what they were to say.
+    """
     problems: list[str] = []
     plain = hydra_overrides(overrides, problems)
-    composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")])
+    composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")], problems)
     for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
         _override_stage(composed, override, problems)
     config = schema.read(resolved(composed, problems), Config, "", problems)
-    unordered = stage_problems(config)
-    problems += unordered + broken_rules(config) + secrets.problems_of(config)
-    if not unordered:
+    problems += stage_problems(config) + broken_rules(config) + secrets.problems_of(config)
+    ordered = are_ordered(config["stages"])
+    if ordered:
         problems += modes.problems(config) + unasked_models(config) + unread_sampling(config)
     for stage in config["stages"]:
         own = broken_rules(effective(config, stage))
         problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]
-    if problems:
-        raise ConfigError.of("the configuration has problems:", [_by_name(p, _stage_names(composed)) for p in problems])
-    return config
+    if problems and ordered:
+        problems += stage_rules.problems_of(config)
+    return config, [_by_name(p, _stage_names(composed)) for p in problems]
 
 
 def check(config: dict) -> list[str]:
@@ -58,41 +69,26 @@ def _by_name(problem: str, names: list[str]) -> str:
     return re.sub(r"^(.*?'?)stages\.(\d+)\.", lambda m: f"stage '{names[int(m[2])]}': {m[1]}", problem)
 
 
-# -------------------------------------------------------------------------------------------------- where files lie
-
-
-def directories() -> list[Path]:
-    """The conf/ directories: ours, and that of the current directory when it is another one."""
-    own = Path.cwd() / "conf"
-    return [CONF, own] if own.is_dir() and own.resolve() != CONF else [CONF]
-
-
-def search_path(places: Sequence[Path | str]) -> list[str]:
-    """The override that lets Hydra look into the user's conf/ too. places: see `directories`."""
-    return [f"hydra.searchpath=[file://{place}]" for place in places[1:]]
-
-
-def groups() -> dict[str, list[str]]:
-    """Config groups and their choices. Raises ConfigError for a choice of the user's that is named like one of ours."""
-    found: dict[str, list[str]] = {}
-    for directory in directories():
-        for group in sorted(d for d in directory.iterdir() if d.is_dir() and d.name not in OTHER_FORMATS):
-            names = sorted(f.stem for f in group.glob("*.yaml"))
-            if twice := set(names) & set(found.get(group.name, [])):
-                raise ConfigError(f"{group / min(twice)}.yaml has the name of one of ours, conf/{group.name}/"
-                                  f"{min(twice)}.yaml. Rename it: it would never be read.")
-            if names:
-                found[group.name] = sorted([*found.get(group.name, []), *names])
-    return found
-
-
 # ---------------------------------------------------------------------------------------------------------- overrides
 
 
 def hydra_overrides(overrides: list[str], problems: list[str]) -> list[str]:
-    """The overrides as Hydra is to be given them; what is none is among the problems."""
-    known = groups()
-    return [parsed for o in overrides if (parsed := _understood(o, known, problems))]
+    """The overrides as Hydra is to be given them; what is none is among the problems.
+
+    Raises ConfigError, with the problems of all overrides, when a file that one chooses cannot be read.
+    """
+    known, unreadable = groups(), 0
+    understood = []
+    for override in overrides:
+        try:
+            understood.append(_understood(override, known, problems))
+        except ConfigError as error:
+            problems += error.problems
+            unreadable += 1
+    problems += axes.set_twice(overrides)
+    if unreadable:
+        raise ConfigError.of(TITLE, problems)
+    return [override for override in understood if override]
 
 
 def _understood(override: str, known: dict[str, list[str]], problems: list[str]) -> str | None:
@@ -110,7 +106,7 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
         return None
     key, value = override.lstrip("+").split("=", 1)
     if key in known and not value.startswith("{"):
-        return _choice(key, value.strip("'\""), known, problems)
+        return choose(key, value.strip("'\""), known, problems)
     if not key.startswith("stages.") and not _exists(key):
         problems.append(schema.unknown(key, known))
         return None
@@ -120,50 +116,6 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
         problems.append(f"'{override}': " + re.sub(r"\n.*", "", str(error)))
         return None
     return "++" + override.lstrip("+")  # no key is appended: it exists in the schema, though perhaps in no file
-
-
-def _choice(group: str, value: str, known: dict[str, list[str]], problems: list[str]) -> str | None:
-    """`group=choice` for Hydra. A path of a recipe is read and given a name.
-
-    One of our algorithms is its name alone: what it is made of is filled in where nothing else is said.
-    """
-    if group == "algorithm" and value in algorithms.names():
-        return f"++algorithm.algorithm_type={value}"
-    if value in known[group]:
-        return f"{group}={value}"
-    if group == "recipe" and value.endswith((".yaml", ".yml")):
-        return f"{group}={_register(Path(value))}"
-    if group in dict(_sections()):
-        problems.append(f"unknown {group} '{value}'.{nearest(value, known[group])} Known: {', '.join(known[group])}; "
-                        f"or set a key of the section, {group}.key=value.")
-    else:
-        problems.append(f"unknown {group} '{value}'.{nearest(value, known[group])} Known: {', '.join(known[group])}; "
-                        "or the path of a .yaml file.")
-    return None
-
-
-def _register(path: Path) -> str:
-    """Makes a recipe file known to Hydra by a name. Raises ConfigError when it cannot be read as one."""
-    import yaml
-    from hydra.core.config_store import ConfigStore
-    from omegaconf import DictConfig, OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    if not path.is_file():
-        raise ConfigError(f"recipe={path}: there is no such file (looked from {Path.cwd()}).")
-    try:
-        content = OmegaConf.load(path)
-    except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
-        raise ConfigError(f"recipe={path} is no YAML: {_flat(error)}") from error
-    if not isinstance(content, DictConfig) or not content:
-        raise ConfigError(f"recipe={path} holds no settings; needed a mapping of them, as in conf/recipe/.")
-    ConfigStore.instance().store(group="recipe", name=recipe_name(path), node=content, package="_global_")
-    return recipe_name(path)
-
-
-def recipe_name(path: Path) -> str:
-    """The name by which Hydra knows the recipe of a file."""
-    return re.sub(r"\W", "_", str(path.resolve()))
 
 
 def _exists(key: str) -> bool:
@@ -177,15 +129,6 @@ def _exists(key: str) -> bool:
         if plain == known + ".*" and str(item.type).startswith("list"):
             return True
     return False
-
-
-def _sections():
-    """(name, keys) of the sections of the schema."""
-    sections: dict[str, list[str]] = {}
-    for key, _ in walk():
-        if "." in key:
-            sections.setdefault(key.partition(".")[0], []).append(key)
-    return sections.items()
 
 
 def _stage_names(composed) -> list[str]:
@@ -220,8 +163,11 @@ def _override_stage(composed, override: str, problems: list[str]) -> None:
 # -------------------------------------------------------------------------------------------------------------- Hydra
 
 
-def _hydra(overrides: list[str]):
-    """The composition as an OmegaConf container, interpolations unresolved, types unchecked."""
+def _hydra(overrides: list[str], problems: list[str]):
+    """The composition as an OmegaConf container, interpolations unresolved, types unchecked.
+
+    What cannot be laid over it, a list over a section, is left out and is among the problems.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
@@ -229,7 +175,11 @@ def _hydra(overrides: list[str]):
     choices = tuple(o.input_line for o in parsed if not o.is_force_add())
     made = copy.deepcopy(_of_groups(choices, tuple(map(str, directories()))))
     for override in (o for o in parsed if o.is_force_add()):
-        OmegaConf.update(made, override.key_or_group, override.value(), merge=True, force_add=True)
+        key, value = override.key_or_group, override.value()
+        there = OmegaConf.select(made, key)
+        plain = OmegaConf.to_container(there, resolve=False) if OmegaConf.is_config(there) else there
+        if schema.fitting({key: value}, {key: plain}, "", problems):
+            OmegaConf.update(made, key, value, merge=True, force_add=True)
     return made
 
 
@@ -250,12 +200,7 @@ def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]):
         with initialize_config_dir(places[0], version_base="1.3"):
             return hydra_compose("config", [*choices, *search_path(places)])
     except yaml.YAMLError as error:
-        raise ConfigError(f"a file of conf/ is no YAML: {_flat(error)}") from error
+        raise ConfigError(f"a file of conf/ is no YAML: {flat(error)}") from error
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ if isinstance(error.__cause__, (OmegaConfBaseException, yaml.YAMLError)) else error
-        raise ConfigError(f"the configuration cannot be composed: {_flat(cause)}") from error
-
-
-def _flat(error: Exception) -> str:
-    """An error's message on one line: YAML's names file, line and column on several."""
-    return " ".join(str(error).split())
+        raise ConfigError(f"the configuration cannot be composed: {flat(cause)}") from error

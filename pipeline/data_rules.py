@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from pipeline.algorithms import GIVEN
+from pipeline.algorithms import GIVEN, PAIR_TYPES
 from pipeline.data_config import (
     COLUMNS,
     EXPERTS,
@@ -37,11 +37,13 @@ def data_problems(c: dict) -> list[str]:
             problems.append(f"{key}.data_selector: an eval set is answered whole, in the order of its file; leave it.")
     if not _is_supervised(c):
         problems += [p for key, taskset in _train_sets(source) for p in _rollout_problems(key, taskset, c)]
-    return problems + _curation(c["data_processor"]["task_pipeline"]) + _without_rows(c)
+    return problems + _curation(c["data_processor"]["task_pipeline"]) + _without_rows(c) + _without_pairs(c)
 
 
 def _texts(c: dict, buffer: dict) -> list[str]:
-    """What cpt, which trains on plain text, asks of its buffer; what the others do."""
+    """What cpt, which trains on plain text, asks of its buffer; what the others do. Judged per training stage only."""
+    if c["stages"]:
+        return []
     algorithm, columns = c["algorithm"]["algorithm_type"], buffer["format"]
     plain = columns["prompt_type"] == "plaintext"
     if algorithm == "cpt" and buffer["path"] is None:
@@ -153,6 +155,22 @@ def _operator_problem(operator: dict[str, Any]) -> str | None:
     if not isinstance(operator.get("args") or {}, dict):
         return f"args={operator['args']!r}: needed a mapping of argument to value."
     return None
+
+
+def _without_pairs(c: dict) -> list[str]:
+    """The line for preference training whose data hold no pairs. Judged per training stage only."""
+    algorithm, pool = c["algorithm"]["algorithm_type"], c["data_processor"]["task_pipeline"]
+    if c["stages"] or algorithm not in PAIR_TYPES:
+        return []
+    key = "buffer.trainer_input.experience_buffer"
+    buffer = c["buffer"]["trainer_input"]["experience_buffer"]
+    if buffer["path"] is None and not pool["inputs"]:
+        made = f"the generator {pool['generator']} makes none" if pool["generator"] else "nothing gives rows"
+        return [f"algorithm.algorithm_type={algorithm} trains on pairs of a preferred and a rejected response, and "
+                f"{made}. Set {key}.path to a file of pairs; its columns are {key}.format.chosen_key and rejected_key."]
+    where, columns = (key, buffer["format"]) if buffer["path"] is not None else (PIPELINE, pool["format"])
+    return [f"{where}.format.{name}: needed the column of a pair's response, for algorithm_type={algorithm}; found "
+            "null." for name in ("chosen_key", "rejected_key") if columns[name] is None]
 
 
 def _without_rows(c: dict) -> list[str]:

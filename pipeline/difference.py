@@ -6,32 +6,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError, DataError, OuroError
 
 ABSENT = "not there"
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two. config: nested. stages: name -> directory name, which ends in the stage's identity."""
+    """One of the two. config: nested. stages: name -> directory name, which ends in the stage's identity; None where
+    `unplanned` says why it is not known.
+    """
 
     title: str
     config: dict[str, Any]
-    stages: dict[str, str]
+    stages: dict[str, str] | None
+    unplanned: str = ""
 
 
 def side(root: Path, text: str) -> Side:
     """A run by its name (its frozen configuration), or what the overrides in `text` compose ('': the default)."""
     from pipeline import sweep_view
-    from pipeline.launch import make_checked_plan
+    from pipeline.compose import compose
 
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"'{text}' cannot be split into key=value words ({error}); quotes come in pairs.") from error
     if not sweep_view.is_known(root, text) and all("=" in word for word in words):
-        plan = make_checked_plan(words)
-        return Side(text or "(no overrides)", plan.config, {s.name: Path(s.directory).name for s in plan.stages})
+        return _planned(text or "(no overrides)", compose(words))
     if len(words) > 1:
         raise DataError(f"'{text}': needed the name of one run, or overrides alone (key=value), in quotes.")
     shown = sweep_view.find(root, text)
@@ -39,6 +41,17 @@ def side(root: Path, text: str) -> Side:
         points = ", ".join(entry.view.run for entry in shown.entries)
         raise DataError(f"{shown.run} is a sweep; name two of its points: {points}.")
     return Side(shown.run, frozen(shown.path), {s.name: s.directory.name for s in shown.stages})
+
+
+def _planned(title: str, config: dict[str, Any]) -> Side:
+    """A configuration with its stages, as far as they can be told apart here: by the content of files."""
+    from pipeline.plan import make_plan
+
+    try:
+        plan = make_plan(config)
+    except OuroError as error:
+        return Side(title, config, None, str(error))
+    return Side(title, config, {s.name: Path(s.directory).name for s in plan.stages})
 
 
 def frozen(path: Path) -> dict[str, Any]:
@@ -88,6 +101,10 @@ def told(a: Side, b: Side) -> list[str]:
     values = [flatten(mask(one.config)) for one in (a, b)]
     rows = [(key, *(_value(v, key) for v in values)) for key in keys]
     lines = [as_table(Answer(["key", a.title, b.title], rows)).rsplit("\n", 1)[0]] if rows else ["no setting differs"]
+    if a.stages is None or b.stages is None:
+        reasons = dict.fromkeys(one.unplanned for one in (a, b) if one.unplanned)
+        return [*lines, "", *(f"stages are not compared, because that reads the files they are made of: {reason}"
+                              for reason in reasons)]
     return [*lines, "", *_stages(a.stages, b.stages)]
 
 

@@ -6,9 +6,10 @@ import re
 from types import UnionType
 from typing import Any
 
-from pipeline.compose import groups
+from pipeline.choices import groups
 from pipeline.config import walk
 from pipeline.errors import ConfigError, nearest
+from pipeline.guide import explain_absent
 from pipeline.identity import EXTERNAL, USES
 from pipeline.modes import planned
 from pipeline.origins import origin, stage_origin
@@ -31,23 +32,24 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
     """Type, meaning, bounds, default, value of a setting and where that comes from, or the settings below a prefix.
 
     overrides: those that the configuration was composed with.
-    `stages.<stage_name>.key` is explained as `key`, whose value in every stage is shown.
+    `stages.<stage_name>.key` is explained as `key`, with its value in that stage alone.
     """
-    if key.startswith("stages.") and key.count(".") > 1:
-        key = key.split(".", 2)[2]
+    stage, key = _stage_of(config, key)
     leaves = dict(walk())
     general = _general(key)
     if general in leaves:
-        return _setting(config, key, general, leaves[general], overrides)
+        return _setting(config, stage, key, general, overrides)
     enclosing = next((k for k, f in leaves.items() if f.type == dict[str, Any] and general.startswith(k + ".")), None)
     if enclosing:  # a name that only the function knows
-        return _setting(config, key, enclosing, leaves[enclosing], overrides)
+        return _setting(config, stage, key, enclosing, overrides)
     below = {k: f for k, f in leaves.items() if k.startswith(general + ".")}
     known = groups().get(key)
     choices = [f"{key}=NAME chooses a file of conf/{key}/: {', '.join(known)}"] if known else []
     if below or choices:
         width = max(map(len, below), default=0)
         return "\n".join([*choices, *(f"{k:<{width}}  {f.metadata['doc']}" for k, f in below.items())])
+    if elsewhere := explain_absent(key):
+        raise ConfigError(f"no key '{key}': {elsewhere}")
     known = [*leaves, *groups(), *{k.rsplit(".", n)[0] for k in leaves for n in range(1, k.count(".") + 1)}]
     last = [k for k in leaves if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     hint = f" Did you mean {' or '.join(repr(k) for k in last)}?" if last else nearest(key, known)
@@ -59,19 +61,36 @@ def _general(key: str) -> str:
     return re.sub(r"(?<=\.auxiliary_buffers\.)[^.]+|(?<=\.)\d+(?=\.|$)", "*", key)
 
 
-def _setting(config: dict, key: str, general: str, item, overrides: list[str]) -> str:
+def _stage_of(config: dict, key: str) -> tuple[str, str]:
+    """`stages.<stage_name>.key` as the stage's name and the key; any other key with no name."""
+    if not key.startswith("stages."):
+        return "", key
+    _, stage, *rest = key.split(".", 2)
+    names = [entry["stage_name"] for entry in entries(config)]
+    if stage not in names:
+        raise ConfigError(f"'{key}': no stage '{stage}' in this recipe.{nearest(stage, names)} Stages: "
+                          f"{', '.join(names)}.")
+    return (stage, rest[0]) if rest else ("", "stages")
+
+
+def _setting(config: dict, stage: str, key: str, general: str, overrides: list[str]) -> str:
+    item = dict(walk())[general]
     rows = [("type", type_name(item.type)), ("meaning", item.metadata["doc"]), ("bounds", bounds(item.metadata)),
             ("default", shown(_default(item))), ("decides", _effect(general, item))]
     if key.count(".") > general.count("."):  # its own type and default are the function's
         rows = [("entry of", general), *(r for r in rows if r[0] not in ("type", "default"))]
     if "*" not in key:
-        rows += _values(config, key, overrides)
+        rows += _values(config, stage, key, overrides)
     width = max(len(name) for name, _ in rows)
-    return "\n".join([key, *(f"  {name:<{width}}  {value}" for name, value in rows if value)])
+    title = f"stages.{stage}.{key}" if stage else key
+    return "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows if value)])
 
 
-def _values(config: dict, key: str, overrides: list[str]) -> list[tuple[str, str]]:
-    """The value of a setting for the whole run, in every stage that has another, and where each comes from."""
+def _values(config: dict, stage: str, key: str, overrides: list[str]) -> list[tuple[str, str]]:
+    """The value of a setting for the whole run, in every stage that has another, and where each comes from.
+
+    stage: the only one that is meant, if any; its value is told in any case.
+    """
     def row(name: str, value: Any, source: str) -> list[tuple[str, str]]:
         secret = is_secret(key)
         text = "***" if secret else shown(value)
@@ -81,7 +100,7 @@ def _values(config: dict, key: str, overrides: list[str]) -> list[tuple[str, str
     rows = row("value now", value, origin(overrides, key))
     for entry in entries(config):
         own = _value(effective(config, entry), key)
-        if own != value:
+        if entry["stage_name"] == stage or (own != value and not stage):
             rows += row(f"in stage {entry['stage_name']}", own, stage_origin(config, entry, key, overrides))
     return rows
 

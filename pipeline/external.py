@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import files
-from pipeline.compose import CONF
 from pipeline.errors import ConfigError, DataError, nearest
+from pipeline.files import CONF
 
 # keys whose value may be package.module:function
 USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type")

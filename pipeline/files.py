@@ -18,6 +18,7 @@ from pathlib import Path
 from pipeline.errors import StageError
 
 MANIFEST = "manifest.json"
+CONF = Path(__file__).resolve().parent.parent / "conf"  # choices of configuration that come with the code
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -10,7 +11,7 @@ from pipeline.config import resolve_dtype
 from pipeline.devices import Gpus, needed_gpus
 from pipeline.memory import GIB, USABLE, Rollout, Training, rollout, training
 from pipeline.modes import TRAINING, kind_of
-from pipeline.shape import Shape
+from pipeline.shape import Shape, shape_at
 from pipeline.workload import explores, workload
 
 GRAIN = 1024  # tokens: micro-batch budgets are advised in multiples of it
@@ -65,29 +66,43 @@ def count_problem(config: dict[str, Any], gpus: Gpus) -> str | None:
             f"explorer.rollout_model{judges}), {where} {gpus.count}. {advice}")
 
 
+def judge_bytes(config: dict[str, Any], gpus: Gpus) -> float:
+    """Weights of the largest reward model, which it keeps beside trainer and engine where all share GPUs (colocate).
+
+    One whose config.json is not here, or not counted, counts nothing: its path is judged elsewhere.
+    """
+    if config["mode"] != "colocate":
+        return 0.0
+    found = [(model, shape_at(model["model_path"])) for model in config["explorer"]["auxiliary_models"]]
+    return max((float(shape.critic * element_bytes({"model": model}, gpus)) for model, shape in found if shape),
+               default=0.0)
+
+
 def trainer_problem(shape: Shape, config: dict[str, Any], gpus: Gpus) -> str | None:
     """What is wrong when the trainer's estimate exceeds USABLE of a GPU, with the cheapest change that helps."""
-    element = element_bytes(config, gpus)
+    element, judges = element_bytes(config, gpus), judge_bytes(config, gpus) / GIB
     found = training(shape, config, element).peak / GIB
-    if found <= USABLE * gpus.gib:
+    if found + judges <= USABLE * gpus.gib:
         return None
-    change = remedy(shape, config, element, gpus)
+    change = remedy(shape, config, element, replace(gpus, gib=gpus.gib - judges / USABLE))
     advice = f"The cheapest change that fits: {change}." if change else (
         "No setting makes it fit: take a smaller model, shorter sequences, or more or larger GPUs.")
-    return f"the trainer needs about {found:.1f} GiB on each GPU, and may fill {USABLE:.0%} of {gpus.gib:g}. {advice}"
+    beside = f" less the {judges:.1f} of reward models" if judges else ""
+    return (f"the trainer needs about {found:.1f} GiB on each GPU, and may fill {USABLE:.0%} of {gpus.gib:g}{beside}. "
+            f"{advice}")
 
 
 def engine_problem(shape: Shape, config: dict[str, Any], gpus: Gpus, beside: float = 0) -> str | None:
     """What is wrong when the engine cannot hold its weights and one longest sequence, or finds too little room.
 
-    beside: bytes that an idle trainer keeps of the same GPU, 0 when it has others.
+    beside: bytes that an idle trainer and reward models keep of the same GPU, 0 when they have others.
     """
     element, utilization = element_bytes(config, gpus), config["explorer"]["rollout_model"]["gpu_memory_utilization"]
     engine, longest = rollout(shape, config, element, gpus.gib), workload(config).longest
     least = engine.weights + engine.token * longest
     room = math.floor((1 - beside / (gpus.gib * GIB)) * 20) / 20  # in twentieths, downwards
     if least > room * gpus.gib * GIB:
-        kept = f", beside {beside / GIB:.1f} GiB that the trainer keeps" if beside else ""
+        kept = f", beside {beside / GIB:.1f} GiB that {_keepers(config)}" if beside else ""
         return (f"the engine needs {least / GIB:.1f} GiB on each GPU for weights and one sequence of {longest:,} "
                 f"tokens{kept}; a GPU has {gpus.gib:g}. Raise explorer.rollout_model.tensor_parallel_size"
                 + (", or set mode=both with GPUs of its own." if beside else "."))
@@ -97,9 +112,15 @@ def engine_problem(shape: Shape, config: dict[str, Any], gpus: Gpus, beside: flo
                 f"{math.ceil(least / (gpus.gib * GIB) * 20) / 20}.")
     if beside and engine.share + beside > gpus.gib * GIB:
         return (f"explorer.rollout_model.gpu_memory_utilization={utilization}: the engine's {engine.share / GIB:.1f} "
-                f"GiB and the {beside / GIB:.1f} GiB that the colocated trainer keeps exceed {gpus.gib:g}. Lower it to "
-                f"{room}.")
+                f"GiB and the {beside / GIB:.1f} GiB that {_keepers(config)} exceed {gpus.gib:g}. Lower it to {room}.")
     return None
+
+
+def _keepers(config: dict[str, Any]) -> str:
+    """Who keeps memory beside an engine that has not the GPU alone."""
+    who = ["the colocated trainer"] if trains(config) else []
+    judges = ["reward models"] if config["explorer"]["auxiliary_models"] else []
+    return " and ".join([*who, *judges]) + (" keep" if judges else " keeps")
 
 
 def remedy(shape: Shape, config: dict[str, Any], element: int, gpus: Gpus) -> str | None:
@@ -156,15 +177,17 @@ def _largest_budget(shape: Shape, config: dict[str, Any], element: int, gib: flo
 
 def problems(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[str]:
     """What does not fit of a stage, trainer and engine; `gpus.gib` must be known."""
+    judges = judge_bytes(config, gpus)
     if not trains(config):
-        engine = engine_problem(shape, config, gpus)
+        engine = engine_problem(shape, config, gpus, judges)
         return [engine] if engine else []
     trainer = trainer_problem(shape, config, gpus)
     if not explores(config):
         return [trainer] if trainer else []
     element = element_bytes(config, gpus)
     shared = config["mode"] == "colocate" and trainer is None  # else what it keeps is about to change
-    engine = engine_problem(shape, config, gpus, training(shape, config, element).idle if shared else 0)
+    idle = training(shape, config, element).idle if shared else 0
+    engine = engine_problem(shape, config, gpus, idle + judges)
     return [problem for problem in (trainer, engine) if problem]
 
 

@@ -7,7 +7,7 @@ pipeline/guide_refused.py.
 import re
 from typing import Any
 
-from pipeline.guide_keys import NOTED, RENAMED, SECRETS, TASKSETS, VALUES, WORKS, Fate, Refused, Renamed, Works
+from pipeline.guide_keys import NOTED, ONLY, RENAMED, SECRETS, TASKSETS, VALUES, WORKS, Fate, Refused, Renamed, Works
 from pipeline.guide_refused import REFUSED
 
 
@@ -44,10 +44,10 @@ def explain_absent(key: str) -> str | None:
 
 def explain_value(key: str, value: Any) -> str | None:
     """What to use instead of a value that the guide allows and that is refused here; None for any other value."""
-    try:
-        return VALUES.get(general(key), {}).get(value)
-    except TypeError:  # a list or a mapping
+    if isinstance(value, (list, dict)):
         return None
+    works, why = ONLY.get(general(key), ((value,), None))
+    return VALUES.get(general(key), {}).get(value) if value in works else why
 
 
 def page() -> str:
@@ -69,11 +69,17 @@ def _cell(key: str, fate: Fate) -> str:
     if isinstance(fate, Refused):
         return f"not meant here: {fate.why}"
     text = f"`{fate.to}`{_more(fate)}" if isinstance(fate, Renamed) else ", ".join(filter(None, ["works", fate.note]))
+    works, why = ONLY.get(key, ((), ""))
+    only = [f"Only {', '.join(f'`{shown}`' for shown in dict.fromkeys(map(_yaml, works)))}: {why}"] if works else []
     reasons: dict[str, list[str]] = {}
     for value, why in VALUES.get(key, {}).items():
         reasons.setdefault(why, []).append(f"`{value}`")
     refused = [f"Not {', '.join(values)}: {why}" for why, values in reasons.items()]
-    return " ".join([text + ("." if refused else ""), *refused])
+    return " ".join([text + ("." if refused or only else ""), *only, *refused])
+
+
+def _yaml(value: Any) -> str:
+    return str(value).lower()
 
 
 def _more(fate: Renamed) -> str:

@@ -134,8 +134,8 @@ _VLLM_ONLY = "vLLM is the engine: leave it out."
 VALUES: dict[str, dict[Any, str]] = {
     "algorithm.sample_strategy": {
         "warmup": "train on demonstrations in a stage of their own, algorithm_type=sft."},
-    "mode": {"serve": "there is no server for recorded chats: write a workflow of your own, package.module:function "
-                      "(buffer.explorer_input.default_workflow_type)."},
+    "mode": {"serve": "a server that records what it answers is no stage of files: serve a stage's model/ with `vllm "
+                      "serve`; recorded answers, in task files with a solution column, are what sft trains on."},
     "synchronizer.sync_method": dict.fromkeys(("nccl", "memory", "online"), _BY_FILES),
     "synchronizer.sync_style": dict.fromkeys(
         ("explorer_driven", "trainer_driven", "fully_async", "dynamic_by_explorer"), _BY_STEPS),
@@ -149,4 +149,16 @@ VALUES: dict[str, dict[Any, str]] = {
     **{f"{prefix}.data_selector.selector_type": dict.fromkeys(
         ("offline_easy2hard", "difficulty_based"),
         "not there yet: sort the file by difficulty and write sequential.") for prefix in TASKSETS},
+}
+
+# keys of which only some values work: key -> those values, why no other
+ONLY: dict[str, tuple[tuple, str]] = {
+    "model.min_response_tokens": ((0, 1), "the engine would forbid the end of a response up to there, of which the "
+                                          "trainer knows nothing: its ratios would be biased. Leave it out."),
+    "model.repetition_penalty": ((1,), "the trainer scores the distribution without it: its ratios would be "
+                                           "biased. Leave it out."),
+    "model.enable_prompt_truncation": ((True,), "what was asked would not be what the row says: a prompt that is too "
+                                                "long is kept whole, as a marked row. Leave it out."),
+    "trainer.use_dynamic_bsz": ((True,), "micro-batches are packed to a budget of tokens, "
+                                         "trainer.max_token_len_per_gpu, never to a number of rows. Leave it out."),
 }

@@ -12,9 +12,9 @@ from typing import Any
 
 from pipeline import files
 from pipeline.algorithms import PAIR_TYPES
-from pipeline.compose import CONF
 from pipeline.config import walk
 from pipeline.external import digest_code, digest_tree, digests, users_code, values_of
+from pipeline.files import CONF
 from pipeline.records import FORMAT
 from pipeline.tasksets import HELD
 
@@ -111,8 +111,9 @@ CODE = {
     "bench": (*ANSWERING, "operators/statistics.py"),
 }
 
+SETTINGS = tuple(walk())  # once: a sweep asks for every stage of every point
 # lists of sections, as `a.b.*`
-SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in walk() if ".*." in key}
+SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in SETTINGS if ".*." in key}
 
 HEAVY = ("train", "rft", "rollout", "offline", "evaluate", "bench")
 
@@ -192,7 +193,7 @@ def _select(config: dict, wanted) -> dict:
     Of a list of sections every element is there, with what is wanted of it.
     """
     chosen: dict = {}
-    for key, item in walk():
+    for key, item in SETTINGS:
         if f"{key}.*" not in SECTIONS and wanted(key, item):
             _place(chosen, config, key.split("."))
     return chosen

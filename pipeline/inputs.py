@@ -16,15 +16,19 @@ from pipeline.signatures import Signature
 from pipeline.train_batch import REPLAY
 from pipeline.workload import explores
 
+POOL = "inputs"  # what rows of no set are called
+
 
 @dataclass(frozen=True)
 class Source:
-    """A file or directory of rows. key: the setting that names it. split: of a directory. format_key: of its columns.
+    """A file or directory of rows. name: of its set, or inputs. key: the setting that names it. split: of a directory.
+    format_key: of its columns.
 
     columns: setting below format_key -> column, dotted into structs, such as ("prompt_key", "question"); `optional`
     ones may be absent.
     """
 
+    name: str
     key: str
     path: str
     split: str
@@ -32,17 +36,23 @@ class Source:
     columns: tuple[tuple[str, str], ...]
     optional: tuple[str, ...] = ()
 
+    @property
+    def told(self) -> str:
+        """The setting with the name of the set, which an index alone does not tell."""
+        return self.key if self.name == POOL else f"{self.key} ({self.name})"
+
 
 def sources(config: dict[str, Any]) -> list[Source]:
     """Every file or directory that rows are read from."""
     key, settings = "data_processor.task_pipeline", config["data_processor"]["task_pipeline"]
-    pool = [Source(f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", _columns(settings["format"]),
-                   ("solution_key",)) for index, path in enumerate(settings["inputs"])]
+    columns = _columns(settings["format"])
+    pool = [Source(POOL, f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", columns, ("solution_key",))
+            for index, path in enumerate(settings["inputs"])]
     sets = [(f"buffer.explorer_input.{place}", one, _columns(one["format"])) for place, one in _tasksets(config)]
     given = config["buffer"]["trainer_input"]
     sets += [(key, one, _shown(one["format"], config)) for key, one in (
         (SHOWN, given["experience_buffer"]),
-        *((f"{EXPERTS}.{name}", one) for name, one in given["auxiliary_buffers"].items()))]
+        *((f"{EXPERTS}.{name}", {**one, "name": name}) for name, one in given["auxiliary_buffers"].items()))]
     return pool + [source for key, one, columns in sets for source in _files_of(key, one, columns)]
 
 
@@ -62,8 +72,9 @@ def _files_of(key: str, one: dict, columns: tuple[tuple[str, str], ...]) -> list
     """The files and directories of one set; none when it takes its rows from the pool."""
     several = isinstance(one["path"], list)
     paths = one["path"] if several else [one["path"]] if one["path"] else []
-    return [Source(f"{key}.path" + (f".{i}" if several else ""), str(Path(path) / (one["subset_name"] or "")),
-                   one["split"], f"{key}.format", columns, ("solution_key",)) for i, path in enumerate(paths)]
+    return [Source(one["name"], f"{key}.path" + (f".{i}" if several else ""),
+                   str(Path(path) / (one["subset_name"] or "")), one["split"], f"{key}.format", columns,
+                   ("solution_key",)) for i, path in enumerate(paths)]
 
 
 def _columns(columns: dict) -> tuple[tuple[str, str], ...]:
@@ -82,7 +93,7 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
     start: the section `model` that names the model it begins with.
     """
     looked = f"does not exist (looked from {Path.cwd()})"
-    lines = [f"{s.key}: {s.path} {looked}." for s in sources(config) if not resolve(s.path).exists()]
+    lines = [f"{s.told}: {s.path} {looked}." for s in sources(config) if not resolve(s.path).exists()]
     recipe, model = config["data_processor"]["task_pipeline"]["config_path"], start["model_path"]
     if recipe and not resolve(recipe).exists():
         lines.append(f"data_processor.task_pipeline.config_path: {recipe} {looked}.")

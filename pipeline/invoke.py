@@ -34,6 +34,8 @@ def run(arguments) -> int:
     if (code == 0 or arguments.multirun) and _made(plan) != before:  # a dry run makes nothing
         print(outcome.conclude(shown))
     if code not in (0, INTERRUPTED):
+        if _made(plan) != before and (line := outcome.report_what_is_there(shown)):
+            print(line)
         print(outcome.what_failed(shown, code), file=sys.stderr)
     return code
 

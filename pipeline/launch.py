@@ -8,16 +8,20 @@ from typing import Any
 
 from pipeline.compose import compose
 from pipeline.errors import ConfigError, OuroError
+from pipeline.monitors import check_monitor
 from pipeline.plan import Plan, make_plan
-from pipeline.tracking import check_monitor
+from pipeline.stage_rules import unread
 
 Planner = Callable[[dict[str, Any]], Plan]
 MULTIRUN = "-m"  # among the overrides: they have several values
 
 
 def checked_plan(config: dict[str, Any]) -> Plan:
-    """The plan of a composed configuration whose monitor can be reached (it must not fail after hours)."""
+    """The plan of a composed configuration whose monitor is installed (it must not fail after hours), and of which
+    every setting is read."""
     check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
+    if problems := unread(config):
+        raise ConfigError("\n  ".join(problems), problems)
     return make_plan(config)
 
 

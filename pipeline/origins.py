@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.algorithms import parts
-from pipeline.compose import CONF, directories, hydra_overrides, recipe_name, search_path
+from pipeline.choices import directories, recipe_name, search_path
+from pipeline.compose import hydra_overrides
+from pipeline.files import CONF
 from pipeline.overlays import effective
 
 DEFAULT, COMMAND_LINE = "the schema's default", "the command line"

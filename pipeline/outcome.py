@@ -1,6 +1,11 @@
-"""What a launch says when it ends, of a run or of a sweep: how it went, or what failed."""
+"""What a launch says when it ends, of a run or of a sweep: how it went, or what failed and what is there."""
 
-from pipeline import sweep_view, view
+import subprocess
+import sys
+
+from pipeline import files, sweep_view, view
+from pipeline.modes import TRAINING
+from pipeline.process import our_environment
 from pipeline.sweep import Sweep
 from pipeline.sweep_view import SweepView
 from pipeline.view import View
@@ -27,6 +32,24 @@ def _compared(shown: SweepView) -> str:
     apart = sum(len(entry.view.stages) for entry in shown.entries)
     counted = f"{shown.run}: {done} of {len(rows)} points complete; {len(shown.stages)} stages, {apart} without sharing"
     return "\n".join([as_table(answer(rows)).rsplit("\n", 1)[0], counted, f"report: {shown.report}"])
+
+
+def report_what_is_there(shown: View | SweepView) -> str:
+    """Has a page made of the complete stages of a run in which one failed; its line for the terminal.
+
+    Nothing where no training is complete, where the report is, or of a sweep, whose own page compares its points.
+    """
+    if isinstance(shown, SweepView):
+        return ""
+    report = next(stage for stage in shown.stages if stage.kind == "report")
+    trained = [s for s in shown.stages if s.kind in TRAINING and files.is_complete(s.directory)]
+    if not trained or files.is_complete(report.directory) or not (report.directory / "stage.json").exists():
+        return ""
+    done = subprocess.run([sys.executable, "-m", "stages.report", "--partial", str(report.directory)],
+                          env=our_environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"no report of what is there: {done.stderr.strip().splitlines()[-1]}"
+    return f"report of what is there: {shown.report}"
 
 
 def what_failed(shown: View | SweepView, code: int) -> str:

@@ -14,6 +14,7 @@ from pipeline.algorithms import DEMONSTRATED, filled, functions
 from pipeline.config import Config
 
 ITS_OWN = ("stage_name", "after")  # what an entry says besides settings
+RESERVED = ("tasks", "curate", "model", "evaluate_base", "report")  # names of stages that the plan adds
 RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep")  # say what a run is, not what a stage does
 
 
@@ -72,7 +73,7 @@ def stage_problems(config: dict) -> list[str]:
         own = [f"two entries of `stages` have the name '{name}'; needed names that differ."] if name in above else []
         read = schema.read({k: v for k, v in entry.items() if k not in ITS_OWN}, Config, "", own, partial=True)
         own += [f"{key} is a setting of the whole run, not of a stage." for key in read if key in RUN_WIDE]
-        own += _after_problems(entry, above)
+        own += _reserved_problems(name, above) + _after_problems(entry, above)
         problems += [f"stage '{name}': {p}" for p in own]
         kept.append({**{k: v for k, v in entry.items() if k in ITS_OWN}, **read})
         above.append(name)
@@ -80,9 +81,31 @@ def stage_problems(config: dict) -> list[str]:
     return problems
 
 
+def are_ordered(stages: list[dict]) -> bool:
+    """Whether every stage has a name of its own and comes after others above it, so that their order can be judged."""
+    above: list[str] = []
+    for entry in stages:
+        if entry["stage_name"] in above or _after_problems(entry, above):
+            return False
+        above.append(entry["stage_name"])
+    return True
+
+
+def _reserved_problems(name: str, above: list[str]) -> list[str]:
+    """The line for a name that the plan gives to a stage that it adds itself (pipeline/plan.py)."""
+    evaluated = [one for one, other in [*((o, name) for o in above), *((name, o) for o in above)]
+                 if other == f"evaluate_{one}"]
+    if evaluated:
+        return [f"'evaluate_{evaluated[0]}' is the evaluation of '{evaluated[0]}'; needed another name."]
+    return [f"a stage of every run is called so; needed another name than {', '.join(RESERVED)}."
+            ] if name in RESERVED else []
+
+
 def _after_problems(entry: dict, above: list[str]) -> list[str]:
     names = before(entry, above)
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         return [f"after={entry['after']!r}: needed the name of a stage, or a list of names."]
+    if len(set(names)) < len(names):
+        return [f"after=[{', '.join(names)}]: names a stage twice; needed each once."]
     return [f"after={name}: no stage of that name stands above it. Above: {', '.join(above) or 'none'}."
             for name in names if name not in above]

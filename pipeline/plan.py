@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import files
-from pipeline.config import walk
 from pipeline.data_plan import data_settings
 from pipeline.errors import ConfigError, ModelError
-from pipeline.identity import Stage, is_below, make_stage, uses
+from pipeline.identity import Stage, make_stage
 from pipeline.modes import TRAINING, Line, planned
 from pipeline.overlays import effective, names_model
 from pipeline.shape import absent_model, room_problem
@@ -104,7 +103,6 @@ class _Stages:
     def add_entry(self, entry: dict) -> None:
         """One entry of `stages`, with the data and the start that it needs, and the evaluation of what it makes."""
         name, settings, kind = entry["stage_name"], effective(self.config, entry), self.line.kinds[entry["stage_name"]]
-        _refuse_unread(entry, kind, settings["algorithm"]["algorithm_type"])
         held = bool(settings["buffer"]["explorer_input"]["eval_tasksets"])
         inputs = self._reads(name, kind, settings)
         asked = self.curated(settings, "evaluate", name) if held else ""
@@ -205,27 +203,6 @@ def _refuse_untrained(stages: list[Stage]) -> None:
         found = ", ".join(f"{s.name} ({s.directory})" for s in lacking)
         raise ConfigError(f"mode=bench trains nothing, and not complete is: {found}. Run the same words without "
                           "mode=bench first.")
-
-
-def _refuse_unread(entry: dict, kind: str, algorithm_type: str) -> None:
-    """Raises ConfigError for settings of one stage that nothing made for it would ever read."""
-    kinds = (kind, "evaluate", "curate", "model")
-    read = (*(key for k in kinds for key in uses(k, algorithm_type)), "data_processor.task_pipeline",
-            "model.model_path")
-    how = {key for key, item in walk() if item.metadata["how"]}
-    lost = [key for key in dict(walk()) if "*" not in key and key not in how and not is_below(key, read)
-            and _has(entry, key)]
-    if lost:
-        raise ConfigError(f"stage '{entry['stage_name']}' does not read {', '.join(lost)}: it would change nothing "
-                          "there. Take it out, or set it where it is read.")
-
-
-def _has(nest: Any, key: str) -> bool:
-    for part in key.split("."):
-        if not isinstance(nest, dict) or part not in nest:
-            return False
-        nest = nest[part]
-    return True
 
 
 def _model_directory(path: str | None, limits: dict) -> str:

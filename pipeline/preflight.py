@@ -13,15 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import files, fit, inputs, workload
+from pipeline import files, fit, inputs, stage_rules, workload
 from pipeline.devices import Gpus, planned_gpus
 from pipeline.errors import ConfigError, OuroError
 from pipeline.memory import GIB
 from pipeline.modes import planned
+from pipeline.monitors import check_monitor
 from pipeline.overlays import before, effective, names_model
 from pipeline.plan import Plan, make_plan
 from pipeline.shape import read_shape, room_problem, split_problem
-from pipeline.tracking import check_monitor
 
 WIDTH = 110  # columns of the report
 Facts = list[tuple[str, str]]  # (word, sentence)
@@ -59,9 +59,10 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     gpus = planned_gpus(config["cluster"], here=not elsewhere)
     stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
     starts = _starts(config)
-    absent = [line for name, settings in stages.items() for line in inputs.missing(settings, starts[name])]
+    absent = absent_files(config)
     report.add("", absent, "unjudged" if elsewhere else "problems")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
+    report.add("", [*_monitor_problems(config), *stage_rules.unread(config)])
     if not absent:
         _plan(report, config)
     if data:
@@ -75,6 +76,13 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     if None not in needed:
         _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere)
     return report
+
+
+def absent_files(config: dict[str, Any]) -> list[str]:
+    """Files, models and modules that a configuration names and that are not on this machine, one line each."""
+    starts = _starts(config)
+    named = (inputs.missing(effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
+    return list(dict.fromkeys(line for lines in named for line in lines))
 
 
 def judged_plan(config: dict[str, Any]) -> Plan:
@@ -108,10 +116,17 @@ def _starts(config: dict[str, Any]) -> dict[str, dict]:
 
 def _plan(report: Report, config: dict[str, Any]) -> None:
     try:
-        check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
         report.plan = make_plan(config)
     except OuroError as error:
         report.add("", getattr(error, "problems", [str(error)]))
+
+
+def _monitor_problems(config: dict[str, Any]) -> list[str]:
+    try:
+        check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None:
@@ -133,6 +148,7 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     judged = Report("") if made is None else report  # of what is complete nothing is wrong
     judged.add(name, inputs.wrong_arguments(config))
     judged.add(name, [fit.count_problem(config, gpus)])
+    judged.add(name, [workload.interval_note(config)], "warnings")
     facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
     if shape is None:
         judged.add("", [f"GPU memory and disk: {_unknown_shape(start)}"], "unjudged")

@@ -30,10 +30,6 @@ def _names(c: dict) -> list[str]:
 def _mode(c: dict) -> list[str]:
     """What a mode asks of a stage alone; what it asks of those before it: pipeline/modes.py."""
     problems = []
-    if c["mode"] == "serve":
-        problems.append("mode=serve: a server that records what it answers is no stage of files. Serve a stage's "
-                        "model/ with `vllm serve`; recorded answers, in task files with a solution column, are what "
-                        "sft trains on.")
     algorithm = c["algorithm"]["algorithm_type"]
     if c["mode"] == "explore" and algorithm in GIVEN:
         problems.append(f"mode=explore: {algorithm} learns from given responses and explores nothing; needed "

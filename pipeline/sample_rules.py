@@ -18,7 +18,7 @@ def sample_problems(c: dict[str, Any]) -> list[str]:
     """Every rule that is broken, one line each. c: the settings of a stage that trains on rollouts."""
     if c["mode"] == "train":
         return _offline(c)
-    problems = _mixture(c)
+    problems = [] if c["stages"] else _mixture(c)  # each may bring its own buffers
     try:
         schedule = rft_schedule(namespace(c), 1)
     except ConfigError as error:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import files
-from pipeline.compose import CONF
 from pipeline.errors import StageError
 from pipeline.external import resolve
+from pipeline.files import CONF
 from pipeline.inputs import Source
 
 ROWS = 200  # read of each source
@@ -24,7 +24,7 @@ def preview(config: dict[str, Any], sources: list[Source]) -> dict[str, list]:
     """
     recipe = config["data_processor"]["task_pipeline"]["config_path"]
     request = {
-        "sources": [{**dataclasses.asdict(s), "path": str(resolve(s.path)), "columns": dict(s.columns)}
+        "sources": [{**dataclasses.asdict(s), "key": s.told, "path": str(resolve(s.path)), "columns": dict(s.columns)}
                     for s in sources if resolve(s.path).exists()],
         "rows": ROWS,
         "model": config["model"],

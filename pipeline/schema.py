@@ -38,9 +38,31 @@ def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = F
     return value if kind is Any else _scalar(value, kind, key, problems)
 
 
+def fitting(content: dict, base: dict, key: str, problems: list[str]) -> dict:
+    """`content` without what cannot be laid over `base`, a list where it has a mapping or the other way round.
+
+    content: a file's, interpolations unresolved. base: a nest of defaults.
+    """
+    made = {}
+    for name, value in content.items():
+        full, there = f"{key}.{name}" if key else str(name), base.get(name)
+        if isinstance(there, dict) and isinstance(value, list):
+            _wrong(value, "a mapping", full, problems)
+        elif isinstance(there, list) and isinstance(value, dict):
+            _wrong(value, "a list", full, problems)
+        else:
+            both = isinstance(there, dict) and isinstance(value, dict)
+            made[name] = fitting(value, there, full, problems) if both else value
+    return made
+
+
 def _section(value: Any, kind: type, key: str, problems: list[str], partial: bool) -> Any:
     if not isinstance(value, dict):
-        return _wrong(value, "a mapping of settings", key, problems)
+        found = _wrong(value, "a mapping of settings", key, problems)
+        if isinstance(value, str) and "." not in key:
+            problems[-1] += (f" A file of conf/{key}/ is chosen for the whole run, on the command line ({key}={value});"
+                             " here stand the keys themselves.")
+        return found
     fields = {item.name: item for item in dataclasses.fields(kind)}
     made = {}
     for name, given in value.items():
@@ -127,9 +149,9 @@ def _outside(key: str, value: Any, bounds: Any) -> list[str]:
         return [f"{key}={name}: needed one of {', '.join(bounds['names'])}, or package.module:function of your own."
                 + nearest(name, bounds["names"]) for name in names if ":" not in name and name not in bounds["names"]]
     if bounds["choices"] and value not in bounds["choices"]:
-        return [f"{key}={value}: needed one of {', '.join(map(str, bounds['choices']))}."
-                + (f" {explain_value(key, value)}" if explain_value(key, value) else
-                   nearest(str(value), map(str, bounds["choices"])))]
+        why = explain_value(key, value)
+        return [f"{key}={value}: needed one of {', '.join(map(str, bounds['choices']))}"
+                + (f": {why}" if why else f".{nearest(str(value), map(str, bounds['choices']))}")]
     tests = (("ge", lambda b: value >= b, "at least"), ("gt", lambda b: value > b, "greater than"),
              ("le", lambda b: value <= b, "at most"))
     return [f"{key}={value}: needed {words} {bounds[name]}." for name, holds, words in tests

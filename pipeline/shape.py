@@ -101,8 +101,13 @@ def read_shape(model: dict[str, Any]) -> Shape | None:
     """The shape of the model that the section `model` names; None when it is not here, or none that is counted."""
     if model["init"]["enable"]:
         return shape_of_init(model)
-    path = Path(model["model_path"] or "") / "config.json"
-    return shape_of(files.read_json(path)) if model["model_path"] and path.is_file() else None
+    return shape_at(model["model_path"])
+
+
+def shape_at(directory: str | None) -> Shape | None:
+    """The shape of the model in a directory; None without one, or when it is none that is counted."""
+    path = Path(directory or "") / "config.json"
+    return shape_of(files.read_json(path)) if directory and path.is_file() else None
 
 
 def absent_model(path: str) -> str | None:

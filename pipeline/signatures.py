@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.compose import CONF
 from pipeline.errors import nearest
 from pipeline.external import module_file
+from pipeline.files import CONF
 
 HOME = CONF.parent  # of the repository
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pipeline import axes, files
-from pipeline.compose import compose
+from pipeline.compose import compose, judged
 from pipeline.config import Sweep as Settings
 from pipeline.errors import ConfigError, OuroError
 from pipeline.identity import Stage
@@ -113,13 +113,21 @@ def _compose_first(point: list[str], number: int):
     """The first point's configuration or mistake, which tells whether so many points are meant."""
     config = _composed(point)
     failed = isinstance(config, OuroError)
-    most = Settings().max_points if failed else config["sweep"]["max_points"]
+    most = _most_points(point) if failed else config["sweep"]["max_points"]
     if number <= most:
         return config
     if failed:
-        raise ConfigError(f"the first of {number} points: {config}")
+        raise ConfigError(f"the first of {number} points, more than sweep.max_points={most}: {config}")
     raise ConfigError(f"the sweep has {number} points, more than sweep.max_points={most}. If they are all meant: "
                       f"sweep.max_points={number}.")
+
+
+def _most_points(point: list[str]) -> int:
+    """`sweep.max_points` of a point that has problems; the default where its files cannot be read."""
+    try:
+        return judged(point)[0]["sweep"]["max_points"]
+    except ConfigError:
+        return Settings().max_points
 
 
 def _refuse(results: list, chosen: list[tuple]) -> None:

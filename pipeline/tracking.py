@@ -7,7 +7,6 @@ The tables are the record; a monitor is a mirror of them. So a monitor never slo
 (importing MLflow takes 2 s) and writes in batches, and when it fails the log says so and the stage goes on.
 """
 
-import importlib.util
 import json
 import math
 import os
@@ -16,12 +15,10 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 from pipeline import files
-from pipeline.errors import ConfigError, nearest, pick
 from pipeline.metrics import score_metrics, step_metrics
+from pipeline.monitors import MONITORS, check_monitor
 from pipeline.process import Context
 from pipeline.records import Score, Step
 from pipeline.secrets import mask
@@ -132,43 +129,6 @@ def open_tracker(context: Context) -> Iterator[NoTracker]:
         failed = False
     finally:
         tracker.close(failed)
-
-
-def check_monitor(kind: str, arguments: dict[str, Any]) -> None:
-    """Refuses a monitor that is not installed, an unknown argument, and an address with a secret in it."""
-    module, install, known, secrets = pick(MONITORS, kind, "monitor.monitor_type")
-    for name, value in arguments.items():
-        if name in secrets:
-            continue
-        if name not in known:
-            every = [*known, *secrets]
-            raise ConfigError(f"monitor.monitor_args.{name}: unknown for monitor_type={kind}.{nearest(name, every)} "
-                              f"Known: {', '.join(every) or 'none'}.")
-        address = _address(name, value)
-        if address.username or address.password:  # a token is often the user's name
-            raise ConfigError(f"monitor.monitor_args.{name}: the address holds a user name or a password. Take it out "
-                              f"and set {', '.join(secrets.values())} in the environment.")
-    if module and importlib.util.find_spec(module) is None:
-        raise ConfigError(f"monitor.monitor_type={kind}: the package '{module}' is not installed. {install}, or choose "
-                          f"another monitor (monitor.monitor_type=none).")
-
-
-def _address(name: str, value: Any) -> SplitResult:
-    try:
-        return urlsplit(str(value))
-    except ValueError:  # neither the value nor the error is shown: they may hold a secret
-        raise ConfigError(f"monitor.monitor_args.{name}: needed an address, such as https://host:5000.") from None
-
-
-# monitor_type -> package, how to install it, arguments, arguments that are secrets -> environment variable
-MONITORS: dict[str, tuple[str | None, str, tuple[str, ...], dict[str, str]]] = {
-    "mlflow": ("mlflow", "Install this project again: it belongs to it", ("uri",),
-               {"username": "MLFLOW_TRACKING_USERNAME", "password": "MLFLOW_TRACKING_PASSWORD"}),
-    "tensorboard": ("tensorboard", "Install the extra: pip install 'ouroboros-rft[tensorboard]'", (), {}),
-    "wandb": ("wandb", "Install the extra: pip install 'ouroboros-rft[wandb]'", ("base_url",),
-              {"api_key": "WANDB_API_KEY"}),
-    "none": (None, "", (), {}),
-}
 
 
 # ------------------------------------------------------------------------------------------------------------ sinks

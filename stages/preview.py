@@ -148,7 +148,7 @@ class Preview:
         fact = f"{path}: {'about ' if about else ''}{total:,} rows{about}"
         if not absent and self.tokenizer is not None:
             fact += "; " + self._lengths(source, rows)
-        self.found["facts"].append([source["key"].rpartition(".")[0].rpartition(".")[2], fact])
+        self.found["facts"].append([source["name"], fact])
 
     def _lengths(self, source: dict[str, Any], rows: list[Row]) -> str:
         columns = source["columns"]

@@ -1,11 +1,14 @@
 """One self-contained offline page about a run: what was learnt, how, on what data, in how much time.
 
-Reads every other stage of the run; writes report.html, and links to it from runs/<project>/<name>/.
+Reads every other stage of the run; writes report.html, and links to it from runs/<project>/<name>/. With `--partial`,
+which `ouro run` asks for when a stage failed, partial.html of the stages that are complete takes its place until then.
 """
 
 import importlib.metadata
+import logging
 import os
 import platform
+import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -13,7 +16,7 @@ from pathlib import Path
 from pipeline import charts, files, findings, tables
 from pipeline.files import read_json
 from pipeline.modes import TRAINING
-from pipeline.process import Context, run_stage
+from pipeline.process import Context, namespace, run_stage
 from pipeline.progress import duration, thousands
 from pipeline.query import plain
 from pipeline.view import Node, View, before_and_after, scores
@@ -38,13 +41,27 @@ CURVES = {
 
 
 def work(context: Context) -> None:
+    context.made |= {"bytes": _write(context, "report.html", [])}
+
+
+def partial(directory: Path) -> None:
+    """The page of the stages that are complete, with the names of those that are not. directory: of the report."""
+    spec = read_json(directory / "stage.json")
+    inputs = {name: Path(d) for name, d in spec["inputs"].items()}
+    there = {name: d for name, d in inputs.items() if files.is_complete(d)}
+    log = logging.getLogger(spec["name"])
+    context = Context(spec["run"], spec["name"], spec["identity"], directory, namespace(spec["config"]), there, log)
+    _write(context, "partial.html", [name for name in inputs if name not in there])
+
+
+def _write(context: Context, file: str, absent: list[str]) -> int:
+    """Writes and links the page about the inputs; its bytes. absent: stages of the run that are not complete."""
     specs = in_order({name: {**read_json(d / "stage.json"), "name": name, "directory": d}
                       for name, d in context.inputs.items()})
-    html = render(_page(context, specs))
-    target = context.directory / "report.html"
-    files.write_atomic(target, lambda temporary: temporary.write_text(html, encoding="utf-8"))
-    link(context)
-    context.made |= {"bytes": len(html.encode())}
+    html = render({**_page(context, specs), "absent": absent})
+    files.write_atomic(context.directory / file, lambda temporary: temporary.write_text(html, encoding="utf-8"))
+    link(context, file)
+    return len(html.encode())
 
 
 def _page(context: Context, specs: list[dict]) -> dict:
@@ -58,13 +75,13 @@ def _page(context: Context, specs: list[dict]) -> dict:
         raise
 
 
-def link(context: Context) -> None:
-    """runs/<project>/<name>/report.html -> stages/report/report.html: right whichever report the run shows next."""
+def link(context: Context, file: str) -> None:
+    """runs/<project>/<name>/report.html -> stages/report/<file>: right whichever report the run shows next."""
     view = context.directory.parent.parent / "runs" / context.run
     view.mkdir(parents=True, exist_ok=True)
     temporary = view / f".report.html.{os.getpid()}.tmp"
     temporary.unlink(missing_ok=True)
-    temporary.symlink_to(Path("stages") / context.name / "report.html")
+    temporary.symlink_to(Path("stages") / context.name / file)
     os.replace(temporary, view / "report.html")
 
 
@@ -222,4 +239,7 @@ def _cut(text: str) -> str:
 
 
 if __name__ == "__main__":
-    run_stage(work, __doc__)
+    if sys.argv[1:2] == ["--partial"]:
+        partial(Path(sys.argv[2]))
+    else:
+        run_stage(work, __doc__)

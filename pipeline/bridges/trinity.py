@@ -7,18 +7,17 @@ import re
 from typing import Any
 
 from pipeline import guide
-from pipeline.bridges import verl_keys
+from pipeline.bridges import trinity_reasons, verl_keys
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
+from pipeline.bridges.trinity_reasons import TRAINING_SET
+from pipeline.bridges.trinity_stages import complete, names_of
 from pipeline.config import walk
 from pipeline.errors import nearest
 from pipeline.guide_keys import MEANT, Refused, Renamed, Works
 from pipeline.secrets import is_secret
-from pipeline.train_batch import REPLAY
 
-DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
-TRAINING_SET = re.compile(r"buffer\.explorer_input\.(taskset|tasksets\.\*)\.")
 SAMPLED_BY = re.compile(TRAINING_SET.pattern + r"rollout_args\.(temperature|top_p|top_k)")
 VERL = "trainer.trainer_config."
 ITS_DEFAULT = "Trinity-RFT's default"
@@ -28,22 +27,31 @@ def translate(given: list[Given], source: str) -> Translation:
     """The recipe of a configuration, and an account of each of its keys."""
     made = Translation(source)
     values = {g.path: None if g.value == "None" else g.value for g in given}
-    given = [Given(g.path, values[g.path], g.line) for g in given]
+    given = [Given(g.path, trinity_reasons.as_number(g.key, values[g.path]), g.line) for g in given]
+    given = [g for g in given if not _shapeless(made, g)]
     works = [g for g in given if isinstance(_fate(g.key), Works)]
     for key in works:
         _works(made, key, values)
     for key in given:
         fate = _fate(key.key)
         if isinstance(fate, Renamed):
-            _renamed(made, key, fate)
+            _renamed(made, key, fate, values)
         elif isinstance(fate, Refused):
             _refused(made, key, fate, values)
         elif fate is None:
             _unknown(made, key)
     _mend_references(made, values)
     _say_defaults(made, values)
-    _say_about_stages(made, values)
+    complete(made, values)
     return made
+
+
+def _shapeless(made: Translation, given: Given) -> bool:
+    """Whether a key stands where no setting can stand, and is left out."""
+    reason = trinity_reasons.of_structure(given)
+    if reason:
+        made.leave(given, reason)
+    return bool(reason)
 
 
 def _fate(key: str):
@@ -68,12 +76,16 @@ def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
         made.entries.pop((*stage, "buffer", "batch_size"), None)
         made.rename(given, (*stage, "buffer", "batch_size"), given.value, f"{general}: rows of an optimizer step")
         return
-    reason = guide.explain_value(given.key, given.value) or _reason(general, given, values)
-    meant = MEANT.get(general, {})
+    reason = guide.explain_value(given.key, given.value) or trinity_reasons.of_value(general, given, values)
+    meant = {} if isinstance(given.value, (list, dict)) else MEANT.get(general, {})
     if reason:
         made.leave(given, reason)
-    elif not isinstance(given.value, (list, dict)) and given.value in meant:
+    elif meant and given.value in meant:
         made.rename(given, given.path, meant[given.value], f"{given.value} there")
+    elif misfit := trinity_reasons.misfit(given.key, given.value):
+        made.leave(given, misfit)
+    elif path == ("stage_name",) and names_of(values)[stage[1]] != given.value:
+        made.rename(given, given.path, names_of(values)[stage[1]], f"{given.value} there: it names a rule")
     elif given.key in ("project", "name") and directory_name(given.value) != given.value:
         made.rename(given, given.path, directory_name(given.value), f"{given.value} there: it becomes a directory")
     elif SAMPLED_BY.fullmatch(general) and given.value is not None:
@@ -86,30 +98,6 @@ def _algorithm(stage: Path, values: dict[Path, Any]) -> Any:
     """The algorithm of a stage, or of all."""
     of_all = ("algorithm", "algorithm_type")
     return values.get((*stage, *of_all), values.get(of_all))
-
-
-def _reason(general: str, given: Given, values: dict[Path, Any]) -> str | None:
-    """Why a value of a key that works means nothing here."""
-    if general.endswith(".path") and general.startswith("buffer."):
-        stored = values.get((*given.path[:-1], "storage_type"))
-        if stored in ("queue", "sql") or DATABASE.match(str(given.value)):
-            return "the address of a database or a queue's copy: here data are files, and experience is tables."
-    if general.startswith("explorer.auxiliary_models.") and _names_rewards(values):
-        return ("a judge that a workflow or reward function of the original asks: none is served here, and a reward "
-                "function of your own can ask a server that you run. Here a model of this section scores by itself.")
-    reused = values.get((*given.path[:-1], "reuse_cooldown_time")) is not None
-    if general.startswith(REPLAY) and (general.endswith("time") or not reused):
-        return ("rows are used again there after a cool-down in seconds, and without one not at all: set "
-                "reuse_cooldown_time, in trainer steps, and replay_ratio.")
-    if TRAINING_SET.match(general) and general.endswith(".repeat_times"):
-        return "rollouts to train on follow algorithm.repeat_times, there as here."
-    return None
-
-
-def _names_rewards(values: dict[Path, Any]) -> bool:
-    """Whether the source says by which function or workflow responses are rewarded."""
-    return any(value is not None and str(path[-1]).endswith(("workflow_type", "reward_fn_type"))
-               for path, value in values.items())
 
 
 def _sampling(made: Translation, given: Given, of_all: Path, values: dict[Path, Any]) -> None:
@@ -125,7 +113,7 @@ def _sampling(made: Translation, given: Given, of_all: Path, values: dict[Path, 
                                                 "follow too, unless they say otherwise")
 
 
-def _renamed(made: Translation, given: Given, fate: Renamed) -> None:
+def _renamed(made: Translation, given: Given, fate: Renamed, values: dict[Path, Any]) -> None:
     stage, path = _stage(given.path)
     stars = iter([part for part in path if isinstance(part, int)])
     target = (*stage, *(next(stars, 0) if part == "*" else part for part in fate.to.split(".")))
@@ -134,7 +122,11 @@ def _renamed(made: Translation, given: Given, fate: Renamed) -> None:
         made.leave(given, guide.explain_value(given.key, given.value)
                    or f"needed {known}; {fate.to} was left at its default.")
         return
-    value = fate.values.get(given.value, given.value) if fate.values else given.value
+    value = fate.values.get(given.value, given.value) if fate.values else trinity_reasons.as_number(
+        fate.to, given.value)
+    if reason := trinity_reasons.without_critic(fate.to, given.path, values) or trinity_reasons.misfit(fate.to, value):
+        made.leave(given, reason)
+        return
     said = f" = {given.value}" if value != given.value else ""
     made.rename(given, target, value, given.key.removeprefix(".".join(map(str, stage)) + ".") + said)
 
@@ -144,7 +136,7 @@ def _refused(made: Translation, given: Given, fate: Refused, values: dict[Path, 
     inner = key.removeprefix(VERL)
     found = verl_keys.find(inner) if key != inner else None
     if found and isinstance(found[1], Renamed):
-        _renamed(made, given, found[1])
+        _renamed(made, given, found[1], values)
     elif found:
         made.leave(given, off(given.value, found[1].idle) + found[1].why)
     else:
@@ -244,16 +236,16 @@ def _gpus(made: Translation) -> None:
     if made.entries.get(("trainer", "offload_param"), Entry(False)).value is True:
         made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
     mode = made.entries.get(("mode",), Entry("both")).value
-    nodes, each = number(1, "cluster", "node_num"), number(None, "cluster", "gpu_per_node")
+    each = number(None, "cluster", "gpu_per_node")
     engines = number(1, "explorer", "rollout_model", "engine_num")
     split = number(1, "explorer", "rollout_model", "tensor_parallel_size")
-    if mode not in ("both", "train") or not (nodes and each and engines and split):
+    if mode not in ("both", "train") or not (each and engines and split):
         return
-    left = nodes * each - (engines * split if mode == "both" else 0)
+    left = each - (engines * split if mode == "both" else 0)
     if left > 1:
         made.choose(("trainer", "ranks"), left, "the GPUs that the engine leaves")
         made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
-        made.chosen.append(f"trainer.ranks={left}: of {nodes * each} GPUs, those that the engine leaves, as in Trinity-"
+        made.chosen.append(f"trainer.ranks={left}: of {each} GPUs, those that the engine leaves, as in Trinity-"
                            "RFT. A train batch need not divide by them: micro-batches are token budgets.")
 
 
@@ -283,17 +275,6 @@ def _budget(made: Translation) -> None:
     if longest > SETTINGS["trainer.max_token_len_per_gpu"].default:
         made.choose(("trainer", "max_token_len_per_gpu"), 2 * longest,
                     f"{ITS_DEFAULT}: two sequences of the greatest length")
-
-
-def _say_about_stages(made: Translation, values: dict[Path, Any]) -> None:
-    own = {path[2] for path in values if path[0] == "stages" and len(path) > 3}
-    both = sorted(own & {path[0] for path in values if path[0] != "stages"})
-    if both:
-        made.chosen.append(f"A stage's {', '.join(both)} is merged over the settings of all, key by key. (Trinity-RFT "
-                           "replaces the whole section, although its guide says that a stage inherits.)")
-    if "algorithm.algorithm_type" in {g.key for g in made.kept} and ("algorithm", "repeat_times") not in values:
-        made.chosen.append("algorithm.repeat_times is not given: the algorithm's own applies, as the guide says. "
-                           "(Trinity-RFT itself then makes one rollout per task.)")
 
 
 FREE = tuple(f"{key}." for key, item in walk() if str(item.type).startswith(("dict", "list[dict")))

@@ -11,7 +11,7 @@ from operators.kl import KL_ESTIMATORS
 from operators.loss import PAIRED, POLICY_LOSSES
 from operators.sampling import SAMPLE_STRATEGIES
 from pipeline.algorithms import DEMONSTRATED, GIVEN, MIXED_LOSSES
-from pipeline.compose import CONF
+from pipeline.files import CONF
 from pipeline.rules import COMPARE
 
 FILES = sorted((CONF / "algorithm").glob("*.yaml"))

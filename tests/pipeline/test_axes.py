@@ -78,6 +78,11 @@ def test_what_is_no_axis_is_refused_with_a_sentence(words, said):
     assert said in refused(*words)
 
 
+@pytest.mark.parametrize("words", [["seed=1,2", "seed=3,4"], ["seed=3", "seed=1,2"], ["seed=1,2", "seed=1,2"]])
+def test_two_axes_of_one_key_are_told_once(words):
+    assert refused(*words) == f"'{words[0]}' and '{words[1]}' set the same key; leave one of them out."
+
+
 def test_all_bad_axes_are_told_at_once():
     message = refused("a=interval(0,1)", "name=a,b", "seed=1,2")
     assert "interval" in message

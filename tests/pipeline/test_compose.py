@@ -2,8 +2,9 @@
 
 import pytest
 
-from pipeline.algorithms import MIXED_LOSSES, parts
-from pipeline.compose import check, compose, groups
+from pipeline.algorithms import MIXED_LOSSES, PAIR_TYPES, parts
+from pipeline.choices import groups
+from pipeline.compose import check, compose
 from pipeline.config import walk
 from pipeline.overlays import effective
 from pipeline.rules import LACKING
@@ -174,6 +175,45 @@ def test_unknown_keys_wrong_types_bounds_and_rules_come_at_once():
         assert message.count(words) == 1
 
 
+def test_names_that_are_not_there_come_beside_wrong_values():
+    message = refused("seed=-1", "algorithm.policy_loss_fn_args.foo=1", "monitor.monitor_args.foo=2",
+                      "stages.sft.synchronizer.sync_interval=2", "stages.sft.buffer.batch_size=0",
+                      "data_processor.task_pipeline.generator_args.foo=3")
+    for words in ("seed=-1: needed at least 0", "monitor.monitor_args.foo: unknown for monitor_type=mlflow",
+                  "stage 'sft': buffer.batch_size=0: needed at least 1",
+                  "stage 'sft' does not read synchronizer.sync_interval",
+                  "stage 'rft': algorithm.policy_loss_fn_args: 'ppo' has no argument 'foo'",
+                  "\n  data_processor.task_pipeline.generator_args: 'countdown' has no argument 'foo'"):
+        assert message.count(words) == 1
+
+
+def test_a_list_over_a_section_on_the_command_line_hides_no_other_problem():
+    message = refused("model.init=[1]", "stages={a: 1}", "seed=-1")
+    for line in ("key 'model.init': needed a mapping, found a list", "key 'stages': needed a list, found a mapping",
+                 "seed=-1: needed at least 0"):
+        assert message.count(line) == 1
+
+
+def test_a_key_that_is_set_twice_is_refused():
+    assert "'seed=1' and 'seed=2' set the same key; leave one of them out" in refused("seed=1", "seed=2")
+    assert "'seed=1' and '++seed=1' set the same key" in refused("seed=1", "++seed=1")
+
+
+@pytest.mark.parametrize(("override", "why"), [
+    ("model.min_response_tokens=50", "needed one of 0, 1: the engine would forbid the end of a response"),
+    ("model.repetition_penalty=1.2", "the trainer scores the distribution without it"),
+    ("trainer.use_dynamic_bsz=false", "trainer.max_token_len_per_gpu"),
+    ("stages.rft.trainer=zero2", "stage 'rft': key 'trainer': needed a mapping of settings, found the text 'zero2'. A "
+                                 "file of conf/trainer/ is chosen for the whole run, on the command line"),
+])
+def test_a_refused_value_is_told_with_its_reason(override, why):
+    assert why in refused(override)
+
+
+def test_a_mode_that_is_not_here_is_answered_once():
+    assert refused("mode=serve").count("mode=serve") == 1
+
+
 @pytest.mark.parametrize(("group", "choice"), [(g, c) for g, names in groups().items() for c in names
                                               if g != "recipe" and parts(c).get("advantage_fn") not in LACKING])
 def test_every_shipped_choice_of_a_group_composes_and_stays_in_its_section(group, choice, monkeypatch):
@@ -181,12 +221,13 @@ def test_every_shipped_choice_of_a_group_composes_and_stays_in_its_section(group
     before = composed()
     small = ["model.max_prompt_tokens=24", "model.max_response_tokens=12"]
     shown = "buffer.trainer_input"
-    needs = {"sft": ["stages=[]"], "cpt": ["stages=[]", f"{shown}.experience_buffer.path=texts.jsonl"]}
+    files = f"{shown}.experience_buffer.path=given.jsonl"
     experts = ["stages=[{stage_name: rft}]", f"{shown}.auxiliary_buffers.sft_dataset={{}}"]
-    needs |= dict.fromkeys(MIXED_LOSSES, experts)
+    needs = {"sft": ["stages=[]"], "cpt": ["stages=[]", files]}
+    needs |= {name: [files] for name in PAIR_TYPES} | dict.fromkeys(MIXED_LOSSES, experts)
     after = compose([f"{group}={choice}", *small, *needs.get(choice, [])])
-    others = before.keys() - {group, "stages", *(["buffer"] if choice in needs else [])}
-    assert all(after[key] == before[key] for key in others)
+    touched = (group, "stages", *(["buffer"] if choice in needs else []))
+    assert all(after[key] == before[key] for key in before if key not in touched)
 
 
 def test_a_group_is_a_section_of_the_schema():

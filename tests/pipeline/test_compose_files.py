@@ -59,3 +59,33 @@ def test_a_broken_recipe_names_the_file_or_the_key(project, text, words):
         (project / "conf/recipe/bad.yaml").write_text("# @package _global_\n" + text)
         message = refused("recipe=bad")
         assert "bad.yaml" in message or "recipe/bad" in message or words in message
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("stages: {a: 1}", "key 'stages': needed a list, found a mapping"),
+    ("buffer: oops", "key 'buffer': needed a mapping of settings, found the text 'oops'. A file of conf/buffer/ is"),
+    ("buffer: [1]", "key 'buffer': needed a mapping, found a list"),
+    ("buffer: {explorer_input: {eval_tasksets: {a: 1}}}", "explorer_input.eval_tasksets': needed a list, found a map"),
+])
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_list_where_a_section_stands_hides_no_other_problem(project, text, words, by_name):
+    path = project / ("conf/recipe/mine.yaml" if by_name else "mine.yaml")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"# @package _global_\n{text}\nseed: -3\nfoo: 2\n")
+    message = refused("recipe=mine" if by_name else "recipe=mine.yaml", "trainer.zero_stage=7")
+    for line in (words, "seed=-3: needed at least 0", "unknown key 'foo'", "trainer.zero_stage=7: needed one of"):
+        assert message.count(line) == 1
+
+
+def test_a_recipe_that_cannot_be_read_hides_no_mistake_on_the_command_line(project):
+    (project / "mine.yaml").write_text("model: {model_path: ${x}}\n")
+    message = refused("recipe=mine.yaml", "foo=2")
+    assert "recipe=mine.yaml is no YAML" in message
+    assert 'goes in quotes: "${...}".' in message
+    assert "unknown key 'foo'" in message
+
+
+def test_an_interpolation_without_its_end_is_told_with_file_and_line(project):
+    (project / "conf" / "recipe").mkdir(parents=True, exist_ok=True)
+    (project / "conf" / "recipe" / "mine.yaml").write_text("# @package _global_\nseed: 3\nname: \"${project\"\n")
+    assert "conf/recipe/mine.yaml, line 3: '${' without its '}'" in refused("recipe=mine")

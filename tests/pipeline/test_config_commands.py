@@ -57,6 +57,24 @@ def test_config_explain_says_what_a_change_re_runs(key, words, capsys):
     assert words in " ".join(capsys.readouterr().out.split())
 
 
+def test_config_explain_a_setting_of_one_stage(capsys):
+    assert cli.main(["config", "explain", "stages.sft.buffer.batch_size"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "stages.sft.buffer.batch_size"
+    assert lines[-4:] == ["value now 64", "comes from conf/recipe/countdown.yaml", "in stage sft 256",
+                          "comes from the stage's own entry (conf/recipe/countdown.yaml)"]
+
+
+@pytest.mark.parametrize(("key", "words"), [
+    ("stages.stf.seed", "no stage 'stf' in this recipe. Did you mean 'sft'? Stages: sft, rft."),
+    ("ray_namespace", "no key 'ray_namespace': there is no Ray: Snakemake starts the stages"),
+    ("stages.rft.trainer.trainer_type", "no key 'trainer.trainer_type': DeepSpeed ZeRO trains"),
+])
+def test_config_explain_of_what_is_not_here_says_what_to_use(key, words, capsys):
+    assert cli.main(["config", "explain", key]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_config_explain_an_entry_of_free_arguments(capsys):
     key = "algorithm.policy_loss_fn_args.clip_range_low"
     assert cli.main(["config", "explain", key, f"{key}=0.125"]) == 0

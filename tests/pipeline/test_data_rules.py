@@ -42,14 +42,25 @@ def a_set(**given):
     ({f"{SOURCE}.eval_tasksets.0.data_selector.selector_type": "random"}, "an eval set is answered whole"),
     ({f"{PIPELINE}.operators": [{"name": "text_length_filter"}]}, "config_path and operators exclude each other"),
     ({f"{PIPELINE}.target_fields": ["question"]}, "target_fields goes with operators"),
-    ({"model.min_response_tokens": 2}, "model.min_response_tokens=2: needed one of 0, 1."),
-    ({"model.repetition_penalty": 1.1}, "model.repetition_penalty=1.1: needed one of 1.0."),
-    ({"model.enable_prompt_truncation": False}, "model.enable_prompt_truncation=False: needed one of True."),
-    ({f"{SOURCE}.taskset.storage_type": "sql"}, "storage_type=sql: needed one of file."),
+    ({"model.min_response_tokens": 2}, "model.min_response_tokens=2: needed one of 0, 1: the engine"),
+    ({"model.repetition_penalty": 1.1}, "model.repetition_penalty=1.1: needed one of 1.0: the trainer"),
+    ({"model.enable_prompt_truncation": False}, "model.enable_prompt_truncation=False: needed one of True: what was"),
+    ({f"{SOURCE}.taskset.storage_type": "sql"}, "storage_type=sql: needed one of file: experience"),
 ])
 def test_one_problem(values, words):
     (problem,) = problems(values)
     assert words in problem
+
+
+def test_preference_training_names_its_pairs():
+    """The recipe's generator makes tasks and demonstrations; inputs and a buffer's file may hold pairs."""
+    with pytest.raises(ConfigError, match="stage 'rft': algorithm.algorithm_type=dpo trains on pairs.* the generator "
+                                          f"countdown makes none. Set {BUFFER}.path to a file of pairs"):
+        compose(["algorithm=dpo"])
+    with pytest.raises(ConfigError, match=f"{BUFFER}.format.rejected_key: needed the column of a pair's response"):
+        compose(["algorithm=dpo", f"{BUFFER}.path=pairs.jsonl", f"{BUFFER}.format.rejected_key=null"])
+    assert compose(["algorithm=dpo", f"{BUFFER}.path=pairs.jsonl"])["algorithm"]["algorithm_type"] == "dpo"
+    assert compose(["algorithm=dpo", f"{PIPELINE}.generator=null", f"{PIPELINE}.inputs=[pairs.jsonl]"])
 
 
 @pytest.mark.parametrize(("operator", "words"), [

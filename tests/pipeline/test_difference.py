@@ -69,6 +69,15 @@ def test_secrets_are_compared_and_never_shown(tmp_path):
     assert "hunter" not in "\n".join(found)
 
 
+def test_settings_are_compared_without_the_files_that_they_name(tmp_path):
+    pool = "data_processor.task_pipeline"
+    other = f"{pool}.generator=null {pool}.inputs=[absent.jsonl]"
+    lines = told(side(tmp_path, "seed=2"), side(tmp_path, other))
+    assert [line.split()[0] for line in lines[0].splitlines()[2:]] == ["seed", f"{pool}.generator", f"{pool}.inputs"]
+    assert "stages are not compared" in lines[-1]
+    assert "absent.jsonl does not exist" in lines[-1]
+
+
 @pytest.mark.parametrize(("text", "kind", "said"), [
     ("onne", DataError, "no run 'onne'. Did you mean"),
     ("one seed=3", DataError, "needed the name of one run, or overrides alone"),

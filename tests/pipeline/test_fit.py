@@ -1,13 +1,16 @@
 """Whether a stage fits its GPUs, and what is advised when it does not."""
 
+import json
+
 import pytest
 
 from pipeline import fit
+from pipeline.config import AuxiliaryModel
 from pipeline.devices import Gpus
 from pipeline.memory import GIB, USABLE, training
 from pipeline.overlays import effective
 from pipeline.shape import shape_of
-from tests.configs import changed
+from tests.configs import changed, element
 from tests.pipeline.test_shape import QWEN2
 
 SMALL = shape_of(QWEN2)  # 0.49 billion parameters
@@ -135,3 +138,32 @@ def test_colocated_the_idle_trainer_keeps_its_weights_and_optimizer():
     config["mode"] = "both"
     config["explorer"]["rollout_model"]["gpu_memory_utilization"] = 0.9
     assert fit.problems(SMALL, config, gpus(2, 24.0)) == []
+
+
+def judged(path, **values) -> dict:
+    """A stage that takes turns on one GPU, with a reward model of the small shape."""
+    config = rft(mode="colocate", trainer__enable_gradient_checkpointing=True, trainer__logprob_chunk_tokens=1024,
+                 explorer__rollout_model__gpu_memory_utilization=0.7, **values)
+    (path / "config.json").write_text(json.dumps(QWEN2))
+    config["explorer"]["auxiliary_models"] = [element(AuxiliaryModel, {"model_path": str(path)})]
+    return config
+
+
+def test_colocated_a_reward_model_keeps_its_weights_too(tmp_path):
+    """0.7 of 24 are 16.8 GiB; trainer 6.4 and 0.494 billion x 2 bytes = 0.9: 24.1. (24 - 7.4) / 24 = 0.69: 0.65."""
+    config = judged(tmp_path)
+    assert fit.judge_bytes(config, gpus(1, 24.0)) == SMALL.critic * 2
+    (problem,) = fit.problems(SMALL, config, gpus(1, 24.0))
+    assert "16.8 GiB and the 7.4 GiB that the colocated trainer and reward models keep exceed 24. Lower it to 0.65" in (
+        problem)
+    config["explorer"]["auxiliary_models"] = []
+    assert fit.problems(SMALL, config, gpus(1, 24.0)) == []
+
+
+def test_a_reward_model_takes_of_what_the_trainer_may_fill_where_they_share(tmp_path):
+    config = judged(tmp_path)
+    peak = training(SMALL, config, 2).peak / GIB
+    room = gpus(1, (peak + 0.5) / USABLE)  # half a GiB to spare, and the reward model has 0.9
+    assert "of reward models" in fit.trainer_problem(SMALL, config, room)
+    config["mode"] = "both"
+    assert fit.trainer_problem(SMALL, config, room) is None

@@ -101,10 +101,13 @@ def test_every_set_with_files_of_its_own_is_a_source_with_the_columns_it_needs()
     found = inputs.sources(changed({
         "data_processor.task_pipeline.generator": None, f"{shown}.path": "shown.jsonl",
         f"{source}.tasksets": [element(Taskset, {"path": ["a.jsonl", "b"], "subset_name": "main", "format": verl})],
-        f"{source}.eval_tasksets": [element(Taskset, {"path": "held.jsonl", "split": "test"}), element(Taskset, {})]}))
+        f"{source}.eval_tasksets": [element(Taskset, {"name": "held", "path": "held.jsonl", "split": "test"}),
+                                    element(Taskset, {})]}))
     assert [(s.key, s.path, s.split) for s in found] == [
         (f"{source}.tasksets.0.path.0", "a.jsonl/main", "train"), (f"{source}.tasksets.0.path.1", "b/main", "train"),
         (f"{source}.eval_tasksets.0.path", "held.jsonl", "test"), (f"{shown}.path", "shown.jsonl", "train")]
+    assert [(s.name, s.told) for s in found][2:] == [("held", f"{source}.eval_tasksets.0.path (held)"),
+                                                    ("experience_buffer", f"{shown}.path (experience_buffer)")]
     assert dict(found[0].columns)["prompt_key"] == "talk"
     assert dict(found[0].columns)["response_key"] == "reward_model.ground_truth"
     assert dict(found[3].columns) == {"prompt_key": "prompt", "solution_key": "response"}

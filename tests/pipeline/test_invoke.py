@@ -4,10 +4,11 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
-from pipeline import cli, invoke, launch
+from pipeline import cli, invoke, launch, outcome
 from pipeline.launch import split_overrides
 
 AWKWARD = ["name=two words", "a.b='it is \"so\", yes: {1} #2'", "'quoted=at both ends'", 'x="y"', "ü=☃", "seed=2"]
@@ -113,6 +114,21 @@ def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypat
     snakemake(monkeypatch, 0, plan.targets[-1])
     assert cli.main(["run", "--", "--forceall"]) == 0
     assert "8 of 8 stages complete" in capsys.readouterr().out
+
+
+def test_a_failed_stage_leaves_a_report_of_what_is_there(plan, monkeypatch, capsys):
+    """rft is complete, the report is not, and something was made before snakemake gave up."""
+    from types import SimpleNamespace
+
+    asked, ended = [], SimpleNamespace(returncode=0)
+    monkeypatch.setattr(outcome.subprocess, "run", lambda command, **_: asked.append(command[1:]) or ended)
+    report = Path(plan.targets[-1]).parent
+    rft = next(m for m in plan.targets if "/rft-" in str(m))
+    snakemake(monkeypatch, 1, rft)
+    os.utime(rft, ns=(1, 1))
+    assert cli.main(["run"]) == 1
+    assert asked == [["-m", "stages.report", "--partial", str(report)]]
+    assert f"report of what is there: {plan.view / 'report.html'}" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -92,13 +92,19 @@ def test_a_shipped_algorithm_has_only_parts_that_exist(name):
     ("stages=[{stage_name: x},3]", "needed a mapping, found 3"),
     ("stages=[{stage_name: x},{stage_name: x}]", "stage 'x': two entries of `stages` have the name 'x'"),
     ("stages=[{stage_name: x, seed: a, algorithm: {algorithm_type: grppo}}]", "Did you mean 'grpo'?"),
+    ("stages=[{stage_name: x},{stage_name: y, after: [x,x]}]", "stage 'y': after=[x, x]: names a stage twice"),
+    ("stages=[{stage_name: tasks}]", "stage 'tasks': a stage of every run is called so"),
+    ("stages=[{stage_name: x},{stage_name: evaluate_x}]", "'evaluate_x': 'evaluate_x' is the evaluation of 'x'"),
+    ("stages=[{stage_name: evaluate_x},{stage_name: x}]", "'x': 'evaluate_x' is the evaluation of 'x'"),
     ("stages.sft={seed: 3}", "needed a key of the stage, stages.sft.key=value"),
 ])
 def test_what_is_no_stage_is_told_without_a_traceback(override, words):
     assert words in refused(override)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"name: ${oc.env:HOME"])
-def test_a_recipe_that_cannot_be_read_is_named(tmp_path, content):
+@pytest.mark.parametrize(("content", "words"), [
+    (b"\xff\xfe\x00", " is no YAML"), (b"seed: 2\nname: ${oc.env:HOME", ", line 2: '${' without its '}'"),
+])
+def test_a_recipe_that_cannot_be_read_is_named(tmp_path, content, words):
     (tmp_path / "r.yaml").write_bytes(content)
-    assert f"recipe={tmp_path / 'r.yaml'} is no YAML" in refused(f"recipe='{tmp_path / 'r.yaml'}'")
+    assert f"recipe={tmp_path / 'r.yaml'}{words}" in refused(f"recipe='{tmp_path / 'r.yaml'}'")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pipeline import cli, devices, preflight, samples
-from pipeline.compose import CONF
 from pipeline.errors import ConfigError, StageError
+from pipeline.files import CONF
 from tests.configs import changed
 from tests.pipeline.test_shape import QWEN2
 
@@ -55,6 +55,21 @@ def test_the_default_recipe_has_no_problem():
     assert facts(report, "rft")["explorer"].startswith("450 steps; each 64 tasks x 8 rollouts = 512 experiences")
     assert "a CPU run on" in facts(report, "rft")["GPUs"]
     assert "memory" not in facts(report, "rft")
+
+
+def test_a_value_that_comes_to_another_is_told():
+    report = check({"explorer.eval_interval": 3})
+    assert report.problems == []
+    assert len(report.warnings) == 1
+    assert "so those of steps 4, 6, 10, 12, ... are evaluated" in report.warnings[0]
+
+
+def test_files_that_are_absent_come_beside_other_problems(capsys):
+    words = ["config", "check", "--no-data", "seed=-1", f"{TASKS}.generator=null", f"{TASKS}.inputs=[none.jsonl]"]
+    assert cli.main(words) == 2
+    assert f"{TASKS}.inputs.0: none.jsonl does not exist" in capsys.readouterr().err
+    assert cli.main([*words, "--elsewhere"]) == 2
+    assert "none.jsonl" not in capsys.readouterr().err
 
 
 def test_problems_of_every_kind_are_told_at_once(model):

@@ -90,12 +90,13 @@ def test_a_staleness_that_the_schedule_cannot_keep_names_the_shortfall():
     """Handed over every 4 steps: steps 2, 3 and 4 train rollouts 1, 2 and 3 steps old, so at most 1 leaves step 3 none.
     A batch of 4 explorer steps with the same weights is always fresh."""
     control = ("algorithm.sample_strategy=staleness_control", "synchronizer.sync_interval=4",
-               "synchronizer.sync_offset=0", "algorithm.sample_strategy_args.max_staleness=1", *RFT)
-    message = refused(*control)
+               "synchronizer.sync_offset=0", *RFT)
+    most = "algorithm.sample_strategy_args.max_staleness={}".format
+    message = refused(*control, most(1))
     assert "trainer step 3 has 0 of its 512 rows left, 512 short" in message
     assert "up to 3 trainer steps old. Needed at least 3" in message
-    assert compose([*control, "algorithm.sample_strategy_args.max_staleness=3"])
-    assert compose([*control, "synchronizer.sync_interval=1", "algorithm.sample_strategy_args.max_staleness=0"])
+    assert compose([*control, most(3)])
+    assert compose([*control[:1], "synchronizer.sync_interval=1", *control[2:], most(0)])
 
 
 def test_staleness_by_hand():

@@ -130,8 +130,13 @@ def test_more_points_than_wanted_are_counted_and_refused_after_one_composition(t
     assert "the sweep has 10000 points, more than sweep.max_points=64" in message
     assert "sweep.max_points=10000." in message
     assert len(calls) == 1
-    assert "the first of 10000 points: the configuration has problems" in refused(
+    assert "the first of 10000 points, more than sweep.max_points=64: the configuration has problems" in refused(
         tmp_path, "seed=range(0,10000)", "trainer.ranks=0")
+
+
+def test_the_points_wanted_count_where_the_first_has_a_problem(tmp_path):
+    assert "the first of 65 points, more than sweep.max_points=64:" in refused(tmp_path, "seed=range(0,65)", "foo=1")
+    assert "unknown key 'foo'. (all 65 points)" in refused(tmp_path, "seed=range(0,65)", "foo=1", "sweep.max_points=65")
 
 
 def test_it_runs_when_told_so(tmp_path):

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import tracking
+from pipeline import monitors, tracking
 from pipeline.errors import ConfigError
+from pipeline.monitors import check_monitor
 from pipeline.process import namespace
 from pipeline.records import Score, Step
 from tests.factories import row
@@ -120,14 +121,14 @@ def test_none_takes_everything_and_starts_nothing(tmp_path):
 ])
 def test_wrong_settings_are_refused_with_what_to_do(kind, arguments, words):
     with pytest.raises(ConfigError, match=words) as caught:
-        tracking.check_monitor(kind, arguments)
+        check_monitor(kind, arguments)
     assert "secret@" not in str(caught.value)
 
 
 def test_a_monitor_that_is_not_installed_names_the_extra(monkeypatch):
-    monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(monitors.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"ouroboros-rft\[wandb\]"):
-        tracking.check_monitor("wandb", {})
+        check_monitor("wandb", {})
 
 
 def test_tensorboard_writes_event_files(tmp_path):

@@ -33,7 +33,7 @@ def previewed(tmp_path):
 
     def make(rows, split="train", model=None, system_prompt=None, **columns):
         path = jsonl(tmp_path / "tasks.jsonl", rows) if isinstance(rows, list) else rows
-        source = {"key": "inputs.0", "path": str(path), "split": split, "format_key": "format",
+        source = {"name": "inputs", "key": "inputs.0", "path": str(path), "split": split, "format_key": "format",
                   "columns": COLUMNS | columns, "optional": ["solution_key"]}
         request = {"sources": [source], "rows": 200, "model": model or composed()["model"],
                    "system_prompt": system_prompt, "recipe": None}

@@ -49,6 +49,22 @@ def test_the_headline_is_the_solve_rate_before_and_after_with_intervals(page):
     assert "38.0% [35.0, 41.0] after sft , 81.0% [78.0, 84.0] after rft" in text(page)
 
 
+def test_a_page_of_what_is_there_names_what_is_not_and_gives_way_to_the_whole(tmp_path):
+    run = FakeRun(tmp_path).whole()
+    run.view()
+    directory = Path(run.stages[-1]["directory"])
+    for stage in run.stages:
+        if stage["name"] in ("rft", "evaluate_rft"):
+            (Path(stage["directory"]) / "manifest.json").unlink()
+    report.partial(directory)
+    words = text((run.path / "report.html").read_text(encoding="utf-8"))
+    assert "Not complete: evaluate_rft, rft." in words
+    assert "38.0%" in words
+    assert "81.0%" not in words
+    assert not (directory / "manifest.json").exists()
+    assert (run.path / "report.html").readlink() == Path("stages/report/partial.html")
+
+
 def test_every_section_is_there(page):
     for heading in ("Stages", "Learning", "Evaluation", "Time", "Data", "Rollouts", "Agreement", "Provenance", "SQL"):
         assert re.search(rf"<h2[^>]*>[^<]*{heading}", page), heading

@@ -1,0 +1,131 @@
+"""The files that a composition takes in: which there are in conf/, which are chosen, and what in them cannot be merged.
+
+A file of the user's is read here before Hydra reads it, so that a mistake is told with the file and its line, and
+together with all others. What Hydra could not lay over the schema, a list where it has a section, is told and left out.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline import algorithms, schema
+from pipeline.config import walk
+from pipeline.errors import ConfigError, nearest
+from pipeline.files import CONF
+
+OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are no config group
+PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.M)
+
+
+def directories() -> list[Path]:
+    """The conf/ directories: ours, and that of the current directory when it is another one."""
+    own = Path.cwd() / "conf"
+    return [CONF, own] if own.is_dir() and own.resolve() != CONF else [CONF]
+
+
+def search_path(places: Sequence[Path | str]) -> list[str]:
+    """The override that lets Hydra look into the user's conf/ too. places: see `directories`."""
+    return [f"hydra.searchpath=[file://{place}]" for place in places[1:]]
+
+
+def groups() -> dict[str, list[str]]:
+    """Config groups and their choices. Raises ConfigError for a choice of the user's that is named like one of ours."""
+    found: dict[str, list[str]] = {}
+    for directory in directories():
+        for group in sorted(d for d in directory.iterdir() if d.is_dir() and d.name not in OTHER_FORMATS):
+            names = sorted(f.stem for f in group.glob("*.yaml"))
+            if twice := set(names) & set(found.get(group.name, [])):
+                raise ConfigError(f"{group / min(twice)}.yaml has the name of one of ours, conf/{group.name}/"
+                                  f"{min(twice)}.yaml. Rename it: it would never be read.")
+            if names:
+                found[group.name] = sorted([*found.get(group.name, []), *names])
+    return found
+
+
+def choose(group: str, value: str, known: dict[str, list[str]], problems: list[str]) -> str | None:
+    """`group=choice` for Hydra; None, with a line in `problems`, for what is no choice.
+
+    One of our algorithms is its name alone: what it is made of is filled in where nothing else is said. Raises
+    ConfigError for a file that cannot be read: nothing is known of what it was to say.
+    """
+    if group == "algorithm" and value in algorithms.names():
+        return f"++algorithm.algorithm_type={value}"
+    if value in known[group]:
+        own = directories()[-1] / group / f"{value}.yaml"
+        return _of_user(group, own, problems) if own.is_file() and own.parent.parent != CONF else f"{group}={value}"
+    if group == "recipe" and value.endswith((".yaml", ".yml")):
+        return _of_user(group, Path(value), problems)
+    hint = f"set a key of the section, {group}.key=value" if _is_section(group) else "the path of a .yaml file"
+    problems.append(f"unknown {group} '{value}'.{nearest(value, known[group])} Known: {', '.join(known[group])}; or "
+                    f"{hint}.")
+    return None
+
+
+def _is_section(group: str) -> bool:
+    return any(key.startswith(f"{group}.") for key, _ in walk())
+
+
+def _of_user(group: str, path: Path, problems: list[str]) -> str:
+    """`group=choice` for a file of the user's. One that Hydra would not find, or not merge, is given a name."""
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+
+    said = f"recipe={path}" if group == "recipe" and path.parent.parent != directories()[-1] else str(path)
+    content = _load(path, said)
+    if not content and said != str(path):
+        raise ConfigError(f"{said} holds no settings; needed a mapping of them, as in conf/recipe/.")
+    package = PACKAGE.search(path.read_text(encoding="utf-8"))
+    whole = group == "recipe" or (package is not None and package[1] == "_global_")
+    base = schema.defaults() if whole else {group: schema.defaults().get(group, {})}
+    plain = OmegaConf.to_container(content, resolve=False)
+    fitting = schema.fitting(plain if whole else {group: plain}, base, "", problems)
+    if said == str(path) and fitting == (plain if whole else {group: plain}):
+        return f"{group}={path.stem}"
+    ConfigStore.instance().store(group=group, name=recipe_name(path), node=OmegaConf.create(fitting),
+                                 package="_global_")
+    return f"{group}={recipe_name(path)}"
+
+
+def _load(path: Path, said: str):
+    """A file as OmegaConf reads it. Raises ConfigError, with its line, when it holds no mapping of settings."""
+    import yaml
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    if not path.is_file():
+        raise ConfigError(f"{said}: there is no such file (looked from {Path.cwd()}).")
+    try:
+        content = OmegaConf.load(path)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{said} is no YAML: {flat(error)}{_quotes(path, error)}") from error
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{said}{_unclosed(path)}: {flat(error)}") from error
+    if not isinstance(content, DictConfig):
+        raise ConfigError(f"{said} holds no settings; needed a mapping of them, as in conf/recipe/.")
+    return content
+
+
+def _quotes(path: Path, error: Exception) -> str:
+    """A hint for `{key: ${other}}`, where YAML takes the braces of the interpolation for its own."""
+    mark = getattr(error, "problem_mark", None)
+    line = path.read_text(encoding="utf-8").splitlines()[mark.line:][:1] if mark else []
+    if not any(re.search(r"[{\[,:]\s*\$\{", text) for text in line):
+        return ""
+    return '. Within { } or [ ] an interpolation goes in quotes: "${...}".'
+
+
+def _unclosed(path: Path) -> str:
+    """`, line 3` of the first `${` without its `}`."""
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    number = next((n for n, line in lines if line.count("${") > line.count("}")), None)
+    return f", line {number}: '${{' without its '}}'" if number else ""
+
+
+def recipe_name(path: Path) -> str:
+    """The name by which Hydra knows a file that it does not find by itself."""
+    return re.sub(r"\W", "_", str(path.resolve()))
+
+
+def flat(error: Exception) -> str:
+    """An error's message on one line: YAML's names file, line and column on several."""
+    return " ".join(str(error).split())

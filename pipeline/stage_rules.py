@@ -1,0 +1,63 @@
+"""Rules of single stages beyond the values of settings: what named functions take, what a kind of stage reads.
+
+They need the sources of functions and no file of the user's but his code; what needs files is in pipeline/preflight.py.
+"""
+
+from typing import Any
+
+from pipeline import inputs
+from pipeline.config import walk
+from pipeline.identity import is_below, uses
+from pipeline.modes import Line, planned
+from pipeline.monitors import monitor_problems
+from pipeline.overlays import effective, entries
+
+
+def problems_of(config: dict[str, Any]) -> list[str]:
+    """Wrong arguments, code that is not in its module, settings that nothing reads: one line each, with the stages
+    that it concerns. The stages must be named and ordered well.
+    """
+    concerned: dict[str, list[str]] = {}
+    for entry in entries(config):
+        settings = effective(config, entry)
+        for problem in [*inputs.wrong_code(settings), *inputs.wrong_arguments(settings)]:
+            concerned.setdefault(problem, []).append(entry["stage_name"])
+    monitor = config["monitor"]
+    return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]), *unread(config),
+            *(_told(problem, names, config) for problem, names in concerned.items())]
+
+
+def _told(problem: str, names: list[str], config: dict[str, Any]) -> str:
+    """The problem behind the stage that has it; what all stages have is told of the run."""
+    if len(names) == len(entries(config)):
+        return problem
+    return f"stage{'s' if len(names) > 1 else ''} {', '.join(repr(name) for name in names)}: {problem}"
+
+
+def unread(config: dict[str, Any]) -> list[str]:
+    """Settings of one stage that nothing made for it would ever read."""
+    kinds = Line(config).kinds
+    problems = []
+    for entry in planned(config):
+        algorithm_type = effective(config, entry)["algorithm"]["algorithm_type"]
+        lost = _lost(entry, kinds[entry["stage_name"]], algorithm_type)
+        if lost:
+            problems.append(f"stage '{entry['stage_name']}' does not read {', '.join(lost)}: it would change nothing "
+                            "there. Take it out, or set it where it is read.")
+    return problems
+
+
+def _lost(entry: dict[str, Any], kind: str, algorithm_type: str) -> list[str]:
+    made = (kind, "evaluate", "curate", "model")
+    read = (*(key for each in made for key in uses(each, algorithm_type)), "data_processor.task_pipeline",
+            "model.model_path")
+    return [key for key, item in walk() if "*" not in key and not item.metadata["how"]
+            and not is_below(key, read) and _has(entry, key)]
+
+
+def _has(nest: Any, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(nest, dict) or part not in nest:
+            return False
+        nest = nest[part]
+    return True
