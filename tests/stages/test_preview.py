@@ -200,7 +200,7 @@ def test_request_and_answer_are_files(tmp_path):
 def test_plain_text_may_be_longer_than_a_prompt(tmp_path):
     """It is cut into pieces."""
     path = jsonl(tmp_path / "texts.jsonl", [{"text": "1" * 100}, {"text": "1"}])
-    source = {"key": "buffer.path", "path": str(path), "split": "train", "format_key": "format",
+    source = {"name": "texts", "key": "buffer.path", "path": str(path), "split": "train", "format_key": "format",
               "columns": {"prompt_key": "text"}, "optional": []}
     found = Preview({"sources": [source], "rows": 200, "model": composed()["model"], "system_prompt": None})
     found.source(source)
