@@ -7,6 +7,7 @@ enter the stage's identity, so changing it re-runs nothing.
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, get_args, get_origin
 
 from pipeline.algorithm_config import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES, Algorithm, Critic
@@ -226,13 +227,18 @@ def elements(kind: Any) -> type | None:
     return element if dataclasses.is_dataclass(element) else None
 
 
-def walk(kind: type = Config, prefix: str = ""):
-    """Yields (dotted key, field) for every setting below `kind`, in order; of lists and mappings under `key.*`."""
+@cache
+def walk(kind: type = Config) -> tuple[tuple[str, dataclasses.Field], ...]:
+    """(dotted key, field) of every setting below `kind`, in order; of lists and mappings under `key.*`."""
+    return tuple(_walk(kind, ""))
+
+
+def _walk(kind: type, prefix: str):
     for item in dataclasses.fields(kind):
         key = prefix + item.name
         if dataclasses.is_dataclass(item.type):
-            yield from walk(item.type, key + ".")
+            yield from _walk(item.type, key + ".")
         else:
             yield key, item
             if element := elements(item.type):
-                yield from walk(element, key + ".*.")
+                yield from _walk(element, key + ".*.")

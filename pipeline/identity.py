@@ -7,6 +7,7 @@ those marked `how`, and those it watches itself by (WATCHES): it cannot read wha
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,8 @@ CODE = {
     "bench": (*ANSWERING, "operators/statistics.py"),
 }
 
-SETTINGS = tuple(walk())  # once: a sweep asks for every stage of every point
 # lists of sections, as `a.b.*`
-SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in SETTINGS if ".*." in key}
+SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in walk() if ".*." in key}
 
 HEAVY = ("train", "rft", "rollout", "offline", "evaluate", "bench")
 
@@ -170,9 +170,7 @@ def uses(kind: str, algorithm_type: str) -> tuple[str, ...]:
 def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str, waits=()) -> Stage:
     paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
     read = uses(kind, settings["algorithm"]["algorithm_type"])
-    used = _select(settings, lambda key, item: not item.metadata["how"] and key not in paths and is_below(key, read))
-    watched = WATCHES.get(kind, ())
-    how = _select(settings, lambda key, item: item.metadata["how"] or key in paths or is_below(key, watched))
+    used, how = (_select(settings, keys) for keys in _keys(kind, read))
     external = {key: [digests(value, root, name) for name, value in values_of(settings, key)] for key in paths}
     external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}
@@ -183,19 +181,27 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _join(used, how), waits)
 
 
+@cache
+def _keys(kind: str, read: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Settings of the identity of a stage that reads these, and those that say how or that it is watched by."""
+    paths, watched = EXTERNAL.get(kind, ()), WATCHES.get(kind, ())
+    leaves = [(key, item.metadata["how"]) for key, item in walk() if f"{key}.*" not in SECTIONS]
+    return ([key for key, how in leaves if not how and key not in paths and is_below(key, read)],
+            [key for key, how in leaves if how or key in paths or is_below(key, watched)])
+
+
 def is_below(key: str, prefixes: tuple[str, ...]) -> bool:
     return any(key == p or key.startswith(p + ".") for p in prefixes)
 
 
-def _select(config: dict, wanted) -> dict:
-    """The part of a configuration whose settings satisfy `wanted(key, field)`, nested as before.
+def _select(config: dict, keys: list[str]) -> dict:
+    """The part of a configuration that has these settings, nested as before.
 
     Of a list of sections every element is there, with what is wanted of it.
     """
     chosen: dict = {}
-    for key, item in SETTINGS:
-        if f"{key}.*" not in SECTIONS and wanted(key, item):
-            _place(chosen, config, key.split("."))
+    for key in keys:
+        _place(chosen, config, key.split("."))
     return chosen
 
 

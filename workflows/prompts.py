@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pipeline.errors import ConfigError, DataError, ModelError
 from pipeline.external import missing, resolve
+from workflows.hugging_face import import_transformers
 
 TEMPLATE = "chat_template.jinja"  # where a Hugging Face directory keeps it; wins over tokenizer_config.json
 
@@ -24,10 +25,9 @@ def chat_template(settings) -> str | None:
 
 def read_tokenizer(model: Path):
     """The tokenizer of a Hugging Face directory. Raises ModelError when it has none."""
-    from transformers import AutoTokenizer
-
+    transformers = import_transformers()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
     except Exception as error:  # a damaged tokenizer.json ends in whatever its reader stumbles over
         raise ModelError(f"{model} has no readable tokenizer: {error}") from error
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers makes an empty one where there are no files

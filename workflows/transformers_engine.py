@@ -10,6 +10,7 @@ from pathlib import Path
 from pipeline.checkpoints import WEIGHTS
 from pipeline.config import resolve_dtype
 from workflows.engine import Reply, Request
+from workflows.hugging_face import import_transformers
 
 BATCH = 64  # requests decoded at once
 
@@ -19,8 +20,8 @@ class TransformersEngine:
 
     def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool):
         import torch
-        import transformers
 
+        transformers = import_transformers()
         self.version = f"transformers {transformers.__version__}"
         self.torch, self.eos = torch, eos_token_id
         self.device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from pipeline import config
 from pipeline.errors import ModelError
 from stages.learner import attention
+from workflows.hugging_face import import_transformers
 
 
 class Policy(nn.Module):
@@ -78,12 +79,11 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int) ->
 
     settings: the `trainer` section. longest: tokens of the longest sequence.
     """
-    from transformers import AutoModelForCausalLM
-
+    transformers = import_transformers()
     attention.register()
     name = attention.choose(settings.attention, device)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model = transformers.AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, attn_implementation=attention.PREFIX + name, local_files_only=True
         )
     except (OSError, ValueError, KeyError) as error:

@@ -6,6 +6,7 @@ The policy (stages/learner/actor.py) and the critic (stages/learner/critic.py) a
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,8 +31,7 @@ class Process:
     def start(cls, seed: int) -> "Process":
         """Joins the other ranks, after torch.distributed's environment variables are set. Once a process."""
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
-        import deepspeed
-
+        deepspeed = _import_deepspeed()
         gpu = torch.cuda.is_available()
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpu else torch.device("cpu")
         if gpu:
@@ -70,6 +70,20 @@ class Process:
 
     def stop(self) -> None:
         torch.distributed.destroy_process_group()
+
+
+def _import_deepspeed():
+    """The package. Its autotuner, which nothing here calls, would take in MLflow where that is installed, and with it
+    pandas: most of the processor time of the import. So for that moment there is no MLflow to be found."""
+    loaded = sys.modules.get("mlflow")
+    sys.modules["mlflow"] = None
+    try:
+        import deepspeed
+    finally:
+        del sys.modules["mlflow"]
+        if loaded:
+            sys.modules["mlflow"] = loaded
+    return deepspeed
 
 
 class ZeroEngine:

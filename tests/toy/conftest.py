@@ -26,6 +26,8 @@ SMALL = [
     "buffer.explorer_input.eval_tasksets.0.repeat_times=2",
     "trainer.save_interval=2",
 ]
+LOOKED_AT = ("explorer.eval_interval=2", "stages.rft.trainer.max_checkpoints_to_keep=9")
+"""rft evaluated on the way, with all its checkpoints: more to look at, and the same stages."""
 
 
 def plan_in(root: Path, *overrides: str) -> Plan:
@@ -44,7 +46,7 @@ def snakemake(root: Path, *words: str, overrides: tuple[str, ...] = ()) -> subpr
 def finished(tmp_path_factory) -> tuple[Path, Plan, subprocess.CompletedProcess]:
     """A root in which the whole toy pipeline was run once, its plan, and what the run printed."""
     root = tmp_path_factory.mktemp("toy")
-    done = snakemake(root)
+    done = snakemake(root, overrides=LOOKED_AT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return root, plan_in(root), done
 

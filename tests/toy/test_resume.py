@@ -50,6 +50,7 @@ def experience(directory: str) -> list[dict]:
 
 
 def test_killed_twice_it_ends_with_the_same_weights_and_rows(finished, tmp_path):
+    """The original was never killed, but evaluated on the way, which this one is not: neither changes what it makes."""
     _, plan, _ = finished
     again = plan_in(tmp_path)
     again.freeze()

@@ -1,8 +1,6 @@
 """PPO with every part, killed and started again: policy, critic and coefficients end as if it had never been killed."""
 
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import torch
 from pipeline import checkpoints, files, records, tables
 from pipeline.compose import compose
 from pipeline.plan import make_plan
-from tests.toy.conftest import REPOSITORY, SMALL, copy_upstream, stage_of
+from tests.toy.conftest import SMALL, copy_upstream, stage_of
 from tests.toy.test_resume import start, wait_until
 
 pytestmark = pytest.mark.slow
@@ -49,13 +47,10 @@ def made_of(directory: Path) -> dict:
                    "critic": {name: value.tolist() for name, value in state.items()}}
 
 
-def test_killed_twice_policy_critic_and_coefficients_are_the_same(tmp_path):
+def test_killed_twice_policy_critic_and_coefficients_are_the_same(finished, tmp_path):
     whole, cut = plan(tmp_path / "whole"), plan(tmp_path / "cut")
-    for name in ("tasks", "curate", "model"):
-        stage = stage_of(whole, name)
-        subprocess.run([sys.executable, "-m", f"stages.{stage.kind}", stage.directory], cwd=REPOSITORY, check=True,
-                       capture_output=True)
-    copy_upstream(whole, cut, ("tasks", "curate", "model"))
+    for one in (whole, cut):
+        copy_upstream(finished[1], one, ("tasks", "curate", "model"))
     assert start(stage_of(whole, "rft")).wait(timeout=400) == 0
     directory = Path(stage_of(cut, "rft").directory)
     for step in (3, 5):  # a step after the checkpoints of 2 and 4

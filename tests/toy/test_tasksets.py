@@ -40,7 +40,7 @@ def overrides(root: Path) -> list[str]:
               f"total_steps: 2, trainer_input: {{experience_buffer: {chats}}}}}}}")
     return [
         f"checkpoint_root_dir={root}", "name=files", "model.max_prompt_tokens=60", "model.max_response_tokens=40",
-        "explorer.rollout_model.engine_type=transformers", "monitor.monitor_type=none",
+        "explorer.rollout_model.engine_type=transformers", "explorer.eval_on_startup=true", "monitor.monitor_type=none",
         "data_processor.task_pipeline.generator=null", "data_processor.task_pipeline.config_path=null",
         f"{source}.default_reward_fn_type=accuracy_reward", f"{source}.eval_tasksets=[{held}]",
         f"{source}.tasksets=[{sums}, {{name: verl, path: {root}/verl.parquet, format: {verl}}}]",
@@ -58,7 +58,7 @@ def test_a_pipeline_on_files_of_its_own(tmp_path):
     stages = tmp_path / "runs" / "ouroboros" / "files" / "stages"
     assert {s.name for s in stages.iterdir()} == {
         *(f"{kind}{who}" for kind in ("tasks", "curate") for who in ("", "_rft", "_eval")), "model",
-        "sft_warmup", "evaluate_sft_warmup", "rft", "evaluate_rft", "report"}
+        "evaluate_base", "sft_warmup", "evaluate_sft_warmup", "rft", "evaluate_rft", "report"}
     for step in (1, 2):
         rows = tables.read(tables.step_file(stages / "rft", "experience", step), records.Experience).to_pylist()
         assert sorted(r["taskset"] for r in rows) == ["sums"] * 16 + ["verl"] * 8

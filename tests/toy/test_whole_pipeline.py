@@ -99,9 +99,17 @@ def planned(output: str) -> set[str]:
     return set(re.findall(r"^(?:local)?rule (\w+):", output, re.M)) - {"all"}
 
 
-def test_a_learning_rate_remakes_rft_and_what_follows_only(finished):
-    root, _, _ = finished
-    done = snakemake(root, "-n", overrides=("algorithm.optimizer.lr=4e-4",))
+@pytest.fixture(scope="module")
+def another_rate(finished):
+    """A dry run with another learning rate, and the frozen configuration before and after it."""
+    frozen = finished[0] / "runs/ouroboros/toy/config.yaml"
+    before = frozen.read_text()
+    done = snakemake(finished[0], "-n", overrides=("algorithm.optimizer.lr=4e-4",))
+    return done, before, frozen.read_text()
+
+
+def test_a_learning_rate_remakes_rft_and_what_follows_only(another_rate):
+    done = another_rate[0]
     assert done.returncode == 0
     assert planned(done.stdout + done.stderr) == {"rft", "evaluate_rft", "report"}
 
@@ -114,12 +122,9 @@ def test_monitor_and_devices_remake_nothing(finished):
     assert planned(done.stdout + done.stderr) == set()
 
 
-def test_a_dry_run_leaves_the_frozen_configuration_alone(finished):
-    root, _, _ = finished
-    frozen = root / "runs/ouroboros/toy/config.yaml"
-    before = frozen.read_text()
-    assert snakemake(root, "-n", overrides=("algorithm.optimizer.lr=4e-4",)).returncode == 0
-    assert frozen.read_text() == before
+def test_a_dry_run_leaves_the_frozen_configuration_alone(another_rate):
+    _, before, after = another_rate
+    assert after == before
 
 
 def typed(*words: str) -> subprocess.CompletedProcess:
@@ -128,7 +133,8 @@ def typed(*words: str) -> subprocess.CompletedProcess:
 
 
 def test_lint_finds_nothing_but_the_missing_conda_environments():
-    remarks = re.findall(r"^    \* (.*)$", typed("--lint").stdout + typed("--lint").stderr, re.M)
+    done = typed("--lint")
+    remarks = re.findall(r"^    \* (.*)$", done.stdout + done.stderr, re.M)
     assert set(remarks) == {"Specify a conda environment or container for each rule.:"}  # the lock file is ours
 
 

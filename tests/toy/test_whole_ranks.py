@@ -13,7 +13,6 @@ pytestmark = pytest.mark.slow
 FOUR_STEPS = ("stages.sft.buffer.total_steps=4", "stages.sft.buffer.batch_size=32")
 
 WAYS = {
-    "one rank": (),
     "small micro-batches": ("trainer.max_token_len_per_gpu=64",),
     "two ranks, ZeRO 1": ("trainer.ranks=2",),
     "two ranks, ZeRO 2, small micro-batches": (

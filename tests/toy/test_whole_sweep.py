@@ -11,7 +11,7 @@ import pytest
 from pipeline import records, sweep_view, tables
 from pipeline.invoke import HOME
 from tests import fake_stages
-from tests.toy.conftest import SMALL
+from tests.toy.conftest import SMALL, copy_upstream, plan_in
 
 pytestmark = pytest.mark.slow
 
@@ -83,10 +83,11 @@ def test_a_sweeper_of_hydra_gets_its_scores_point_after_point(place):
         "ouroboros/q-lr=0.1", "ouroboros/q-lr=0.3"]
 
 
-def test_two_real_points_share_their_sft(tmp_path):
-    """Every part but vLLM is real: the plain transformers engine starts sooner."""
-    words = [f"checkpoint_root_dir={tmp_path}", *SMALL, "explorer.rollout_model.engine_type=transformers",
-             "stages.sft.buffer.total_steps=20", "buffer.total_steps=2", "algorithm.optimizer.lr=1e-4,4e-4"]
+def test_two_real_points_share_their_sft(finished, tmp_path):
+    """The second point is the default recipe, whose stages are all there: only the first makes an rft."""
+    default = plan_in(tmp_path)
+    copy_upstream(finished[1], default, tuple(stage.name for stage in default.stages if stage.kind != "report"))
+    words = [f"checkpoint_root_dir={tmp_path}", *SMALL, "algorithm.optimizer.lr=1.25e-4,5e-4"]
     done = typed(HOME, "-m", "pipeline.cli", "run", "-m", *words)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     stages = Counter(path.parent.name.rsplit("-", 1)[0] for path in (tmp_path / "store").glob("*/manifest.json"))
