@@ -1,13 +1,17 @@
 """Batches with rows of an expert beside the rollouts: who gives them, what of them the loss and the tables see."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
 
 from pipeline import records, tables
+from pipeline.compose import compose
 from pipeline.data_config import AuxiliaryBuffer
 from pipeline.errors import DataError
-from pipeline.process import namespace
+from pipeline.plan import make_plan
+from pipeline.process import Context, namespace
 from stages.learner.actor import Actor
 from stages.learner.objective import Objective
 from stages.learner.packing import Aggregation, Row, pack
@@ -118,3 +122,23 @@ def test_a_step_on_a_mixed_batch_reports_each_kind_over_its_own_tokens(tiny_mode
     assert cut.grad_norm == pytest.approx(whole.grad_norm, rel=1e-4)
     for name in whole.statistics:
         assert cut.statistics[name] == pytest.approx(whole.statistics[name], rel=1e-4, abs=1e-6)
+
+
+def test_a_stage_is_handed_all_that_its_batches_are_made_of(tmp_path, tiny_model, stage):
+    """512 rollouts an explorer step, a quarter of a batch again and a quarter of an expert: 1024 rows."""
+    curated = stage().inputs["tasks"]
+    replay = "buffer.trainer_input.experience_buffer.replay_buffer"
+    plan = make_plan(compose([
+        f"checkpoint_root_dir={tmp_path}", "algorithm=mix", "algorithm.sample_strategy_args.expert_data_ratio=0.25",
+        "buffer.trainer_input.auxiliary_buffers.sft_dataset={}", f"{replay}.enable=true", f"{replay}.replay_ratio=0.25",
+        "stages=[{stage_name: rft}]"]))
+    made = next(one for one in plan.stages if one.kind == "rft")
+    inputs = {"tasks": curated, "model": tiny_model}
+    for row_ in (tasks := tables.read_tasks(curated, "sft", taskset="sft_dataset")):
+        row_.taskset = None  # those of the pool
+    tables.write(curated / "tasks.parquet", records.Task, [*tables.read_tasks(curated, "train"), *tasks])
+    source = Rollouts(Context("p/n", made.name, made.identity, tmp_path / "own", namespace(made.config), inputs,
+                              logging.getLogger("tests")))
+    schedule = source.schedule
+    assert (schedule.rows_per_explorer_step, schedule.rows_per_trainer_step, schedule.other_rows) == (512, 512, 512)
+    assert (source.replay.groups, len(source.sampling.rows)) == (32, 3)
