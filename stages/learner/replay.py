@@ -12,7 +12,6 @@ import pyarrow as pa
 from operators.arguments import arguments
 from operators.priority import PRIORITIES
 from pipeline.errors import pick
-from pipeline.schedule import Schedule
 from pipeline.train_batch import REPLAY
 
 DRAWN = pa.schema([("group_id", pa.string()), ("explored", pa.int32()), ("use_count", pa.int32()),
@@ -23,8 +22,7 @@ NOTHING = DRAWN.empty_table()
 class Replay:
     """The replay of one stage. A group may be drawn from the step behind the one that trained it first."""
 
-    def __init__(self, session, settings, schedule: Schedule, groups: int, fresh: Callable[[int], str],
-                 oldest: Callable[[int], float]):
+    def __init__(self, session, settings, groups: int, fresh: Callable[[int], str], oldest: Callable[[int], float]):
         """settings: of replay_buffer. groups: how many a batch has again.
 
         fresh: step -> query of its new usable rows: group_id, step, position, weights_version. oldest: step -> the
@@ -32,7 +30,7 @@ class Replay:
         """
         function = pick(PRIORITIES, settings.priority_fn, f"{REPLAY}.priority_fn")
         self.priority = function(**arguments(function, settings.priority_fn_args, f"{REPLAY}.priority_fn_args"))
-        self.session, self.schedule, self.groups = session, schedule, groups
+        self.session, self.groups = session, groups
         self.cooldown, self.fresh, self.oldest = settings.reuse_cooldown_time, fresh, oldest
         self.session.execute("""CREATE TABLE replayed (group_id VARCHAR PRIMARY KEY, explored INTEGER, position BIGINT,
                                 weights_version INTEGER, use_count INTEGER, last_used INTEGER)""")

@@ -71,7 +71,7 @@ class Rollouts:
         if not settings.enable:
             return None
         groups = train_batch(config).replayed // config.algorithm.repeat_times
-        return Replay(self.session, settings, self.schedule, groups, self._fresh, self.sampling.oldest_version)
+        return Replay(self.session, settings, groups, self._fresh, self.sampling.oldest_version)
 
     def publishes(self, step: int) -> bool:
         return self.schedule.publishes(step)
