@@ -74,7 +74,7 @@ def demonstrations(root: Path) -> tuple[str, ...]:
 FAMILIES = {
     "rollouts": Family("150 steps of 64 tasks x 8 rollouts", (
         "grpo", "dr_grpo", "rloo", "reinforce", "reinforceplusplus", "opmd", "asymre", "raft", "rec", "ppo", "sppo",
-        "gspo", "gspo_token", "sapo", "cispo", "topr", "m2po", "decoupled_ppo"), rollouts),
+        "gspo", "gspo_token", "sapo", "cispo", "topr", "m2po", "decoupled_ppo", "dapo", "remax"), rollouts),
     "pairs": Family("150 steps of 64 pairs, solved before unsolved", ("dpo", "ipo", "kto"), pairs),
     "given": Family("400 steps of 256 demonstrations, from random weights", ("sft",), demonstrations,
                     "stages.sft.algorithm.algorithm_type", "evaluate_base", "evaluate_sft"),

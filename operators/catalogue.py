@@ -25,7 +25,8 @@ FAMILIES = {
     "Importance correction: `algorithm.rollout_correction`": {
         f.__name__: f for f in (correction.importance_correction, correction.mismatch)},
     "Entropy: `algorithm.entropy_loss_fn`": entropy.ENTROPY_LOSSES,
-    "Reward shaping": {f.__name__: f for f in (shaping.overlong_penalty, shaping.shape_reward)},
+    "Penalty on length: `overlong_penalty` in `default_reward_fn_type`": {
+        shaping.overlong_penalty.__name__: shaping.overlong_penalty},
     "Sample strategies: `algorithm.sample_strategy`": sampling.SAMPLE_STRATEGIES,
     "Priorities of a replay": priority.PRIORITIES,
 }

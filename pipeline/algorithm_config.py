@@ -64,6 +64,15 @@ class Algorithm:
     algorithm_type: str = setting("grpo", "name in conf/algorithm/, which fills what is null here",
                                   choices=algorithms.names())
     repeat_times: int | None = setting(None, "rollouts per task, a group; null: the algorithm's own", ge=1)
+    max_resample_rounds: int | None = setting(
+        None, "rounds of fresh tasks, in a step, for groups that teach nothing because all their responses are equally "
+              "good; 0: they stay in the batch; null: the algorithm's own, 0 where it has none", ge=0)
+    resample_metric: str | None = setting(
+        None, "what the responses of a group are equal by; null: accuracy where the reward function gives one, else "
+              "reward", choices=("accuracy", "reward"))
+    greedy_baseline: bool | None = setting(None, "one greedy response to each task beside the sampled ones, never "
+                                                 "trained: column baseline_reward of its group, which remax needs; "
+                                                 "null: the algorithm's own")
     sample_strategy: str | None = setting(
         None, "which rows a train batch is made of: default: those of the schedule, in its order; mix: rows of an "
         "expert beside them; staleness_control: without those that are too old; null: the algorithm's own, else "

@@ -1,9 +1,11 @@
 """Weights and checkpoints on disk: where they lie, when they are complete, what a resumed stage takes up.
 
-    weights/version=000012/       model.safetensors + manifest.json: what the trainer hands to the explorer
-    checkpoints/step=000050/      model/ (Hugging Face), state/ (DeepSpeed: exact), manifest.json
+    weights/version=000012/       model.safetensors + manifest.json: what the trainer hands to the explorer; with LoRA
+                                  adapter_model.safetensors + adapter_config.json in place of the model
+    checkpoints/step=000050/      model/ (Hugging Face), state/ (DeepSpeed: exact), manifest.json; with LoRA adapter/
+                                  (peft) too, which model/ has merged into its weights, and a state/ of that alone
     reference/step=000003.parquet log-probs of the rows of explorer step 3 under the weights the stage began with
-    model/                        the last checkpoint's model/, for the stages that follow
+    model/, adapter/              the last checkpoint's, for the stages that follow and for other programs
 """
 
 import shutil
@@ -48,14 +50,14 @@ def version_directory(stage: Path, version: int) -> Path:
 
 
 def publish(stage: Path, version: int, export: Callable[[Path], None], probe: dict) -> Path:
-    """Makes weights `version` visible in one rename: `export(directory)` writes the file, `probe` proves a load.
+    """Makes weights `version` visible in one rename: `export(directory)` writes the weights, `probe` proves a load.
 
     probe: {"tokens": [L], "logprobs": [L - 1]}, the trainer's own.
     """
     final = version_directory(stage, version)
     with files.new_directory(final) as directory:
         export(directory)
-        manifest = {"version": version, "hash": files.hash_file(directory / WEIGHTS), "probe": probe}
+        manifest = {"version": version, "hash": weights_hash(directory), "probe": probe}
         files.write_json(directory / files.MANIFEST, manifest)
     return final
 
@@ -109,7 +111,7 @@ def _link(source: str, target: str) -> None:
 def begin_anew(stage: Path) -> None:
     """Deletes what earlier lives of a stage made: tables, weights and checkpoints; its logs stay."""
     made = (location.partition("/")[0] for location in tables.LOCATIONS.values() if "/" in location)
-    for name in (*made, "weights", "checkpoints", "model"):
+    for name in (*made, "weights", "checkpoints", "model", "adapter"):
         shutil.rmtree(stage / name, ignore_errors=True)
 
 

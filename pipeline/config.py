@@ -33,11 +33,30 @@ class Init:
 
 
 @dataclass
+class Lora:
+    """LoRA (Hu et al. 2021, arXiv:2106.09685): W + lora_alpha / lora_rank x B A in place of W; only A and B learn."""
+
+    name: str | None = setting(None, "what the engine calls it; null: adapter", how=True)
+    path: str | None = setting(None, "peft directory (adapter_config.json, adapter_model.safetensors) to begin with; "
+                                     "null: a new adapter, whose B is zero, so that it changes nothing yet")
+    lora_rank: int = setting(32, "rows of A, columns of B", ge=1, le=512)
+    lora_alpha: int = setting(32, "the product counts lora_alpha / lora_rank", ge=1)
+    lora_dtype: str = setting("auto", "A and B have model.dtype, their master weights and the optimizer float32",
+                              choices=("auto",), how=True)
+    target_modules: str | list[str] = setting(
+        "all-linear", "last names of the linear layers that get one, such as [q_proj, v_proj]; all-linear: every one "
+                      "but the output head")
+    exclude_modules: list[str] = setting([], "last names of layers of target_modules that get none")
+
+
+@dataclass
 class Model:
     model_path: str | None = setting(None, "Hugging Face model directory; null with init.enable")
     critic_model_path: str | None = setting(None, "Hugging Face model directory that ppo's critic begins with; null: "
                                                   "the model that the stage begins with")
     init: Init = section(Init)
+    lora_configs: list[Lora] = setting([], "at most one adapter, which training stages learn in place of all weights; "
+                                           "a critic learns all of its own")
     custom_chat_template: str | None = setting(None, "chat template (Jinja) in place of the tokenizer's; the trained "
                                                "model keeps it")
     chat_template_path: str | None = setting(None, "file with a chat template; wins over custom_chat_template")

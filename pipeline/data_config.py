@@ -7,7 +7,7 @@ from pipeline.setting import section, setting
 
 # the tables' own names (a test compares them): they are checked before anything heavy is imported
 WORKFLOWS = ("simple_workflow",)
-REWARDS = ("countdown_reward", "accuracy_reward", "format_reward", "reward_model")
+REWARDS = ("countdown_reward", "accuracy_reward", "format_reward", "overlong_penalty", "reward_model")
 PRIORITIES = ("decay_limit_randomization", "linear_decay", "linear_decay_use_count_control_randomization")
 COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  # texts that curation sees
 
@@ -94,8 +94,8 @@ class ExplorerInput:
                                                      names=WORKFLOWS)
     system_prompt: str | None = setting(None, "system message put before every prompt that has none of its own")
     default_reward_fn_type: str | list[str] = setting(
-        "countdown_reward", "name in operators/reward.py, reward_model, or module:function; the components of several "
-                            "in a list are summed", names=REWARDS)
+        "countdown_reward", "name in operators/reward.py, overlong_penalty, reward_model, or module:function; the "
+                            "components of several in a list are summed", names=REWARDS)
     taskset: Taskset = section(Taskset)
     tasksets: list[Taskset] = setting([], "several sets to train on, in place of taskset, mixed in proportion to size")
     eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")

@@ -148,6 +148,7 @@ def agreement(session) -> list[dict]:
         SELECT regexp_replace(cut.stage, '-[0-9a-f]+$', '') AS stage, min(cut.step) AS low, max(cut.step) AS high,
                avg(mismatch_mean) AS mean, max(mismatch_max) AS worst, max(probe) AS probe,
                max(staleness_max) AS staleness, avg(clip_fraction) AS clipped, avg(zero_variance_groups) AS flat,
+               sum(cut.resampled_groups)::BIGINT AS replaced, sum(cut.missing_groups)::BIGINT AS missing,
                sum(cut.failed_rows)::BIGINT AS failed
         FROM cut LEFT JOIN (
             SELECT stage, weights_version, max(probe_max_difference) AS probe FROM rollouts GROUP BY ALL

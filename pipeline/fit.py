@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.config import resolve_dtype
 from pipeline.devices import Gpus, needed_gpus
-from pipeline.memory import GIB, USABLE, Rollout, Training, rollout, training
+from pipeline.memory import GIB, USABLE, Rollout, Training, learning, rollout, training
 from pipeline.modes import TRAINING, kind_of
 from pipeline.shape import Shape, shape_at
 from pipeline.workload import explores, workload
@@ -204,6 +204,15 @@ def gpu_words(config: dict[str, Any], gpus: Gpus) -> str:
         return f"{needed}{of}: one for each rank"
     turns = "in turns" if config["mode"] == "colocate" else "side by side"
     return f"{needed}{of}: trainer {ranks} and engine {answering_gpus(config)}, {turns} (mode={config['mode']})"
+
+
+def adapter_words(shape: Shape, config: dict[str, Any]) -> str | None:
+    """How many parameters an adapter has, and of how many; None without one, or where nothing is trained."""
+    if not (config["model"]["lora_configs"] and trains(config)):
+        return None
+    learnt = learning(shape, config)
+    return (f"rank {config['model']['lora_configs'][0]['lora_rank']}: {learnt:,} parameters learn, beside the model's "
+            f"{shape.parameters:,} ({learnt / shape.parameters:.2%})")
 
 
 def described(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[tuple[str, str]]:

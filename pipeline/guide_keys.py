@@ -61,7 +61,8 @@ WORKS = [
                                    "min_lr_ratio"),
     *_below("model", "model_path critic_model_path custom_chat_template chat_template_path enable_thinking "
                      "max_model_len max_prompt_tokens max_response_tokens min_response_tokens "
-                     "enable_prompt_truncation repetition_penalty temperature top_p top_k"),
+                     "enable_prompt_truncation repetition_penalty temperature top_p top_k lora_configs"),
+    *_below("model.lora_configs.*", "name path lora_rank lora_alpha lora_dtype target_modules"),
     *_below("cluster", "node_num gpu_per_node"),
     *_below("buffer", "batch_size train_batch_size total_epochs total_steps"),
     *_below("buffer.explorer_input", "default_workflow_type default_eval_workflow_type default_reward_fn_type"),
@@ -131,7 +132,12 @@ _BY_STEPS = ("the schedule is a function of the step numbers alone, so that a ru
              "leave it out, or write fixed; synchronizer.sync_offset lets the explorer run ahead.")
 _TABLES = "experience is Parquet tables, which `ouro sql` asks: leave storage_type and its address out."
 _VLLM_ONLY = "vLLM is the engine: leave it out."
+_DAPO_REWARD = ("write [accuracy_reward, overlong_penalty] with cache_length, max_response_length and penalty_factor "
+                "below reward_fn_args, or without enable_overlong_penalty accuracy_reward. There right is 1 and wrong "
+                "-1, here 1 and 0, so penalty_factor 0.5 means here what 1 means there.")
 VALUES: dict[str, dict[Any, str]] = {
+    **{f"{prefix}.default_reward_fn_type": {"math_dapo_reward": _DAPO_REWARD}
+       for prefix in ("buffer.explorer_input", *TASKSETS)},
     "algorithm.sample_strategy": {
         "warmup": "train on demonstrations in a stage of their own, algorithm_type=sft."},
     "mode": {"serve": "a server that records what it answers is no stage of files: serve a stage's model/ with `vllm "
@@ -143,6 +149,9 @@ VALUES: dict[str, dict[Any, str]] = {
         "vllm_async": _VLLM_ONLY, "sglang": _VLLM_ONLY,
         "tinker": _VLLM_ONLY + " Nothing is trained in another's service.",
         "external": _VLLM_ONLY + " A model behind an address gives no log-probs of its tokens to train on."},
+    "model.lora_configs.*.lora_dtype": dict.fromkeys(
+        ("float32", "float16", "bfloat16"),
+        "an adapter has model.dtype, its master weights and optimizer float32: leave it out."),
     "trainer.trainer_strategy": {"megatron": "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."},
     "monitor.monitor_type": {"swanlab": "needed mlflow, tensorboard, wandb or none."},
     **{f"{prefix}.storage_type": dict.fromkeys(("queue", "sql"), _TABLES) for prefix in (*TASKSETS, *BUFFERS)},

@@ -14,13 +14,13 @@ _NO_SERVER = "no server is started: a workflow of your own (package.module:funct
 _TINKER = "models are trained here, by DeepSpeed ZeRO; leave model.tinker out."
 _EXTERNAL = ("a model behind an address gives no log-probs of its tokens to train on; set model.model_path. A reward "
              "function of your own may ask such a model.")
-_LORA = "adapters are not there yet: all parameters are trained; trainer.zero_stage and trainer.offload_* save memory."
+_LORA = "trainer and engine both follow model.lora_configs: leave it out."
 _ROPE = "write it into the config.json of the model, from which trainer and engine both read it."
 _SERVICE = "Data-Juicer runs inside the stage curate: leave the section service out."
 _MEGATRON = "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."
 _EXPERIENCE = ("rows of experience are not processed between rollout and training: shape the reward in a reward "
-               "function of your own, drop groups without variance by algorithm.advantage_fn_args.std_threshold, and "
-               "ask for anything else by `ouro sql`.")
+               "function of your own, replace groups without variance by algorithm.max_resample_rounds, and ask for "
+               "anything else by `ouro sql`.")
 _PER_ROW = "not there yet: give the rows of one kind a taskset of their own, which names it."
 _MULTIMODAL = "images and videos are not there yet: a task is text."
 _AGENT = "belongs to the served interface, which is not there: a workflow of your own reads the response's text."
@@ -34,7 +34,8 @@ REFUSED: dict[str, Refused] = {
     "algorithm.optimizer.optimizer_type": Refused("the optimizer is AdamW: leave it out.", ("adam",)),
     "model.logprobs": Refused("the log-prob of every sampled token is always kept: leave it out."),
     "model.trust_remote_code": Refused("no code of a model is run: use a model that transformers and vLLM know."),
-    "model.lora_configs": Refused(_LORA),
+    "model.lora_configs.*.base_model_name": Refused("an adapter is for the model that its stage begins with: leave it "
+                                                    "out."),
     "model.rope_scaling": Refused(_ROPE),
     "model.rope_theta": Refused(_ROPE),
     "model.tinker": Refused(_TINKER, (("enable", False),)),
@@ -137,7 +138,6 @@ REFUSED: dict[str, Refused] = {
 
 # what the guide has below a key that is refused as a whole
 BELOW = {
-    "model.lora_configs": "*.name *.path *.base_model_name *.lora_rank *.lora_alpha *.lora_dtype *.target_modules",
     "model.tinker": "enable rank seed train_mlp train_attn train_unembed base_url",
     "model.external_model": "enable model_name base_url_env api_key_env",
     "explorer.over_rollout": "ratio wait_after_min return_partial_tasks",

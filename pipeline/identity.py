@@ -47,19 +47,20 @@ USES = {
     "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
     "train": ("seed", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
               "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
-              *SHOWN, "trainer.grad_clip", "model.dtype", "model.max_prompt_tokens",
-              "model.max_response_tokens", "model.max_model_len", *PROMPTS),
+              *SHOWN, "trainer.grad_clip", "model.dtype", "model.lora_configs",
+              "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", *PROMPTS),
     "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
             "buffer.total_steps", "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets",
             "buffer.trainer_input.experience_buffer.replay_buffer", "buffer.trainer_input.auxiliary_buffers",
-            "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path", "synchronizer",
-            *SAMPLING, *PROMPTS),
-    "rollout": ("seed", "algorithm.repeat_times", "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps",
+            "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
+            "model.lora_configs", "synchronizer", *SAMPLING, *PROMPTS),
+    "rollout": ("seed", "algorithm.repeat_times", "algorithm.max_resample_rounds", "algorithm.resample_metric",
+                "algorithm.greedy_baseline", "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps",
                 "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets", *SAMPLING, *PROMPTS),
     "offline": ("seed", "algorithm", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
                 "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
-                "model.dtype", "model.temperature", "model.max_prompt_tokens", "model.max_response_tokens",
-                "model.max_model_len", *PROMPTS),
+                "model.dtype", "model.lora_configs", "model.temperature", "model.max_prompt_tokens",
+                "model.max_response_tokens", "model.max_model_len", *PROMPTS),
     "evaluate": EVALUATION,
     "bench": EVALUATION,
     "report": ("project", "name"),
@@ -76,28 +77,29 @@ WATCHES = {
 }
 
 JUDGES = "explorer.auxiliary_models.*.model_path"
+ADAPTERS = "model.lora_configs.*.path"
 
 # settings that name a file or directory whose content enters the identity
 EXTERNAL = {
     "tasks": ("data_processor.task_pipeline.inputs", *PATHS),
     "curate": ("data_processor.task_pipeline.config_path",),
-    "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path"),
-    "rft": (*PATHS[:2], PATHS[4], JUDGES, "model.chat_template_path", "model.critic_model_path"),
+    "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path", ADAPTERS),
+    "rft": (*PATHS[:2], PATHS[4], JUDGES, "model.chat_template_path", "model.critic_model_path", ADAPTERS),
     "rollout": (*PATHS[:2], JUDGES, "model.chat_template_path"),
-    "offline": ("model.chat_template_path", "model.critic_model_path"),
+    "offline": ("model.chat_template_path", "model.critic_model_path", ADAPTERS),
     "evaluate": (PATHS[2], JUDGES, "model.chat_template_path"),
     "bench": (PATHS[2], JUDGES, "model.chat_template_path"),
 }
 
 ADVANTAGES = ("operators/advantage.py", "operators/advantages/action_tokens.py", "operators/advantages/group.py",
               "operators/advantages/query.py", "operators/advantages/steps.py", "operators/advantages/token.py",
-              "operators/priority.py", "operators/sampling.py", "operators/shaping.py")
+              "operators/priority.py", "operators/sampling.py")
 LOSSES = ("operators/aggregation.py", "operators/correction.py", "operators/entropy.py", "operators/kl.py",
           "operators/loss.py", "operators/losses/clipped.py", "operators/losses/demonstrations.py",
           "operators/losses/mixture.py", "operators/losses/preference.py", "operators/losses/ratio.py",
           "operators/losses/weighted.py")
 
-ANSWERING = ("operators/reward.py", "workflows/reward_model.py", "workflows/single_turn.py")
+ANSWERING = ("operators/reward.py", "operators/shaping.py", "workflows/reward_model.py", "workflows/single_turn.py")
 
 # kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
 CODE = {

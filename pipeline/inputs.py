@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import signatures
+from pipeline.adapters import adapter_problem
 from pipeline.algorithms import DEMONSTRATED
 from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places
 from pipeline.errors import ConfigError
@@ -99,8 +100,17 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
         lines.append(f"data_processor.task_pipeline.config_path: {recipe} {looked}.")
     if model and not start["init"]["enable"] and (absent := absent_model(model)):
         lines.append(absent)
+    lines += [f"model.lora_configs.{index}.path: {one['path']} {looked}."
+              for index, one in enumerate(config["model"]["lora_configs"])
+              if one["path"] and not resolve(one["path"]).exists()]
     return lines + [f"'{name}': no such module. Needed package.module:function, with the package installed or its "
                     "parent directory on PYTHONPATH." for name in _code(config) if _module(name) is None]
+
+
+def wrong_adapters(config: dict[str, Any]) -> list[str]:
+    """Adapters that are here and cannot be gone on with, one line each."""
+    found = ((one, resolve(one["path"])) for one in config["model"]["lora_configs"] if one["path"])
+    return [line for one, place in found if place.exists() and (line := adapter_problem(one, place))]
 
 
 def wrong_code(config: dict[str, Any]) -> list[str]:
@@ -166,8 +176,8 @@ def _parts(algorithm: dict[str, Any], explored: bool) -> Iterator[tuple[str, str
 
 def _reward(name: str) -> Signature | None:
     """The arguments of a reward function, less those that its caller gives."""
-    if name in signatures.table("workflows/rewards.py", "MODELS"):
-        return signatures.table("workflows/rewards.py", "MODELS")[name].after(1)
+    if name in signatures.table("workflows/rewards.py", "OPENED"):
+        return signatures.table("workflows/rewards.py", "OPENED")[name].after(1)
     found = _in("operators/reward.py", "REWARDS", name)
     return found and found.after(2)
 

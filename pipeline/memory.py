@@ -1,15 +1,16 @@
 """GPU memory of a training stage from the model's shape and the settings: what our trainer and the engine keep.
 
 Every term is counted from our own code (stages/learner/) and DeepSpeed's; c is bytes of a weight (2 or 4), P the
-parameters, W the ranks, T the tokens of the micro-batch budget, h the width, L the layers, V the vocabulary. Small
-things (positions, masks, the CUDA context, the allocator's slack) are not counted: USABLE leaves room for them.
-docs/gpu.md compares the numbers with measured ones.
+parameters, A those that learn (all, or an adapter's), W the ranks, T the tokens of the micro-batch budget, h the width,
+L the layers, V the vocabulary. Small things (positions, masks, the CUDA context, the allocator's slack) are not
+counted: USABLE leaves room for them. docs/gpu.md compares the numbers with measured ones.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.adapters import adapted, adapter_parameters
 from pipeline.algorithms import WITH_CRITIC
 from pipeline.shape import Shape
 
@@ -51,30 +52,34 @@ class Training:
 def training(shape: Shape, config: dict[str, Any], element: int) -> Training:
     """Memory of one rank of the trainer. config: the settings of a stage; element: bytes of a weight (2 or 4).
 
-    weights     c P; under ZeRO-3 c P / W, unless offloaded, and what is gathered at a time, c min(P, LIVE)
-    optimizer   12 P / W: float32 master weights and Adam's two moments; in host memory when offloaded
-    gradients   c P accumulate until the step (ZeRO-1); c P / W (ZeRO-2, 3); offloaded under these two, a buffer of the
-                largest tensor
+    weights     c P (with an adapter c (P + A)); under ZeRO-3 that / W, unless offloaded, and what is gathered at a
+                time, c min(P, LIVE)
+    optimizer   12 A / W: float32 master weights and Adam's two moments; in host memory when offloaded
+    gradients   c A accumulate until the step (ZeRO-1); c A / W (ZeRO-2, 3); offloaded under these two, a buffer of the
+                largest tensor that learns
     bucket      c BUCKET elements, which DeepSpeed takes whatever the model's size
-    step        the rank's gradients, flattened, and in float32: (2 c + 4) P / W, the last only when c is not 4; ZeRO-3
+    step        the rank's gradients, flattened, and in float32: (2 c + 4) A / W, the last only when c is not 4; ZeRO-3
                 takes LIVE elements at a time; only the gradients when offloaded
-    critic      its weights and optimizer as above; one of another model is counted as if it had this shape
+    critic      its weights and optimizer as above, all of it learning; one of another model is counted as if it had
+                this shape
     """
     settings = config["trainer"]
     ranks, stage, offload = settings["ranks"], settings["zero_stage"], settings["offload_optimizer"]
-    parameters = shape.parameters
-    own = parameters / ranks
-    weights, optimizer = _kept(parameters, settings, element)
-    gradients = element * (own if stage >= 2 else parameters)
+    learnt, held = learning(shape, config), shape.parameters
+    if config["model"]["lora_configs"]:
+        held += learnt
+    own = learnt / ranks
+    weights, optimizer = _kept(held, learnt, settings, element)
+    gradients = element * (own if stage >= 2 else learnt)
     if offload and stage >= 2:
-        gradients = element * shape.embedding
+        gradients = element * min(shape.embedding, learnt)
     at_once = min(own, LIVE) if stage == 3 else own
     single = 0 if element == 4 else 4
     return Training(
         weights=weights, optimizer=optimizer, gradients=gradients,
         activations=activations(shape, config, element), bucket=element * BUCKET,
         step=gradients if offload else element * own + (element + single) * at_once,
-        critic=sum(_kept(shape.critic, settings, element)) if has_critic(config) else 0,
+        critic=sum(_kept(shape.critic, shape.critic, settings, element)) if has_critic(config) else 0,
     )
 
 
@@ -82,10 +87,15 @@ def has_critic(config: dict[str, Any]) -> bool:
     return config["algorithm"]["advantage_fn"] in WITH_CRITIC
 
 
-def _kept(parameters: int, settings: dict[str, Any], element: int) -> tuple[float, float]:
-    """Bytes of weights and of the optimizer of one engine on one rank."""
+def learning(shape: Shape, config: dict[str, Any]) -> int:
+    """Parameters of the policy that learn: an adapter's, or all."""
+    return sum(adapter_parameters(shape, one) for one in config["model"]["lora_configs"]) or shape.parameters
+
+
+def _kept(parameters: int, learnt: int, settings: dict[str, Any], element: int) -> tuple[float, float]:
+    """Bytes of weights and of the optimizer, which has those that learn, of one engine on one rank."""
     own = parameters / settings["ranks"]
-    optimizer = 0 if settings["offload_optimizer"] else 12 * own
+    optimizer = 0 if settings["offload_optimizer"] else 12 * learnt / settings["ranks"]
     if settings["zero_stage"] < 3:
         return element * parameters, optimizer
     return element * ((0 if settings["offload_param"] else own) + min(parameters, LIVE)), optimizer
@@ -96,16 +106,19 @@ def activations(shape: Shape, config: dict[str, Any], element: int) -> float:
 
     Kept by the forward pass: `layer_tokens` for every layer, or only each layer's input, c h T, when layers are
     recomputed; the last norm, (4 + 2c) h T. On top of that, the head (`head`), or in a layer the gradients of the two
-    halves of its MLP or of its norm in float32, and the layer itself when it is recomputed.
+    halves of its MLP or of its norm in float32, and the layer itself when it is recomputed. An adapter keeps A x of
+    every layer that it is beside, c rank T; the head then learns nothing and has no gradient.
     """
-    settings = config["trainer"]
+    settings, adapters = config["trainer"], config["model"]["lora_configs"]
     tokens, layer = settings["max_token_len_per_gpu"], layer_tokens(shape, element, settings["attention"])
+    layer += sum(element * one["lora_rank"] * len(adapted(shape, one)) for one in adapters)
     recomputed = settings["enable_gradient_checkpointing"]
     each = element * shape.width if recomputed else layer
     kept = tokens * (shape.layers * each + (4 + 2 * element) * shape.width)
     within = max(2 * element * shape.mlp_width, (16 + element) * shape.width)
     backward = tokens * (within + (layer if recomputed else 0))
-    return kept + max(head(shape, min(settings["logprob_chunk_tokens"], tokens), element), backward)
+    chunk = min(settings["logprob_chunk_tokens"], tokens)
+    return kept + max(head(shape, chunk, 0 if adapters else element), backward)
 
 
 def layer_tokens(shape: Shape, element: int, attention: str = "auto") -> float:
@@ -123,7 +136,8 @@ def layer_tokens(shape: Shape, element: int, attention: str = "auto") -> float:
 
 
 def head(shape: Shape, chunk: int, element: int) -> float:
-    """Bytes at the height of the backward pass through the output head, over a chunk of positions.
+    """Bytes at the height of the backward pass through the output head, over a chunk of positions. element: bytes of an
+    entry of its own gradient, 0 when it learns nothing.
 
     Five float32 tensors [chunk, V], 20 bytes an entry: the logits, the gradient that the gather hands back, and the
     normalizer's, grad x exp(logits - log_normalizer), with the two it is made of. And the head's own gradient, c V h.
@@ -149,7 +163,8 @@ class Rollout:
 
 
 def rollout(shape: Shape, config: dict[str, Any], element: int, gib: float) -> Rollout:
-    """Memory of an engine on each of its GPUs of `gib`: `gpu_memory_utilization` of it, c P / t of that weights.
+    """Memory of an engine on each of its GPUs of `gib`: `gpu_memory_utilization` of it, c P / t of that weights. (Room
+    for an adapter is less than a hundredth of that, and left out.)
 
     One token's cache: key and value of every layer, 2 c L times the key/value heads of this GPU (at least one) times
     their width.

@@ -53,6 +53,9 @@ STEP_METRICS = {  # metric -> column of Step
     "rollout/mismatch/corrected_fraction": "corrected_fraction",
     "rollout/zero_variance_groups": "zero_variance_groups",
     "rollout/failed_rows": "failed_rows",
+    "rollout/resampled_groups": "resampled_groups",
+    "rollout/resample_rounds": "resample_rounds",
+    "rollout/missing_groups": "missing_groups",
     "response_length/mean": "response_tokens_mean",
     "sample/model_version_drift/max": "staleness_max",
     "sample/experience_count": "trained_rows",
@@ -76,6 +79,9 @@ STEP_METRICS = {  # metric -> column of Step
 ROLLOUT_METRICS = {  # metric -> column of Rollout
     "sample/experience_count": "rows",
     "rollout/failed_rows": "failed_rows",
+    "rollout/resampled_groups": "resampled_groups",
+    "rollout/resample_rounds": "resample_rounds",
+    "rollout/missing_groups": "missing_groups",
     "time/rollout": "rollout_seconds",
     "time/explore_other": "other_seconds",
 }

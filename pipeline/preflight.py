@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import files, fit, inputs, stage_rules, workload
+from pipeline.adapters import target_problem
 from pipeline.devices import Gpus, planned_gpus
 from pipeline.errors import ConfigError, OuroError
 from pipeline.memory import GIB
@@ -63,6 +64,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     report.add("", absent, "unjudged" if elsewhere else "problems")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
     report.add("", [*_monitor_problems(config), *stage_rules.unread(config)])
+    report.add("", [line for settings in stages.values() for line in inputs.wrong_adapters(settings)])
     if not absent:
         _plan(report, config)
     if data:
@@ -149,7 +151,8 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     judged.add(name, inputs.wrong_arguments(config))
     judged.add(name, [fit.count_problem(config, gpus)])
     judged.add(name, [workload.interval_note(config)], "warnings")
-    facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
+    learns = [("LoRA", words)] if shape and (words := fit.adapter_words(shape, config)) else []
+    facts = [*workload.described(config), *learns, ("GPUs", fit.gpu_words(config, gpus))]
     if shape is None:
         judged.add("", [f"GPU memory and disk: {_unknown_shape(start)}"], "unjudged")
         report.facts.append((name, facts))
@@ -157,7 +160,8 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     parallel = config["explorer"]["rollout_model"]["tensor_parallel_size"]
     judged.add(name, [None if start["init"]["enable"] else room_problem(start["model_path"], config["model"],
                                                                         shape.longest),
-                      split_problem(shape, parallel) if gpus.any else None])
+                      split_problem(shape, parallel) if gpus.any else None,
+                      *(target_problem(shape, one) for one in config["model"]["lora_configs"])])
     if gpus.gib:
         judged.add(name, fit.problems(shape, config, gpus),
                    "warnings" if config["ignore_validator_suggestions"] else "problems")

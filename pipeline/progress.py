@@ -59,6 +59,7 @@ def step_line(
         f"step {step.step}" + (f"/{total}" if total else ""),
         None if step.reward is None else f"reward {step.reward:.3f}",
         None if step.solve_rate is None else f"solved {step.solve_rate:.1%}",
+        resample_words(step),
         score_words(evaluated),
         f"loss {step.loss:.4f}",
         None if step.kl is None else f"KL {step.kl:.1e} nats",
@@ -75,11 +76,25 @@ def rollout_words(rollout: Rollout) -> str:
     """What one explorer step made, and how fast."""
     speed = rate(rollout.tokens, rollout.rollout_seconds)
     parts = [
-        f"{rollout.rows} rows" + (f" ({rollout.failed_rows} failed)" if rollout.failed_rows else ""),
+        row_words(rollout),
         None if speed is None else f"rollout {thousands(speed)} tokens/s",
         f"{rollout.rollout_seconds + rollout.other_seconds:.2f} s",
     ]
     return "  ".join(p for p in parts if p)
+
+
+def row_words(rollout: Rollout) -> str:
+    """`512 rows (3 failed, 12 groups replaced, 2 missing)`; what there is none of is left out."""
+    failed = f"{rollout.failed_rows} failed" if rollout.failed_rows else ""
+    aside = ", ".join(filter(None, [failed, resample_words(rollout)]))
+    return f"{rollout.rows} rows" + (f" ({aside})" if aside else "")
+
+
+def resample_words(row: Rollout | Step) -> str:
+    """How many groups without variance were replaced by fresh ones, and how many places stayed without one."""
+    replaced = f"{row.resampled_groups} groups replaced" if row.resampled_groups else ""
+    missing = f"{row.missing_groups} missing" if row.missing_groups else ""
+    return ", ".join(filter(None, [replaced, missing]))
 
 
 class Progress:

@@ -4,7 +4,7 @@ QUESTIONS: dict[str, str] = {
     "How good was each version of the weights, and how long were its answers?": """\
 SELECT weights_version // 50 * 50 AS versions_from, count(*) AS rows, round(avg(accuracy), 3) AS solve_rate,
        round(avg(len(response_tokens)), 1) AS response_tokens, count(DISTINCT weights_hash) AS weights
-FROM experience WHERE status = 'ok' GROUP BY 1 ORDER BY 1""",
+FROM experience WHERE status IN ('ok', 'no_variance') GROUP BY 1 ORDER BY 1""",
     "Which tasks are the hardest to learn?": """\
 SELECT any_value(prompt) AS prompt, count(*) AS rollouts, round(avg(accuracy), 3) AS solve_rate
 FROM experience GROUP BY task_id HAVING count(accuracy) > 0

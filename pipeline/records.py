@@ -83,14 +83,18 @@ class Rejected:
 class Experience:
     """One response of a model to a task, with everything that is needed to repeat it. Never rewritten."""
 
-    experience_id: str = column(pa.string(), "stage/step/task index/run index: unique within a run")
+    experience_id: str = column(pa.string(), "stage/group_id/run index: unique within a run")
     stage: str = column(pa.string(), "stage directory name, with its hash")
     step: int = column(pa.int32(), "explorer step, from 1")
     taskset: str = column(pa.string(), "name of the set that the task is from")
-    slot: int = column(pa.int64(), "position within the step; trainer batches are cut from (step, slot)")
+    slot: int = column(pa.int64(), "position within the step; trainer batches are cut from (step, slot) by the first "
+                                   "batch_size x repeat_times slots; rows behind these are never trained")
     task_id: str = column(pa.string(), "task that was answered")
-    group_id: str = column(pa.string(), "step/task index: the rows that one group advantage compares")
-    run_index: int = column(pa.int32(), "which repeat of the task, from 0")
+    group_id: str = column(pa.string(), "step/task index, of a fresh task step/task index.round: the rows that one "
+                                       "group advantage compares")
+    run_index: int = column(pa.int32(), "which repeat of the task, from 0; repeat_times: the greedy response")
+    resample_round: int = column(pa.int32(), "round of fresh tasks, from 1, that asked it, where groups without "
+                                             "variance are replaced (max_resample_rounds); else 0")
     prompt: str = column(pa.string(), "prompt as text")
     response: str = column(pa.string(), "response as text")
     prompt_tokens: list[int] = column(TOKENS, "prompt token ids [P]")
@@ -102,11 +106,15 @@ class Experience:
     accuracy: float | None = column(
         pa.float64(), "component `accuracy`, 1 = solved; null when the reward function has none", null=True
     )
-    status: str = column(pa.string(), "ok, prompt_too_long, reward_failed or workflow_failed; only ok rows are trained")
+    status: str = column(pa.string(), "ok: the only rows that are trained; no_variance: of a group that taught nothing "
+                                      "and was replaced, or missing in the end (max_resample_rounds); baseline: the "
+                                      "greedy response (greedy_baseline); prompt_too_long, reward_failed or "
+                                      "workflow_failed")
     reason: str | None = column(pa.string(), "why the row is not ok; null when it is", null=True)
     finish_reason: str | None = column(pa.string(), "stop or length; null when nothing was generated", null=True)
     weights_version: int = column(pa.int32(), "trainer step that made the weights; 0 = the model the stage began with")
-    weights_hash: str = column(pa.string(), "first 16 hex digits of the sha256 of the weight file")
+    weights_hash: str = column(pa.string(), "first 16 hex digits of the sha256 of the weight file, with LoRA "
+                                                 "the adapter's")
     config_hash: str = column(pa.string(), "hash of the stage's settings and inputs")
     prompt_hash: str = column(pa.string(), "first 16 hex digits of the sha256 of the prompt token ids")
     commit: str = column(pa.string(), "git commit of the code, '+dirty' when the tree had changes, or 'unknown'")
@@ -189,10 +197,14 @@ class Step:
     corrected_fraction: float | None = column(
         pa.float64(), "share of the same tokens whose weight is over its threshold", null=True)
     zero_variance_groups: int | None = column(pa.int32(), "groups whose rewards were all equal", null=True)
-    failed_rows: int | None = column(pa.int32(), "rows that would have been in the batch, but are not ok", null=True)
+    failed_rows: int | None = column(pa.int32(), "rows that would have been in the batch, but failed", null=True)
     replayed_rows: int | None = column(pa.int32(), "rows of the batch that were trained on before", null=True)
     expert_rows: int | None = column(pa.int32(), "rows of the batch that an expert gave", null=True)
     stale_rows: int | None = column(pa.int32(), "rows that are not in it, being older than max_staleness", null=True)
+    resampled_groups: int | None = column(
+        pa.int32(), "groups without variance that gave way to fresh ones; null without max_resample_rounds", null=True)
+    resample_rounds: int | None = column(pa.int32(), "rounds of fresh tasks that this took", null=True)
+    missing_groups: int | None = column(pa.int32(), "places that even so have no group to train on", null=True)
     response_tokens_mean: float | None = column(pa.float64(), "mean response length, tokens", null=True)
     staleness_max: int | None = column(pa.int32(), "largest staleness in the batch", null=True)
     rollout_seconds: float | None = column(pa.float64(), "generation", null=True)
@@ -225,9 +237,9 @@ class Rollout:
     stage: str = column(pa.string(), "stage directory name, with its hash")
     step: int = column(pa.int32(), "explorer step, from 1")
     weights_version: int = column(pa.int32(), "trainer step that made the weights")
-    rows: int = column(pa.int32(), "rows written")
-    failed_rows: int = column(pa.int32(), "of those, not ok")
-    tokens: int = column(pa.int64(), "generated tokens")
+    rows: int = column(pa.int32(), "rows that train batches are cut from: batch_size x repeat_times")
+    failed_rows: int = column(pa.int32(), "of those, failed")
+    tokens: int = column(pa.int64(), "generated tokens, those of replaced groups and of greedy responses included")
     rollout_seconds: float = column(pa.float64(), "generation")
     sync_seconds: float = column(pa.float64(), "load the published weights and prove them; 0 when none were due")
     probe_max_difference: float | None = column(
@@ -236,6 +248,10 @@ class Rollout:
     other_seconds: float = column(pa.float64(), "task choice, rewards, rows; files are written beside the next step")
     evaluate_seconds: float = column(pa.float64(), "evaluation of its weights before it; 0 when none was due")
     wait_seconds: float = column(pa.float64(), "waiting for weights")
+    resampled_groups: int | None = column(
+        pa.int32(), "groups without variance that gave way to fresh ones; null without max_resample_rounds", null=True)
+    resample_rounds: int | None = column(pa.int32(), "rounds of fresh tasks that this took", null=True)
+    missing_groups: int | None = column(pa.int32(), "places that even so have no group to train on", null=True)
 
 
 @dataclass(slots=True)

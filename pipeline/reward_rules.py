@@ -1,11 +1,14 @@
 """Rules between reward functions, the task sets that name them, and the models of `explorer.auxiliary_models`."""
 
+import math
+
 from pipeline.algorithms import GIVEN
 from pipeline.data_config import eval_places, train_places
 from pipeline.errors import nearest
 from pipeline.overlays import effective, entries
 
-NO_ACCURACY = ("format_reward", "reward_model")  # reward functions that do not say whether a task is solved
+# reward functions that do not say whether a task is solved
+NO_ACCURACY = ("format_reward", "overlong_penalty", "reward_model")
 
 
 def broken_reward_rules(c: dict) -> list[str]:
@@ -18,11 +21,15 @@ def broken_reward_rules(c: dict) -> list[str]:
                 for place, functions in chosen.items() if functions and set(functions) <= set(NO_ACCURACY)]
     if c["algorithm"]["algorithm_type"] not in GIVEN and c["mode"] not in ("train", "bench"):
         sets += train_places(source)
+    if c["algorithm"]["max_resample_rounds"] and c["algorithm"]["resample_metric"] == "accuracy":
+        problems += _resampled_blindly(source)
     problems += [f"buffer.explorer_input.{place}: no reward function is named." for place, taskset in sets
                  if not reward_functions(taskset, source)]
     asked = [(place, taskset["reward_fn_args"].get("model")) for place, taskset in sets
              if "reward_model" in reward_functions(taskset, source)]
     problems += [problem for place, name in asked if (problem := _model_asked(place, name, models))]
+    problems += [problem for place, taskset in sets if "overlong_penalty" in reward_functions(taskset, source)
+                 for problem in _overlong(place, taskset["reward_fn_args"], c["model"]["max_response_tokens"])]
     return problems + _auxiliary_models(models)
 
 
@@ -55,6 +62,34 @@ def _model_asked(place: str, name: str | None, models: list[dict]) -> str | None
     if name is not None and name not in names:
         return f"{key}={name}: no model of explorer.auxiliary_models has that name.{nearest(name, filter(None, names))}"
     return None
+
+
+def _resampled_blindly(source: dict) -> list[str]:
+    """Sets to train on whose groups are to be compared by an accuracy that nobody gives."""
+    return [f"algorithm.resample_metric=accuracy: {' and '.join(functions)} of buffer.explorer_input.{place} do not "
+            "say what is solved. Name a function with a component `accuracy`, or set resample_metric=reward."
+            for place, taskset in train_places(source)
+            if set(functions := reward_functions(taskset, source)) <= set(NO_ACCURACY)]
+
+
+def _overlong(place: str, given: dict, longest: int) -> list[str]:
+    """What is wrong with the arguments of a set's penalty on length. longest: tokens of the longest response."""
+    key, most = f"buffer.explorer_input.{place}.reward_fn_args", given.get("max_response_length")
+    cache, factor = given.get("cache_length"), given.get("penalty_factor", 1.0)
+    problems = []
+    if most is not None and not (_is_number(most) and 1 < most <= longest):
+        problems.append(f"{key}.max_response_length={most}: a response is cut at model.max_response_tokens={longest}; "
+                        "needed a number of tokens from 2 up to that, or null, which is that.")
+    elif cache is not None and not (_is_number(cache) and 0 < cache < (most or longest)):
+        problems.append(f"{key}.cache_length={cache}: needed between 0 and max_response_length={most or longest}, both "
+                        "excluded: the last tokens, in which the penalty grows.")
+    if not (_is_number(factor) and factor >= 0):
+        problems.append(f"{key}.penalty_factor={factor}: needed a number, at least 0.")
+    return problems
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _auxiliary_models(models: list[dict]) -> list[str]:

@@ -2,6 +2,8 @@
 
 import re
 
+from pipeline.adapters import adapter_rules
+from pipeline.algorithm_config import ADVANTAGES
 from pipeline.algorithms import GIVEN, filled
 from pipeline.data_rules import data_problems
 from pipeline.reward_rules import broken_reward_rules
@@ -60,7 +62,7 @@ def _environment(c: dict) -> list[str]:
 
 def _model(c: dict) -> list[str]:
     model, init = c["model"], c["model"]["init"]
-    problems = []
+    problems = adapter_rules(model["lora_configs"])
     if init["enable"] and model["model_path"]:
         problems.append("model.model_path and model.init.enable exclude each other: set one.")
     if init["enable"] and init["hidden_size"] % (32 * max(init["num_attention_heads"], 1)):
@@ -111,7 +113,6 @@ def _optimizer(key: str, optimizer: dict) -> list[str]:
 # advantage functions that need a column which nothing writes yet
 LACKING = {
     "gigpo": "a column state_hash, of environments that tell their state",
-    "remax": "a column baseline_reward, of one greedy rollout a task",
     "on_policy_distill": "a column teacher_logprobs, of a second model",
     "jsd": "a column teacher_logprobs, of a second model",
 }
@@ -126,6 +127,7 @@ def _rollouts(c: dict) -> list[str]:
     if algorithm["advantage_fn"] in COMPARE and algorithm["repeat_times"] < 2:
         problems.append(f"algorithm.repeat_times=1: {algorithm['advantage_fn']} compares the rollouts of a group, "
                         "needed at least 2.")
+    problems += _groups(algorithm)
     level = algorithm["rollout_correction"]["level"]
     if algorithm["bypass_old_logprobs"] and level not in (None, "none"):
         problems.append(f"algorithm.rollout_correction.level={level} with algorithm.bypass_old_logprobs=true: the "
@@ -135,6 +137,20 @@ def _rollouts(c: dict) -> list[str]:
         problems.append(f"trainer.critic_warmup={c['trainer']['critic_warmup']} with algorithm.advantage_fn="
                         f"{algorithm['advantage_fn']}: only ppo has a critic. Set it to 0, or advantage_fn=ppo.")
     return problems + sample_problems(c)
+
+
+def _groups(algorithm: dict) -> list[str]:
+    """Rules for groups that are replaced, and for greedy baselines."""
+    advantage, rounds, problems = algorithm["advantage_fn"], algorithm["max_resample_rounds"], []
+    if rounds and (algorithm["repeat_times"] < 2 or (advantage in ADVANTAGES and advantage not in COMPARE)):
+        problems.append(f"algorithm.max_resample_rounds={rounds} with advantage_fn={advantage} and repeat_times="
+                        f"{algorithm['repeat_times']}: it replaces groups whose responses are equally good, which "
+                        "teach nothing where they are compared; needed repeat_times of at least 2 and one of "
+                        f"{', '.join(COMPARE)}, or 0.")
+    if advantage == "remax" and not algorithm["greedy_baseline"]:
+        problems.append("algorithm.advantage_fn=remax needs the reward of a greedy response to each task; needed "
+                        "algorithm.greedy_baseline=true.")
+    return problems
 
 
 # environment variables that a stage sets for its explorer, and what to use instead

@@ -6,9 +6,10 @@ its tasks a set gives then is up to its own selector. No state: a resumed run ta
 together are a permutation of all rows per epoch; one set alone is its own selector's order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import cycle
 
 from pipeline.errors import ConfigError
 from pipeline.schedule import task_order
@@ -48,6 +49,28 @@ def select(sets: Sequence[Selector], batch_size: int, explorer_step: int, seed: 
             chosen.append(number)
         epoch += 1
     return chosen
+
+
+def redraw(
+    sets: Sequence[Selector], owners: Sequence[int], asked: Collection[int], explorer_step: int, round_: int
+) -> list[int]:
+    """Numbers of fresh tasks in place of some of explorer step s, in round 1, 2, ... of this.
+
+    owners: for each task, the set that gives it. asked: numbers of those that the step has asked; they come again when
+    a set has no other. Every set gives in an order drawn by (its seed, step, round), whatever its selector: what later
+    steps take stays as it is.
+    """
+    begins = _begins(sets)
+    waiting = {owner: cycle(_fresh_first(sets[owner], begins[owner], asked, explorer_step, round_))
+               for owner in set(owners)}
+    return [next(waiting[owner]) for owner in owners]
+
+
+def _fresh_first(one: Selector, begin: int, asked: Collection[int], explorer_step: int, round_: int) -> list[int]:
+    import numpy as np
+
+    order = np.random.default_rng([one.seed, explorer_step, round_]).permutation(one.count) + begin
+    return sorted(order.tolist(), key=lambda number: number in asked)
 
 
 def _begins(sets: Sequence[Selector]) -> list[int]:

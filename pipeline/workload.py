@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pipeline import records
 from pipeline.algorithms import PAIR_TYPES
-from pipeline.memory import has_critic
+from pipeline.memory import has_critic, learning
 from pipeline.modes import TRAINING, kind_of
 from pipeline.process import namespace
 from pipeline.schedule import rft_schedule
@@ -26,8 +26,9 @@ TEXT, FIXED = 2.0, 2.0  # a token as text; any other column, mostly the same fro
 class Workload:
     """The size of a training stage. None: known once the tasks are curated, because the stage makes whole passes.
 
-    explored: rows of an explorer step; 0 without rollouts. trained: rows of an optimizer step. longest: tokens of the
-    longest row. explorer_steps, trainer_steps: of the whole stage. versions: weights that lie on the disk at once.
+    explored: rows of an explorer step to cut batches from; 0 without rollouts. trained: rows of an optimizer step.
+    longest: tokens of the longest row. explorer_steps, trainer_steps: of the whole stage. versions: weights that lie on
+    the disk at once. beside: rows at most that an explorer step has besides (replaced groups, greedy responses).
     """
 
     explored: int
@@ -36,10 +37,11 @@ class Workload:
     explorer_steps: int | None
     trainer_steps: int | None
     versions: int
+    beside: int = 0
 
     @property
     def experiences(self) -> int | None:
-        return None if self.explorer_steps is None else self.explorer_steps * self.explored
+        return None if self.explorer_steps is None else self.explorer_steps * (self.explored + self.beside)
 
 
 def explores(config: dict[str, Any]) -> bool:
@@ -63,14 +65,22 @@ def workload(config: dict[str, Any]) -> Workload:
         return Workload(0, rows * (buffer["train_batch_size"] or buffer["batch_size"]), longest, 0, steps, 0)
     explored = buffer["batch_size"] * config["algorithm"]["repeat_times"]
     if kind == "rollout":
-        return Workload(explored, 0, longest, steps, 0, 0)
+        return Workload(explored, 0, longest, steps, 0, 0, _beside(config))
     if kind == "offline":
         return Workload(0, buffer["train_batch_size"] or explored, longest, 0, steps, 0)
     schedule = rft_schedule(namespace(config), 1)
     fresh = schedule.rows_per_trainer_step
     ahead = (1 + sync["sync_offset"]) * explored // fresh // sync["sync_interval"]
     explorer_steps = schedule.explorer_steps if steps else None
-    return Workload(explored, fresh + schedule.other_rows, longest, explorer_steps, steps, 1 + max(ahead, 1))
+    return Workload(explored, fresh + schedule.other_rows, longest, explorer_steps, steps, 1 + max(ahead, 1),
+                    _beside(config))
+
+
+def _beside(config: dict[str, Any]) -> int:
+    """Rows at most that an explorer step writes besides those that batches are cut from."""
+    algorithm, tasks = config["algorithm"], config["buffer"]["batch_size"]
+    rounds, greedy = algorithm["max_resample_rounds"] or 0, 1 if algorithm["greedy_baseline"] else 0
+    return tasks * (rounds * algorithm["repeat_times"] + (1 + rounds) * greedy)
 
 
 def evaluated_versions(config: dict[str, Any], most: int = 4) -> list[int]:
@@ -136,19 +146,24 @@ def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
     tables        experiences x row_bytes at the longest lengths
     checkpoints   each: the model, its head spelt out, c (P + V h when tied); DeepSpeed's weights, c P; float32 master
                   and two moments, 12 P. One more than are kept, while the newest is written
-                and 12 P + c P of a critic
-    versions      weights on their way to the explorer, each one model
+                and 12 P + c P of a critic. With an adapter of A parameters: the model, twice c A, 12 A,
+                and a tied head once more, c V h, which DeepSpeed takes for a weight of its own
+    versions      weights on their way to the explorer, each one model, or one adapter
     """
     work, model = workload(config), config["model"]
     spelt_out = element * (shape.parameters + (shape.embedding if shape.tied else 0))
-    states = shape.parameters + (shape.critic if has_critic(config) else 0)
+    learnt, adapter = learning(shape, config), bool(model["lora_configs"])
+    states = learnt + (shape.critic if has_critic(config) else 0)
+    version = element * learnt if adapter else spelt_out
     checkpoint = spelt_out + (element + 12) * states
+    if adapter:
+        checkpoint += version + element * shape.embedding * shape.tied
     kept = config["trainer"]["max_checkpoints_to_keep"] + 1
     if work.trainer_steps is not None:
         kept = min(kept, -(-work.trainer_steps // config["trainer"]["save_interval"]))
     rows = None if work.experiences is None else (
         work.experiences * row_bytes(model["max_prompt_tokens"], model["max_response_tokens"]))
-    return Disk(rows, kept * checkpoint, work.versions * spelt_out)
+    return Disk(rows, kept * checkpoint, work.versions * version)
 
 
 def described(config: dict[str, Any]) -> list[tuple[str, str]]:
@@ -164,10 +179,19 @@ def described(config: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _explorer(config: dict[str, Any], work: Workload) -> str:
-    total = "" if work.experiences is None else f"; {work.experiences:,} experiences in all"
+    most = "at most " if work.beside else ""
+    total = "" if work.experiences is None else f"; {most}{work.experiences:,} experiences in all"
     steps = "" if work.explorer_steps is None else f"{work.explorer_steps:,} steps; "
     return (f"{steps}each {config['buffer']['batch_size']:,} tasks x {config['algorithm']['repeat_times']} rollouts = "
-            f"{work.explored:,} experiences{total}")
+            f"{work.explored:,} experiences{_besides(config['algorithm'], work)}{total}")
+
+
+def _besides(algorithm: dict[str, Any], work: Workload) -> str:
+    """What an explorer step asks besides, in words."""
+    rounds = algorithm["max_resample_rounds"]
+    parts = [f"at most {rounds} round(s) of fresh groups" if rounds else "",
+             "a greedy response to each task" if algorithm["greedy_baseline"] else ""]
+    return f", and {' and '.join(filter(None, parts))}: up to {work.beside:,} more" if work.beside else ""
 
 
 def _trainer(config: dict[str, Any], work: Workload, kind: str) -> list[tuple[str, str]]:

@@ -17,19 +17,20 @@ from pipeline.background import Background
 from pipeline.config import resolve_dtype
 from pipeline.errors import SyncError
 from pipeline.process import Context, commit
+from pipeline.progress import row_words
 from pipeline.schedule import Schedule, rft_schedule, rollout_schedule
-from pipeline.selection import select
 from pipeline.tasksets import read_train
 from pipeline.waiting import wait_for
 from stages.children import run_child
 from stages.follow import TOTAL
+from stages.groups import Groups
 from stages.interim import InterimEvaluation
+from stages.resample import Filled, Group
 from stages.train_tasks import Prompts, prompt_hash
 from workflows import runner
 from workflows.engine import Engine, open_engine
-from workflows.prompts import load_tokenizer, task_turns
+from workflows.prompts import load_tokenizer
 from workflows.rewards import Rewards
-from workflows.seeds import base_seed, request_seed
 
 
 class Weights:
@@ -110,12 +111,13 @@ class Explorer:
         opener = Rewards(config)
         self.prompts = Prompts(context, self.tokenizer, opener)
         self.schedule = schedule_of(config, len(self.prompts.tasks))
-        self.sampling = runner.Sampling.of(config.model)
         self.colocated = config.mode == "colocate"
+        adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
         if self.colocated:  # one after the other: the engine measures the free memory when it starts
             self._wait_for_trainer()
         self.engine = open_engine(
-            model, config, self.tokenizer.eos_token_id, sleeps=self.colocated, logs=context.directory)
+            model, config, self.tokenizer.eos_token_id, sleeps=self.colocated, logs=context.directory, adapter=adapter)
+        self.groups = Groups(context, self.prompts, self.engine, self.tokenizer)
         self.weights = Weights(context, self.engine)
         if config.mode == "explore":
             self.weights.are_those_of(model)
@@ -135,39 +137,37 @@ class Explorer:
         self.weights.bring_to(self.schedule.weights_version(step), self.writer.check)
         evaluate_seconds = self.interim.before(step)
         begin = time.perf_counter()
-        config = self.context.config
-        repeats = config.algorithm.repeat_times
-        chosen = select(self.prompts.selectors, config.buffer.batch_size, step, config.seed)
-        asked = [task for task in chosen for _ in range(repeats)]
-        seeds = [request_seed(base_seed(config), step, slot) for slot in range(len(asked))]
-        prompts = [self.prompts.tokens[task] for task in asked]
-        generate = time.perf_counter()
-        workflows = [self.prompts.set_of(task).workflow for task in asked]
-        outcomes = runner.roll_out(self.engine, workflows, prompts, seeds, self.sampling)
-        rollout_seconds = time.perf_counter() - generate
+        filled = self.groups.of_step(step)
         if self.colocated and self.schedule.last_with_same_weights(step) == step:
             self.weights.sleep()  # before the files appear: they tell the trainer that the device is free
-        self._reward(asked, outcomes)
-        rows = [
-            self._row(step, slot, repeats, task, seeds[slot], outcome)
-            for slot, (task, outcome) in enumerate(zip(asked, outcomes, strict=True))
-        ]
-        other_seconds = time.perf_counter() - begin - rollout_seconds
-        rollout = self._record(step, rows, rollout_seconds, other_seconds, evaluate_seconds)
+        rows = self._rows(step, filled)
+        other_seconds = time.perf_counter() - begin - self.groups.rollout_seconds
+        rollout = self._record(step, filled, rows, other_seconds, evaluate_seconds)
         self.writer.start(self._write, step, rows, rollout)
         return rollout
 
     def _record(
-        self, step: int, rows: list, rollout_seconds: float, other_seconds: float, evaluate_seconds: float
+        self, step: int, filled: Filled, rows: list[records.Experience], other_seconds: float, evaluate_seconds: float
     ) -> records.Rollout:
-        weights = self.weights
+        weights, resampled = self.weights, filled.rounds is not None
+        cut = rows[: self.schedule.rows_per_explorer_step]
         return records.Rollout(
-            stage=self.context.id, step=step, weights_version=weights.version, rows=len(rows),
-            failed_rows=sum(row.status != "ok" for row in rows), tokens=sum(len(row.response_tokens) for row in rows),
-            rollout_seconds=rollout_seconds, sync_seconds=weights.sync_seconds,
+            stage=self.context.id, step=step, weights_version=weights.version, rows=len(cut),
+            failed_rows=sum(row.status not in ("ok", "no_variance") for row in cut),
+            tokens=sum(len(row.response_tokens) for row in rows),
+            rollout_seconds=self.groups.rollout_seconds, sync_seconds=weights.sync_seconds,
             probe_max_difference=weights.difference, other_seconds=other_seconds, evaluate_seconds=evaluate_seconds,
-            wait_seconds=weights.wait_seconds,
+            wait_seconds=weights.wait_seconds, resampled_groups=len(filled.replaced) if resampled else None,
+            resample_rounds=filled.rounds, missing_groups=filled.missing,
         )
+
+    def _rows(self, step: int, filled: Filled) -> list[records.Experience]:
+        """Every attempt of a step: first those that train batches are cut from, by their places, then the others."""
+        runs = range(self.context.config.algorithm.repeat_times)
+        made = [(group, run, group.sampled[run]) for group in filled.standing for run in runs]
+        made += [(group, run, group.sampled[run]) for group in filled.replaced for run in runs]
+        made += [(group, len(runs), group.greedy) for group in filled.every if group.greedy]
+        return [self._row(step, slot, *attempt) for slot, attempt in enumerate(made)]
 
     def _write(self, step: int, rows: list[records.Experience], rollout: records.Rollout) -> None:
         """The files of a step, in the order that readers rely on: `rollouts` says that `experience` is whole."""
@@ -178,24 +178,16 @@ class Explorer:
         if step < self.schedule.explorer_steps:  # not before: a step that was cut off needs its weights again
             checkpoints.forget_versions_before(directory, self.schedule.weights_version(step + 1))
 
-    def _reward(self, asked: list[int], outcomes: list[runner.Outcome]) -> None:
-        """Each response by the reward functions of the set that its task is from."""
-        runner.decode(outcomes, self.tokenizer)
-        for one in self.prompts.sets:
-            own = [(o, self.prompts.tasks[t]) for o, t in zip(outcomes, asked, strict=True)
-                   if self.prompts.set_of(t) is one]
-            conversations = [task_turns(task, self.context.config) for _, task in own]
-            runner.reward([o for o, _ in own], conversations, [task.answer for _, task in own], one.rewards)
-
-    def _row(self, step: int, slot: int, repeats: int, task: int, seed: int, outcome: runner.Outcome):
-        place, run = divmod(slot, repeats)
+    def _row(self, step: int, slot: int, group: Group, run: int, outcome: runner.Outcome) -> records.Experience:
+        task, greedy = group.task, outcome is group.greedy
+        sampling = self.groups.greedy if greedy else self.groups.sampling
         done = outcome.trajectory
         prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have made its own
         own = prompt != self.prompts.tokens[task]
         return records.Experience(
-            experience_id=f"{self.context.id}/{step}/{place}/{run}", stage=self.context.id, step=step,
+            experience_id=f"{self.context.id}/{step}/{group.name}/{run}", stage=self.context.id, step=step,
             taskset=self.prompts.set_of(task).name, slot=slot, task_id=self.prompts.tasks[task].task_id,
-            group_id=f"{step}/{place}", run_index=run,
+            group_id=f"{step}/{group.name}", run_index=run, resample_round=group.round,
             prompt=self.prompts.texts[task], response=outcome.response, prompt_tokens=prompt,
             response_tokens=done.response_tokens if done else [], rollout_logprobs=done.logprobs if done else [],
             action_mask=done.action_mask if done else [], reward=outcome.reward,
@@ -204,7 +196,8 @@ class Explorer:
             weights_version=self.weights.version, weights_hash=self.weights.hash, config_hash=self.context.identity,
             prompt_hash=prompt_hash(prompt) if own else self.prompts.hashes[task], commit=commit(),
             engine=self.engine.version,
-            temperature=self.sampling.temperature, top_p=self.sampling.top_p, top_k=self.sampling.top_k, seed=seed,
+            temperature=sampling.temperature, top_p=sampling.top_p, top_k=sampling.top_k,
+            seed=group.greedy_seed if greedy else group.seeds[run],
             unix_seconds=time.time(),
         )
 
@@ -236,8 +229,8 @@ def explore(context: Context) -> None:
     for step in range(first, explorer.schedule.explorer_steps + 1):
         rollout = explorer.step(step)
         context.log.info(
-            "step %d: weights %d, %d rows (%d failed), %d tokens in %.2f s, sync %.3f s, waited %.2f s",
-            step, rollout.weights_version, rollout.rows, rollout.failed_rows, rollout.tokens, rollout.rollout_seconds,
+            "step %d: weights %d, %s, %d tokens in %.2f s, sync %.3f s, waited %.2f s",
+            step, rollout.weights_version, row_words(rollout), rollout.tokens, rollout.rollout_seconds,
             rollout.sync_seconds, rollout.wait_seconds,
         )
     explorer.writer.finish()

@@ -110,6 +110,8 @@ def finish_training(context: Context) -> None:
     stage = context.directory
     step = checkpoints.complete_checkpoints(stage)[-1]
     last = checkpoints.checkpoint_directory(stage, step)
-    checkpoints.link_tree(last / "model", stage / "model")
+    for made in ("model", "adapter"):
+        if (last / made).exists():
+            checkpoints.link_tree(last / made, stage / made)
     checkpoints.forget_versions_before(stage, step + 1)
     context.made |= {"steps": step, "weights_hash": files.read_json(last / files.MANIFEST)["weights_hash"]}

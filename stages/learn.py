@@ -189,13 +189,9 @@ class Trainer:
     def _publish(self, version: int, tokens: list[int]) -> None:
         """Hands weights to the explorer, with the probe that proves them. Collective under ZeRO-3."""
         probe = {"tokens": tokens, "logprobs": self.actor.score(tokens)}
-        if self.zero_stage < 3:
-            if self.process.rank == 0:
-                checkpoints.publish(self.context.directory, version, self.actor.export, probe)
-            return
-        state = self.actor.full_state()
+        state = self.actor.learnt_state()
         if state is not None:
-            export = partial(self.actor.write, state)
+            export = partial(self.actor.write_learnt, state)
             checkpoints.publish(self.context.directory, version, export, probe)
 
     def _save(self, step: int) -> None:
@@ -211,6 +207,8 @@ class Trainer:
             if self.critic:
                 self.critic.save(temporary)
             self.actor.export(temporary / "model")
+            if self.context.config.model.lora_configs:
+                self.actor.export_adapter(temporary / "adapter")
         except Exception:  # a full disk, most likely: give back what was taken of it
             shutil.rmtree(temporary, ignore_errors=True)
             raise

@@ -47,9 +47,13 @@ class Prompts:
                 rewards.of(taskset)))
             self.selectors.append(Selector(len(tasks), selector.selector_type, seed))
 
+    def owner(self, task: int) -> int:
+        """Which of `sets` the task of this number is from."""
+        return bisect_right(self.sets, task, key=lambda one: one.begin) - 1
+
     def set_of(self, task: int) -> TrainSet:
-        """The set that the task of this number is from."""
-        return self.sets[bisect_right(self.sets, task, key=lambda one: one.begin) - 1]
+        """The same set itself."""
+        return self.sets[self.owner(task)]
 
 
 def prompt_hash(tokens: list[int]) -> str:

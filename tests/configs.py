@@ -9,6 +9,7 @@ import yaml
 
 from pipeline.algorithms import filled
 from pipeline.compose import compose
+from pipeline.config import Lora
 from pipeline.errors import ConfigError
 from pipeline.schema import read
 
@@ -44,6 +45,11 @@ def element(section: type, given: dict[str, Any]) -> dict[str, Any]:
     made = read(given, section, "element", problems)
     assert not problems, problems
     return made
+
+
+def lora(**given: Any) -> dict[str, Any]:
+    """An adapter of `model.lora_configs`: what is given, over the defaults."""
+    return element(Lora, given)
 
 
 def overridden(*overrides: str) -> dict[str, Any]:

@@ -48,7 +48,11 @@ class Engine(Protocol):
         """What `score` says of one sequence, by every engine that answers requests: whoever proves, proves all."""
 
     def load_weights(self, directory: Path) -> None:
-        """Replaces the weights by those of `directory`/model.safetensors and forgets everything cached."""
+        """Replaces the weights by those of `directory`/model.safetensors and forgets everything cached.
+
+        An engine that was opened for an adapter replaces that, and leaves the model as it is: the directory is one of
+        peft's.
+        """
 
     def sleep(self) -> None:
         """Frees the device's memory; weights are lost, `load_weights` must follow `wake`."""
@@ -61,25 +65,26 @@ class Engine(Protocol):
 
 
 def open_engine(
-    model: Path, config, eos_token_id: int, sleeps: bool = False, logs: Path | None = None
+    model: Path, config, eos_token_id: int, sleeps: bool = False, logs: Path | None = None, adapter=None
 ) -> Engine:
     """Opens what answers requests with a Hugging Face directory: one engine in this process, or several in their own.
 
     config: settings with sections model, explorer, seed. sleeps: it will be asked to free the device. logs: directory
-    for the logs of processes; needed when explorer.rollout_model.engine_num is more than 1.
+    for the logs of processes; needed when explorer.rollout_model.engine_num is more than 1. adapter: the element of
+    `model.lora_configs` whose weights `load_weights` will bring; None: those of whole models.
     """
     if config.explorer.rollout_model.engine_num == 1:
-        return open_one(model, config, eos_token_id, sleeps)
+        return open_one(model, config, eos_token_id, sleeps, adapter)
     from workflows.engine_pool import EnginePool
 
     assert logs is not None, "several engines need a place for their logs"
-    return EnginePool(model, config, eos_token_id, sleeps, logs)
+    return EnginePool(model, config, eos_token_id, sleeps, logs, adapter)
 
 
-def open_one(model: Path, config, eos_token_id: int, sleeps: bool) -> Engine:
+def open_one(model: Path, config, eos_token_id: int, sleeps: bool, adapter) -> Engine:
     """Opens the engine that `explorer.rollout_model.engine_type` names, in this process."""
     opener = pick(ENGINES, config.explorer.rollout_model.engine_type, "explorer.rollout_model.engine_type")
-    return opener(model, config, eos_token_id, sleeps)
+    return opener(model, config, eos_token_id, sleeps, adapter)
 
 
 def _vllm(*arguments) -> Engine:

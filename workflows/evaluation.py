@@ -129,7 +129,8 @@ def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: st
         taskset.default_workflow_type or source.default_eval_workflow_type or source.default_workflow_type,
         taskset.workflow_args)
     sampling = _sampling(config, taskset, decoding)
-    outcomes = runner.roll_out(engine, [workflow] * len(asked), [held.tokens[i] for i in asked], seeds, sampling)
+    outcomes = runner.roll_out(
+        engine, [workflow] * len(asked), [held.tokens[i] for i in asked], seeds, [sampling] * len(asked))
     runner.decode(outcomes, tokenizer)
     tasks = [held.tasks[i] for i in asked]
     conversations = [task_turns(task, config) for task in tasks]

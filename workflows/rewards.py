@@ -1,15 +1,18 @@
 """Reward functions at work: chosen by name, opened once, called with all responses of a step together.
 
-A rule (operators/reward.py, or the user's own) sees one response at a time; a reward model scores all at once. Either
-way a response has components, or a reason why it has none: what cannot be judged is no reward of 0.
+A rule (operators/reward.py, or the user's own) sees one response at a time; a reward model scores all at once; the
+penalty on length needs no text. Either way a response has components, or a reason why it has none: what cannot be
+judged is no reward of 0.
 """
 
 import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from operators import shaping
 from operators.reward import load_reward
 from pipeline.errors import ConfigError, nearest
 from pipeline.external import resolve
@@ -17,15 +20,16 @@ from pipeline.shares import first_auxiliary_gpu
 from workflows.reward_model import RewardModel
 
 Components = dict[str, float]
-# (prompts as messages {role, content}, responses, answers) -> of each response its components, or why there are none
-RewardFunction = Callable[[Sequence[list[dict]], Sequence[str], Sequence[str]], list[Components | str]]
+# (prompts as messages {role, content}, responses, answers, tokens of each response that are the policy's own)
+# -> of each response its components, or why there are none
+RewardFunction = Callable[[Sequence[list[dict]], Sequence[str], Sequence[str], Sequence[int]], list[Components | str]]
 
 
 class Rewards:
     """Opens the reward functions of task sets. A model that several of them ask is loaded once."""
 
     def __init__(self, config):
-        """config: settings with sections buffer, explorer, and mode."""
+        """config: settings with sections buffer, explorer, model, and mode."""
         self.config = config
         self._models: dict[int, RewardModel] = {}
 
@@ -33,7 +37,7 @@ class Rewards:
         """Those of a task set; their components are summed. Raises ConfigError for an argument that none has."""
         chosen = taskset.default_reward_fn_type or self.config.buffer.explorer_input.default_reward_fn_type
         names = [chosen] if isinstance(chosen, str) else chosen
-        functions = [MODELS.get(name) or load_reward(name) for name in names]
+        functions = [OPENED.get(name) or load_reward(name) for name in names]
         taken = [_taken(function, taskset.reward_fn_args) for function in functions]
         for argument in taskset.reward_fn_args:
             if not any(argument in own for own in taken):
@@ -41,7 +45,7 @@ class Rewards:
                 raise ConfigError(f"reward_fn_args of task set '{taskset.name}': no reward function of "
                                   f"{', '.join(names)} has an argument '{argument}'.{nearest(argument, known)}")
         retries = self.config.explorer.max_retry_times
-        return [function(self, **own) if name in MODELS else Rule(function, own, retries)
+        return [function(self, **own) if name in OPENED else Rule(function, own, retries)
                 for name, function, own in zip(names, functions, taken, strict=True)]
 
     def model(self, name: str | None) -> RewardModel:
@@ -82,7 +86,7 @@ class Rule:
     retries: int
 
     def __call__(
-        self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str]
+        self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str], lengths: Sequence[int]
     ) -> list[Components | str]:
         return [self._one(response, answer) for response, answer in zip(responses, answers, strict=True)]
 
@@ -112,11 +116,32 @@ def reward_model(rewards: Rewards, model: str | None = None, weight: float = 1.0
     """weight x the score of a model of explorer.auxiliary_models. model: its name, when there are several."""
     scorer = rewards.model(model)
 
-    def score(prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str]) -> list:
+    def score(prompts: Sequence[list[dict]], responses: Sequence[str], answers, lengths) -> list:
         scores = scorer.score(prompts, responses)
         return [s if isinstance(s, str) else _checked("reward_model", {"reward_model": weight * s}) for s in scores]
 
     return score
 
 
-MODELS = {"reward_model": reward_model}
+def overlong_penalty(
+    rewards: Rewards, cache_length: int | None = None, max_response_length: int | None = None,
+    penalty_factor: float = 1.0,
+) -> RewardFunction:
+    """The penalty on length of operators/shaping.py, beside a function that says what is right.
+
+    max_response_length: null: model.max_response_tokens, at which a response is cut. cache_length: its last tokens,
+    which cost; null: a fifth of it, as in the paper (4096 of 20480). The environment's tokens do not count.
+    """
+    longest = max_response_length or rewards.config.model.max_response_tokens
+    penalty = partial(shaping.overlong_penalty, max_response_length=longest, penalty_factor=penalty_factor,
+                      cache_length=max(longest // 5, 1) if cache_length is None else cache_length)
+    penalty(0)  # wrong arguments are refused before anything is generated
+
+    def punish(prompts, responses, answers, lengths: Sequence[int]) -> list:
+        return [{"overlong_penalty": penalty(length)} for length in lengths]
+
+    return punish
+
+
+# opened with the settings, once; every other function is called with a response and its truth
+OPENED = {"overlong_penalty": overlong_penalty, "reward_model": reward_model}

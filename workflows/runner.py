@@ -52,25 +52,33 @@ class Outcome:
 
     @property
     def reward(self) -> float | None:
-        return sum(self.components.values()) if self.status == "ok" else None
+        return sum(self.components.values()) if self.status in REWARDED else None
 
     @property
     def accuracy(self) -> float | None:
         return self.components.get("accuracy")
 
+    def fail(self, status: str, reason: str) -> None:
+        """Takes the reward away, and says why."""
+        self.status, self.reason, self.components = status, reason, {}
+
+
+REWARDED = ("ok", "no_variance", "baseline")  # statuses of rows that have a reward
+
 
 def roll_out(
     engine: Engine, workflows: Sequence[Callable[[list[int]], Attempt]], prompts: Sequence[list[int]],
-    seeds: Sequence[int], sampling: Sampling,
+    seeds: Sequence[int], samplings: Sequence[Sampling],
 ) -> list[Outcome]:
     """Attempts every prompt once. Rewards are not computed here (see `reward`).
 
-    workflows: one for each prompt. seeds: of the attempts; every further turn of one has a seed of its own, made of it.
+    workflows, samplings: one for each prompt. seeds: of the attempts; every further turn of one has a seed of its own,
+    made of it.
     """
     outcomes: list[Outcome | None] = [None] * len(prompts)
     waiting: dict[int, tuple[Attempt, list[int]]] = {}
     turn = 0
-    for index, (workflow, prompt) in enumerate(zip(workflows, prompts, strict=True)):
+    for index, (workflow, prompt, sampling) in enumerate(zip(workflows, prompts, samplings, strict=True)):
         if len(prompt) > sampling.max_prompt_tokens:
             reason = f"{len(prompt)} prompt tokens, limit model.max_prompt_tokens={sampling.max_prompt_tokens}"
             outcomes[index] = Outcome("prompt_too_long", reason)
@@ -79,10 +87,11 @@ def roll_out(
     while waiting:
         indices = list(waiting)
         replies = engine.generate([
-            _request(waiting[i][1], request_seed(seeds[i], turn, 0) if turn else seeds[i], sampling) for i in indices])
+            _request(waiting[i][1], request_seed(seeds[i], turn, 0) if turn else seeds[i], samplings[i])
+            for i in indices])
         for index, reply in zip(indices, replies, strict=True):
             attempt, _ = waiting.pop(index)
-            _advance(index, partial(_go_on, attempt, reply), waiting, outcomes, sampling)
+            _advance(index, partial(_go_on, attempt, reply), waiting, outcomes, samplings[index])
         turn += 1
     assert all(outcomes)
     return outcomes
@@ -155,8 +164,9 @@ def reward(
     if not rated:
         return
     responses = [outcome.response for outcome, _, _ in rated]
+    lengths = [sum(outcome.trajectory.action_mask) for outcome, _, _ in rated]
     for function in functions:
-        found = function([prompt for _, prompt, _ in rated], responses, [answer for _, _, answer in rated])
+        found = function([prompt for _, prompt, _ in rated], responses, [answer for _, _, answer in rated], lengths)
         for (outcome, _, _), components in zip(rated, found, strict=True):
             _add(outcome, components)
 
@@ -164,7 +174,7 @@ def reward(
 def _add(outcome: Outcome, found: dict[str, float] | str) -> None:
     """Adds the components of one reward function; without them the attempt has no reward at all."""
     if isinstance(found, str):
-        outcome.status, outcome.reason, outcome.components = "reward_failed", outcome.reason or found, {}
+        outcome.fail("reward_failed", outcome.reason or found)
     elif outcome.status == "ok":
         if twice := outcome.components.keys() & found.keys():
             raise ConfigError(f"two reward functions give a component '{min(twice)}': one would hide the other. Leave "

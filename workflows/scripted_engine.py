@@ -16,7 +16,7 @@ class ScriptedEngine:
 
     version = "scripted"
 
-    def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool):
+    def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool, adapter=None):
         arguments = config.explorer.rollout_model.extra_engine_args
         self.script = arguments.get("script", {})
         self.default = arguments.get("default", [eos_token_id])

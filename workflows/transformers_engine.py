@@ -18,10 +18,11 @@ BATCH = 64  # requests decoded at once
 class TransformersEngine:
     """A causal LM of a Hugging Face directory, decoded token by token."""
 
-    def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool):
+    def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool, adapter=None):
         import torch
 
         transformers = import_transformers()
+        self.with_adapter, self.adapted = adapter is not None, False
         self.version = f"transformers {transformers.__version__}"
         self.torch, self.eos = torch, eos_token_id
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -87,9 +88,19 @@ class TransformersEngine:
         return self.score([sequence])
 
     def load_weights(self, directory: Path) -> None:
+        if self.with_adapter:
+            self._load_adapter(directory)
+            return
         from safetensors.torch import load_file
 
         self.model.load_state_dict(load_file(directory / WEIGHTS), strict=True)
+
+    def _load_adapter(self, directory: Path) -> None:
+        from peft import PeftModel
+
+        base = self.model.unload() if self.adapted else self.model
+        self.model = PeftModel.from_pretrained(base, directory, autocast_adapter_dtype=False).eval()
+        self.adapted = True
 
     def sleep(self) -> None:
         self.model.to("cpu")

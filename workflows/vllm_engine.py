@@ -23,6 +23,7 @@ ENVIRONMENT = {
     "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it knows no seed per request
     "TOKENIZERS_PARALLELISM": "false",
 }
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
 CPU_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
@@ -37,9 +38,13 @@ def _release() -> str:
 
 
 class VllmEngine:
-    """A vLLM engine on one Hugging Face directory."""
+    """A vLLM engine on one Hugging Face directory.
 
-    def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool):
+    With an adapter it keeps the model's weights and answers with vLLM's LoRA beside them. Each version is an adapter of
+    another number, in the one place that there is for any: the number of an old one is never asked for again.
+    """
+
+    def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool, adapter=None):
         self.version = _release()
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
@@ -50,17 +55,20 @@ class VllmEngine:
             for name, value in CPU_ENVIRONMENT.items():
                 os.environ.setdefault(name, value)
         from vllm import LLM, SamplingParams
+        from vllm.lora.request import LoRARequest
         from vllm.sampling_params import RequestOutputKind
 
+        self._lora_request, self._adapter, self._lora, self._versions = LoRARequest, adapter, None, 0
         self._sampling, self._final_only = SamplingParams, RequestOutputKind.FINAL_ONLY
         self._stop = [eos_token_id]
         self._sleeps = sleeps and self._gpu
-        self._llm = LLM(**_arguments(model, config, self._gpu, self._sleeps))
+        self._llm = LLM(**_arguments(model, config, self._gpu, self._sleeps, adapter))
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers all requests, in order."""
         prompts = [{"prompt_token_ids": r.prompt_tokens} for r in requests]
-        outputs = self._llm.generate(prompts, [self._parameters(r) for r in requests], use_tqdm=False)
+        parameters = [self._parameters(r) for r in requests]
+        outputs = self._llm.generate(prompts, parameters, use_tqdm=False, lora_request=self._lora)
         return [_reply(output.outputs[0]) for output in outputs]
 
     def _parameters(self, request: Request):
@@ -81,7 +89,8 @@ class VllmEngine:
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
         """Log-prob of every token after the first, at temperature 1. Sequences leave room for one token more."""
         parameters = self._sampling(max_tokens=1, prompt_logprobs=0, detokenize=False, temperature=0.0)
-        outputs = self._llm.generate([{"prompt_token_ids": s} for s in sequences], parameters, use_tqdm=False)
+        prompts = [{"prompt_token_ids": s} for s in sequences]
+        outputs = self._llm.generate(prompts, parameters, use_tqdm=False, lora_request=self._lora)
         return [
             [position[token].logprob for token, position in zip(s[1:], output.prompt_logprobs[1:], strict=True)]
             for s, output in zip(sequences, outputs, strict=True)
@@ -92,14 +101,30 @@ class VllmEngine:
 
     def load_weights(self, directory: Path) -> None:
         """Replaces the weights and drops the prefix cache, which would answer with the old ones."""
-        self._llm.collective_rpc("load_weights_from", args=(str(directory.resolve()),))
+        place = str(directory.resolve())
+        if self._adapter:
+            self._load_adapter(place)
+        else:
+            self._llm.collective_rpc("load_weights_from", args=(place,))
         if not self._llm.reset_prefix_cache():
             raise SyncError("vLLM did not drop its prefix cache after new weights were loaded: requests are in flight.")
 
+    def _load_adapter(self, directory: str) -> None:
+        for old in self._llm.llm_engine.list_loras():
+            self._llm.llm_engine.remove_lora(old)
+        self._versions += 1
+        name = f"{self._adapter.name or 'adapter'}-{self._versions}"
+        self._lora = self._lora_request(name, self._versions, directory)
+        self._llm.llm_engine.add_lora(self._lora)
+        self._llm.collective_rpc("compare_adapter", args=(self._versions, directory))
+
     def sleep(self) -> None:
-        """Frees GPU memory, weights included (sleep level 2). Nothing to do on CPU."""
+        """Frees GPU memory, weights included (sleep level 2). Nothing to do on CPU.
+
+        With an adapter the weights wait in host memory (level 1): no version will bring them again.
+        """
         if self._sleeps:
-            self._llm.sleep(level=2)
+            self._llm.sleep(level=1 if self._adapter else 2)
 
     def wake(self) -> None:
         if self._sleeps:
@@ -109,7 +134,7 @@ class VllmEngine:
         self._llm.llm_engine.engine_core.shutdown()
 
 
-def _arguments(model: Path, config, gpu: bool, sleeps: bool) -> dict:
+def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
     """Arguments of vllm.LLM."""
     settings, limits = config.explorer.rollout_model, config.model
     memory = {"gpu_memory_utilization": settings.gpu_memory_utilization}
@@ -130,8 +155,15 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool) -> dict:
         "disable_log_stats": True,
         "seed": 0,
         **memory,
+        **(_places(adapter.lora_rank) if adapter else {}),
         **settings.extra_engine_args,
     }
+
+
+def _places(rank: int) -> dict:
+    """Room for one adapter of this rank; vLLM has kernels for some ranks, and pads to the next."""
+    return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1,
+            "max_lora_rank": next(known for known in RANKS if known >= rank)}
 
 
 def _reply(output) -> Reply:

@@ -21,6 +21,26 @@ class WeightLoader:
             head.quant_method.process_weights_after_loading(head)
         compare_tensors(model, f"{directory}/model.safetensors")
 
+    def compare_adapter(self, number: int, directory: str) -> None:
+        """Raises RuntimeError unless the adapter `number` is at work here and has the A of `directory`.
+
+        As `compare_tensors` does for whole models. B is left to the probe: vLLM multiplies it by alpha / rank.
+        """
+        import torch
+        from safetensors import safe_open
+
+        manager = self.model_runner.lora_manager._adapter_manager
+        if number not in manager.lora_index_to_id:
+            raise RuntimeError(f"{directory} was loaded as adapter {number}, but the engine has "
+                               f"{manager.lora_index_to_id} at work")
+        held = manager.get_adapter(number).loras
+        with safe_open(f"{directory}/adapter_model.safetensors", "pt") as file:
+            keys = set(file.keys())
+            for name, layer in held.items():
+                key = f"base_model.model.{name}.lora_A.weight"
+                if key in keys and not torch.equal(layer.lora_a, file.get_tensor(key).to(layer.lora_a)):
+                    raise RuntimeError(f"{directory} was loaded, but the engine's adapter for {name} is another")
+
 
 def compare_tensors(model, path: str) -> None:
     """Raises RuntimeError when a tensor that the engine keeps under the name and shape of the file is not the file's.

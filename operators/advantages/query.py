@@ -14,7 +14,7 @@ MADE_BY = {
     "turn": f"{EXPLORER}, with a workflow of several turns",
     "state_hash": f"{EXPLORER}, with a workflow that tells states apart",
     "step_reward": f"{EXPLORER}, with a workflow that rewards single steps",
-    "baseline_reward": f"{EXPLORER}, from a greedy rollout of each task",
+    "baseline_reward": f"{EXPLORER}, from a greedy rollout of each task (algorithm.greedy_baseline)",
     "token_rewards": f"{TRAINER}, before it asks for advantages",
     "values": f"the critic of {TRAINER}",
     "teacher_logprobs": f"{TRAINER}, with a teacher model",

@@ -76,7 +76,7 @@ SFT_HEAD = [
 
 def page() -> str:
     """The tables of the guide's keys, of veRL's, and of its SFT trainers', as one Markdown page."""
-    lines = [*HEAD, *_rows(verl_keys.KEYS, BY_RULES | verl_dapo.rows()), *SFT_HEAD, *_rows(verl_sft.KEYS, SFT_BY_RULES)]
+    lines = [*HEAD, *_rows(verl_keys.KEYS, BY_RULES | verl_dapo.ROWS), *SFT_HEAD, *_rows(verl_sft.KEYS, SFT_BY_RULES)]
     return guide.page() + "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@ executed.
 import re
 from typing import Any
 
-from pipeline.bridges import verl_dapo, verl_data, verl_keys, verl_objective, verl_rules, verl_sft
+from pipeline.bridges import verl_adapter, verl_dapo, verl_data, verl_keys, verl_objective, verl_rules, verl_sft
 from pipeline.bridges.shell import read_script
 from pipeline.bridges.source import Given, read_yaml, scalar
 from pipeline.bridges.translation import Translation
@@ -100,4 +100,4 @@ def _home(value: Any) -> Any:
 
 RULES = (verl_objective.algorithm, verl_objective.losses, verl_objective.correction, verl_dapo.sampling,
          verl_rules.batches, verl_rules.gpus, verl_data.tasksets, verl_dapo.overlong, verl_rules.lengths,
-         verl_rules.run)
+         verl_adapter.adapter, verl_rules.run)

@@ -4,9 +4,7 @@ veRL's dynamic sampling generates whole batches until enough groups differ, ours
 the groups that do not: `max_num_gen_batches` batches are the first one and the rounds behind it.
 """
 
-from pipeline.bridges.translation import SETTINGS
 from pipeline.bridges.verl_source import Verl
-from pipeline.data_config import REWARDS
 
 GROUPS, ROUNDS = "algorithm.filter_groups", "algorithm.max_resample_rounds"
 METRICS = {"acc": "accuracy", "score": "reward", "seq_reward": "reward", "seq_final_reward": "reward"}
@@ -16,19 +14,14 @@ PENALTIES = ("reward_model.overlong_buffer", "reward_model.reward_kwargs.overlon
 LONGEST = ("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len")
 SOURCE = ("buffer", "explorer_input")
 
-# the rules below as rows of docs/trinity-keys.md, where the schema has what they write
-SAMPLING_ROWS = {
+# the rules below as rows of docs/trinity-keys.md
+ROWS = {
     GROUPS: f"with enable=True: `algorithm.algorithm_type` dapo, and `{ROUNDS}`",
     f"{GROUPS}.max_num_gen_batches": f"`{ROUNDS}`, less 1: the first batch is no round of fresh tasks",
     f"{GROUPS}.metric": "`algorithm.resample_metric` (acc: accuracy; score, seq_reward, seq_final_reward: reward)",
+    **dict.fromkeys(PENALTIES, "with enable=True: `overlong_penalty` in `default_reward_fn_type`, and of "
+                               "`reward_fn_args` cache_length (len) and penalty_factor (half)"),
 }
-OVERLONG_ROWS = dict.fromkeys(PENALTIES, "with enable=True: `overlong_penalty` in `default_reward_fn_type`, and of "
-                                         "`reward_fn_args` cache_length (len) and penalty_factor (half)")
-
-
-def rows() -> dict[str, str]:
-    """veRL's keys and what they are here, for the page of all keys."""
-    return (SAMPLING_ROWS if ROUNDS in SETTINGS else {}) | (OVERLONG_ROWS if "overlong_penalty" in REWARDS else {})
 
 
 def asked_by(verl: Verl) -> str | None:
@@ -46,10 +39,9 @@ def sampling(verl: Verl) -> None:
             if f"{CLIP}_{side}" not in verl.values and CLIP not in verl.values:
                 verl.say(f"{CLIP}_{side}", to, 0.2, default=True)
     enabled = verl.value(f"{GROUPS}.enable", False)
-    if ROUNDS in SETTINGS:
-        verl.leave("data.gen_batch_size", "an explorer step draws as many tasks as it trains on, and rounds of fresh "
-                                          f"ones only for groups without variance: {ROUNDS}.", idle=True)
-    if ROUNDS not in SETTINGS or (verl.algorithm_type != "dapo" and enabled is not True):
+    verl.leave("data.gen_batch_size", "an explorer step draws as many tasks as it trains on, and rounds of fresh "
+                                      f"ones only for groups without variance: {ROUNDS}.", idle=True)
+    if verl.algorithm_type != "dapo" and enabled is not True:
         return
     if enabled is not True:
         verl.say(f"{GROUPS}.enable", ROUNDS, 0, default=True)
@@ -80,7 +72,7 @@ def overlong(verl: Verl) -> None:
     """The penalty on responses near the longest: a reward function here, beside the one that says what is right."""
     prefix = next((p for p in PENALTIES if verl.value(f"{p}.enable") is True), None)
     by_model = ("explorer", "auxiliary_models", 0, "model_path") in verl.made.entries
-    if prefix is None or by_model or "overlong_penalty" not in REWARDS:
+    if prefix is None or by_model:
         return
     to = "buffer.explorer_input.default_reward_fn_type"
     verl.made.entries.pop((*SOURCE, "default_reward_fn_type"), None)

@@ -15,6 +15,9 @@ RENAMED = {
     "actor_rollout_ref.model.path": Renamed("model.model_path"),
     "actor_rollout_ref.model.enable_gradient_checkpointing": Renamed("trainer.enable_gradient_checkpointing"),
     "actor_rollout_ref.model.custom_chat_template": Renamed("model.custom_chat_template"),
+    **{f"actor_rollout_ref.model.{theirs}": Renamed(f"model.lora_configs.*.{ours}") for theirs, ours in (
+        ("lora_rank", "lora_rank"), ("lora_alpha", "lora_alpha"), ("target_modules", "target_modules"),
+        ("exclude_modules", "exclude_modules"), ("lora_adapter_path", "path"))},
     f"{A}.optim.lr": Renamed(f"{OPTIMIZER}.lr"),
     f"{A}.optim.weight_decay": Renamed(f"{OPTIMIZER}.weight_decay"),
     f"{A}.optim.betas": Renamed(f"{OPTIMIZER}.betas"),
@@ -71,7 +74,7 @@ _ONE_SETTING = "one setting holds for actor and critic here, and the actor's was
 PACKED = "always so: sequences are packed without padding."
 _ONE_PASS = "each experience is trained on once."
 _MODEL_ITSELF = "belongs to the model: change its config.json, or name another model."
-_ADAPTERS = "adapters are not there yet: all parameters are trained."
+_ADAPTERS = "the critic trains all of its own parameters; model.lora_configs is the policy's."
 NO_SPLIT = "a sequence is not split over GPUs yet."
 _CURATED = "belongs to reading the data, which is curated once, before training (data_processor.task_pipeline)."
 _OWN_READER = "code of your own that reads or makes data: write what it makes into files, and name those as tasksets."
@@ -114,11 +117,12 @@ REFUSED = {
     **{f"{model}.{name}": Refused(why) for model in ("actor_rollout_ref.model", "critic.model") for name, why in (
         ("use_remove_padding", PACKED), ("use_liger", _KERNELS), ("use_fused_kernels", _KERNELS),
         ("fused_kernel_options", _KERNELS), ("external_lib", _MODEL_ITSELF), ("override_config", _MODEL_ITSELF),
-        ("trust_remote_code", "no code of a model is run."), ("lora_rank", _ADAPTERS), ("lora_alpha", _ADAPTERS),
-        ("target_modules", _ADAPTERS), ("exclude_modules", _ADAPTERS), ("lora_adapter_path", _ADAPTERS),
+        ("trust_remote_code", "no code of a model is run."),
         ("use_shm", "weights are read from where they lie."), ("hdfs_path", "weights are read from a directory."),
         ("tokenizer_path", "the tokenizer is read from the model's directory."),
         ("enable_activation_offload", "not there yet: trainer.enable_gradient_checkpointing saves the same memory."))},
+    **{f"critic.model.{name}": Refused(_ADAPTERS, (0,)) for name in (
+        "lora_rank", "lora_alpha", "target_modules", "exclude_modules", "lora_adapter_path")},
     **{f"{part}.{name}{unit}": Refused(BUDGET) for part, name in (
         (A, "ppo_micro_batch_size"), (R, "log_prob_micro_batch_size"), (ROLLOUT, "log_prob_micro_batch_size"),
         (CRITIC, "ppo_micro_batch_size"), (CRITIC, "forward_micro_batch_size")) for unit in ("", "_per_gpu")},
@@ -184,13 +188,14 @@ REFUSED = {
         "arguments of a reward function go below reward_fn_args of the taskset.")),
     **dict.fromkeys(("reward_model.overlong_buffer", "reward_model.reward_kwargs.overlong_buffer_cfg",
                      "reward.reward_kwargs.overlong_buffer_cfg", "custom_reward_function.overlong_buffer"), Refused(
-        "a penalty for long responses belongs into a reward function of your own: "
-        "buffer.explorer_input.default_reward_fn_type=package.module:function.", (("enable", False),))),
+        "the penalty is a reward function beside the one that says what is right, not beside a reward model: "
+        "overlong_penalty in buffer.explorer_input.default_reward_fn_type.", (("enable", False),))),
     **dict.fromkeys(("custom_reward_function", "reward.custom_reward_function"), Refused(
         "veRL calls f(data_source, solution_str, ground_truth, extra_info), ours is f(response, answer): wrap it, and "
         "name it by buffer.explorer_input.default_reward_fn_type=package.module:function.")),
     f"{DATA}.truncation": Refused(_TRUNCATION),
-    f"{DATA}.gen_batch_size": Refused("drawing more tasks than a train batch takes is not there yet."),
+    f"{DATA}.gen_batch_size": Refused("an explorer step draws as many tasks as it trains on; rounds of fresh ones: "
+                                      "algorithm.max_resample_rounds."),
     f"{DATA}.val_batch_size": Refused(_WHOLE_EVALUATION),
     f"{DATA}.train_max_samples": Refused("set limit of the taskset."),
     f"{DATA}.val_max_samples": Refused("set limit of the evaluation set."),
@@ -204,8 +209,8 @@ REFUSED = {
        for name in ("prompt_key", "response_key", "shuffle", "seed")},
     f"{DATA}.image_key": Refused("images and videos are not there yet: a task is text."),
     f"{DATA}.video_key": Refused("images and videos are not there yet: a task is text."),
-    "algorithm.filter_groups": Refused("drawing tasks anew is not there yet; groups without variance are dropped by "
-                                       "algorithm.advantage_fn_args.std_threshold.", (("enable", False),)),
+    "algorithm.filter_groups": Refused("fresh tasks are drawn for groups that all score alike, by rounds: "
+                                       "algorithm.max_resample_rounds.", (("enable", False),)),
     "algorithm.kl_penalty": Refused(_OFF_KL_PENALTY),
     "algorithm.kl_ctrl": Refused(_OFF_KL_PENALTY),
     "algorithm.rollout_correction": Refused("set algorithm.rollout_correction of ours: level, mode, threshold."),

@@ -6,7 +6,7 @@ There are two: fsdp_sft_trainer reads a column of prompts and one of responses, 
 
 from typing import Any
 
-from pipeline.bridges import verl_keys, verl_rules
+from pipeline.bridges import verl_adapter, verl_keys, verl_rules
 from pipeline.bridges.source import Given
 from pipeline.bridges.translation import SETTINGS
 from pipeline.bridges.verl_source import Verl
@@ -30,8 +30,9 @@ KEYS: dict[str, Renamed | Refused] = {
     "model.path": Renamed("model.model_path"),
     "model.enable_gradient_checkpointing": Renamed("trainer.enable_gradient_checkpointing"),
     **{f"model.{name}": _model(name) for name in (
-        "lora_rank", "lora_alpha", "target_modules", "use_liger", "external_lib", "trust_remote_code", "use_shm",
-        "use_remove_padding", "override_config", "tokenizer_path", "custom_chat_template")},
+        "lora_rank", "lora_alpha", "target_modules", "exclude_modules", "lora_adapter_path", "use_liger",
+        "external_lib", "trust_remote_code", "use_shm", "use_remove_padding", "override_config", "tokenizer_path",
+        "custom_chat_template")},
     "model.fsdp_config.cpu_offload": Renamed("trainer.offload_optimizer"),
     "model.fsdp_config.offload_params": Renamed("trainer.offload_param"),
     "model.fsdp_config": Refused(verl_keys.BY_ZERO),
@@ -203,6 +204,10 @@ def run(verl: Verl) -> None:
     verl_rules.monitor(verl)
 
 
+def adapter(verl: Verl) -> None:
+    verl_adapter.adapter(verl, "model")
+
+
 def defaults(verl: Verl) -> None:
     """Lines for what the script leaves to the defaults of the trainer that it starts, where ours differ."""
     older = verl.entry is None or verl.entry.name == "fsdp_sft_trainer"
@@ -212,4 +217,4 @@ def defaults(verl: Verl) -> None:
             verl.say(key, KEYS[key].to, value, default=True)
 
 
-RULES = (algorithm, gpus, data, lengths, run)
+RULES = (algorithm, gpus, data, lengths, adapter, run)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from pipeline.config import longest_sequence
 from stages.learner import policy
+from stages.learner.adapter import Adapter, inject
 from stages.learner.objective import Objective
 from stages.learner.packing import MicroBatch, Row, pack
 from stages.learner.zero import Process, ZeroEngine
@@ -34,15 +35,18 @@ class Actor:
     """One rank of the policy. All methods but `write` are collective: every rank must call them alike."""
 
     def __init__(self, model_path: Path, config, process: Process, temperature: float = 1.0, refers: bool = False):
-        """config: the stage's settings (algorithm, trainer, model). refers: keep the initial weights, in host memory,
-        to score with (`reference_logprobs`)."""
+        """config: the stage's settings (algorithm, trainer, model, seed). refers: keep the initial weights, in host
+        memory, to score with (`reference_logprobs`); with an adapter that is the adapter alone."""
         self.process, self.budget = process, config.trainer.max_token_len_per_gpu
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
         model = policy.load(model_path, process.device.type, dtype, config.trainer, temperature, longest)
+        self.adapter: Adapter | None = None
+        for settings in config.model.lora_configs:
+            self.adapter = inject(model.model, model_path, settings, config.seed)
         self.initial: dict[str, Tensor] | None = None
         if refers and (config.trainer.zero_stage < 3 or process.rank == 0):
-            self.initial = {name: tensor.detach().clone() for name, tensor in model.model.named_parameters()}
+            self.initial = {name: p.detach().clone() for name, p in model.model.named_parameters() if p.requires_grad}
         self.zero = ZeroEngine(model, process, config.algorithm.optimizer, config.trainer, dtype)
 
     def step(self, rows: list[Row], objective: Objective, lr: float, update: bool = True) -> Result:
@@ -103,7 +107,7 @@ class Actor:
 
     def reference_logprobs(self, rows: list[Row]) -> list[np.ndarray]:
         """As `score_rows`, under the weights that the stage began with."""
-        with self.zero.exchanged(self._named(), self.initial):
+        with self.zero.exchanged(self._learning(), self.initial):
             return self.score_rows(rows)
 
     def score(self, tokens: list[int]) -> list[float]:
@@ -118,19 +122,37 @@ class Actor:
     def _named(self) -> list:
         return list(self.zero.module.model.named_parameters())
 
+    def _learning(self) -> list:
+        return [(name, parameter) for name, parameter in self._named() if parameter.requires_grad]
+
     def full_state(self) -> dict[str, Tensor] | None:
-        """All weights by Hugging Face name on rank 0, None elsewhere."""
-        return self.zero.full_state(self._named())
+        """All weights by Hugging Face name on rank 0, None elsewhere. An adapter is merged into them."""
+        state = self.zero.full_state(self._named())
+        return self.adapter.merged(state) if self.adapter and state is not None else state
 
     def export(self, directory: Path) -> None:
-        """Writes `model.safetensors` into an existing directory (rank 0 writes)."""
+        """Writes the whole model as `model.safetensors` into an existing directory (rank 0 writes)."""
         state = self.full_state()
         if state is not None:
-            self.write(state, directory)
+            policy.export(state, self.zero.module.model, directory)
 
-    def write(self, state: dict[str, Tensor], directory: Path) -> None:
-        """Writes weights from `full_state` as `directory`/model.safetensors."""
-        policy.export(state, self.zero.module.model, directory)
+    def learnt_state(self) -> dict[str, Tensor] | None:
+        """What the engine must be handed at each sync: the adapter's weights, or without one all; rank 0, as above."""
+        return self.zero.full_state(self._learning())
+
+    def write_learnt(self, state: dict[str, Tensor], directory: Path) -> None:
+        """Writes weights from `learnt_state` into an existing directory: an adapter in peft's format, or a model."""
+        if self.adapter:
+            self.adapter.write(state, directory)
+        else:
+            policy.export(state, self.zero.module.model, directory)
+
+    def export_adapter(self, directory: Path) -> None:
+        """Writes the adapter in peft's format into a new directory (rank 0 writes)."""
+        state = self.learnt_state()
+        if state is not None:
+            directory.mkdir()
+            self.adapter.write(state, directory)
 
     def peak_memory_gib(self) -> float | None:
         """Peak memory of this rank's GPU since the last call; None on CPU."""

@@ -3,15 +3,17 @@
 The reference never changes, so its log-probs of a row never do: `reference/step=…` holds them, and a resumed stage
 reads what is there. They are scored by the policy's own module, for the time of scoring with the initial weights, which
 otherwise lie in host memory: a second model would hold the device's memory at every step, or be loaded anew at each.
+Of a model with an adapter only the adapter is exchanged: the rest is the reference's too.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline import records, tables
+from pipeline import files, records, tables
 from pipeline.checkpoints import weights_hash
 from pipeline.errors import DataError
+from pipeline.external import resolve
 from pipeline.process import Context
 from stages.learner.actor import Actor
 from stages.learner.packing import Row
@@ -23,7 +25,7 @@ class References:
     def __init__(self, context: Context, model, actor: Actor):
         """model: the Hugging Face directory that the stage began with; actor: one that keeps those weights."""
         self.context, self.actor, self.process = context, actor, actor.process
-        self.hash = self.process.first(weights_hash(model) if self.process.rank == 0 else None)
+        self.hash = self.process.first(start_hash(model, context.config) if self.process.rank == 0 else None)
         self.held: dict[int, dict[str, np.ndarray]] = {}  # origin -> row id -> [N]
 
     def add(self, rows: list[Row], origins: Sequence[int]) -> None:
@@ -61,3 +63,9 @@ class References:
             made = [records.Reference(row.id, self.hash, values) for row, values in zip(rows, scored, strict=True)]
             tables.write(self._file(origin), records.Reference, made)
         return {row.id: values for row, values in zip(rows, scored, strict=True)}
+
+
+def start_hash(model, config) -> str:
+    """Hash of the weights that a stage begins with: of the model, and of an adapter that it begins with."""
+    begun = [weights_hash(resolve(one.path)) for one in config.model.lora_configs if one.path]
+    return files.hash_json([weights_hash(model), *begun]) if begun else weights_hash(model)

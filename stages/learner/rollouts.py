@@ -24,15 +24,19 @@ from stages.learner.packing import Row
 from stages.learner.penalty import penalised
 from stages.learner.replay import NOTHING, Replay
 from stages.learner.sampling import Sampling
+from stages.learner.shortfall import shortfall
 
 # what an advantage may ask of experience, and what a train batch takes from it
 COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "prompt_tokens", "response_tokens",
            "rollout_logprobs", "action_mask", "reward", "reward_components", "accuracy", "status", "weights_version")
+# the reward of the greedy response to the task, beside the rows of a group
+BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
 ESTIMATES = ("old_logprobs", "ref_logprobs", "values")  # stages/learner/estimates.py
 FACTS = ["reward", "accuracy", "group_id", "weights_version", "use_count", "priority"]  # of a row, for its step
 ROLLOUT_COST = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
                 "other_seconds": "explore_other_seconds", "evaluate_seconds": "evaluate_seconds",
-                "wait_seconds": "explore_wait_seconds"}
+                "wait_seconds": "explore_wait_seconds", "resampled_groups": "resampled_groups",
+                "resample_rounds": "resample_rounds", "missing_groups": "missing_groups"}
 
 
 class Rollouts:
@@ -90,9 +94,9 @@ class Rollouts:
         read = sorted({*explored, *drawn["explored"].to_pylist()})
         table = self._usable(tables.source(map(self._file, read)), explored, begin, end, drawn)
         if not any(begin <= position < end for position in table["position"].to_pylist()):
-            raise StageError(f"trainer step {step} has no usable row: all {end - begin} of explorer steps "
-                             f"{explored.start} to {last} failed. See ouro sql \"select status, reason, count(*) "
-                             "from experience group by all\".")
+            files = tables.source(map(self._file, explored))
+            raise StageError(f"trainer step {step} has no usable row in explorer steps {explored.start} to {last}: "
+                             f"{shortfall(self.session, files, self._place(explored, begin, end))}")
         per_step = self.schedule.rows_per_explorer_step
         fed = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
         facts = {"failed_rows": table["failed_rows"][0].as_py()} | self._cost(fed)
@@ -107,11 +111,10 @@ class Rollouts:
 
     def _fresh(self, step: int) -> str:
         """A query of the new usable rows of trainer step `step`: what a replay knows of them."""
-        explored, (begin, end) = self._explored(step), self.schedule.slots(step)
-        position = self._position(explored)
-        return f"""SELECT group_id, step, weights_version, {position} AS position
+        explored = self._explored(step)
+        return f"""SELECT group_id, step, weights_version, {self._position(explored)} AS position
                    FROM {tables.source(map(self._file, explored))}
-                   WHERE status = 'ok' AND {position} >= {begin} AND {position} < {end}"""
+                   WHERE status = 'ok' AND {self._place(explored, *self.schedule.slots(step))}"""
 
     def _wait(self, step: int, explorer_step: int) -> None:
         """Colocated, the device is free only when the explorer can do nothing more with the weights it was given."""
@@ -141,16 +144,24 @@ class Rollouts:
         They are those of the steps `explored` and of the groups drawn to be replayed.
         """
         position, first = self._position(explored), (explored.start - 1) * self.schedule.rows_per_explorer_step
-        failed = f"status <> 'ok' AND {position} >= {begin} AND {position} < {end}"
+        place = self._place(explored, begin, end)
+        baseline = f", {BASELINE}" if self.context.config.algorithm.greedy_baseline else ""
+        only = "QUALIFY" if baseline else "WHERE"  # the baseline's own row is seen first, and left out then
         self.session.register("drawn", drawn)
         return self.session.sql(
-            f"""SELECT {', '.join(COLUMNS)}, 0 AS turn, rollout_logprobs AS old_logprobs, {position} AS position,
-                       coalesce(drawn.use_count, 0) AS use_count, drawn.priority,
-                       drawn.group_id IS NOT NULL OR ({position} >= {begin} AND {position} < {end}) AS is_candidate,
-                       (SELECT count(*) FROM {table} WHERE {failed}) AS failed_rows
+            f"""SELECT {', '.join(COLUMNS)}, 0 AS turn, rollout_logprobs AS old_logprobs,
+                       {position} AS position{baseline}, coalesce(drawn.use_count, 0) AS use_count,
+                       drawn.priority, drawn.group_id IS NOT NULL OR ({place}) AS is_candidate,
+                       (SELECT count(*) FROM {table} WHERE status NOT IN ('ok', 'no_variance') AND {place})
+                           AS failed_rows
                 FROM {table} LEFT JOIN drawn USING (group_id)
-                WHERE status = 'ok' AND (drawn.group_id IS NOT NULL OR {position} >= {first}) ORDER BY position"""
+                {only} status = 'ok' AND (drawn.group_id IS NOT NULL OR {position} >= {first}) ORDER BY position"""
         ).to_arrow_table()
+
+    def _place(self, explored: range, begin: int, end: int) -> str:
+        """Whether a row stands where the batch begin .. end is cut from, in SQL."""
+        position, per_step = self._position(explored), self.schedule.rows_per_explorer_step
+        return f"slot < {per_step} AND {position} >= {begin} AND {position} < {end}"
 
     def batch(self, cut: Cut) -> Batch:
         """The rows of the batch, with their advantages.
@@ -196,7 +207,8 @@ class Rollouts:
             path = tables.step_file(self.context.directory, "rollouts", step)
             (row,) = tables.read(path, records.Rollout).to_pylist()
             for name, field_name in ROLLOUT_COST.items():
-                cost[field_name] = cost.get(field_name, 0) + row[name]
+                if row[name] is not None:
+                    cost[field_name] = cost.get(field_name, 0) + row[name]
         return cost
 
     def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:

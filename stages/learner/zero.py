@@ -95,9 +95,10 @@ class ZeroEngine:
 
         self.process = process
         self.zero_stage = settings.zero_stage
+        self.whole = all(p.requires_grad for p in module.parameters())
         adamw = torch.optim.AdamW(
-            module.parameters(), lr=optimizer.lr, betas=tuple(optimizer.betas), eps=optimizer.eps,
-            weight_decay=optimizer.weight_decay, fused=process.device.type == "cuda" or None,
+            [p for p in module.parameters() if p.requires_grad], lr=optimizer.lr, betas=tuple(optimizer.betas),
+            eps=optimizer.eps, weight_decay=optimizer.weight_decay, fused=process.device.type == "cuda" or None,
         )
         self.module = module  # to DeepSpeed the same; asked for it, its engine searches all its names, for milliseconds
         self.engine, *_ = deepspeed.initialize(
@@ -176,8 +177,8 @@ class ZeroEngine:
         return had
 
     def save(self, directory: Path) -> None:
-        """Writes the optimizer's and the weights' exact state into an existing directory."""
-        self.engine.save_checkpoint(str(directory), tag="state", exclude_frozen_parameters=False)
+        """Writes the exact state of the optimizer and of all weights that learn into an existing directory."""
+        self.engine.save_checkpoint(str(directory), tag="state", exclude_frozen_parameters=True)
 
     def load(self, directory: Path) -> None:
         """Takes up a state written by `save`. Raises ModelError when it was made by another number of ranks."""
@@ -185,7 +186,7 @@ class ZeroEngine:
         if found != ranks:
             raise ModelError(f"{directory} was written by {found} trainer ranks, now there are {ranks}. "
                              f"Go on with trainer.ranks={found}, or delete the stage directory to begin again.")
-        self.engine.load_checkpoint(str(directory), tag="state")
+        self.engine.load_checkpoint(str(directory), tag="state", load_module_strict=self.whole)
 
 
 def _deepspeed_config(settings, dtype: torch.dtype) -> dict:

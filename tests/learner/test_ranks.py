@@ -28,20 +28,34 @@ def trained(model, out, ranks: int, settings: tuple[str, ...]) -> dict:
     return files.read_json(out)
 
 
+ADAPTER = ("model.lora_configs=[{path: null, lora_rank: 4, lora_alpha: 8, target_modules: all-linear, "
+           "exclude_modules: []}]")
+
+
+def assert_same(found: dict, alone: dict, way: str) -> None:
+    for kind in KINDS:
+        for name in ("losses", "norms"):
+            assert found[kind][name] == pytest.approx(alone[kind][name], rel=1e-3, abs=1e-5), (way, kind, name)
+        for ours, theirs in zip(found[kind]["statistics"], alone[kind]["statistics"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4), (way, kind)
+        for name in ("reference", "scores", "values"):
+            for ours, theirs in zip(found[kind][name], alone[kind][name], strict=True):
+                assert ours == pytest.approx(theirs, abs=2e-3), (way, kind, name)
+        for ours, theirs in zip(found[kind]["reference"], alone[kind]["reference"], strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-5), (way, kind)
+
+
 def test_two_steps_see_and_learn_the_same(tiny_model, tmp_path):
     alone = trained(tiny_model, tmp_path / "alone.json", 1, ())
     for kind in KINDS:
         assert [len(values) for values in alone[kind]["scores"]] == [sum(row.mask) for row in rows()]
         assert abs(alone[kind]["losses"][0] - alone[kind]["losses"][-1]) > 1e-3  # something was learnt
     for number, (way, (ranks, settings)) in enumerate(WAYS.items()):
-        found = trained(tiny_model, tmp_path / f"{number}.json", ranks, settings)
-        for kind in KINDS:
-            for name in ("losses", "norms"):
-                assert found[kind][name] == pytest.approx(alone[kind][name], rel=1e-3, abs=1e-5), (way, kind, name)
-            for ours, theirs in zip(found[kind]["statistics"], alone[kind]["statistics"], strict=True):
-                assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-4), (way, kind)
-            for name in ("reference", "scores", "values"):
-                for ours, theirs in zip(found[kind][name], alone[kind][name], strict=True):
-                    assert ours == pytest.approx(theirs, abs=2e-3), (way, kind, name)
-            for ours, theirs in zip(found[kind]["reference"], alone[kind]["reference"], strict=True):
-                assert ours == pytest.approx(theirs, abs=1e-5), (way, kind)
+        assert_same(trained(tiny_model, tmp_path / f"{number}.json", ranks, settings), alone, way)
+
+
+def test_so_do_two_steps_with_an_adapter(tiny_model, tmp_path):
+    alone = trained(tiny_model, tmp_path / "alone.json", 1, (ADAPTER,))
+    found = trained(tiny_model, tmp_path / "two.json", 2, (ADAPTER, "trainer.zero_stage=3"))
+    assert_same(found, alone, "an adapter, two ranks, ZeRO 3")
+    assert alone["dpo"]["losses"][0] != alone["dpo"]["losses"][-1]

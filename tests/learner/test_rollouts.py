@@ -72,7 +72,7 @@ def test_failed_rows_are_counted_and_not_trained_on_and_leave_their_group(stage)
 def test_a_step_without_a_usable_row_says_so(stage):
     context = stage()
     explore(context, 1, [None] * 4)
-    with pytest.raises(StageError, match="trainer step 1 has no usable row: all 4 of explorer steps 1 to 1 failed"):
+    with pytest.raises(StageError, match="step 1 has no usable row in explorer steps 1 to 1: all 4 failed: 4 are rew"):
         batch_of(Rollouts(context), 1)
 
 

@@ -18,7 +18,7 @@ FILES = sorted((CONF / "algorithm").glob("*.yaml"))
 TABLES = {"advantage_fn": ADVANTAGES, "policy_loss_fn": POLICY_LOSSES, "entropy_loss_fn": ENTROPY_LOSSES,
           "sample_strategy": SAMPLE_STRATEGIES, "kl_penalty_fn": KL_ESTIMATORS, "kl_loss_fn": KL_ESTIMATORS}
 NEEDED = {"algorithm_type", "repeat_times", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn"}
-KEYS = {*NEEDED, "loss_agg_mode", *TABLES, *(f"{key}_args" for key in TABLES)}
+KEYS = {*NEEDED, "loss_agg_mode", "max_resample_rounds", "greedy_baseline", *TABLES, *(f"{key}_args" for key in TABLES)}
 FROM_FILES = GIVEN  # without rollouts there is nothing to compare
 
 

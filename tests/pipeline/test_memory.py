@@ -13,11 +13,11 @@ TOY = Shape(10, 4, 2, 2, 1, 2, 8, tied=False)
 
 
 def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chunk=4096, attention="auto",
-             advantage="grpo", offload_param=False):
-    return {"algorithm": {"advantage_fn": advantage}, "trainer": {"offload_param": offload_param,
-                        "max_token_len_per_gpu": tokens, "enable_gradient_checkpointing": recompute,
-                        "zero_stage": stage, "ranks": ranks, "offload_optimizer": offload,
-                        "logprob_chunk_tokens": chunk, "attention": attention}}
+             advantage="grpo", offload_param=False, adapters=()):
+    return {"algorithm": {"advantage_fn": advantage}, "model": {"lora_configs": list(adapters)},
+            "trainer": {"offload_param": offload_param, "max_token_len_per_gpu": tokens,
+                        "enable_gradient_checkpointing": recompute, "zero_stage": stage, "ranks": ranks,
+                        "offload_optimizer": offload, "logprob_chunk_tokens": chunk, "attention": attention}}
 
 
 @pytest.mark.parametrize(("stage", "weights", "optimizer", "gradients", "step"), [
@@ -63,6 +63,25 @@ def test_a_critic_keeps_weights_and_an_optimizer_of_its_own():
     plain, with_critic = (training(QWEN, settings(advantage=name), 2) for name in ("grpo", "ppo"))
     assert with_critic.critic == 14 * (P + 897)
     assert with_critic.peak - plain.peak == with_critic.idle - plain.idle == 14 * (P + 897)
+
+
+RANK3 = {"lora_rank": 3, "target_modules": "all-linear", "exclude_modules": []}
+
+
+def test_an_adapter_alone_has_gradients_and_an_optimizer():
+    """TOY has 2 x (4 x 12 + 3 x 32 + 8) + 2 x 40 + 4 = 388 parameters, the adapter 2 layers x 3 x (8 + 6 + 6 + 8 + 3 x
+    12) = 384. 2 ranks, 16 bits: both kept, 2 x 772; 12 x 384 / 2; 2 x 384; own gradients twice and in float32, 8 x 192.
+    Under ZeRO-3 772 of 1544 bytes are a rank's own, and all of it may be gathered."""
+    found = training(TOY, settings(ranks=2, adapters=[RANK3]), 2)
+    assert (found.weights, found.optimizer, found.gradients, found.step) == (1544, 2304, 768, 1536)
+    assert training(TOY, settings(ranks=2, stage=3, adapters=[RANK3]), 2).weights == 772 + 1544
+    assert training(TOY, settings(ranks=2, stage=2, offload=True, adapters=[RANK3]), 2).gradients == 2 * 40
+
+
+def test_an_adapter_keeps_its_inner_width_of_each_layer_and_spares_the_heads_gradient():
+    """Rank 3 beside 7 layers, 2 bytes: 42 more a token and layer; the head's own 2 x 40 bytes are not made."""
+    kept = 100 * (2 * (168 + 42) + 32)
+    assert activations(TOY, settings(100, chunk=50, adapters=[RANK3]), 2) == kept + 20 * 50 * 10
 
 
 def test_a_layer_keeps_these_bytes_of_a_token():

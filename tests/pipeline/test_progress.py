@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from pipeline.process import open_log
-from pipeline.progress import Progress, duration, step_line, thousands
-from pipeline.records import Score, Step
+from pipeline.progress import Progress, duration, row_words, step_line, thousands
+from pipeline.records import Rollout, Score, Step
 from tests.factories import row
 
 RFT = row(Step, step=12, loss=0.01234, grad_norm=0.5, reward=0.6, solve_rate=0.481, kl=3e-4, rollout_tokens=1700,
@@ -34,6 +34,15 @@ def test_a_step_line_holds_every_number_with_its_unit():
     assert step_line(RFT, 250, 145) == (
         "step 12/250  reward 0.600  solved 48.1%  loss 0.0123  KL 3.0e-04 nats  grad norm 0.500  "
         "rollout 8.5k tokens/s  training 30k tokens/s  0.61 s  2:25 left")
+
+
+def test_groups_that_were_replaced_or_are_missing_are_told_where_there_are_any():
+    step = row(Step, step=1, resampled_groups=12, resample_rounds=3, missing_groups=2)
+    assert "12 groups replaced, 2 missing" in step_line(step)
+    assert "missing" not in step_line(row(Step, step=1, resampled_groups=0, missing_groups=0))
+    rollout = row(Rollout, rows=512, failed_rows=3, resampled_groups=12, resample_rounds=1, missing_groups=0)
+    assert row_words(rollout) == "512 rows (3 failed, 12 groups replaced)"
+    assert row_words(row(Rollout, rows=8)) == "8 rows"
 
 
 def test_a_step_line_says_how_good_the_weights_last_were():

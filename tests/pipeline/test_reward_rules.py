@@ -37,6 +37,16 @@ def test_a_reward_model_is_asked_by_name_or_alone(values):
     assert check(changed(values)) == []
 
 
+def punished(arguments: dict) -> dict:
+    return {f"{SOURCE}.taskset.default_reward_fn_type": ["countdown_reward", "overlong_penalty"],
+            f"{SOURCE}.taskset.reward_fn_args": arguments}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"cache_length": 4}, {"max_response_length": 10, "penalty_factor": 0.5}])
+def test_a_penalty_on_length_stands_beside_a_reward(arguments):
+    assert check(changed(punished(arguments))) == []
+
+
 @pytest.mark.parametrize(("values", "problem"), [
     (judged(), "taskset: the reward function reward_model asks a model of explorer.auxiliary_models, which is empty"),
     (judged({"name": "a"}, {"name": "b"}), "reward_fn_args.model: explorer.auxiliary_models has 2; needed the name"),
@@ -47,7 +57,13 @@ def test_a_reward_model_is_asked_by_name_or_alone(values):
     (judged({"engine_nmu": 2}), "unknown key 'explorer.auxiliary_models.0.engine_nmu'"),
     ({f"{SOURCE}.default_reward_fn_type": []}, "taskset: no reward function is named"),
     ({f"{SOURCE}.eval_tasksets.0.default_reward_fn_type": ["format_reward", "reward_model"]},
-     "eval_tasksets.0: format_reward and reward_model do not say what is solved. Name a function with a component")])
+     "eval_tasksets.0: format_reward and reward_model do not say what is solved. Name a function with a component"),
+    (punished({"max_response_length": 13}), "length=13: a response is cut at model.max_response_tokens=12"),
+    (punished({"max_response_length": "all"}), "reward_fn_args.max_response_length=all: a response is cut at"),
+    (punished({"cache_length": 12}), "cache_length=12: needed between 0 and max_response_length=12"),
+    (punished({"cache_length": 8, "max_response_length": 8}), "cache_length=8: needed between 0 and max_response_l"),
+    (punished({"cache_length": 0}), "reward_fn_args.cache_length=0: needed between 0"),
+    (punished({"penalty_factor": -1}), "reward_fn_args.penalty_factor=-1: needed a number, at least 0")])
 def test_a_reward_that_could_not_be_given_is_told_before_anything_runs(values, problem):
     assert problem in "\n".join(check(changed(values)))
 

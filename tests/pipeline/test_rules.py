@@ -11,7 +11,7 @@ from pipeline.config import REWARDS as REWARD_NAMES
 from pipeline.config import WORKFLOWS as WORKFLOW_NAMES
 from pipeline.config import walk
 from tests.configs import changed, composed
-from workflows.rewards import MODELS
+from workflows.rewards import OPENED
 from workflows.single_turn import WORKFLOWS
 
 EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
@@ -37,7 +37,7 @@ EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
     ("explorer.env_vars.DEBUG", True, "explorer.env_vars.DEBUG=True: needed a text or a number"),
     ("explorer.env_vars.PYTHONPATH", "x", "is set by the stage itself"),
     ("explorer.env_vars.OPENAI_API_KEY", "sk-1", "explorer.env_vars.OPENAI_API_KEY: a secret does not go into"),
-    ("algorithm.algorithm_type", "remax", "(algorithm_type=remax) needs a column baseline_reward, of one greedy"),
+    ("algorithm.advantage_fn", "remax", "advantage_fn=remax needs the reward of a greedy response to each task"),
     ("algorithm.advantage_fn", "jsd", "needs a column teacher_logprobs, of a second model, which no stage makes yet"),
     ("explorer.eval_interval", 10, "explorer.eval_interval=10: there is nothing to evaluate on"),
     ("monitor.monitor_args.api_key", "hush", "monitor.monitor_args.api_key: a secret does not go into"),
@@ -52,7 +52,7 @@ def test_rules_between_settings(key, value, words):
 def test_names_that_are_checked_early_are_those_that_there_are():
     """pipeline/ imports neither operators nor workflows, so the names stand in two places."""
     leaves = dict(walk())
-    assert set(REWARD_NAMES) == set(REWARDS) | set(MODELS)
+    assert set(REWARD_NAMES) == set(REWARDS) | set(OPENED)
     assert set(WORKFLOW_NAMES) == set(WORKFLOWS)
     for key, table in (("algorithm.advantage_fn", ADVANTAGES), ("algorithm.policy_loss_fn", POLICY_LOSSES),
                        ("data_processor.task_pipeline.generator", GENERATORS)):

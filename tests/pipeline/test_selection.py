@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.schedule import tasks_of_step
-from pipeline.selection import Selector, select
+from pipeline.selection import Selector, redraw, select
 
 
 def steps(sets, batch_size, count, seed=1):
@@ -70,3 +70,30 @@ def test_a_share_over_many_steps():
 def test_no_task_at_all():
     with pytest.raises(ConfigError, match="no task to explore"):
         select([Selector(0, "shuffle", 1)], 4, 1, 1)
+
+
+# -------------------------------------------------------------------------------------------------------- fresh tasks
+
+TWO = [Selector(5, "shuffle", 1), Selector(4, "sequential", 1)]  # tasks 0 to 4, and 5 to 8
+
+
+def test_fresh_tasks_are_of_the_same_set_and_not_those_that_were_asked():
+    """Of tasks 0 to 4 three were asked, of 5 to 8 one."""
+    made = redraw(TWO, [0, 1, 0, 1, 1], {0, 2, 4, 7}, explorer_step=3, round_=1)
+    assert [set(made[0::2][:2]), set(made[1:2] + made[3:])] == [{1, 3}, {5, 6, 8}]
+
+
+def test_a_set_that_has_no_other_task_gives_them_again():
+    made = redraw(TWO, [1] * 6, {5, 6, 7}, explorer_step=1, round_=1)
+    assert made[0] == 8
+    assert sorted(made[1:4]) == [5, 6, 7]
+    assert made[4:] == made[:2]
+
+
+def test_fresh_tasks_differ_by_seed_step_and_round_and_by_nothing_else():
+    many = [Selector(1000, "sequential", 1)]
+    drawn = {(step, round_): tuple(redraw(many, [0] * 9, set(), step, round_))
+             for step in (1, 2, 3) for round_ in (1, 2)}
+    assert len(set(drawn.values())) == 6
+    assert redraw(many, [0] * 9, set(), 2, 1) == list(drawn[2, 1])
+    assert redraw([Selector(1000, "sequential", 2)], [0] * 9, set(), 2, 1) != list(drawn[2, 1])

@@ -59,6 +59,18 @@ def test_each_task_is_attempted_and_rewarded_as_its_own_set_says(mixed):
     assert [r["task_id"] for r in found if r["taskset"] == "talks"] == ["t1", "t1", "t4", "t4"]  # sequential
 
 
+def test_a_group_that_is_replaced_is_replaced_by_another_task_of_its_set(mixed):
+    """Two of the four tasks are asked; every response is right, so in round 1 the other task of each set is."""
+    context = mixed("buffer.batch_size=2", "algorithm.max_resample_rounds=1", "seed=4")
+    step(publish_model(context, 0))
+    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    asked = {(r["group_id"], r["resample_round"]): (r["taskset"], r["task_id"]) for r in found}
+    sets = {place: {asked[group][0] for group in asked if group[0].split(".")[0] == place} for place in ("1/0", "1/1")}
+    assert len(asked) == 4
+    assert all(len(names) == 1 for names in sets.values())
+    assert sorted(task for _, task in asked.values()) == ["t0", "t1", "t4", "t5"]
+
+
 def test_limits_are_those_of_each_set(mixed):
     explorer = Explorer(mixed(sets=[{**SETS[0], "limit": 1}, SETS[1]]))
     assert [task.task_id for task in explorer.prompts.tasks] == ["t0", "t1", "t4"]

@@ -81,5 +81,5 @@ def test_a_reward_that_raises_is_tried_again(retries, status, calls):
 
 def test_what_failed_before_is_not_rewarded():
     outcome = runner.Outcome("prompt_too_long", "long")
-    runner.reward([outcome], [[]], ["1"], [lambda questions, responses, answers: pytest.fail("asked")])
+    runner.reward([outcome], [[]], ["1"], [lambda questions, responses, answers, lengths: pytest.fail("asked")])
     assert (outcome.status, outcome.reason) == ("prompt_too_long", "long")

@@ -86,6 +86,26 @@ def takes_all(response, answer, **more):
     return {"more": float(len(more))}
 
 
+def test_the_last_tokens_of_a_long_response_cost_and_foreign_ones_do_not_count(opened):
+    """At most 10 tokens, the last 4 dear: 6 cost nothing, 8 half of 0.5, 10 all of it; of 9 one is foreign."""
+    functions = opened(["accuracy_reward", "overlong_penalty"],
+                       {"max_response_length": 10, "cache_length": 4, "penalty_factor": 0.5})
+    masks = [[1] * 6, [1] * 8, [1] * 10, [1] * 8 + [0]]
+    outcomes = [runner.Outcome("ok", trajectory=Trajectory([1], [2] * len(m), [-1.0] * len(m), m, "stop"), response="2")
+                for m in masks]
+    runner.reward(outcomes, QUESTIONS[:1] * 4, ["2"] * 4, functions)
+    assert [o.components["overlong_penalty"] for o in outcomes] == [0.0, -0.25, -0.5, -0.25]
+    assert [o.reward for o in outcomes] == [1.0, 0.75, 0.5, 0.75]
+
+
+def test_without_arguments_the_last_fifth_of_the_longest_response_costs(opened):
+    """The default recipe's 12 tokens: 2 of them, so the 11th costs 1/2 and the 12th all."""
+    (function,) = opened("overlong_penalty")
+    assert function([], [], [], [10, 11, 12]) == [{"overlong_penalty": -p} for p in (0.0, 0.5, 1.0)]
+    with pytest.raises(ConfigError, match="cache_length=12: needed between 0 and max_response_length=12"):
+        opened("overlong_penalty", {"cache_length": 12})
+
+
 def test_two_components_of_one_name_are_refused(opened):
     with pytest.raises(ConfigError, match="two reward functions give a component 'accuracy'"):
         rewarded(opened(["accuracy_reward", "tests.workflows.test_rewards:also_accurate"]))

@@ -33,7 +33,7 @@ class Recording(ScriptedEngine):
 
 def roll(workflow, prompts, engine=None):
     seeds = list(range(100, 100 + len(prompts)))
-    return runner.roll_out(engine or Recording(), [workflow] * len(prompts), prompts, seeds, SAMPLING)
+    return runner.roll_out(engine or Recording(), [workflow] * len(prompts), prompts, seeds, [SAMPLING] * len(prompts))
 
 
 # --------------------------------------------------------------------------------------------------------- attempts

@@ -4,9 +4,13 @@ import math
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from pipeline.errors import ModelError
+from pipeline.process import namespace
 from stages.learner import policy
+from stages.learner.adapter import inject
+from tests.configs import lora
 from workflows.engine import Request, open_engine
 from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens, response_tokens
 from workflows.transformers_engine import TransformersEngine, _restrict
@@ -142,3 +146,25 @@ def test_a_tokenizer_without_an_end_token_is_refused(tmp_path, tokenizer):
     config.write_text(config.read_text().replace('"eos_token": "<eos>"', '"eos_token": null'))
     with pytest.raises(ModelError, match=r"has no eos_token; .*tokenizer_config\.json"):
         load_tokenizer(tmp_path)
+
+
+def test_an_adapter_is_exchanged_beside_the_model(tiny_model, tiny_settings, tokenizer, tmp_path):
+    """The first changes nothing; each later one answers as trained, whatever was loaded before it."""
+    settings = namespace(lora(lora_rank=4, lora_alpha=8))
+    engine = open_engine(tiny_model, tiny_settings(), tokenizer.eos_token_id, adapter=settings)
+    tokens, base = list(range(5, 30)), AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True)
+    plain = engine.score([tokens])[0]
+    adapter = inject(base, tiny_model, settings, 1)
+    learning = {name: p for name, p in base.named_parameters() if p.requires_grad}
+    for version, scale in enumerate((0.0, 0.3, 0.1)):
+        for parameter in learning.values():
+            torch.nn.init.normal_(parameter, std=scale)
+        directory = tmp_path / str(version)
+        directory.mkdir()
+        adapter.write(learning, directory)
+        engine.load_weights(directory)
+        with torch.no_grad():
+            scores = base(torch.tensor([tokens])).logits[0, :-1].log_softmax(-1)
+        expected = scores.gather(-1, torch.tensor(tokens)[1:, None])[:, 0].tolist()
+        assert engine.score([tokens])[0] == pytest.approx(expected, abs=1e-5)
+        assert (engine.score([tokens])[0] == pytest.approx(plain, abs=1e-5)) == (version == 0)

@@ -58,7 +58,9 @@ buffer: {batch_size: 4}
     ("stages: [{stage_name: a, trainer: {trainer_strategy: fsdp}}]", "stages.0.trainer.zero_stage", 3),
     ("trainer: {trainer_config: {critic: {optim: {lr: 1e-5}}}}", "trainer.critic.optimizer.lr", 1e-5),
     ("trainer: {trainer_config: {actor_rollout_ref: {model: {enable_gradient_checkpointing: true}}}}",
-     "trainer.enable_gradient_checkpointing", True)])
+     "trainer.enable_gradient_checkpointing", True),
+    ("model: {lora_configs: [{lora_rank: 8}]}", "model.lora_configs.0.lora_rank", 8),
+    ("trainer: {trainer_config: {actor_rollout_ref: {model: {lora_rank: 8}}}}", "model.lora_configs.0.lora_rank", 8)])
 def test_a_renamed_key_stands_under_its_name_with_its_value(theirs, key, value):
     assert values(theirs)[key] == value
 

@@ -270,3 +270,20 @@ def test_a_source_without_anything_of_verl_is_refused(text, said):
         from_verl(text, "x.sh" if "echo" in text else "x.yaml")
 
 
+
+
+@pytest.mark.parametrize(("theirs", "expected"), [
+    ("actor_rollout_ref.model.lora_rank=8 actor_rollout_ref.model.target_modules=[q_proj,v_proj]",
+     {"lora_rank": 8, "target_modules": ["q_proj", "v_proj"], "lora_alpha": 16}),  # 16: veRL's default
+    ("actor_rollout_ref.model.lora_rank=64 actor_rollout_ref.model.lora_alpha=32 "
+     "actor_rollout_ref.model.target_modules=all-linear actor_rollout_ref.model.lora_adapter_path=a/b",
+     {"lora_rank": 64, "lora_alpha": 32, "target_modules": "all-linear", "path": "a/b"}),
+    ("actor_rollout_ref.model.lora_rank=0 actor_rollout_ref.model.lora_alpha=32", {}),
+    ("actor_rollout_ref.model.lora_rank=8 actor_rollout_ref.model.target_modules='.*_proj'",
+     {"lora_rank": 8, "lora_alpha": 16}),  # a pattern is left out, and said so
+])
+def test_an_adapter_is_one_where_its_rank_is_more_than_zero(theirs, expected):
+    made = from_verl(f"python3 -m verl.trainer.main_ppo data.train_batch_size=64 {theirs}", "a.sh")
+    found = {path[-1]: entry.value for path, entry in made.entries.items() if path[:2] == ("model", "lora_configs")}
+    assert found == expected
+    assert made.keys == len(theirs.split()) + 1

@@ -2,9 +2,6 @@
 
 import pytest
 
-from pipeline.bridges import verl_dapo
-from pipeline.bridges.translation import SETTINGS
-from pipeline.data_config import REWARDS
 from tests.bridges import from_verl, launch, written
 
 GROUPS = "algorithm.filter_groups"
@@ -12,13 +9,6 @@ ROUNDS = "algorithm.max_resample_rounds"
 BUFFER = "reward_model.overlong_buffer"
 TASKS = "buffer.explorer_input.tasksets.0.reward_fn_args"
 GRPO = ("algorithm.adv_estimator=grpo", "data.train_files=/d/dapo.parquet")
-
-
-@pytest.fixture
-def resampling(monkeypatch):
-    """As where the schema has rounds of fresh tasks and the penalty is a reward function."""
-    monkeypatch.setitem(SETTINGS, ROUNDS, SETTINGS["algorithm.optimizer.lr_warmup_steps"])
-    monkeypatch.setattr(verl_dapo, "REWARDS", (*REWARDS, "overlong_penalty"))
 
 
 def dapo(*overrides: str) -> str:
@@ -59,24 +49,24 @@ def test_the_loss_per_token_and_no_kl():
     (["enable=True", "max_num_gen_batches=1"], 0), (["enable=True", "max_num_gen_batches=0"], None),
     (["enable=True"], None), (["enable=False", "max_num_gen_batches=10"], 0), ([], 0),
     (["enable=True", "max_num_gen_batches=$(cat x)"], None)])
-def test_batches_of_dynamic_sampling_are_rounds_of_fresh_tasks(resampling, overrides, rounds):
+def test_batches_of_dynamic_sampling_are_rounds_of_fresh_tasks(overrides, rounds):
     assert written(from_verl(dapo(*(f"{GROUPS}.{o}" for o in overrides)))).get(ROUNDS) == rounds
 
 
 @pytest.mark.parametrize(("metric", "ours"), [
     ("acc", "accuracy"), ("score", "reward"), ("seq_final_reward", "reward"), ("length", None)])
-def test_the_metric_of_dynamic_sampling(resampling, metric, ours):
+def test_the_metric_of_dynamic_sampling(metric, ours):
     made = from_verl(dapo(f"{GROUPS}.enable=True", f"{GROUPS}.metric={metric}"))
     assert written(made).get("algorithm.resample_metric") == ours
     assert (f"{GROUPS}.metric" in [g.key for g, _ in made.left_out]) == (ours is None)
 
 
-def test_sampling_that_is_off_is_not_asked_of_another_algorithm(resampling):
+def test_sampling_that_is_off_is_not_asked_of_another_algorithm():
     assert ROUNDS not in written(from_verl(launch(*GRPO, f"{GROUPS}.enable=False")))
 
 
 @pytest.mark.parametrize("prefix", ["reward_model.overlong_buffer", "+reward_model.reward_kwargs.overlong_buffer_cfg"])
-def test_the_penalty_on_overlong_responses_is_a_reward_function(resampling, prefix):
+def test_the_penalty_on_overlong_responses_is_a_reward_function(prefix):
     """penalty_factor 1.0 beside +1/-1 is 0.5 beside 1/0."""
     made = from_verl(dapo("data.max_response_length=20480", f"{prefix}.enable=True", f"{prefix}.len=4096",
                           f"{prefix}.penalty_factor=1.0"))
@@ -87,14 +77,14 @@ def test_the_penalty_on_overlong_responses_is_a_reward_function(resampling, pref
     assert made.left_out == []
 
 
-def test_the_longest_response_of_the_penalty_is_its_own(resampling):
+def test_the_longest_response_of_the_penalty_is_its_own():
     prefix = "+reward_model.reward_kwargs"
     found = written(from_verl(dapo(f"{prefix}.overlong_buffer_cfg.enable=True", f"{prefix}.overlong_buffer_cfg.len=10",
                                    f"{prefix}.max_resp_len=100")))
     assert (found[f"{TASKS}.cache_length"], found[f"{TASKS}.max_response_length"]) == (10, 100)
 
 
-def test_a_penalty_that_is_off_has_no_effect(resampling):
+def test_a_penalty_that_is_off_has_no_effect():
     made = from_verl(dapo(f"{BUFFER}.enable=False", f"{BUFFER}.len=4096", f"{BUFFER}.penalty_factor=1.0",
                           "+reward_model.reward_kwargs.max_resp_len=100"))
     assert written(made)["buffer.explorer_input.default_reward_fn_type"] == "accuracy_reward"

@@ -1,0 +1,128 @@
+"""Adapters as settings: how large they are, what they must not say, and what of them makes a stage another one."""
+
+import json
+
+import pytest
+
+from pipeline import adapters
+from pipeline.adapters import ADAPTER, ADAPTER_CONFIG, adapter_problem, adapter_rules
+from pipeline.fit import adapter_words
+from pipeline.inputs import missing, wrong_adapters
+from pipeline.overlays import effective
+from pipeline.plan import make_plan
+from pipeline.rules import broken_rules
+from pipeline.workload import disk
+from tests.configs import changed, lora
+from tests.pipeline.test_memory import TOY
+
+
+@pytest.mark.parametrize(("adapter", "count"), [
+    # 4 wide, queries 4, keys and values 2, MLP 8; rank 3 x (inputs + outputs), 2 layers
+    ({}, 2 * 3 * (8 + 6 + 6 + 8 + 12 + 12 + 12)),
+    ({"target_modules": ["q_proj", "down_proj"]}, 2 * 3 * (8 + 12)),
+    ({"exclude_modules": ["gate_proj", "up_proj", "down_proj"]}, 2 * 3 * (8 + 6 + 6 + 8)),
+])
+def test_parameters_of_an_adapter(adapter, count):
+    assert adapters.adapter_parameters(TOY, lora(lora_rank=3, **adapter)) == count
+
+
+def test_a_checkpoint_has_the_model_and_of_the_adapter_all(monkeypatch):
+    """TOY untied, 388 parameters, 384 of the adapter, 4 bytes: 4 x 388; 4 x 384 for DeepSpeed and for peft, 12 x 384.
+    One save at the end. A version on its way is the adapter, 4 x 384; two of them at sync_offset 0."""
+    config = effective(changed({"model.lora_configs": [lora(lora_rank=3)], "buffer.total_steps": 2,
+                                "trainer.save_interval": 2, "synchronizer.sync_offset": 0,
+                                "synchronizer.sync_interval": 1}), {})
+    found = disk(config, TOY, 4)
+    assert found.checkpoints == 4 * 388 + 2 * 4 * 384 + 12 * 384
+    assert found.versions == 2 * 4 * 384
+
+
+@pytest.mark.parametrize(("several", "words"), [
+    ([{}, {}], "model.lora_configs: found 2 adapters, needed at most one"),
+    ([{"target_modules": "q_proj"}], "target_modules=q_proj: needed all-linear, or a list of names such as [q_proj]"),
+    ([{"target_modules": []}], "names no layer"),
+    ([{"target_modules": ["q_proj", "lm_head"]}], "lm_head cannot have an adapter here"),
+    ([{"target_modules": ["embed_tokens"]}], "embed_tokens cannot have an adapter here"),
+])
+def test_what_is_wrong_whatever_the_model(several, words):
+    given = [lora(**one) for one in several]
+    (found,) = adapter_rules(given)
+    assert words in found
+    assert any(words in line for line in broken_rules(effective(changed({"model.lora_configs": given}), {})))
+
+
+def test_a_plain_adapter_breaks_no_rule():
+    assert adapter_rules([]) == adapter_rules([lora()]) == []
+
+
+@pytest.mark.parametrize(("adapter", "words"), [
+    ({"target_modules": ["q_prj"]}, "target_modules: the model has no linear layer 'q_prj'. Did you mean 'q_proj'?"),
+    ({"exclude_modules": ["experts"]}, "exclude_modules: the model has no linear layer 'experts'."),
+    ({"target_modules": ["q_proj"], "exclude_modules": ["q_proj"]}, "nothing is left to train"),
+])
+def test_a_target_that_the_model_lacks_is_known_before_the_run(adapter, words):
+    assert words in adapters.target_problem(TOY, lora(**adapter))
+    assert adapters.target_problem(TOY, lora()) is None
+
+
+def test_a_check_says_how_much_learns():
+    """388 parameters, 384 of the adapter: 98.97%."""
+    config = effective(changed({"model.lora_configs": [lora(lora_rank=3)]}), {})
+    assert adapter_words(TOY, config) == "rank 3: 384 parameters learn, beside the model's 388 (98.97%)"
+    assert adapter_words(TOY, effective(changed({}), {})) is None
+
+
+# ------------------------------------------------------------------------------------------------- one to begin with
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A peft directory, as far as it is looked at without a model."""
+    directory = tmp_path / "adapter"
+    directory.mkdir()
+    (directory / ADAPTER).write_text("tensors")
+    (directory / ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "LORA", "r": 32, "lora_alpha": 32}))
+    return directory
+
+
+@pytest.mark.parametrize(("told", "words"), [
+    ({"r": 8}, "it has r=8, and lora_rank is 32. Set model.lora_configs.0.lora_rank=8."),
+    ({"lora_alpha": 8}, "it has lora_alpha=8, and lora_alpha is 32."),
+    ({"use_dora": True}, "it has use_dora=True, which is not trained here"),
+    ({"peft_type": "LOHA"}, "it has peft_type=LOHA"),
+    ({"modules_to_save": ["lm_head"]}, "it has modules_to_save=['lm_head']"),
+])
+def test_an_adapter_of_another_kind_is_known_before_the_run(begun, told, words):
+    config = changed({"model.lora_configs": [lora(path=str(begun))]})
+    assert wrong_adapters(config) == []
+    (begun / ADAPTER_CONFIG).write_text(json.dumps({"peft_type": "LORA", "r": 32, "lora_alpha": 32, **told}))
+    (found,) = wrong_adapters(config)
+    assert words in found
+
+
+def test_an_adapter_that_is_not_there_is_named(tmp_path):
+    config = changed({"model.lora_configs": [lora(path="no/where")]})
+    assert [line for line in missing(config, config["model"]) if "model.lora_configs.0.path: no/where" in line]
+    assert wrong_adapters(config) == []
+    assert f"no {ADAPTER_CONFIG} there" in adapter_problem(lora(path=str(tmp_path)), tmp_path)
+
+
+def identities(root, **adapter) -> dict[str, str]:
+    """Of every stage, with one adapter in rft."""
+    config = changed({"checkpoint_root_dir": str(root), "stages.rft.model": {"lora_configs": [lora(**adapter)]}})
+    return {stage.name: stage.identity for stage in make_plan(config).stages}
+
+
+def test_the_content_of_an_adapter_makes_the_stage_and_its_place_does_not(tmp_path, begun):
+    first = identities(tmp_path, path=str(begun))
+    moved = begun.rename(tmp_path / "moved")
+    assert identities(tmp_path, path=str(moved)) == first
+    (moved / ADAPTER).write_text("others")
+    second = identities(tmp_path, path=str(moved))
+    assert (second["sft"], second["rft"] != first["rft"]) == (first["sft"], True)
+
+
+def test_the_adapters_name_is_how_it_runs_and_its_rank_is_what_it_makes(tmp_path):
+    one = identities(tmp_path)
+    assert identities(tmp_path, name="mine") == one
+    assert identities(tmp_path, lora_rank=8)["rft"] != one["rft"]

@@ -1,0 +1,86 @@
+"""An rft stage that trains an adapter, whole: real vLLM, real DeepSpeed, killed and taken up again."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import checkpoints, files, records, tables
+from pipeline.adapters import ADAPTER, ADAPTER_CONFIG
+from tests.toy.conftest import REPOSITORY, copy_upstream, plan_in, stage_of
+from tests.toy.test_resume import experience, start, wait_until
+
+pytestmark = pytest.mark.slow
+
+LORA = ("stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]", "stages.rft.algorithm.optimizer.lr=5e-3",
+        "stages.rft.algorithm.kl_loss_fn=k3", "stages.rft.algorithm.kl_loss_fn_args.kl_coef=0.01")
+UPSTREAM = ("tasks", "curate", "model", "sft")
+
+
+def stage_in(root: Path, source):
+    """The rft stage of a plan in another root, on the complete stages of the first."""
+    plan = plan_in(root, *LORA)
+    plan.freeze()
+    copy_upstream(source, plan, UPSTREAM)
+    return stage_of(plan, "rft"), Path(stage_of(plan, "sft").directory)
+
+
+@pytest.fixture(scope="module")
+def trained(finished, tmp_path_factory):
+    """Directories of the stage, and of the model that it began with."""
+    stage, begun = stage_in(tmp_path_factory.mktemp("lora"), finished[1])
+    done = subprocess.run([sys.executable, "-m", "stages.rft", stage.directory], cwd=REPOSITORY, capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return Path(stage.directory), begun / "model"
+
+
+def test_every_hand_over_is_proved(trained):
+    stage, _ = trained
+    found = [tables.read(tables.step_file(stage, "rollouts", step), records.Rollout).to_pylist()[0]
+             for step in tables.steps_present(stage, "rollouts")]
+    proved = [row["probe_max_difference"] for row in found if row["probe_max_difference"] is not None]
+    assert len(proved) > 1
+    assert max(proved) < 1e-4  # float32
+    assert len({row["weights_version"] for row in found}) == len(proved)
+
+
+def test_the_stage_hands_on_a_whole_model_and_the_adapter_that_makes_it(trained):
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    stage, begun = trained
+    whole, base = (AutoModelForCausalLM.from_pretrained(p, local_files_only=True) for p in (stage / "model", begun))
+    tokens = torch.arange(5, 20)[None]
+    with torch.no_grad():
+        before = base(tokens).logits.clone()
+        expected = PeftModel.from_pretrained(base, stage / "adapter")(tokens).logits
+        torch.testing.assert_close(whole(tokens).logits, expected, atol=1e-5, rtol=0)
+    assert (before - expected).abs().max() > 1e-3
+
+
+def assert_adapters_alone(versions: list[Path]) -> None:
+    assert versions
+    for directory in versions:
+        assert {ADAPTER, ADAPTER_CONFIG, files.MANIFEST} <= {path.name for path in directory.iterdir()}
+        assert not (directory / checkpoints.WEIGHTS).exists()
+
+
+def test_killed_it_ends_with_the_same_weights_and_rows(trained, finished, tmp_path):
+    """What was handed over when it was killed is adapters, and nothing else."""
+    stage, _ = stage_in(tmp_path, finished[1])
+    directory, original = Path(stage.directory), trained[0]
+    process = start(stage)
+    wait_until(tables.step_file(directory, "steps", 3).exists, 300, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert_adapters_alone([path for path in (directory / "weights").iterdir() if files.is_complete(path)])
+    assert start(stage).wait(timeout=400) == 0
+    hashes = [files.read_json(one / files.MANIFEST)["weights_hash"] for one in (directory, original)]
+    assert hashes[0] == hashes[1]
+    assert checkpoints.weights_hash(directory / "adapter") == checkpoints.weights_hash(original / "adapter")
+    assert experience(str(directory)) == experience(str(original))
