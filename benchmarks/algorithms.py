@@ -66,6 +66,19 @@ def pairs(root: Path) -> tuple[str, ...]:
             "stages.rft.buffer.total_steps=150", "stages.rft.algorithm.optimizer.lr=2e-4")
 
 
+def distillation(root: Path) -> tuple[str, ...]:
+    """The teacher is what GRPO made of the same warmup; the student sees no reward."""
+    launch(root, "name=teacher", *rollouts(root))
+    teacher = trained(find_view(root, f"{PROJECT}/teacher"))
+    return (*rollouts(root), f"stages.rft.model.teacher_model_path={teacher.directory}/model")
+
+
+def turns(root: Path) -> tuple[str, ...]:
+    """Up to three turns to an attempt; evaluations give one, as everywhere."""
+    key = "stages.rft.buffer.explorer_input.taskset"
+    return (*rollouts(root), f"{key}.default_workflow_type=retry_workflow", f"{key}.workflow_args.feedback=null")
+
+
 def demonstrations(root: Path) -> tuple[str, ...]:
     return ("stages=[{stage_name:sft,buffer:{batch_size:256,total_steps:400}}]", "explorer.eval_on_startup=true",
             "algorithm.optimizer.lr=1e-3", "algorithm.optimizer.lr_scheduler_type=cosine")
@@ -76,6 +89,9 @@ FAMILIES = {
         "grpo", "dr_grpo", "rloo", "reinforce", "reinforceplusplus", "opmd", "asymre", "raft", "rec", "ppo", "sppo",
         "gspo", "gspo_token", "sapo", "cispo", "topr", "m2po", "decoupled_ppo", "dapo", "remax"), rollouts),
     "pairs": Family("150 steps of 64 pairs, solved before unsolved", ("dpo", "ipo", "kto"), pairs),
+    "distillation": Family("150 steps of 64 tasks x 8 rollouts, read by a teacher, without rewards",
+                           ("on_policy_distill", "jsd"), distillation),
+    "turns": Family("150 steps of 64 tasks x 8 attempts of up to three turns", ("gigpo", "multi_step_grpo"), turns),
     "given": Family("400 steps of 256 demonstrations, from random weights", ("sft",), demonstrations,
                     "stages.sft.algorithm.algorithm_type", "evaluate_base", "evaluate_sft"),
 }

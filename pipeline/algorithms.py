@@ -13,6 +13,7 @@ DEMONSTRATED = ("sft", "cpt")  # the likelihood of given tokens is their loss, w
 GIVEN = (*DEMONSTRATED, *PAIR_TYPES)  # they learn from given responses and explore nothing
 MIXED_LOSSES = ("mix", "mix_chord")  # losses of batches with rows of an expert
 WITH_CRITIC = ("ppo",)  # advantages that need values
+WITH_TEACHER = ("on_policy_distill", "jsd")  # advantages that need teacher_logprobs
 DIRECTORY = Path(__file__).resolve().parent.parent / "conf" / "algorithm"
 
 

@@ -5,6 +5,7 @@
     checkpoints/step=000050/      model/ (Hugging Face), state/ (DeepSpeed: exact), manifest.json; with LoRA adapter/
                                   (peft) too, which model/ has merged into its weights, and a state/ of that alone
     reference/step=000003.parquet log-probs of the rows of explorer step 3 under the weights the stage began with
+    teacher/step=000003.parquet   the same under a teacher
     model/, adapter/              the last checkpoint's, for the stages that follow and for other programs
 """
 
@@ -133,7 +134,8 @@ def rewind(stage: Path) -> int:
         if version > step:
             record.unlink(missing_ok=True)
             tables.step_file(stage, "experience", explored).unlink()
-            tables.step_file(stage, "reference", explored).unlink(missing_ok=True)
+            for scored in ("reference", "teacher"):
+                tables.step_file(stage, scored, explored).unlink(missing_ok=True)
     for directory in (stage / "weights").glob("version=*"):
         # without a checkpoint the trainer publishes version 0 again: the explorer must not load it while it is replaced
         if int(directory.name.removeprefix("version=")) > step or not complete:

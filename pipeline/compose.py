@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import Any
 
-from pipeline import axes, modes, schema, secrets, stage_rules
+from pipeline import axes, distillation, modes, schema, secrets, stage_rules, turn_rules
 from pipeline.choices import choose, directories, flat, groups, search_path
 from pipeline.config import Config, walk
 from pipeline.errors import ConfigError, nearest
@@ -49,6 +49,7 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     ordered = are_ordered(config["stages"])
     if ordered:
         problems += modes.problems(config) + unasked_models(config) + unread_sampling(config)
+        problems += distillation.problems(config) + turn_rules.problems(config)
     for stage in config["stages"]:
         own = broken_rules(effective(config, stage))
         problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]

@@ -54,6 +54,9 @@ class Model:
     model_path: str | None = setting(None, "Hugging Face model directory; null with init.enable")
     critic_model_path: str | None = setting(None, "Hugging Face model directory that ppo's critic begins with; null: "
                                                   "the model that the stage begins with")
+    teacher_model_path: str | None = setting(None, "what on_policy_distill and jsd learn from: a Hugging Face model "
+                                             "directory with the policy's tokenizer, or the name of a stage above that "
+                                             "trains")
     init: Init = section(Init)
     lora_configs: list[Lora] = setting([], "at most one adapter, which training stages learn in place of all weights; "
                                            "a critic learns all of its own")

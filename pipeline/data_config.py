@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.setting import section, setting
 
 # the tables' own names (a test compares them): they are checked before anything heavy is imported
-WORKFLOWS = ("simple_workflow",)
+WORKFLOWS = ("simple_workflow", "retry_workflow")
 REWARDS = ("countdown_reward", "accuracy_reward", "format_reward", "overlong_penalty", "reward_model")
 PRIORITIES = ("decay_limit_randomization", "linear_decay", "linear_decay_use_count_control_randomization")
 COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  # texts that curation sees
@@ -176,3 +176,11 @@ def train_places(explorer_input: dict) -> list[tuple[str, dict]]:
 def eval_places(explorer_input: dict) -> list[tuple[str, dict]]:
     """The same of every evaluation set."""
     return [(f"eval_tasksets.{i}", taskset) for i, taskset in enumerate(explorer_input["eval_tasksets"])]
+
+
+def workflow_of(taskset: dict, explorer_input: dict, place: str) -> str:
+    """The workflow by which the tasks of a set are attempted. place: as train_places and eval_places tell it."""
+    of_all = explorer_input["default_workflow_type"]
+    if place.startswith("eval_"):
+        of_all = explorer_input["default_eval_workflow_type"] or of_all
+    return taskset["default_workflow_type"] or of_all

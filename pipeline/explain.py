@@ -191,6 +191,8 @@ EFFECTS = {
     "explorer.bench_on_latest_checkpoint": "which stages a bench has; changing it re-runs no other",
     "model.model_path": "what a stage makes, by content and not by path; another model makes the first training stage "
                         "anew, and all that read it",
+    "model.teacher_model_path": "what a stage that distils makes, by content and not by path; another teacher makes it "
+                                "anew, and all that read it",
     "checkpoint_root_dir": "where stages and runs lie; below another directory nothing is made yet, so all of it runs",
     "stages": "which training stages there are; one whose own settings change is made anew, and all that read it",
 }

@@ -119,7 +119,8 @@ MEANT: dict[str, dict[Any, Any]] = {
     "synchronizer.sync_method": {"offline": "checkpoint"},
     "model.top_k": {0: -1},
     **{key: dict.fromkeys(("math_workflow", "math_boxed_workflow", "async_math_workflow", "async_math_boxed_workflow",
-                           "async_simple_workflow"), "simple_workflow")
+                           "async_simple_workflow", "on_policy_distill_workflow", "on_policy_distill_math_workflow"),
+                          "simple_workflow")
        for key in ("buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_eval_workflow_type",
                    *(f"{prefix}.default_workflow_type" for prefix in TASKSETS))},
     **{f"{prefix}.default_reward_fn_type": dict.fromkeys(("math_reward", "math_boxed_reward"), "accuracy_reward")

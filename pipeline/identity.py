@@ -99,7 +99,8 @@ LOSSES = ("operators/aggregation.py", "operators/correction.py", "operators/entr
           "operators/losses/mixture.py", "operators/losses/preference.py", "operators/losses/ratio.py",
           "operators/losses/weighted.py")
 
-ANSWERING = ("operators/reward.py", "operators/shaping.py", "workflows/reward_model.py", "workflows/single_turn.py")
+ANSWERING = ("operators/reward.py", "operators/shaping.py", "workflows/retry.py", "workflows/reward_model.py",
+             "workflows/single_turn.py")
 
 # kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
 CODE = {

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline import signatures
 from pipeline.adapters import adapter_problem
 from pipeline.algorithms import DEMONSTRATED
-from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places
+from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places, workflow_of
 from pipeline.errors import ConfigError
 from pipeline.external import digest_code, module_file, resolve, users_code
 from pipeline.reward_rules import reward_functions
@@ -161,6 +161,8 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
         names = reward_functions(taskset, explorer)
         signature = signatures.together([_reward(name) for name in names])
         yield f"{key}.reward_fn_args", ", ".join(names), taskset["reward_fn_args"], signature, 0
+        workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
+        yield f"{key}.workflow_args", workflow, taskset["workflow_args"], _workflow(workflow), 0
 
 
 def _parts(algorithm: dict[str, Any], explored: bool) -> Iterator[tuple[str, str, dict, Signature | None, None]]:
@@ -180,6 +182,12 @@ def _reward(name: str) -> Signature | None:
         return signatures.table("workflows/rewards.py", "OPENED")[name].after(1)
     found = _in("operators/reward.py", "REWARDS", name)
     return found and found.after(2)
+
+
+def _workflow(name: str) -> Signature | None:
+    """The arguments of a workflow, less the prompt and the task, which its caller gives."""
+    found = _in("workflows/single_turn.py", "WORKFLOWS", name)
+    return found and found.after(1).without("task")
 
 
 def _in(file: str, table: str, name: str) -> Signature | None:

@@ -38,6 +38,7 @@ STEP_METRICS = {  # metric -> column of Step
     "actor/kl_coef": "kl_loss_coef",
     "advantage/kl": "kl_penalty",
     "advantage/kl_coef": "kl_penalty_coef",
+    "actor/teacher_kl": "teacher_kl",
     "critic/vf_loss": "vf_loss",
     "critic/vf_clipfrac": "vf_clipfrac",
     "critic/vf_explained_var": "vf_explained_variance",

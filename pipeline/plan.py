@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline import files
 from pipeline.data_plan import data_settings
+from pipeline.distillation import KEY, asks_teacher, teacher_stage
 from pipeline.errors import ConfigError, ModelError
 from pipeline.identity import Stage, make_stage
 from pipeline.modes import TRAINING, Line, planned
@@ -104,7 +105,7 @@ class _Stages:
         """One entry of `stages`, with the data and the start that it needs, and the evaluation of what it makes."""
         name, settings, kind = entry["stage_name"], effective(self.config, entry), self.line.kinds[entry["stage_name"]]
         held = bool(settings["buffer"]["explorer_input"]["eval_tasksets"])
-        inputs = self._reads(name, kind, settings)
+        inputs = self._reads(name, kind, settings) | self._teacher(name, settings)
         asked = self.curated(settings, "evaluate", name) if held else ""
         inputs["model"] = start = self._start(entry, settings, self.line.parents[name])
         if not self.models:
@@ -131,6 +132,14 @@ class _Stages:
             (explored,) = self.made[self.line.explored(name)]
             return {"experience": explored}
         return {"tasks": self.curated(settings, "train" if kind == "train" else "rft", name)}
+
+    def _teacher(self, name: str, settings: dict) -> dict[str, str]:
+        """The model that a stage that distils learns from, as its input."""
+        if not asks_teacher(settings):
+            return {}
+        path = settings["model"]["teacher_model_path"]
+        stage = teacher_stage(path, self.line, name)
+        return {"teacher": self.models[stage] if stage else _model_directory(path, settings["model"], KEY)}
 
     def curated(self, settings: dict, purpose: str, name: str) -> str:
         """The tasks of a purpose (pipeline/data_plan.py), curated; stages that read the same data share them."""
@@ -205,16 +214,17 @@ def _refuse_untrained(stages: list[Stage]) -> None:
                           "mode=bench first.")
 
 
-def _model_directory(path: str | None, limits: dict) -> str:
-    """A Hugging Face directory of the user's. limits: the section `model` of who will use it."""
+def _model_directory(path: str | None, limits: dict, key: str = "model.model_path") -> str:
+    """A Hugging Face directory of the user's, named by `key`. limits: the section `model` of who will use it."""
     if not path:
         raise ConfigError("no model: set model.model_path to a Hugging Face directory, or model.init.enable=true.")
-    if absent := absent_model(path):
+    if absent := absent_model(path, key):
         raise ModelError(absent)
     if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
-        raise ModelError(f"model.model_path={path}: the model has no tokenizer (tokenizer.json or "
+        raise ModelError(f"{key}={path}: the model has no tokenizer (tokenizer.json or "
                          "tokenizer_config.json); copy the tokenizer files of the base model there.")
-    problem = room_problem(path, limits, files.read_json(Path(path) / "config.json").get("max_position_embeddings"))
+    room = files.read_json(Path(path) / "config.json").get("max_position_embeddings")
+    problem = room_problem(path, limits, room, key)
     if problem:
         raise ConfigError(problem)
     return path

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import files, fit, inputs, stage_rules, workload
+from pipeline import distillation, files, fit, inputs, stage_rules, workload
 from pipeline.adapters import target_problem
 from pipeline.devices import Gpus, planned_gpus
 from pipeline.errors import ConfigError, OuroError
@@ -60,6 +60,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     gpus = planned_gpus(config["cluster"], here=not elsewhere)
     stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
     starts = _starts(config)
+    teachers = {name: distillation.teacher_model(config, name, starts) for name in stages}
     absent = absent_files(config)
     report.add("", absent, "unjudged" if elsewhere else "problems")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
@@ -75,6 +76,9 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
         report.add("", ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its "
                         "own."], "unjudged")
     needed = [_stage(report, settings, starts[name], name, gpus) for name, settings in stages.items()]
+    for name, model in teachers.items():
+        if model and _made(report.plan, name) is not None:
+            _teacher(report, stages[name], (starts[name], model), name, gpus)
     if None not in needed:
         _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere)
     return report
@@ -84,7 +88,8 @@ def absent_files(config: dict[str, Any]) -> list[str]:
     """Files, models and modules that a configuration names and that are not on this machine, one line each."""
     starts = _starts(config)
     named = (inputs.missing(effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
-    return list(dict.fromkeys(line for lines in named for line in lines))
+    taught = (distillation.absent_teacher(config, distillation.teacher_model(config, name, starts)) for name in starts)
+    return list(dict.fromkeys([*(line for lines in named for line in lines), *filter(None, taught)]))
 
 
 def judged_plan(config: dict[str, Any]) -> Plan:
@@ -169,6 +174,18 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     memory = fit.described(shape, config, gpus) if gpus.any else []
     report.facts.append((name, [*facts, *memory, ("disk", _words(taken))]))
     return 0.0 if made is None else max(taken.total - made, 0.0)
+
+
+def _teacher(report: Report, config: dict[str, Any], models: tuple[dict, dict], name: str, gpus: Gpus) -> None:
+    """Judges the memory of a stage's teacher. models: the sections `model` that name the policy's and the teacher's."""
+    policy, own = map(read_shape, models)
+    if not gpus.any or None in (policy, own):
+        return
+    element = fit.element_bytes(config, gpus)
+    report.facts.append((f"{name}, its teacher", [("memory", distillation.words(own, config, element))]))
+    if gpus.gib:
+        report.add(name, [distillation.memory_problem(own, policy, config, element, gpus.gib)],
+                   "warnings" if config["ignore_validator_suggestions"] else "problems")
 
 
 def _unknown_shape(start: dict[str, Any]) -> str:

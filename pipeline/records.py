@@ -81,27 +81,39 @@ class Rejected:
 
 @dataclass(slots=True)
 class Experience:
-    """One response of a model to a task, with everything that is needed to repeat it. Never rewritten."""
+    """One response of a model to a task, with everything that is needed to repeat it. Never rewritten.
 
-    experience_id: str = column(pa.string(), "stage/group_id/run index: unique within a run")
+    An attempt of several turns is several rows, from a workflow that returns its turns; they share all that says of the
+    attempt: slot, group, run, reward and its components, accuracy, status, seed.
+    """
+
+    experience_id: str = column(pa.string(), "stage/group_id/run index, and /turn where the workflow returned turns: "
+                                             "unique within a run")
     stage: str = column(pa.string(), "stage directory name, with its hash")
     step: int = column(pa.int32(), "explorer step, from 1")
     taskset: str = column(pa.string(), "name of the set that the task is from")
-    slot: int = column(pa.int64(), "position within the step; trainer batches are cut from (step, slot) by the first "
-                                   "batch_size x repeat_times slots; rows behind these are never trained")
+    slot: int = column(pa.int64(), "position of the attempt within the step; trainer batches are cut from (step, slot) "
+                                   "by the first batch_size x repeat_times slots; rows behind these are never trained")
     task_id: str = column(pa.string(), "task that was answered")
     group_id: str = column(pa.string(), "step/task index, of a fresh task step/task index.round: the rows that one "
                                        "group advantage compares")
     run_index: int = column(pa.int32(), "which repeat of the task, from 0; repeat_times: the greedy response")
     resample_round: int = column(pa.int32(), "round of fresh tasks, from 1, that asked it, where groups without "
                                              "variance are replaced (max_resample_rounds); else 0")
+    turn: int = column(pa.int32(), "which turn of the attempt, from 0")
+    state_hash: str | None = column(pa.string(), "first 16 hex digits of the sha256 of what the workflow calls the "
+                                                 "state in which the turn began; null when it tells none apart",
+                                    null=True)
+    step_reward: float | None = column(pa.float64(), "what the turn earned by itself; null when only the attempt as a "
+                                                     "whole is rewarded", null=True)
     prompt: str = column(pa.string(), "prompt as text")
     response: str = column(pa.string(), "response as text")
     prompt_tokens: list[int] = column(TOKENS, "prompt token ids [P]")
     response_tokens: list[int] = column(TOKENS, "response token ids, end of sequence included when sampled [R]")
     rollout_logprobs: list[float] = column(FLOATS, "log-prob of each response token under the sampling policy [R]")
     action_mask: list[int] = column(pa.list_(pa.int8()), "1 where the token is the policy's own act [R]")
-    reward: float | None = column(pa.float64(), "sum of the reward components; null when the row failed", null=True)
+    reward: float | None = column(pa.float64(), "sum of the reward components, which are of the attempt's last "
+                                                "response; null when the row failed", null=True)
     reward_components: dict = column(COMPONENTS, "each component of the reward by name; empty when the row failed")
     accuracy: float | None = column(
         pa.float64(), "component `accuracy`, 1 = solved; null when the reward function has none", null=True
@@ -122,7 +134,7 @@ class Experience:
     temperature: float = column(pa.float32(), "sampling temperature")
     top_p: float = column(pa.float32(), "nucleus sampling bound, 1 = off")
     top_k: int = column(pa.int32(), "top-k bound, -1 = off")
-    seed: int = column(pa.int64(), "seed of this request")
+    seed: int = column(pa.int64(), "seed of the attempt's first request; those of later turns are made of it")
     unix_seconds: float = column(pa.float64(), "when the row was made, seconds since 1970; not part of its identity")
 
 
@@ -145,11 +157,14 @@ class Trained:
 
 
 @dataclass(slots=True)
-class Reference:
-    """What the reference, the model that a training stage began with, says of one row: joins to Experience by id."""
+class FixedLogprobs:
+    """What a model that stays as it is says of one row of a training stage: joins to Experience by id.
+
+    Table `reference`: the model that the stage began with; table `teacher`: that of model.teacher_model_path.
+    """
 
     experience_id: str = column(pa.string(), "row that was scored; of a pair task/row/chosen, task/row/rejected")
-    reference_hash: str = column(pa.string(), "hash of the reference's weight file")
+    model_hash: str = column(pa.string(), "hash of that model's weight files")
     logprobs: list[float] = column(FLOATS, "log-prob of each action token at the trainer's temperature [sum of mask]")
 
 
@@ -183,6 +198,9 @@ class Step:
         pa.float64(), "mean of kl_penalty_fn over the tokens of all rows compared, nats, before its coefficient",
         null=True)
     kl_penalty_coef: float | None = column(pa.float64(), "its coefficient in this step", null=True)
+    teacher_kl: float | None = column(
+        pa.float64(), "mean of log policy - log teacher over the trained tokens before the step, nats: an estimate of "
+        "KL(policy || teacher)", null=True)
     mismatch_mean: float | None = column(
         pa.float64(), "mean |rollout log-prob - train log-prob| over the tokens of rows with staleness 0", null=True
     )
@@ -237,7 +255,8 @@ class Rollout:
     stage: str = column(pa.string(), "stage directory name, with its hash")
     step: int = column(pa.int32(), "explorer step, from 1")
     weights_version: int = column(pa.int32(), "trainer step that made the weights")
-    rows: int = column(pa.int32(), "rows that train batches are cut from: batch_size x repeat_times")
+    attempts: int = column(pa.int32(), "attempts that the step is for, tasks x repeats: as many slots")
+    rows: int = column(pa.int32(), "rows that train batches are cut from, one for each turn of these attempts")
     failed_rows: int = column(pa.int32(), "of those, failed")
     tokens: int = column(pa.int64(), "generated tokens, those of replaced groups and of greedy responses included")
     rollout_seconds: float = column(pa.float64(), "generation")
@@ -307,7 +326,8 @@ TABLES: dict[str, type] = {
     "rejected": Rejected,
     "experience": Experience,
     "trained": Trained,
-    "reference": Reference,
+    "reference": FixedLogprobs,
+    "teacher": FixedLogprobs,
     "steps": Step,
     "rollouts": Rollout,
     "samples": Sample,

@@ -110,20 +110,9 @@ def _optimizer(key: str, optimizer: dict) -> list[str]:
     return problems
 
 
-# advantage functions that need a column which nothing writes yet
-LACKING = {
-    "gigpo": "a column state_hash, of environments that tell their state",
-    "on_policy_distill": "a column teacher_logprobs, of a second model",
-    "jsd": "a column teacher_logprobs, of a second model",
-}
-
-
 def _rollouts(c: dict) -> list[str]:
     """Rules for training on rollouts."""
     algorithm, problems = c["algorithm"], []
-    if lacking := LACKING.get(algorithm["advantage_fn"]):
-        problems.append(f"algorithm.advantage_fn={algorithm['advantage_fn']} (algorithm_type="
-                        f"{algorithm['algorithm_type']}) needs {lacking}, which no stage makes yet.")
     if algorithm["advantage_fn"] in COMPARE and algorithm["repeat_times"] < 2:
         problems.append(f"algorithm.repeat_times=1: {algorithm['advantage_fn']} compares the rollouts of a group, "
                         "needed at least 2.")

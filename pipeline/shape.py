@@ -110,26 +110,26 @@ def shape_at(directory: str | None) -> Shape | None:
     return shape_of(files.read_json(path)) if directory and path.is_file() else None
 
 
-def absent_model(path: str) -> str | None:
-    """What is wrong when `path` is no Hugging Face model directory."""
+def absent_model(path: str, key: str = "model.model_path") -> str | None:
+    """What is wrong when `path`, the value of the setting `key`, is no Hugging Face model directory."""
     if (Path(path) / "config.json").is_file():
         return None
     hub = re.fullmatch(r"[\w.-]+/[\w.-]+", path)
     fetch = f" From the Hugging Face hub: hf download {path} --local-dir models/{path}" if hub else ""
-    return (f"model.model_path={path}: no config.json there; needed a Hugging Face model directory (config.json, "
+    return (f"{key}={path}: no config.json there; needed a Hugging Face model directory (config.json, "
             f"*.safetensors, tokenizer files).{fetch}")
 
 
-def room_problem(path: str, limits: dict[str, Any], room: Any) -> str | None:
+def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model.model_path") -> str | None:
     """What is wrong when the longest sequence that a stage allows exceeds the room of the model at `path`, tokens.
 
-    limits: the section `model` of the stage. room: `max_position_embeddings` of config.json; nothing is judged when it
-    is no number.
+    key: the setting that names it. limits: the section `model` of the stage. room: `max_position_embeddings` of
+    config.json; nothing is judged when it is no number.
     """
     longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
     if not isinstance(room, int) or room >= longest:
         return None
-    return (f"model.model_path={path} has room for {room} tokens (max_position_embeddings), and "
+    return (f"{key}={path} has room for {room} tokens (max_position_embeddings), and "
             f"model.max_model_len, or prompt + response, is {longest}. Shorten model.max_prompt_tokens or "
             "model.max_response_tokens.")
 

@@ -45,6 +45,11 @@ class Signature:
         required = len(self.required)
         return Signature(self.required[passed:], self.optional[max(passed - required, 0):], self.anything)
 
+    def without(self, given: str) -> "Signature":
+        """Without the parameter of that name, which the caller gives itself."""
+        return Signature(tuple(name for name in self.required if name != given),
+                         tuple(name for name in self.optional if name != given), self.anything)
+
 
 def together(found: Sequence[Signature | None]) -> Signature | None:
     """What functions take that are called with the same arguments, each with those it knows; None if one is unknown."""

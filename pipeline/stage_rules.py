@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline import inputs
 from pipeline.config import walk
+from pipeline.distillation import KEY, asks_teacher
 from pipeline.identity import is_below, uses
 from pipeline.modes import Line, planned
 from pipeline.monitors import monitor_problems
@@ -39,18 +40,17 @@ def unread(config: dict[str, Any]) -> list[str]:
     kinds = Line(config).kinds
     problems = []
     for entry in planned(config):
-        algorithm_type = effective(config, entry)["algorithm"]["algorithm_type"]
-        lost = _lost(entry, kinds[entry["stage_name"]], algorithm_type)
+        lost = _lost(entry, kinds[entry["stage_name"]], effective(config, entry))
         if lost:
             problems.append(f"stage '{entry['stage_name']}' does not read {', '.join(lost)}: it would change nothing "
                             "there. Take it out, or set it where it is read.")
     return problems
 
 
-def _lost(entry: dict[str, Any], kind: str, algorithm_type: str) -> list[str]:
-    made = (kind, "evaluate", "curate", "model")
+def _lost(entry: dict[str, Any], kind: str, settings: dict[str, Any]) -> list[str]:
+    made, algorithm_type = (kind, "evaluate", "curate", "model"), settings["algorithm"]["algorithm_type"]
     read = (*(key for each in made for key in uses(each, algorithm_type)), "data_processor.task_pipeline",
-            "model.model_path")
+            "model.model_path", *([KEY] if asks_teacher(settings) else []))
     return [key for key, item in walk() if "*" not in key and not item.metadata["how"]
             and not is_below(key, read) and _has(entry, key)]
 

@@ -83,6 +83,7 @@ LOCATIONS = {
     "experience": "experience/step=*/*.parquet",
     "trained": "trained/step=*.parquet",
     "reference": "reference/step=*.parquet",
+    "teacher": "teacher/step=*.parquet",
     "steps": "steps/step=*.parquet",
     "rollouts": "rollouts/step=*.parquet",
     "samples": "samples/step=*.parquet",

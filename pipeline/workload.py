@@ -15,6 +15,7 @@ from pipeline.process import namespace
 from pipeline.schedule import rft_schedule
 from pipeline.shape import Shape
 from pipeline.train_batch import train_batch
+from pipeline.turn_rules import most_turns
 
 # Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to a
 # half, a token's text takes about 2, and an action mask next to nothing.
@@ -143,7 +144,7 @@ class Disk:
 def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
     """Disk of a training stage. element: bytes of a weight.
 
-    tables        experiences x row_bytes at the longest lengths
+    tables        experiences x the most turns of each x row_bytes at the longest lengths
     checkpoints   each: the model, its head spelt out, c (P + V h when tied); DeepSpeed's weights, c P; float32 master
                   and two moments, 12 P. One more than are kept, while the newest is written
                 and 12 P + c P of a critic. With an adapter of A parameters: the model, twice c A, 12 A,
@@ -161,8 +162,9 @@ def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
     kept = config["trainer"]["max_checkpoints_to_keep"] + 1
     if work.trainer_steps is not None:
         kept = min(kept, -(-work.trainer_steps // config["trainer"]["save_interval"]))
-    rows = None if work.experiences is None else (
-        work.experiences * row_bytes(model["max_prompt_tokens"], model["max_response_tokens"]))
+    turns, response = most_turns(config), model["max_response_tokens"]
+    prompt = model["max_prompt_tokens"] if turns == 1 else work.longest - response  # a later one holds what was said
+    rows = None if work.experiences is None else work.experiences * turns * row_bytes(prompt, response)
     return Disk(rows, kept * checkpoint, work.versions * version)
 
 

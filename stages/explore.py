@@ -31,6 +31,7 @@ from workflows import runner
 from workflows.engine import Engine, open_engine
 from workflows.prompts import load_tokenizer
 from workflows.rewards import Rewards
+from workflows.trajectory import Trajectory
 
 
 class Weights:
@@ -150,9 +151,10 @@ class Explorer:
         self, step: int, filled: Filled, rows: list[records.Experience], other_seconds: float, evaluate_seconds: float
     ) -> records.Rollout:
         weights, resampled = self.weights, filled.rounds is not None
-        cut = rows[: self.schedule.rows_per_explorer_step]
+        cut = [row for row in rows if row.slot < self.schedule.rows_per_explorer_step]
         return records.Rollout(
             stage=self.context.id, step=step, weights_version=weights.version, rows=len(cut),
+            attempts=self.schedule.rows_per_explorer_step,
             failed_rows=sum(row.status not in ("ok", "no_variance") for row in cut),
             tokens=sum(len(row.response_tokens) for row in rows),
             rollout_seconds=self.groups.rollout_seconds, sync_seconds=weights.sync_seconds,
@@ -162,33 +164,40 @@ class Explorer:
         )
 
     def _rows(self, step: int, filled: Filled) -> list[records.Experience]:
-        """Every attempt of a step: first those that train batches are cut from, by their places, then the others."""
+        """Every turn of every attempt: first those that train batches are cut from, by their places, then others."""
         runs = range(self.context.config.algorithm.repeat_times)
         made = [(group, run, group.sampled[run]) for group in filled.standing for run in runs]
         made += [(group, run, group.sampled[run]) for group in filled.replaced for run in runs]
         made += [(group, len(runs), group.greedy) for group in filled.every if group.greedy]
-        return [self._row(step, slot, *attempt) for slot, attempt in enumerate(made)]
+        return [self._row(step, slot, *attempt, *turn)
+                for slot, attempt in enumerate(made) for turn in attempt[2].turns]
 
     def _write(self, step: int, rows: list[records.Experience], rollout: records.Rollout) -> None:
         """The files of a step, in the order that readers rely on: `rollouts` says that `experience` is whole."""
         directory = self.context.directory
         tables.write(tables.step_file(directory, "experience", step), records.Experience, rows)
-        runner.check_failures(rows, self.context.config.explorer.max_failed_ratio)
+        attempts = list({row.slot: row for row in rows}.values())  # each counts once, however many turns it had
+        runner.check_failures(attempts, self.context.config.explorer.max_failed_ratio)
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [rollout])
         if step < self.schedule.explorer_steps:  # not before: a step that was cut off needs its weights again
             checkpoints.forget_versions_before(directory, self.schedule.weights_version(step + 1))
 
-    def _row(self, step: int, slot: int, group: Group, run: int, outcome: runner.Outcome) -> records.Experience:
+    def _row(self, step: int, slot: int, group: Group, run: int, outcome: runner.Outcome, turn: int | None,
+             done: Trajectory | None, response: str) -> records.Experience:
+        """turn, done, response: of Outcome.turns."""
         task, greedy = group.task, outcome is group.greedy
         sampling = self.groups.greedy if greedy else self.groups.sampling
-        done = outcome.trajectory
+        attempt = f"{self.context.id}/{step}/{group.name}/{run}"
         prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have made its own
         own = prompt != self.prompts.tokens[task]
         return records.Experience(
-            experience_id=f"{self.context.id}/{step}/{group.name}/{run}", stage=self.context.id, step=step,
+            experience_id=attempt if turn is None else f"{attempt}/{turn}", stage=self.context.id, step=step,
             taskset=self.prompts.set_of(task).name, slot=slot, task_id=self.prompts.tasks[task].task_id,
-            group_id=f"{step}/{group.name}", run_index=run, resample_round=group.round,
-            prompt=self.prompts.texts[task], response=outcome.response, prompt_tokens=prompt,
+            group_id=f"{step}/{group.name}", run_index=run, resample_round=group.round, turn=turn or 0,
+            state_hash=files.hash_text(done.state) if done and done.state is not None else None,
+            step_reward=done.reward if done else None,
+            prompt=self.tokenizer.decode(prompt) if own else self.prompts.texts[task], response=response,
+            prompt_tokens=prompt,
             response_tokens=done.response_tokens if done else [], rollout_logprobs=done.logprobs if done else [],
             action_mask=done.action_mask if done else [], reward=outcome.reward,
             reward_components=list(outcome.components.items()), accuracy=outcome.accuracy, status=outcome.status,

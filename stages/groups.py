@@ -50,7 +50,7 @@ class Groups:
             each += [(group, group.greedy_seed, self.greedy) for group in groups]
         begin = time.perf_counter()
         outcomes = runner.roll_out(
-            self.engine, [self.prompts.set_of(group.task).workflow for group, _, _ in each],
+            self.engine, [self.prompts.workflow_of(group.task) for group, _, _ in each],
             [self.prompts.tokens[group.task] for group, _, _ in each], [seed for _, seed, _ in each],
             [sampling for _, _, sampling in each])
         self.rollout_seconds += time.perf_counter() - begin

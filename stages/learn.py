@@ -33,6 +33,7 @@ from stages.learner.rates import learning_rate
 from stages.learner.recorded import Recorded
 from stages.learner.reference import References
 from stages.learner.rollouts import Rollouts
+from stages.learner.teacher import Teacher
 from stages.learner.texts import Texts
 from stages.learner.zero import Process
 from workflows.prompts import keep_template
@@ -64,7 +65,8 @@ class Trainer:
             references.add(self.source.rows, [0] * len(self.source.rows))
         self.critic = None if given else self._open_critic()
         recompute = not given and not config.algorithm.bypass_old_logprobs
-        self.estimates = Estimates(self.actor, None if given else references, self.critic, recompute)
+        self.estimates = Estimates(self.actor, None if given else references, self.critic, recompute,
+                                   self._open_teacher())
         self.step_done = self._take_up()
 
     def _open_critic(self) -> Critic | None:
@@ -73,6 +75,12 @@ class Trainer:
             return None
         path = config.model.critic_model_path
         return Critic(checkpoints.model_directory(resolve(path)) if path else self.model, config, self.process)
+
+    def _open_teacher(self) -> Teacher | None:
+        directory = self.context.inputs.get("teacher")
+        if directory is None:
+            return None
+        return Teacher(self.context, checkpoints.model_directory(directory), self.model, self.process)
 
     @property
     def zero_stage(self) -> int:

@@ -14,6 +14,7 @@ from pipeline.tasksets import read_train
 from workflows.prompts import prompt_tokens, task_texts
 from workflows.rewards import RewardFunction, Rewards
 from workflows.single_turn import load_workflow
+from workflows.task_at_hand import TaskAtHand, bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,7 @@ class Prompts:
 
     def __init__(self, context: Context, tokenizer, rewards: Rewards):
         config, source = context.config, context.config.buffer.explorer_input
+        self.config, self.tokenizer = config, tokenizer
         found = read_train(context.inputs["tasks"], source)
         self.tasks: list[records.Task] = [task for _, tasks in found for task in tasks]
         self.texts = task_texts(tokenizer, self.tasks, config)
@@ -54,6 +56,11 @@ class Prompts:
     def set_of(self, task: int) -> TrainSet:
         """The same set itself."""
         return self.sets[self.owner(task)]
+
+    def workflow_of(self, task: int) -> Callable:
+        """The workflow for one attempt at the task of this number."""
+        one = self.set_of(task)
+        return bound(one.workflow, lambda: TaskAtHand(self.tasks[task], one.rewards, self.tokenizer, self.config))
 
 
 def prompt_hash(tokens: list[int]) -> str:

@@ -19,6 +19,7 @@ from workflows.prompts import prompt_tokens, task_texts, task_turns
 from workflows.rewards import RewardFunction, Rewards
 from workflows.seeds import base_seed, request_seed
 from workflows.single_turn import load_workflow
+from workflows.task_at_hand import TaskAtHand, bound
 
 DECODINGS = ("greedy", "sampled")
 
@@ -129,10 +130,11 @@ def _answer(config, engine: Engine, tokenizer, held: EvaluationSet, decoding: st
         taskset.default_workflow_type or source.default_eval_workflow_type or source.default_workflow_type,
         taskset.workflow_args)
     sampling = _sampling(config, taskset, decoding)
-    outcomes = runner.roll_out(
-        engine, [workflow] * len(asked), [held.tokens[i] for i in asked], seeds, [sampling] * len(asked))
-    runner.decode(outcomes, tokenizer)
     tasks = [held.tasks[i] for i in asked]
+    workflows = [bound(workflow, lambda task=task: TaskAtHand(task, held.rewards, tokenizer, config)) for task in tasks]
+    outcomes = runner.roll_out(engine, workflows, [held.tokens[i] for i in asked], seeds,
+                               [sampling] * len(asked))
+    runner.decode(outcomes, tokenizer)
     conversations = [task_turns(task, config) for task in tasks]
     runner.reward(outcomes, conversations, [task.answer for task in tasks], held.rewards)
     return outcomes

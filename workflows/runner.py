@@ -4,6 +4,7 @@ Attempts advance in rounds: all that want a continuation are answered in one eng
 tasks costs exactly one call.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +15,7 @@ from pipeline.errors import ConfigError, StageError
 from workflows.engine import Engine, Reply, Request
 from workflows.rewards import RewardFunction
 from workflows.seeds import request_seed
-from workflows.single_turn import Attempt, Trajectory
+from workflows.trajectory import Attempt, Trajectory
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,17 +43,29 @@ class Sampling:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one attempt; see pipeline.records.Experience for the statuses."""
+    """What became of one attempt; see pipeline.records.Experience for the statuses.
+
+    trajectory, response: the only one, or that of the last turn, which is rewarded. earlier: those of the turns before
+    it; None where the workflow returned no turns.
+    """
 
     status: str
     reason: str | None = None
     trajectory: Trajectory | None = None
     response: str = ""
     components: dict[str, float] = field(default_factory=dict)
+    earlier: list[tuple[Trajectory, str]] | None = None
 
     @property
     def reward(self) -> float | None:
         return sum(self.components.values()) if self.status in REWARDED else None
+
+    @property
+    def turns(self) -> list[tuple[int | None, Trajectory | None, str]]:
+        """(number from 0, trajectory, response) of every turn; the number is None where there are no turns."""
+        if self.earlier is None:
+            return [(None, self.trajectory, self.response)]
+        return [(turn, *each) for turn, each in enumerate([*self.earlier, (self.trajectory, self.response)])]
 
     @property
     def accuracy(self) -> float | None:
@@ -124,10 +137,22 @@ def _advance(
                        f"{sampling.max_model_len} (model.max_model_len, or prompt + response)")
             outcomes[index] = Outcome("workflow_failed", problem)
     except StopIteration as done:
-        problem = _problem(done.value, sampling.max_model_len)
-        outcomes[index] = Outcome("workflow_failed", problem) if problem else Outcome("ok", trajectory=done.value)
+        outcomes[index] = _finished(done.value, sampling.max_model_len)
     except Exception as error:  # the user's workflow: its failure is this row's, not the stage's
         outcomes[index] = Outcome("workflow_failed", f"{type(error).__name__}: {error}")
+
+
+def _finished(returned: Any, longest: int) -> Outcome:
+    """The outcome of what a workflow returned; one bad turn fails the attempt, since the others led to it."""
+    turns = returned if isinstance(returned, list) else [returned]
+    if not turns:
+        return Outcome("workflow_failed", "the workflow returned an empty list, needed at least one turn")
+    for number, turn in enumerate(turns):
+        if problem := _problem(turn, longest):
+            where = f"turn {number} of {len(turns)}: " if isinstance(returned, list) else ""
+            return Outcome("workflow_failed", where + problem)
+    earlier = [(turn, "") for turn in turns[:-1]] if isinstance(returned, list) else None
+    return Outcome("ok", trajectory=turns[-1], earlier=earlier)
 
 
 def _problem(returned: Any, longest: int) -> str | None:
@@ -141,15 +166,26 @@ def _problem(returned: Any, longest: int) -> str | None:
     if not returned.prompt_tokens or len(returned.prompt_tokens) + lengths[0] > longest:
         return (f"the workflow returned {len(returned.prompt_tokens)} prompt and {lengths[0]} response tokens; needed "
                 f"at least 1 of each and at most {longest} together (model.max_model_len, or prompt + response)")
+    return _turn_problem(returned)
+
+
+def _turn_problem(turn: Trajectory) -> str | None:
+    if turn.state is not None and not isinstance(turn.state, str):
+        return f"the workflow returned a state that is {type(turn.state).__name__}, needed a text or None"
+    if turn.reward is not None and not (isinstance(turn.reward, (int, float)) and math.isfinite(turn.reward)):
+        return f"the workflow returned the reward {turn.reward!r} of a turn, needed a finite number or None"
     return None
 
 
 def decode(outcomes: Sequence[Outcome], tokenizer) -> None:
-    """Fills in the response text of every attempt that has one, special tokens left out."""
+    """Fills in the response text of every attempt that has one, turn by turn, special tokens left out."""
     finished = [outcome for outcome in outcomes if outcome.trajectory]
-    texts = tokenizer.batch_decode([o.trajectory.response_tokens for o in finished], skip_special_tokens=True)
-    for outcome, text in zip(finished, texts, strict=True):
-        outcome.response = text
+    tokens = [done.response_tokens for outcome in finished for _, done, _ in outcome.turns]
+    texts = iter(tokenizer.batch_decode(tokens, skip_special_tokens=True))
+    for outcome in finished:
+        if outcome.earlier is not None:
+            outcome.earlier = [(done, next(texts)) for done, _ in outcome.earlier]
+        outcome.response = next(texts)
 
 
 def reward(

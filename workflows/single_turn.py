@@ -1,34 +1,18 @@
-"""Workflows: how one attempt at a task talks to the model.
+"""The workflow of one turn, and the table of all: how one attempt at a task talks to the model.
 
-A workflow is a generator. It yields the token ids it wants continued, receives the engine's Reply, and returns the
-Trajectory that is rewarded and trained on. Many attempts run interleaved (workflows/runner.py) without threads.
+A workflow is a generator (workflows/trajectory.py). Many attempts run interleaved (workflows/runner.py) without
+threads.
 """
 
 import inspect
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from pipeline.errors import ConfigError, load_dotted, pick
-from workflows.engine import Reply
-
-
-@dataclass(slots=True)
-class Trajectory:
-    """One finished attempt: prompt [P], response [R] with log-probs [R] and action mask [R].
-
-    Prompt and response end to end are what the policy saw: the trainer scores the response in that context.
-    """
-
-    prompt_tokens: list[int]
-    response_tokens: list[int]
-    logprobs: list[float]
-    action_mask: list[int]
-    finish_reason: str
-
-
-Attempt = Generator[list[int], Reply, Trajectory]
+from workflows.retry import retry_workflow
+from workflows.task_at_hand import PARAMETER, asks_task
+from workflows.trajectory import Attempt, Trajectory
 
 
 def simple_workflow(prompt: list[int]) -> Attempt:
@@ -37,20 +21,22 @@ def simple_workflow(prompt: list[int]) -> Attempt:
     return Trajectory(prompt, reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
 
 
-WORKFLOWS = {"simple_workflow": simple_workflow}
-
-
-def load_workflow(name: str, arguments: dict[str, Any] | None = None) -> Callable[[list[int]], Attempt]:
+def load_workflow(name: str, arguments: dict[str, Any] | None = None) -> Callable[..., Attempt]:
     """A workflow of the table, or `module:function` of the user's own project, with `workflow_args` bound.
 
-    Raises ConfigError when there is none, or for an argument that it does not take.
+    The task itself is bound later, attempt by attempt (workflows/task_at_hand.py). Raises ConfigError when there is no
+    such workflow, or for an argument that it does not take.
     """
     function = load_dotted(name) if ":" in name else pick(WORKFLOWS, name, "workflow")
     if not arguments:
         return function
+    ours = {PARAMETER: None} if asks_task(function) else {}
     try:
-        inspect.signature(function).bind([], **arguments)
+        inspect.signature(function).bind([], **ours, **arguments)
     except TypeError as error:
         raise ConfigError(f"workflow_args={arguments}: {error}. Workflow '{name}' takes "
-                          f"{inspect.signature(function)}; the first is the prompt.") from error
+                          f"{inspect.signature(function)}; the first is the prompt, `{PARAMETER}` is given.") from error
     return partial(function, **arguments)
+
+
+WORKFLOWS = {"simple_workflow": simple_workflow, "retry_workflow": retry_workflow}

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from pipeline import guide
-from pipeline.bridges import trinity_reasons, verl_keys
+from pipeline.bridges import trinity_reasons, trinity_teacher, verl_keys
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
 from pipeline.bridges.trinity_reasons import TRAINING_SET
@@ -72,6 +72,8 @@ def _stage(path: Path) -> tuple[Path, Path]:
 def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
     stage, path = _stage(given.path)
     general = guide.general(given.key)
+    if trinity_teacher.translated(made, given, stage, path, values):
+        return
     if general == "buffer.train_batch_size" and _algorithm(stage, values) in ("sft", "dpo", "cpt"):
         made.entries.pop((*stage, "buffer", "batch_size"), None)
         made.rename(given, (*stage, "buffer", "batch_size"), given.value, f"{general}: rows of an optimizer step")
@@ -216,6 +218,7 @@ def _rewards(made: Translation, values: dict[Path, Any]) -> None:
     math = sorted({str(value) for path, value in values.items() if str(path[-1]).endswith("workflow_type")
                    and str(value).startswith(("math_", "async_math_"))})
     reward = ("buffer", "explorer_input", "default_reward_fn_type")
+    trinity_teacher.say_reward(made, values)
     if ("explorer", "auxiliary_models", 0, "model_path") in made.entries:
         made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
     if not math:

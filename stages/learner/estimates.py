@@ -7,23 +7,25 @@ from stages.learner.actor import Actor
 from stages.learner.critic import Critic
 from stages.learner.packing import Row
 from stages.learner.reference import References
+from stages.learner.teacher import Teacher
 
 
 @dataclass
 class Estimates:
-    """references, critic: None where the algorithm has none. recompute: score the old log-probs with the trainer."""
+    """references, critic, teacher: None where the algorithm has none. recompute: score old log-probs by the trainer."""
 
     actor: Actor
     references: References | None
     critic: Critic | None
     recompute: bool
+    teacher: Teacher | None = None
 
     @property
     def needed(self) -> bool:
-        return bool(self.references or self.critic or self.recompute)
+        return bool(self.references or self.critic or self.recompute or self.teacher)
 
     def add(self, rows: list[Row], origins: Sequence[int]) -> None:
-        """Gives every row the columns ref_logprobs, old_logprobs and values [R], as far as they are needed.
+        """Gives every row the columns ref_logprobs, old_logprobs, values and teacher_logprobs [R], as far as needed.
 
         old_logprobs are those of the weights before the step; without `recompute` a row keeps the rollout's.
         Collective.
@@ -36,3 +38,5 @@ class Estimates:
         if self.critic:
             for row, values in zip(rows, self.critic.values(rows), strict=True):
                 row.columns["values"] = row.spread(values)
+        if self.teacher:
+            self.teacher.add(rows, origins)

@@ -30,7 +30,7 @@ class Recorded(Rollouts):
         """
         self.recorded = tables.steps_present(self.explored, "rollouts")
         assert self.recorded == list(range(1, len(self.recorded) + 1)), f"{self.explored} lacks explorer steps"
-        first = tables.read(tables.step_file(self.explored, "rollouts", 1), records.Rollout)["rows"][0].as_py()
+        first = tables.read(tables.step_file(self.explored, "rollouts", 1), records.Rollout)["attempts"][0].as_py()
         buffer, rows = self.context.config.buffer, first * len(self.recorded)
         batch = buffer.train_batch_size or first
         if batch > rows:

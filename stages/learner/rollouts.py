@@ -25,14 +25,16 @@ from stages.learner.penalty import penalised
 from stages.learner.replay import NOTHING, Replay
 from stages.learner.sampling import Sampling
 from stages.learner.shortfall import shortfall
+from stages.learner.teacher import divergence
 
 # what an advantage may ask of experience, and what a train batch takes from it
-COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "prompt_tokens", "response_tokens",
-           "rollout_logprobs", "action_mask", "reward", "reward_components", "accuracy", "status", "weights_version")
+COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "turn", "state_hash",
+           "step_reward", "prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "reward",
+           "reward_components", "accuracy", "status", "weights_version")
 # the reward of the greedy response to the task, beside the rows of a group
 BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
-ESTIMATES = ("old_logprobs", "ref_logprobs", "values")  # stages/learner/estimates.py
-FACTS = ["reward", "accuracy", "group_id", "weights_version", "use_count", "priority"]  # of a row, for its step
+ESTIMATES = ("old_logprobs", "ref_logprobs", "values", "teacher_logprobs")  # stages/learner/estimates.py
+FACTS = ("position", "turn", "reward", "accuracy", "group_id", "weights_version", "use_count", "priority")
 ROLLOUT_COST = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
                 "other_seconds": "explore_other_seconds", "evaluate_seconds": "evaluate_seconds",
                 "wait_seconds": "explore_wait_seconds", "resampled_groups": "resampled_groups",
@@ -149,13 +151,14 @@ class Rollouts:
         only = "QUALIFY" if baseline else "WHERE"  # the baseline's own row is seen first, and left out then
         self.session.register("drawn", drawn)
         return self.session.sql(
-            f"""SELECT {', '.join(COLUMNS)}, 0 AS turn, rollout_logprobs AS old_logprobs,
+            f"""SELECT {', '.join(COLUMNS)}, rollout_logprobs AS old_logprobs,
                        {position} AS position{baseline}, coalesce(drawn.use_count, 0) AS use_count,
                        drawn.priority, drawn.group_id IS NOT NULL OR ({place}) AS is_candidate,
                        (SELECT count(*) FROM {table} WHERE status NOT IN ('ok', 'no_variance') AND {place})
                            AS failed_rows
                 FROM {table} LEFT JOIN drawn USING (group_id)
-                {only} status = 'ok' AND (drawn.group_id IS NOT NULL OR {position} >= {first}) ORDER BY position"""
+                {only} status = 'ok' AND (drawn.group_id IS NOT NULL OR {position} >= {first}) 
+                ORDER BY position, turn"""
         ).to_arrow_table()
 
     def _place(self, explored: range, begin: int, end: int) -> str:
@@ -168,7 +171,7 @@ class Rollouts:
 
         Raises StageError when the advantage function leaves none.
         """
-        facts = cut.table.select(FACTS).to_pydict()
+        facts = cut.table.select(list(FACTS)).to_pydict()
         made = []
         place = {row.id: index for index, row in enumerate(cut.rows)}
         made_by_models = [name for name in ESTIMATES if isinstance(cut.rows[0].columns.get(name), np.ndarray)]
@@ -188,6 +191,8 @@ class Rollouts:
         made.sort(key=lambda item: item[0])
         rows = [self._with_advantage(cut.rows[index], *values) for index, values in made]
         chosen = {name: [column[index] for index, _ in made] for name, column in facts.items()}
+        if "teacher_logprobs" in made_by_models:
+            measured["teacher_kl"] = divergence(rows)
         staleness = [cut.step - 1 - version for version in chosen["weights_version"]]
         uses = list(zip(chosen["use_count"], chosen["priority"], strict=True))
         experts = len(cut.experts)
@@ -257,16 +262,21 @@ def _rows(table: pa.Table, mixes: bool) -> list[Row]:
 
 
 def _facts(rows: list[Row], chosen: dict[str, list], staleness: list[int]) -> dict:
-    new = [index for index, count in enumerate(chosen["use_count"]) if count == 0]
-    rewards, solved = ([chosen[name][index] for index in new] for name in ("reward", "accuracy"))
+    """Of new rows; the reward and accuracy of an attempt count once, however many turns it had."""
+    new = [count == 0 for count in chosen["use_count"]]
     groups: dict[str, set] = {}
     for group, value in zip(chosen["group_id"], chosen["reward"], strict=True):
         groups.setdefault(group, set()).add(value)
+    last = dict(zip(chosen["position"], chosen["turn"], strict=True))  # rows come in the order of turns
+    ends = [last[position] == turn for position, turn in zip(chosen["position"], chosen["turn"], strict=True)]
+    rewards, accuracies = ([v for v, end, is_new in zip(chosen[name], ends, new, strict=True)
+                            if end and is_new and v is not None]
+                           for name in ("reward", "accuracy"))
     return {
-        "reward": mean(rewards), "solve_rate": mean([v for v in solved if v is not None]),
+        "reward": mean(rewards), "solve_rate": mean(accuracies),
         "zero_variance_groups": sum(len(values) == 1 for values in groups.values()),
         "response_tokens_mean": mean([len(row.mask) for row in rows]), "staleness_max": max(staleness),
-        "replayed_rows": len(rows) - len(new),
+        "replayed_rows": new.count(False),
     }
 
 

@@ -20,7 +20,7 @@ def recorded(tmp_path, context_of):
                 for i in range(4)]
         tables.write(tables.step_file(explored, "experience", step), records.Experience, rows)
         tables.write(tables.step_file(explored, "rollouts", step), records.Rollout,
-                     [row(records.Rollout, step=step, rows=4, rollout_seconds=9.0)])
+                     [row(records.Rollout, step=step, attempts=4, rows=4, rollout_seconds=9.0)])
 
     def make(*overrides):
         context = context_of(tmp_path / "learn", *overrides, experience=explored)

@@ -36,6 +36,11 @@ def references(tmp_path, context_of, tiny_model):
     return lambda: References(context_of(tmp_path / "rft"), tiny_model, Scorer())
 
 
+def asked(references):
+    """Ids of the rows that its actor scored."""
+    return references.score.__self__.asked
+
+
 def rows():
     return [Row(f"{i}", [7, 8, 9, 9], 1, [1, 0, 1]) for i in range(4)]
 
@@ -45,14 +50,14 @@ def test_a_row_is_scored_once_whoever_asks(references, tiny_model):
     first, some = references(), rows()
     first.add(some, [1, 1, 2, 2])
     assert some[3].columns["ref_logprobs"].tolist() == [-1.0, 0.0, -2.0]
-    assert first.actor.asked == ["0", "1", "2", "3"]
+    assert asked(first) == ["0", "1", "2", "3"]
     resumed, again = references(), rows()
     for reader in (first, resumed):
         reader.add(again[2:], [2, 2])
         assert again[2].columns["ref_logprobs"].tolist() == [-1.0, 0.0, -2.0]
-    assert (first.actor.asked, resumed.actor.asked) == (["0", "1", "2", "3"], [])
-    found = tables.read(tables.step_file(first.context.directory, "reference", 1), records.Reference).to_pylist()
-    assert found[1] == {"experience_id": "1", "reference_hash": weights_hash(tiny_model), "logprobs": [-1.0, -2.0]}
+    assert (asked(first), asked(resumed)) == (["0", "1", "2", "3"], [])
+    found = tables.read(tables.step_file(first.context.directory, "reference", 1), records.FixedLogprobs).to_pylist()
+    assert found[1] == {"experience_id": "1", "model_hash": weights_hash(tiny_model), "logprobs": [-1.0, -2.0]}
 
 
 def test_another_reference_scores_anew(references, monkeypatch):
@@ -60,7 +65,7 @@ def test_another_reference_scores_anew(references, monkeypatch):
     other = references()
     other.hash = "0123456789abcdef"
     other.add(rows(), [1] * 4)
-    assert other.actor.asked == ["0", "1", "2", "3"]
+    assert asked(other) == ["0", "1", "2", "3"]
 
 
 def test_a_row_that_the_file_does_not_have_is_named(references):

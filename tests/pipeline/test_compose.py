@@ -2,12 +2,11 @@
 
 import pytest
 
-from pipeline.algorithms import MIXED_LOSSES, PAIR_TYPES, parts
+from pipeline.algorithms import MIXED_LOSSES, PAIR_TYPES
 from pipeline.choices import groups
 from pipeline.compose import check, compose
 from pipeline.config import walk
 from pipeline.overlays import effective
-from pipeline.rules import LACKING
 from tests.configs import changed, composed, refused
 
 # -------------------------------------------------------------------------------------------------------- accepted
@@ -214,19 +213,24 @@ def test_a_mode_that_is_not_here_is_answered_once():
     assert refused("mode=serve").count("mode=serve") == 1
 
 
+PAIRS = ["buffer.trainer_input.experience_buffer.path=pairs.jsonl"]
+TAUGHT = ["model.teacher_model_path=models/teacher"]
+GIVEN, SHOWN = "buffer.trainer_input.experience_buffer.path=given.jsonl", "buffer.trainer_input.auxiliary_buffers"
+NEEDED = {**dict.fromkeys(PAIR_TYPES, PAIRS), "jsd": TAUGHT, "on_policy_distill": TAUGHT,
+          "gigpo": ["buffer.explorer_input.taskset.default_workflow_type=retry_workflow", "model.max_model_len=64"],
+          "cpt": ["stages=[]", GIVEN],
+          **dict.fromkeys(MIXED_LOSSES, ["stages=[{stage_name: rft}]", f"{SHOWN}.sft_dataset={{}}"])}
+
+
 @pytest.mark.parametrize(("group", "choice"), [(g, c) for g, names in groups().items() for c in names
-                                              if g != "recipe" and parts(c).get("advantage_fn") not in LACKING])
+                                              if g != "recipe"])
 def test_every_shipped_choice_of_a_group_composes_and_stays_in_its_section(group, choice, monkeypatch):
     monkeypatch.setenv("OURO_MODEL", "models/x")
     before = composed()
     small = ["model.max_prompt_tokens=24", "model.max_response_tokens=12"]
-    shown = "buffer.trainer_input"
-    files = f"{shown}.experience_buffer.path=given.jsonl"
-    experts = ["stages=[{stage_name: rft}]", f"{shown}.auxiliary_buffers.sft_dataset={{}}"]
-    needs = {"sft": ["stages=[]"], "cpt": ["stages=[]", files]}
-    needs |= {name: [files] for name in PAIR_TYPES} | dict.fromkeys(MIXED_LOSSES, experts)
-    after = compose([f"{group}={choice}", *small, *needs.get(choice, [])])
-    touched = (group, "stages", *(["buffer"] if choice in needs else []))
+    needed = NEEDED.get(choice, [])
+    after = compose([f"{group}={choice}", *small, *needed, *(["stages=[]"] if choice == "sft" else [])])
+    touched = (group, "stages", *(override.partition(".")[0] for override in needed))
     assert all(after[key] == before[key] for key in before if key not in touched)
 
 

@@ -38,7 +38,6 @@ EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
     ("explorer.env_vars.PYTHONPATH", "x", "is set by the stage itself"),
     ("explorer.env_vars.OPENAI_API_KEY", "sk-1", "explorer.env_vars.OPENAI_API_KEY: a secret does not go into"),
     ("algorithm.advantage_fn", "remax", "advantage_fn=remax needs the reward of a greedy response to each task"),
-    ("algorithm.advantage_fn", "jsd", "needs a column teacher_logprobs, of a second model, which no stage makes yet"),
     ("explorer.eval_interval", 10, "explorer.eval_interval=10: there is nothing to evaluate on"),
     ("monitor.monitor_args.api_key", "hush", "monitor.monitor_args.api_key: a secret does not go into"),
     ("algorithm.policy_loss_fn_args.my_password", "hush", "environment"),

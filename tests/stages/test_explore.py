@@ -38,6 +38,40 @@ def test_what_a_workflow_made_of_the_prompt_is_what_is_trained_on(stage):
     assert digest == prompt_hash([50, 51, *short]) != prompt_hash(short)
 
 
+def in_turns(prompt, task):
+    """A workflow of two turns for one task, the second with a prompt of its own; of one for the others."""
+    reply = yield prompt
+    first = Trajectory(prompt, reply.tokens, reply.logprobs, [1] * len(reply.tokens), "stop", "start", 0.25)
+    if task.messages[-1]["content"] != "1 2 = 3":
+        return first
+    again = yield [50, 51]
+    return [first, Trajectory([50, 51], again.tokens, again.logprobs, [1] * len(again.tokens), "length")]
+
+
+def test_every_turn_of_an_attempt_is_a_row_of_its_slot(stage):
+    """Task t0 twice in two turns, t2 too long, t3 twice in one row whose reward fails: 2 x 2 + 2 + 2 rows."""
+    context = stage("buffer.explorer_input.default_workflow_type=tests.stages.test_explore:in_turns",
+                    "explorer.max_failed_ratio=0.34")  # 2 of 6 attempts fail: 0.334; 2 of 8 rows would be 0.25
+    explorer = publish_model(context, 0)
+    rollout = step(explorer)
+    found = tables.read(tables.step_file(context.directory, "experience", 1), records.Experience).to_pylist()
+    turns = [r for r in found if r["task_id"] == "t0"]
+    assert (rollout.rows, rollout.attempts, rollout.failed_rows) == (8, 6, 4)
+    assert sorted({r["slot"] for r in found}) == list(range(6))
+    assert [(r["run_index"], r["turn"]) for r in turns] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    ends = [r["experience_id"].rsplit("/", 2)[1:] for r in turns]
+    assert ends == [["0", "0"], ["0", "1"], ["1", "0"], ["1", "1"]]
+    assert [r["state_hash"] for r in turns] == [files.hash_text("start"), None] * 2
+    assert [r["step_reward"] for r in turns] == [0.25, None] * 2
+    assert [r["prompt_tokens"] == [50, 51] for r in turns] == [False, True] * 2
+    assert turns[1]["prompt"] == explorer.tokenizer.decode([50, 51])
+    assert turns[1]["prompt_hash"] == prompt_hash([50, 51])
+    assert len({(r["reward"], r["seed"]) for r in turns[:2]}) == 1  # they are the attempt's
+    assert [r["finish_reason"] for r in turns] == ["stop", "length"] * 2
+    assert {(r["turn"], r["step_reward"], r["status"]) for r in found if r["task_id"] == "t3"} == {
+        (0, 0.25, "reward_failed")}
+
+
 def test_with_all_steps_there_no_engine_is_opened(stage, monkeypatch):
     """Colocated, it would wait for weights that nobody publishes any more."""
     context = stage("mode=colocate")

@@ -54,7 +54,7 @@ def test_each_task_is_attempted_and_rewarded_as_its_own_set_says(mixed):
     assert {(r["taskset"], r["task_id"], r["reward"]) for r in found} == {
         ("sums", "t0", 2.0), ("sums", "t5", 2.0), ("talks", "t1", 1.0), ("talks", "t4", 1.0)}
     assert {(r["taskset"], r["prompt"]) for r in found} == {
-        ("sums", "0:"), ("sums", "5:"), ("talks", "Add 1:"), ("talks", "Add 4:")}
+        ("sums", "0:"), ("sums", "5:"), ("talks", "MAdd 1:"), ("talks", "MAdd 4:")}
     assert {r["prompt_tokens"][0] == 51 for r in found if r["taskset"] == "talks"} == {True}
     assert [r["task_id"] for r in found if r["taskset"] == "talks"] == ["t1", "t1", "t4", "t4"]  # sequential
 

@@ -1,0 +1,108 @@
+"""Log-probs of a teacher: another model, of any size and architecture, that reads the policy's own tokens.
+
+It waits in host memory and is copied to the device for the time of scoring alone, once for the rows of an explorer
+step: 2 bytes a parameter cross the bus (a second for some 10^10), and every rank keeps a copy of its own in host
+memory; a resident one would take the device's at every optimizer step. It is not divided among ranks: each scores its
+share of the rows. What it says is cached in the table `teacher`.
+"""
+
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pipeline.checkpoints import weights_hash
+from pipeline.config import longest_sequence
+from pipeline.errors import DataError, ModelError
+from pipeline.process import Context
+from stages.learner import policy
+from stages.learner.fixed_scores import FixedScores
+from stages.learner.packing import MicroBatch, Row, pack
+from stages.learner.zero import Process
+from workflows.prompts import read_tokenizer
+
+
+class Teacher(FixedScores):
+    """The column `teacher_logprobs` [R], at the temperature at which the policy samples."""
+
+    def __init__(self, context: Context, model: Path, student: Path, process: Process):
+        """model, student: Hugging Face directories, the latter of the policy.
+
+        Raises ModelError when the teacher does not read the policy's token ids as the policy does.
+        """
+        config = context.config
+        refuse_other_vocabulary(read_tokenizer(model).get_vocab(), read_tokenizer(student).get_vocab(), model)
+        self.process, self.budget = process, config.trainer.max_token_len_per_gpu
+        dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
+        longest = longest_sequence(config.model)
+        self.policy = policy.load(model, process.device.type, dtype, config.trainer, config.model.temperature, longest)
+        self.policy.requires_grad_(False).eval()
+        for buffer in self.policy.buffers():  # small ones: they may stay
+            buffer.data = buffer.data.to(process.device)
+        self.settings = self.policy.model.config
+        room = getattr(self.settings, "max_position_embeddings", longest)
+        if room < longest:
+            raise ModelError(f"model.teacher_model_path={model} has room for {room} tokens (max_position_embeddings), "
+                             f"and the policy's sequences have up to {longest}. Shorten model.max_prompt_tokens or "
+                             "model.max_response_tokens, or take another teacher.")
+        super().__init__(context, partial(weights_hash, model), process, self.logprobs, "teacher", "teacher_logprobs")
+
+    def logprobs(self, rows: list[Row]) -> list[np.ndarray]:
+        """Log-prob of each action token under the teacher, [N] of each row. Collective."""
+        self._refuse_unknown_tokens(rows)
+        found: dict[int, np.ndarray] = {}
+        with torch.no_grad(), self._on_device():
+            for micro in pack(rows, self.budget, self.process.rank, self.process.ranks):
+                flat = self._forward(micro)
+                found |= {row: flat[micro.row_of == row] for row in micro.rows}
+        merged = self.process.merge(found)
+        return [merged[row] for row in range(len(rows))]
+
+    @contextmanager
+    def _on_device(self):
+        """Inside, the weights are on the device; nothing of them has changed, so nothing is copied back."""
+        parameters = list(self.policy.parameters())
+        hosts = [parameter.data for parameter in parameters]
+        for parameter in parameters:
+            parameter.data = parameter.data.to(self.process.device)
+        yield
+        for parameter, host in zip(parameters, hosts, strict=True):
+            parameter.data = host
+
+    def _forward(self, micro: MicroBatch) -> np.ndarray:
+        arrays = ("input_ids", "positions", "cu_seqlens", "source", "targets")
+        on_device = {name: torch.from_numpy(getattr(micro, name)).to(self.process.device) for name in arrays}
+        scores, _ = self.policy(longest=micro.longest, **on_device)
+        return scores.float().cpu().numpy()
+
+    def _refuse_unknown_tokens(self, rows: list[Row]) -> None:
+        """A policy's head may be wider than its vocabulary, and so reach ids that mean nothing to anybody."""
+        highest = max(max(row.tokens) for row in rows)
+        if highest >= self.settings.vocab_size:
+            raise DataError(f"the policy sampled token id {highest}, and the teacher's embedding has "
+                            f"{self.settings.vocab_size} entries: it cannot score that row. Take a teacher whose "
+                            "vocab_size (config.json) is at least the policy's.")
+
+
+def refuse_other_vocabulary(teacher: dict[str, int], student: dict[str, int], path: Path) -> None:
+    """Raises ModelError unless every token of the student is the teacher's under the same id.
+
+    teacher, student: token -> id. The teacher may know more tokens: what it gives them is lost to the student's.
+    """
+    wrong = sorted((id_, token) for token, id_ in student.items() if teacher.get(token) != id_)
+    if wrong:
+        id_, token = wrong[0]
+        found = f"id {teacher[token]}" if token in teacher else "no token at all"
+        raise ModelError(f"model.teacher_model_path={path}: {len(wrong)} of the policy's {len(student)} tokens are not "
+                         f"the teacher's under the same id; the first, {token!r}, is id {id_} of the policy and "
+                         f"{found} of the teacher, so its log-probs would be of other words. Take a teacher with the "
+                         "policy's tokenizer.")
+
+
+def divergence(rows: list[Row]) -> float:
+    """Mean over the action tokens of log policy - log teacher, nats: a sample's estimate of KL(policy || teacher)."""
+    policys, teachers = (np.concatenate([row.of_actions(name) for row in rows]).astype(np.float64)
+                         for name in ("old_logprobs", "teacher_logprobs"))
+    return float((policys - teachers).mean())

@@ -1,0 +1,97 @@
+"""The teacher in the trainer: its log-probs against plain torch, its cache, and what it refuses."""
+
+import logging
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from pipeline import records, tables
+from pipeline.checkpoints import weights_hash
+from pipeline.errors import DataError, ModelError
+from pipeline.process import Context, namespace
+from stages.learner.packing import Row
+from stages.learner.teacher import Teacher, divergence, refuse_other_vocabulary
+from stages.model import work
+from tests.configs import TINY, overridden
+
+WARM = ("model.temperature=0.5",)
+
+
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory):
+    """A random model with the same tokenizer, wider and deeper than the tiny one."""
+    directory = tmp_path_factory.mktemp("teacher")
+    config = namespace(overridden(*TINY, "seed=9", "model.init.hidden_size=128", "model.init.num_hidden_layers=4"))
+    work(Context("toy/one", "model", "large", directory, config, {}, logging.getLogger("tests")))
+    return directory
+
+
+@pytest.fixture
+def teacher(tmp_path, context_of, tiny_model, larger, process):
+    return lambda *words: Teacher(context_of(tmp_path / "rft", *TINY, *WARM, *words), larger, tiny_model, process)
+
+
+def rows(count=5):
+    """Rows of different lengths whose second response token is the environment's."""
+    draw = np.random.default_rng(3)
+    return [Row(f"r{i}", draw.integers(0, 99, 3 + 2 * i).tolist(), 1 + i, [1, 0] + [1] * i) for i in range(count)]
+
+
+def test_log_probs_are_those_of_the_other_model_at_the_policys_temperature(teacher, larger):
+    """Every row alone through the plain model, logits / 0.5, against packed micro-batches of at most 64 tokens."""
+    found = teacher("trainer.max_token_len_per_gpu=64").logprobs(rows())
+    plain = AutoModelForCausalLM.from_pretrained(larger, dtype=torch.float32).eval()
+    for row, scored in zip(rows(), found, strict=True):
+        with torch.no_grad():
+            logits = plain(torch.tensor([row.tokens])).logits[0] / 0.5
+        every = logits.log_softmax(-1)[:-1].gather(1, torch.tensor(row.tokens)[1:, None])[:, 0].numpy()
+        mine = every[row.prompt_length - 1:][np.array(row.mask, bool)]
+        np.testing.assert_allclose(scored, mine, atol=2e-5)
+
+
+def test_what_a_teacher_said_is_read_and_not_asked_again(teacher, larger, monkeypatch):
+    first, some = teacher(), rows()
+    first.add(some, [1] * 5)
+    assert some[2].columns["teacher_logprobs"].shape == (4,)
+    assert some[2].columns["teacher_logprobs"][1] == 0.0  # the environment's token
+    stored = tables.read(tables.step_file(first.context.directory, "teacher", 1), records.FixedLogprobs).to_pylist()
+    assert [r["experience_id"] for r in stored] == ["r0", "r1", "r2", "r3", "r4"]
+    assert stored[0]["model_hash"] == weights_hash(larger)
+    resumed, again = teacher(), rows()
+    monkeypatch.setattr(resumed, "score", None)  # it would fail if it were asked
+    resumed.add(again, [1] * 5)
+    assert again[4].columns["teacher_logprobs"].tolist() == some[4].columns["teacher_logprobs"].tolist()
+
+
+def test_a_tokenizer_with_other_ids_is_refused():
+    student = {"a": 0, "b": 1, "c": 2}
+    refuse_other_vocabulary({**student, "d": 3}, student, "t")  # it may know more
+    with pytest.raises(ModelError, match=r"t: 2 of the policy's 3 tokens .* the first, 'b', is id 1 of the policy and "
+                                         r"id 2 of the teacher"):
+        refuse_other_vocabulary({"a": 0, "b": 2, "c": 1}, student, "t")
+    with pytest.raises(ModelError, match="the first, 'c', is id 2 of the policy and no token at all of the teacher"):
+        refuse_other_vocabulary({"a": 0, "b": 1}, student, "t")
+
+
+def test_token_ids_behind_the_teachers_vocabulary_are_refused(teacher):
+    with pytest.raises(DataError, match="the policy sampled token id 99, and the teacher's embedding has 99 entries"):
+        teacher().logprobs([Row("r", [1, 2, 99], 1, [1, 1])])
+
+
+def test_a_teacher_without_room_for_the_policys_sequences_is_refused(tmp_path, context_of, tiny_model, larger, process):
+    short = shutil.copytree(larger, tmp_path / "short")
+    config = (short / "config.json").read_text()
+    (short / "config.json").write_text(config.replace('"max_position_embeddings": 64', '"max_position_embeddings": 32'))
+    with pytest.raises(ModelError, match=r"has room for 32 tokens .* up to 64"):
+        Teacher(context_of(tmp_path / "rft", *TINY), short, tiny_model, process)
+
+
+def test_the_divergence_is_a_mean_over_action_tokens():
+    """log p - log t: 0.5 and -0.25 in one row (its middle token is the environment's), 1.0 in the other: 1.25 / 3."""
+    columns = [{"old_logprobs": [-1.0, -9.0, -2.0], "teacher_logprobs": [-1.5, 0.0, -1.75]},
+               {"old_logprobs": [-0.5], "teacher_logprobs": [-1.5]}]
+    made = [Row("a", [1, 2, 3, 4], 1, [1, 0, 1], columns[0]), Row("b", [1, 2], 1, [1], columns[1])]
+    assert divergence(made) == pytest.approx(1.25 / 3)

@@ -1,0 +1,155 @@
+"""The teacher of a stage that distils: who has one, which model it is, and what it takes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import Config
+from pipeline.distillation import memory_problem, problems, scoring
+from pipeline.errors import ModelError
+from pipeline.memory import GIB, training
+from pipeline.overlays import effective
+from pipeline.plan import make_plan
+from pipeline.preflight import check
+from pipeline.shape import shape_of
+from pipeline.stage_rules import unread
+from tests.configs import changed
+from tests.pipeline.test_fit import LARGE, SMALL, rft
+from tests.pipeline.test_shape import QWEN2
+
+DISTIL = {"algorithm.algorithm_type": "on_policy_distill"}
+KEY = "model.teacher_model_path"
+JSD = {"algorithm_type": "jsd"}
+GRPO = {"stage_name": "big", "algorithm": {"algorithm_type": "grpo"}}
+
+
+def teacher(root: Path, weights: str = "w", **settings) -> str:
+    directory = root / "teacher"
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps({**QWEN2, **settings}))
+    (directory / "tokenizer.json").write_text("{}")
+    (directory / "model.safetensors").write_text(weights)
+    return str(directory)
+
+
+def staged(root: Path, **values):
+    made = make_plan(changed({"checkpoint_root_dir": str(root), **DISTIL, **values}))
+    return {stage.name: stage for stage in made.stages}
+
+
+def with_stages(*stages: dict) -> dict:
+    return {"stages": [{"stage_name": "sft", "algorithm": {"algorithm_type": "sft"}}, *stages]}
+
+
+# ------------------------------------------------------------------------------------------------------ who has which
+
+
+def test_a_stage_that_distils_reads_its_teacher_and_no_other_does(tmp_path):
+    path = teacher(tmp_path)
+    stages = staged(tmp_path, **{KEY: path})
+    assert stages["rft"].inputs["teacher"] == path
+    assert not any("teacher" in stages[name].inputs for name in stages if name != "rft")
+    assert "teacher_model_path" not in stages["rft"].config["model"]  # an input has a place, not a setting
+
+
+def test_a_teacher_counts_by_content_and_not_by_path(tmp_path):
+    stages = staged(tmp_path, **{KEY: teacher(tmp_path)})
+    (tmp_path / "teacher").rename(tmp_path / "moved")
+    moved = staged(tmp_path, **{KEY: str(tmp_path / "moved")})
+    assert moved["rft"].identity == stages["rft"].identity
+    (tmp_path / "moved" / "model.safetensors").write_text("other")
+    other = staged(tmp_path, **{KEY: str(tmp_path / "moved")})
+    assert other["rft"].identity != stages["rft"].identity
+    assert other["sft"].identity == stages["sft"].identity
+
+
+def test_a_stage_above_may_be_the_teacher(tmp_path):
+    """The student begins with the warmup, as the teacher did."""
+    student = {"stage_name": "small", "after": "sft", "model": {"teacher_model_path": "big"},
+               "algorithm": JSD}
+    made = make_plan(changed({"checkpoint_root_dir": str(tmp_path), **with_stages(GRPO, student)}))
+    stages = {stage.name: stage for stage in made.stages}
+    assert stages["small"].inputs["teacher"] == stages["big"].directory
+    assert stages["small"].inputs["model"] == stages["big"].inputs["model"] == stages["sft"].directory
+    assert stages["big"].manifest in stages["small"].upstream
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (DISTIL, "stage 'rft': algorithm.advantage_fn=on_policy_distill needs the log-probs of a teacher. Set"),
+    ({KEY: "models/x"}, f"{KEY}=models/x: no stage asks a teacher. Choose algorithm.advantage_fn=on_policy_distill or"),
+    (with_stages({"stage_name": "look", "mode": "explore", "algorithm": {"algorithm_type": "grpo"}},
+                 {"stage_name": "rft", "model": {"teacher_model_path": "look"}, "algorithm": JSD}),
+     f"stage 'rft': {KEY}=look: that stage makes no model (mode=explore)"),
+])
+def test_a_teacher_that_is_missing_or_idle_is_told(change, words):
+    (problem,) = problems(changed(change))
+    assert problem.startswith(words)
+
+
+def test_without_a_teacher_nothing_is_wrong():
+    assert problems(changed({})) == []
+    assert Config().model.teacher_model_path is None
+
+
+def test_a_stage_that_asks_no_teacher_may_not_name_one(tmp_path):
+    named = {"teacher_model_path": teacher(tmp_path)}
+    (problem,) = unread(changed({**DISTIL, "stages.sft.model": named, "stages.rft.model": named}))
+    assert problem.startswith(f"stage 'sft' does not read {KEY}: ")
+
+
+def test_a_teacher_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match=rf"{KEY}=models/none: no config\.json there"):
+        staged(tmp_path, **{KEY: "models/none"})
+    assert check(changed({**DISTIL, KEY: "models/none"})).problems == [
+        f"{KEY}=models/none: no config.json there; needed a Hugging Face model directory (config.json, *.safetensors, "
+        "tokenizer files). From the Hugging Face hub: hf download models/none --local-dir models/models/none"]
+    (misspelt,) = check(changed({**DISTIL, KEY: "sfft"})).problems
+    assert misspelt.endswith("Nor is it a stage above. Did you mean 'sft'?")
+    teacher(tmp_path, max_position_embeddings=30)
+    with pytest.raises(Exception, match=rf"{KEY}=.*teacher has room for 30 tokens"):
+        staged(tmp_path, **{KEY: str(tmp_path / "teacher")})
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def test_what_a_teacher_takes_while_it_scores():
+    """By hand for one layer of one head, width 4, MLP 8, vocabulary 10, 2 bytes: 40 embedding + 40 head + 4 norm and a
+    layer of 4 x 16 + 3 x 32 + 8 = 168, 252 parameters. A layer keeps of a token norms 2 x 8 x 4 = 64, attention 2 x 2 x
+    8 + 4 = 36, MLP 4 x 2 x 8 = 64: 164. Of 100 tokens; 64 positions of logits at 18 bytes an entry."""
+    shape = shape_of({"model_type": "llama", "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1,
+                      "intermediate_size": 8, "vocab_size": 10})
+    config = rft(trainer__max_token_len_per_gpu=100, trainer__logprob_chunk_tokens=64)
+    assert scoring(shape, config, 2) == 2 * 252 + 100 * 164 + 64 * 10 * 18
+
+
+def test_a_teacher_that_does_not_fit_beside_what_the_trainer_keeps():
+    config = rft()
+    fits, kept = scoring(LARGE, config, 2) / GIB, training(SMALL, config, 2).idle / GIB
+    least = (fits + kept) / 0.9
+    assert memory_problem(LARGE, SMALL, config, 2, least + 0.1) is None
+    problem = memory_problem(LARGE, SMALL, config, 2, least - 0.1)
+    assert f"the teacher needs about {fits:.1f} GiB on each GPU beside {kept:.1f}" in problem
+
+
+def test_the_plan_says_what_the_teacher_costs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gpu = {"cluster.gpu_per_node": 2, "cluster.gpu_memory_gib": 80.0}
+    found = dict(check(changed({**DISTIL, **gpu, KEY: teacher(tmp_path)})).facts)
+    assert found["rft, its teacher"][0][1].startswith("0.9 GiB in host memory for each of 1 rank(s)")
+    tight = check(changed({**DISTIL, **gpu, KEY: teacher(tmp_path), "cluster.gpu_memory_gib": 2.0}))
+    assert any(line.startswith(f"stage rft: {KEY}: while it scores") for line in tight.problems)
+
+
+def test_a_teacher_above_is_counted_by_what_it_begins_with():
+    student = {"stage_name": "small", "after": "sft", "model": {"teacher_model_path": "big"},
+               "algorithm": JSD}
+    config = changed(with_stages(GRPO, student))
+    assert effective(config, student)["model"]["teacher_model_path"] == "big"
+    from pipeline.distillation import teacher_model
+
+    starts = dict.fromkeys(("sft", "big", "small"), config["model"])
+    assert teacher_model(config, "small", starts) is config["model"]
+    assert teacher_model(config, "big", starts) is None

@@ -1,0 +1,80 @@
+"""What a configuration must not say of turns."""
+
+import pytest
+
+from pipeline.preflight import check
+from pipeline.shape import shape_of
+from pipeline.turn_rules import problems
+from pipeline.workload import disk, row_bytes
+from tests.configs import changed, overridden
+from tests.pipeline.test_shape import QWEN2
+
+SOURCE = "buffer.explorer_input"
+ROOM = {"model.max_prompt_tokens": 24, "model.max_response_tokens": 12, "model.max_model_len": 64}
+RETRY = {f"{SOURCE}.default_workflow_type": "retry_workflow"}
+
+
+def found(*parts: dict) -> list[str]:
+    return problems(changed({key: value for part in parts for key, value in part.items()}))
+
+
+def test_several_turns_are_fine_where_they_have_room():
+    assert found({}) == found(RETRY, ROOM) == []
+    assert found(RETRY, {f"{SOURCE}.taskset.workflow_args": {"feedback": None},
+                         f"{SOURCE}.default_eval_workflow_type": "simple_workflow"}) == []
+    assert found(RETRY, {f"{SOURCE}.taskset.workflow_args": {"max_env_steps": 1},
+                         f"{SOURCE}.default_eval_workflow_type": "simple_workflow"}) == []
+
+
+def test_without_room_a_second_turn_would_never_come():
+    """24 + 2 x 12 = 48 tokens must be fewer than a sequence has; sft is followed by an evaluation, rft explores too."""
+    lines = found(RETRY, {**ROOM, "model.max_model_len": 48})
+    assert len(lines) == 2  # rft: its tasks, and the evaluation set
+    assert lines[0].startswith("stage 'rft': buffer.explorer_input.taskset: retry_workflow asks again behind what was "
+                               "said, which takes more than 48 tokens (a prompt and two responses), and a sequence may")
+    assert found(RETRY, {**ROOM, "model.max_model_len": 49}) == []
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"max_env_steps": 0}, "workflow_args.max_env_steps=0: needed a whole number, at least 1."),
+    ({"max_env_steps": True}, "workflow_args.max_env_steps=True: needed a whole number"),
+    ({"max_env_steps": "3"}, "workflow_args.max_env_steps='3': needed a whole number"),
+    ({"feedback": 3}, "workflow_args.feedback=3: needed a text, or null"),
+])
+def test_arguments_of_the_wrong_kind(arguments, words):
+    (line,) = found(RETRY, ROOM, {f"{SOURCE}.taskset.workflow_args": arguments})
+    assert line.startswith(f"stage 'rft': {SOURCE}.taskset: {words}")
+
+
+def test_arguments_that_a_workflow_does_not_have(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = check(changed({**RETRY, **ROOM, f"{SOURCE}.taskset.workflow_args": {"max_steps": 3, "task": 1}}))
+    lines = [line for line in report.problems if "workflow_args" in line]
+    assert len(lines) == 2
+    assert "'retry_workflow' has no argument 'max_steps'" in lines[0]
+    assert "It has: max_env_steps, feedback." in lines[1]
+
+
+def test_an_algorithm_that_compares_states_needs_a_workflow_that_tells_them():
+    gigpo = {"algorithm.algorithm_type": "gigpo"}
+    (line,) = found(gigpo)
+    assert line.startswith("stage 'rft': algorithm.advantage_fn=gigpo compares turns that begin in the same state, and "
+                           f"the workflow of {SOURCE}.taskset, simple_workflow, does not tell states apart. Set")
+    assert found(gigpo, RETRY, ROOM) == []
+    assert found(gigpo, {f"{SOURCE}.taskset.default_workflow_type": "mine.workflows:walk"}) == []
+
+
+def test_offline_it_counts_how_the_rows_were_explored():
+    look = {"stage_name": "look", "mode": "explore", "algorithm": {"algorithm_type": "grpo"}}
+    rft = {"stage_name": "rft", "mode": "train", "algorithm": {"algorithm_type": "gigpo"}}
+    assert len(found({"stages": [look, rft]})) == 1
+    retried = {**look, "buffer": {"explorer_input": {"default_workflow_type": "retry_workflow"}}}
+    assert found({"stages": [retried, rft]}, ROOM) == []
+
+
+def test_the_disk_has_room_for_every_turn():
+    """Three turns with prompts of at most 64 - 12 = 52 tokens, against one of 24."""
+    small = shape_of(QWEN2)
+    plain = disk(overridden(*(f"{key}={value}" for key, value in ROOM.items())), small, 4)
+    turns = disk(overridden(*(f"{key}={value}" for key, value in (ROOM | RETRY).items())), small, 4)
+    assert turns.tables == pytest.approx(plain.tables * 3 * row_bytes(52, 12) / row_bytes(24, 12))

@@ -1,0 +1,42 @@
+"""A workflow of several turns: the same question again, after being told that the answer was wrong, until it is right.
+
+Each turn is a row of its own, because the next prompt goes through the chat template anew: that may show earlier
+answers otherwise than they were sampled.
+"""
+
+from pipeline.errors import DataError
+from workflows.task_at_hand import TaskAtHand
+from workflows.trajectory import Attempt, Trajectory
+
+
+def retry_workflow(prompt: list[int], task: TaskAtHand, max_env_steps: int = 3,
+                   feedback: str | None = "That is not right. Try again.") -> Attempt:
+    """At most max_env_steps turns; ends when the reward functions' component `accuracy` says solved (1).
+
+    feedback: the user's turn behind a wrong answer, in a conversation that keeps what was said; None: the question is
+    asked again as it was. A turn earns what its reward is above that of the turn before, so that the turns' rewards sum
+    to that of the last, which is the attempt's; its state is the prompt. It ends earlier where a whole response no
+    longer fits (model.max_model_len), or where a response cannot be judged. Raises DataError without an `accuracy`.
+    """
+    messages, turns, before = list(task.messages), [], 0.0
+    while True:
+        reply = yield prompt
+        judged = task.judge(reply)
+        turns.append(Trajectory(
+            prompt, reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason,
+            state=" ".join(map(str, prompt)), reward=None if judged.reward is None else judged.reward - before))
+        if judged.reward is None or _is_solved(judged.accuracy) or len(turns) >= max_env_steps:
+            return turns
+        before = judged.reward
+        if feedback is not None:
+            messages += [{"role": "assistant", "content": judged.response}, {"role": "user", "content": feedback}]
+            prompt = task.prompt(messages)
+        if not task.has_room(prompt):
+            return turns
+
+
+def _is_solved(accuracy: float | None) -> bool:
+    if accuracy is None:
+        raise DataError("retry_workflow ends when a task is solved, and the reward functions return no component "
+                        "`accuracy` (1 for solved). Name one that has it.")
+    return accuracy >= 1.0
