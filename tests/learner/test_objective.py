@@ -182,13 +182,13 @@ def test_a_fixed_coefficient_stays(tiny_settings):
 
 
 @pytest.mark.parametrize(("algorithm", "loss"), [
-    ("sft", "sft"), ("cpt", "sft"), ("dpo", "dpo"), ("kto", "kto"), ("grpo", "ppo"), ("mix", "mix"), ("gspo", "gspo")])
+    ("sft", "sft"), ("cpt", "sft"), ("dpo", "dpo"), ("kto", "kto"), ("grpo", "ppo"), ("gspo", "gspo")])
 def test_a_stage_is_handed_all_that_its_loss_asks_for(tmp_path, algorithm, loss):
     """With the settings that a plan hands it, and no others."""
     shown = {"path": str(tmp_path / "shown.jsonl")}
     (tmp_path / "shown.jsonl").write_text('{"prompt": "1=1", "chosen": "1", "rejected": "2"}\n')
     stage = {"stage_name": "it", "algorithm": {"algorithm_type": algorithm}, "buffer": {"trainer_input": {
-        "experience_buffer": shown, **({"auxiliary_buffers": {"sft_dataset": {}}} if algorithm == "mix" else {})}}}
+        "experience_buffer": shown}}}
     plan = planned(tmp_path, {"stages": [stage]})
     made = next(s for s in plan.stages if s.name == "it")
     assert Objective(namespace(made.config)).name == loss
