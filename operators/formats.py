@@ -104,7 +104,7 @@ def needed_keys(columns, purpose: str) -> dict[str, str]:
     if columns.prompt_type == "messages" and columns.messages_key is not None:
         prompt = "messages_key"
     needed = {getattr(columns, prompt): prompt}
-    if purpose == "task" or columns.prompt_type == "plaintext":
+    if purpose == "task" or (columns.prompt_type == "plaintext" and columns.response_key is not None):
         needed[columns.response_key] = "response_key"
     if columns.system_prompt_key is not None:
         needed[columns.system_prompt_key] = "system_prompt_key"
@@ -200,4 +200,12 @@ def _read_demonstration(row: int, record: dict, columns) -> RawTask:
     return RawTask(row, question, solution if truth is None else truth, solution, context)
 
 
-READ = {"task": _read_task, "demonstration": _read_demonstration}
+def _read_text(row: int, record: dict, columns) -> RawTask:
+    """Plain text, which is no answer to anything."""
+    text = as_text(look_up(record, columns.prompt_key))
+    if not text:
+        raise Unusable(f"no text under '{columns.prompt_key}' (format.prompt_key)")
+    return RawTask(row, text, "", None)
+
+
+READ = {"task": _read_task, "demonstration": _read_demonstration, "text": _read_text}

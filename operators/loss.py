@@ -7,7 +7,8 @@ weights that are fixed over the whole train batch, so the result depends neither
 
 Columns: logprobs (with gradient), old_logprobs (the policy that sampled), prox_logprobs (the policy before this
 update), ref_logprobs (the reference), advantages, rows (index of the row in the micro-batch, int64; rows are never
-split), is_expert (bool), step (0-d, the optimizer step from 1).
+split), is_expert (bool; a loss that asks for it has expert rows and rollouts averaged apart, by
+token_weights_by_kind), step (0-d, the optimizer step from 1).
 """
 
 from operators.losses import clipped, demonstrations, mixture, preference, weighted
@@ -39,4 +40,3 @@ POLICY_LOSSES = {
 NATURAL_AGGREGATION = dict.fromkeys(("dpo", "gspo", "gspo_token", "ipo", "kto", "sapo"), "seq-mean-token-mean")
 
 PAIRED = ("dpo", "ipo", "kto")  # rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected one of a pair
-AVERAGED_BY_KIND = ("mix", "mix_chord")  # expert rows and rollouts are averaged apart: token_weights_by_kind

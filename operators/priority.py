@@ -1,7 +1,8 @@
 """Which experience to train on again first: priorities as SQL expressions, so a replay can be asked for its reasons.
 
-An expression is over the columns experience_id, weights_version (trainer step of the weights that made the row) and
-use_count (optimizer steps that have used it); the higher the earlier, NULL means never again.
+What is replayed is a group, the rollouts of one task in one explorer step, because advantages compare them. An
+expression is over the columns group_id, weights_version (trainer step of the weights that made it) and use_count (train
+batches that had it); the higher the earlier, NULL means never again.
 """
 
 from operators.arguments import check_number
@@ -10,7 +11,7 @@ KEY = "buffer.trainer_input.experience_buffer.replay_buffer.priority_fn_args"
 
 
 def linear_decay(decay: float = 2.0) -> str:
-    """weights_version - decay use_count: one use counts like `decay` versions of age. Every row stays."""
+    """weights_version - decay use_count: one use counts like `decay` versions of age. Every group stays."""
     check_number(f"{KEY}.decay", decay)
     return f"(weights_version - {float(decay)!r}::DOUBLE * use_count)"
 
@@ -18,7 +19,7 @@ def linear_decay(decay: float = 2.0) -> str:
 def decay_limit_randomization(decay: float = 2.0, use_count_limit: int = 3, sigma: float = 0.0, seed: int = 0) -> str:
     """linear_decay plus normal noise of standard deviation sigma; NULL after use_count_limit uses (0: no limit).
 
-    The noise is a hash of (seed, experience_id, use_count) by Box and Muller (1958): drawn anew after each use, and the
+    The noise is a hash of (seed, group_id, use_count) by Box and Muller (1958): drawn anew after each use, and the
     same whenever it is asked for.
     """
     check_number(f"{KEY}.sigma", sigma, least=0)
@@ -34,7 +35,7 @@ def decay_limit_randomization(decay: float = 2.0, use_count_limit: int = 3, sigm
 
 def _uniform(seed: int, name: str) -> str:
     """SQL for a number in (0, 1), from the first 48 bits of an MD5."""
-    digest = f"md5(concat_ws('/', {int(seed)}, '{name}', experience_id, use_count))"
+    digest = f"md5(concat_ws('/', {int(seed)}, '{name}', group_id, use_count))"
     return f"((('0x' || {digest}[:12])::BIGINT + 0.5) / {2.0**48!r})"
 
 

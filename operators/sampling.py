@@ -1,55 +1,65 @@
-"""How a train batch is taken from what there is: queries over the views `candidates` and `experts`.
+"""Which rows a train batch is made of: queries over the views `candidates` and `experts`.
 
-candidates: the usable rows that the schedule offers to optimizer step `step`, with experience_id, position (their
-order) and weights_version. experts: the rows of an auxiliary data set, with experience_id and position, 0 .. count - 1.
-A query yields (experience_id, is_expert, place), place from 1: the rows of the batch, in order. It depends on the
-tables and the step alone, so the same step takes the same rows after a resume.
+candidates: the usable rollouts that the schedule offers to optimizer step `step`, those that it replays included, with
+experience_id, position (their order) and weights_version. experts: the rows of an auxiliary data set, with
+experience_id and position, 0 .. count - 1. A query yields (experience_id, is_expert, place), place from 1: the rows of
+the batch, in order. It depends on the tables and the step alone, so the same step takes the same rows after a resume.
 """
 
 import math
+from fractions import Fraction
 
 from operators.arguments import check_number
+from pipeline.errors import ConfigError
 
 KEY = "algorithm.sample_strategy_args"
 
 
 def default(step: int, train_batch_size: int) -> str:
-    """The first train_batch_size candidates."""
-    return _first("true", train_batch_size)
+    """All candidates."""
+    return _candidates("true")
 
 
 def staleness_control(step: int, train_batch_size: int, max_staleness: float = math.inf) -> str:
-    """The first candidates whose weights are at most max_staleness trainer steps behind those of this step.
+    """The candidates whose weights are at most max_staleness trainer steps behind those of this step.
 
-    weights_version >= max(step - max_staleness - 1, 0): step 1 trains version 0, so a fresh row has staleness 0.
+    weights_version >= max(step - max_staleness - 1, 0): step 1 trains version 0, so a fresh row has staleness 0. The
+    batch is smaller by the others. Without a limit it is `default`.
     """
+    return _candidates(f"weights_version >= {oldest_version(step, max_staleness)!r}")
+
+
+def oldest_version(step: int, max_staleness: float = math.inf) -> float:
+    """The oldest weights whose rollouts `staleness_control` lets optimizer step `step` train on."""
     if max_staleness == math.inf:
-        return default(step, train_batch_size)
+        return 0
     check_number(f"{KEY}.max_staleness", max_staleness, least=0)
-    return _first(f"weights_version >= {max(step - max_staleness - 1, 0)!r}", train_batch_size)
+    return max(step - max_staleness - 1, 0)
 
 
-def mix(step: int, train_batch_size: int, expert_data_ratio: float = 0.5) -> str:
-    """ceil(expert_data_ratio train_batch_size) expert rows, the first candidates for the rest; rollouts come first.
+def mix(step: int, train_batch_size: int, expert_data_ratio: float = 0.5, sft_dataset_name: str = "sft_dataset") -> str:
+    """All candidates, and ceil(expert_data_ratio train_batch_size) rows of the auxiliary buffer sft_dataset_name.
 
-    Expert rows are taken in turn, cyclically: step t takes those after the ones of step t - 1, so an epoch over them
-    sees each once.
+    The ratio is less than 1 and taken as it is written in decimals: 0.07 of 100 rows is 7. Expert rows are taken in
+    turn, cyclically: step t takes those after the ones of step t - 1, so an epoch over them sees each once.
     """
-    check_number(f"{KEY}.expert_data_ratio", expert_data_ratio, least=0, most=1)
-    experts = math.ceil(expert_data_ratio * train_batch_size)
+    check_number(f"{KEY}.expert_data_ratio", expert_data_ratio, above=0, most=1)
+    if not isinstance(sft_dataset_name, str):
+        raise ConfigError(f"{KEY}.sft_dataset_name={sft_dataset_name!r}: needed the name of an auxiliary buffer.")
+    experts = math.ceil(Fraction(str(expert_data_ratio)) * train_batch_size)
     return f"""
         WITH turns AS (SELECT unnest(range({(step - 1) * experts}, {step * experts})) AS turn),
         chosen AS (
-            SELECT experience_id, true AS is_expert, {train_batch_size - experts} + turn - {(step - 1) * experts - 1}
-                   AS place
+            SELECT experience_id, true AS is_expert,
+                   (SELECT count(*) FROM candidates) + turn - {(step - 1) * experts - 1} AS place
             FROM turns JOIN experts ON position = turn % (SELECT count(*) FROM experts))
-        SELECT * FROM ({default(step, train_batch_size - experts)}) UNION ALL SELECT * FROM chosen ORDER BY place"""
+        SELECT * FROM ({default(step, train_batch_size)}) UNION ALL SELECT * FROM chosen ORDER BY place"""
 
 
-def _first(condition: str, count: int) -> str:
+def _candidates(condition: str) -> str:
     return f"""
-        SELECT experience_id, false AS is_expert, row_number() OVER (ORDER BY position) AS place FROM candidates
-        WHERE {condition} ORDER BY place LIMIT {count}"""
+        SELECT experience_id, false AS is_expert, row_number() OVER (ORDER BY position, experience_id) AS place
+        FROM candidates WHERE {condition} ORDER BY place"""
 
 
 SAMPLE_STRATEGIES = {"default": default, "mix": mix, "staleness_control": staleness_control}

@@ -12,6 +12,7 @@ ADVANTAGES = ("asymre", "dr_grpo", "gigpo", "grpo", "jsd", "on_policy_distill", 
               "reinforce", "reinforceplusplus", "remax", "rloo", "step_wise_grpo")
 POLICY_LOSSES = ("cispo", "decoupled_ppo", "dpo", "gspo", "gspo_token", "importance_sampling", "ipo", "kto", "m2po",
                  "mix", "mix_chord", "opmd", "ppo", "rec", "sapo", "sft", "sft_is", "sft_phi", "sppo", "topr")
+SAMPLE_STRATEGIES = ("default", "mix", "staleness_control")
 
 
 @dataclass
@@ -72,8 +73,11 @@ class Algorithm:
     greedy_baseline: bool | None = setting(None, "one greedy response to each task beside the sampled ones, never "
                                                  "trained: column baseline_reward of its group, which remax needs; "
                                                  "null: the algorithm's own")
-    sample_strategy: str | None = setting(None, "which experience a train batch is cut from; default: every row once, "
-                                                "in the order of the schedule", choices=("default",))
+    sample_strategy: str | None = setting(
+        None, "which rows a train batch is made of: default: those of the schedule, in its order; mix: rows of an "
+        "expert beside them; staleness_control: without those that are too old; null: the algorithm's own, else "
+        "default", choices=SAMPLE_STRATEGIES)
+    sample_strategy_args: dict[str, Any] = setting({}, "arguments of sample_strategy, merged over its own defaults")
     advantage_fn: str | None = setting(None, "name in operators/advantage.py; null: the algorithm's own",
                                        names=ADVANTAGES)
     advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")

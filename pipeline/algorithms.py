@@ -14,7 +14,9 @@ from typing import Any
 from pipeline.errors import ConfigError
 
 PAIR_TYPES = ("dpo", "ipo", "kto")  # they train on pairs of a preferred and a rejected response
-GIVEN = ("sft", *PAIR_TYPES)  # they learn from given responses and explore nothing
+DEMONSTRATED = ("sft", "cpt")  # the likelihood of given tokens is their loss, whatever the run's other stages are told
+GIVEN = (*DEMONSTRATED, *PAIR_TYPES)  # they learn from given responses and explore nothing
+MIXED_LOSSES = ("mix", "mix_chord")  # losses of batches with rows of an expert
 WITH_CRITIC = ("ppo",)  # advantages that need values
 WITH_TEACHER = ("on_policy_distill", "jsd")  # advantages that need teacher_logprobs
 DIRECTORY = Path(__file__).resolve().parent.parent / "conf" / "algorithm"

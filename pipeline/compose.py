@@ -19,6 +19,7 @@ from pipeline.interpolation import resolved
 from pipeline.overlays import are_ordered, effective, stage_problems
 from pipeline.reward_rules import unasked_models
 from pipeline.rules import broken_rules
+from pipeline.sample_rules import unread_sampling
 
 TITLE = "the configuration has problems:"
 
@@ -49,7 +50,7 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     problems += stage_problems(config) + broken_rules(config) + secrets.problems_of(config)
     ordered = are_ordered(config["stages"])
     if ordered:
-        problems += modes.problems(config) + unasked_models(config)
+        problems += modes.problems(config) + unasked_models(config) + unread_sampling(config)
         problems += distillation.problems(config) + turn_rules.problems(config)
     for stage in config["stages"]:
         own = broken_rules(effective(config, stage))

@@ -245,14 +245,14 @@ def longest_sequence(model) -> int:
 
 
 def elements(kind: Any) -> type | None:
-    """The section that every element of a setting of this type is; None for any other type."""
-    (element, *_) = get_args(kind) if get_origin(kind) is list else (None,)
+    """The section that every element of a list, or value of a mapping, of this type is; None for any other type."""
+    *_, element = get_args(kind) if get_origin(kind) in (list, dict) else (None,)
     return element if dataclasses.is_dataclass(element) else None
 
 
 @cache
 def walk(kind: type = Config) -> tuple[tuple[str, dataclasses.Field], ...]:
-    """(dotted key, field) of every setting below `kind`, in order; elements of lists under `key.*`."""
+    """(dotted key, field) of every setting below `kind`, in order; of lists and mappings under `key.*`."""
     return tuple(_walk(kind, ""))
 
 

@@ -8,8 +8,10 @@ from pipeline.setting import section, setting
 # the tables' own names (a test compares them): they are checked before anything heavy is imported
 WORKFLOWS = ("simple_workflow", "retry_workflow")
 REWARDS = ("countdown_reward", "accuracy_reward", "format_reward", "overlong_penalty", "reward_model")
+PRIORITIES = ("decay_limit_randomization", "linear_decay", "linear_decay_use_count_control_randomization")
 COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  # texts that curation sees
 
+SHOWN, EXPERTS = "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers"
 PATH = "jsonl or parquet file, a list of them, a directory of them, or a dataset of save_to_disk"
 
 
@@ -37,8 +39,9 @@ class BufferFormat(Format):
     """The same for demonstrations and pairs."""
 
     prompt_key: str = setting("prompt", "the prompt")
-    response_key: str = setting("response", "the demonstrated response; not needed where messages end with one, nor "
-                                            "beside chosen and rejected")
+    response_key: str | None = setting(
+        "response", "the demonstrated response; not needed where messages end with one, nor beside chosen and "
+                    "rejected; null: the prompt is plain text to train on whole (cpt, which never reads it)")
     truth_key: str | None = setting("answer", "the task's truth beside a demonstration or a pair, which operators of "
                                               "task_pipeline may judge; may be absent: the response stands for it")
     enable_concatenated_multi_turn: bool = setting(
@@ -99,10 +102,38 @@ class ExplorerInput:
 
 
 @dataclass
+class ReplayBuffer:
+    """Rollouts that are trained on again, beside those that are new."""
+
+    enable: bool = setting(False, "train on rollouts again")
+    replay_ratio: float = setting(0.5, "share of a train batch that was trained on before, rounded down to whole "
+                                       "groups; no key of the guide, whose explorer and trainer go by no schedule",
+                                  gt=0)
+    priority_fn: str = setting("linear_decay", "name in operators/priority.py: which groups come first",
+                               choices=PRIORITIES)
+    priority_fn_args: dict[str, Any] = setting({}, "arguments of priority_fn, merged over its own defaults")
+    reuse_cooldown_time: int = setting(
+        1, "trainer steps from one use of a group to its next (1: the very next step may; the guide counts seconds, "
+           "by which no run could be repeated)", ge=1)
+
+
+@dataclass
 class ExperienceBuffer:
     name: str = setting("experience_buffer", "name in tables")
     path: Any = setting(None, f"{PATH}: demonstrations (sft) or pairs (preference training); null: the curated rows of "
                               "data_processor.task_pipeline")
+    storage_type: str = setting("file", "how they are stored", choices=("file",))
+    subset_name: str | None = setting(None, "sub-directory of path")
+    split: str = setting("train", "the split to read where directories tell splits apart; a file is read whole")
+    format: BufferFormat = section(BufferFormat)
+    replay_buffer: ReplayBuffer = section(ReplayBuffer)
+
+
+@dataclass
+class AuxiliaryBuffer:
+    """Rows of an expert, for sample_strategy mix: demonstrations."""
+
+    path: Any = setting(None, f"{PATH}; null: the curated demonstrations of data_processor.task_pipeline")
     storage_type: str = setting("file", "how they are stored", choices=("file",))
     subset_name: str | None = setting(None, "sub-directory of path")
     split: str = setting("train", "the split to read where directories tell splits apart; a file is read whole")
@@ -112,6 +143,8 @@ class ExperienceBuffer:
 @dataclass
 class TrainerInput:
     experience_buffer: ExperienceBuffer = section(ExperienceBuffer)
+    auxiliary_buffers: dict[str, AuxiliaryBuffer] = setting(
+        {}, "name: buffer; sample_strategy_args.sft_dataset_name says which one the strategy mix takes rows from")
 
 
 @dataclass

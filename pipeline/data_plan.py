@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 from pipeline.data_config import ExperienceBuffer, Format, Taskset
+from pipeline.sample_rules import expert_buffer
 
 NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train",
            "format": dataclasses.asdict(Format())}
@@ -16,24 +17,42 @@ NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "trai
 def data_settings(settings: dict[str, Any], purpose: str) -> dict[str, Any]:
     """The settings with every set left out that `purpose` does not read, or that has no files of its own.
 
-    purpose: train (demonstrations and pairs), rft, or evaluate. The pool (generator or inputs) stays where one of its
-    sets takes rows from it; the seed matters to a generator alone.
+    purpose: train (demonstrations, pairs and texts), rft (with the rows of an expert that it mixes in), or evaluate.
+    The pool (generator or inputs) stays where one of its sets takes rows from it; the seed matters to a generator
+    alone.
     """
     buffer, pool = settings["buffer"], settings["data_processor"]["task_pipeline"]
     source, shown = buffer["explorer_input"], buffer["trainer_input"]["experience_buffer"]
     reads = {"train": [shown], "rft": source["tasksets"] or [source["taskset"]], "evaluate": source["eval_tasksets"]}
     own = [one for one in reads[purpose] if one["path"] is not None]
+    experts = _experts(settings) if purpose == "rft" else {}
     alone = purpose == "rft" and not source["tasksets"]
-    if len(own) == len(reads[purpose]):
+    if all(one["path"] is not None for one in [*reads[purpose], *experts.values()]):
         pool = pool | NO_POOL
     source = source | {
         "taskset": own[0] if alone and own else dataclasses.asdict(Taskset()),
         "tasksets": own if purpose == "rft" and not alone else [],
         "eval_tasksets": own if purpose == "evaluate" else [],
     }
-    shown = own[0] if purpose == "train" and own else dataclasses.asdict(ExperienceBuffer())
+    shown = _as_read(own[0], settings) if purpose == "train" and own else dataclasses.asdict(ExperienceBuffer())
+    given = {"experience_buffer": shown,
+             "auxiliary_buffers": {name: one for name, one in experts.items() if one["path"] is not None}}
     return settings | {
         "seed": settings["seed"] if pool["generator"] else 0,
-        "buffer": buffer | {"explorer_input": source, "trainer_input": {"experience_buffer": shown}},
+        "buffer": buffer | {"explorer_input": source, "trainer_input": given},
         "data_processor": settings["data_processor"] | {"task_pipeline": pool},
     }
+
+
+def _experts(settings: dict[str, Any]) -> dict[str, dict]:
+    """The auxiliary buffer that a stage mixes rows from, by its name; none where it mixes in none."""
+    algorithm, buffers = settings["algorithm"], settings["buffer"]["trainer_input"]["auxiliary_buffers"]
+    name = expert_buffer(algorithm)
+    return {name: buffers[name]} if algorithm["sample_strategy"] == "mix" else {}
+
+
+def _as_read(shown: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """An experience buffer as a stage reads it: for cpt its prompts are the whole text."""
+    if settings["algorithm"]["algorithm_type"] != "cpt":
+        return shown
+    return shown | {"format": shown["format"] | {"response_key": None}}

@@ -4,7 +4,16 @@ import re
 from typing import Any
 
 from pipeline.algorithms import GIVEN, PAIR_TYPES
-from pipeline.data_config import COLUMNS, BufferFormat, DataSelector, Format, eval_places, train_places
+from pipeline.data_config import (
+    COLUMNS,
+    EXPERTS,
+    SHOWN,
+    BufferFormat,
+    DataSelector,
+    Format,
+    eval_places,
+    train_places,
+)
 from pipeline.errors import nearest
 
 INPUT, PIPELINE = "buffer.explorer_input", "data_processor.task_pipeline"
@@ -19,7 +28,9 @@ def data_problems(c: dict) -> list[str]:
         if taskset["path"] is None and taskset["split"] not in ("train", "test"):
             problems.append(f"{key}.split={taskset['split']}: without a path a set has the curated rows of "
                             f"{PIPELINE}; needed train or test.")
-    problems += _set_problems("buffer.trainer_input.experience_buffer", buffer, BufferFormat)
+    problems += _set_problems(SHOWN, buffer, BufferFormat) + _texts(c, buffer)
+    for name, one in c["buffer"]["trainer_input"]["auxiliary_buffers"].items():
+        problems += _set_problems(f"{EXPERTS}.{name}", one, BufferFormat)
     problems += _format_problems(f"{PIPELINE}.format", c["data_processor"]["task_pipeline"]["format"])
     for key, taskset in _eval_sets(source):
         if taskset["data_selector"] != vars(DataSelector()):
@@ -27,6 +38,23 @@ def data_problems(c: dict) -> list[str]:
     if not _is_supervised(c):
         problems += [p for key, taskset in _train_sets(source) for p in _rollout_problems(key, taskset, c)]
     return problems + _curation(c["data_processor"]["task_pipeline"]) + _without_rows(c) + _without_pairs(c)
+
+
+def _texts(c: dict, buffer: dict) -> list[str]:
+    """What cpt, which trains on plain text, asks of its buffer; what the others do. Judged per training stage only."""
+    if c["stages"]:
+        return []
+    algorithm, columns = c["algorithm"]["algorithm_type"], buffer["format"]
+    plain = columns["prompt_type"] == "plaintext"
+    if algorithm == "cpt" and buffer["path"] is None:
+        return [f"algorithm_type=cpt: {SHOWN}.path is not set; needed files of plain text, under format.prompt_key."]
+    if algorithm == "cpt" and not plain:
+        return [f"algorithm_type=cpt with {SHOWN}.format.prompt_type={columns['prompt_type']}: it trains on plain "
+                "text. Set plaintext, or train on conversations with algorithm_type=sft."]
+    if algorithm != "cpt" and _is_supervised(c) and columns["response_key"] is None:
+        return [f"{SHOWN}.format.response_key=null: {algorithm} trains on responses, and only cpt on plain text. Name "
+                "the column of the response."]
+    return []
 
 
 def _is_supervised(c: dict) -> bool:
@@ -154,10 +182,15 @@ def _without_rows(c: dict) -> list[str]:
     if c["stages"] or pool["generator"] or pool["inputs"]:
         return []
     source, buffer = c["buffer"]["explorer_input"], c["buffer"]["trainer_input"]["experience_buffer"]
-    trained = [("buffer.trainer_input.experience_buffer", buffer)] if _is_supervised(c) else []
+    trained = [(SHOWN, buffer)] if _is_supervised(c) else []
     if not _is_supervised(c) and c["mode"] not in ("train", "bench"):  # these two ask no task to train on
         trained = _train_sets(source)
-    everything = [buffer, *(taskset for _, taskset in [*_train_sets(source), *_eval_sets(source)])]
+    experts = []
+    if c["algorithm"]["sample_strategy"] == "mix" and trained and not _is_supervised(c):
+        experts = list(c["buffer"]["trainer_input"]["auxiliary_buffers"].items())
+    trained += [(f"{EXPERTS}.{name}", one) for name, one in experts]
+    sets = [*experts, *_train_sets(source), *_eval_sets(source)]
+    everything = [buffer, *(one for _, one in sets)]
     if all(one["path"] is None for one in everything):
         return []
     return [f"{key}.path is not set, and {PIPELINE} has neither generator nor inputs to take rows from: set one."

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from types import UnionType
 from typing import Any
 
@@ -39,7 +40,7 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
 
     stage, key = _stage_of(config, key)
     leaves = dict(walk())
-    general = ".".join("*" if part.isdigit() else part for part in key.split("."))
+    general = _general(key)
     if general in leaves:
         return _setting(config, stage, key, general, overrides)
     enclosing = next((k for k, f in leaves.items() if f.type == dict[str, Any] and general.startswith(k + ".")), None)
@@ -60,6 +61,11 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
     last = [k for k in leaves if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     hint = f" Did you mean {' or '.join(repr(k) for k in last)}?" if last else nearest(key, known)
     raise ConfigError(f"unknown key '{key}'.{hint} `ouro config show` prints every key.")
+
+
+def _general(key: str) -> str:
+    """A key as the schema has it: `*` for an element of a list and for the name of an auxiliary buffer."""
+    return re.sub(r"(?<=\.auxiliary_buffers\.)[^.]+|(?<=\.)\d+(?=\.|$)", "*", key)
 
 
 def _stage_of(config: dict, key: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from pipeline.algorithms import PAIR_TYPES
+from pipeline.algorithms import DEMONSTRATED, PAIR_TYPES
 from pipeline.external import module_file
 from pipeline.inputs import KL, ON_ROLLOUTS
 from pipeline.overlays import effective, entries
@@ -85,7 +85,7 @@ def _chosen(config: dict, stage: str, place: list[str], args: str, part: str) ->
     found: dict[str, tuple[list[str], dict]] = {}
     for entry in (e for e in entries(config) if stage in ("", e["stage_name"])):
         algorithm = effective(config, entry)["algorithm"]
-        called = algorithm["algorithm_type"] != "sft" and not (
+        called = algorithm["algorithm_type"] not in DEMONSTRATED and not (
             part in ON_ROLLOUTS and algorithm["algorithm_type"] in PAIR_TYPES)
         if called and algorithm[part]:
             found.setdefault(algorithm[part], ([], algorithm[args]))[0].append(f"stage {entry['stage_name']}")

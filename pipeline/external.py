@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +94,16 @@ def missing(path: Path, key: str) -> DataError:
 
 
 def values_of(config: Any, key: str) -> list[tuple[str, Any]]:
-    """(dotted key, value) of every setting that a key means; `*` stands for every element of a list."""
+    """(dotted key, value) of every setting that a key means; `*` stands for every element of a list or mapping."""
     found = [("", config)]
     for part in key.split("."):
         found = [(f"{name}.{step}", value[step]) for name, value in found
-                 for step in (range(len(value)) if part == "*" else (part,))]
+                 for step in (_steps(value) if part == "*" else (part,))]
     return [(name.removeprefix("."), value) for name, value in found]
+
+
+def _steps(value: list | dict) -> Iterable:
+    return value if isinstance(value, dict) else range(len(value))
 
 
 def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:

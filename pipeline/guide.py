@@ -7,7 +7,7 @@ pipeline/guide_refused.py.
 import re
 from typing import Any
 
-from pipeline.guide_keys import ONLY, RENAMED, SECRETS, TASKSETS, VALUES, WORKS, Fate, Refused, Renamed, Works
+from pipeline.guide_keys import NOTED, ONLY, RENAMED, SECRETS, TASKSETS, VALUES, WORKS, Fate, Refused, Renamed, Works
 from pipeline.guide_refused import REFUSED
 
 
@@ -95,7 +95,7 @@ def _order(pair: tuple[str, Fate]) -> tuple:
 
 
 IN_ENVIRONMENT = Works("as `${oc.env:VARIABLE}`: a secret goes into no file")
-KEYS: dict[str, Fate] = {**dict.fromkeys(WORKS, Works()), **dict.fromkeys(SECRETS, IN_ENVIRONMENT), **RENAMED,
+KEYS: dict[str, Fate] = {**dict.fromkeys(WORKS, Works()), **NOTED, **dict.fromkeys(SECRETS, IN_ENVIRONMENT), **RENAMED,
                          **REFUSED}
 SECTIONS = ("algorithm", "model", "cluster", "buffer", "explorer", "synchronizer", "trainer", "monitor", "service",
             "data_processor", "log")  # in the order of the guide

@@ -36,7 +36,7 @@ Fate = Works | Renamed | Refused
 
 TASKSETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*",
             "buffer.explorer_input.eval_tasksets.*")
-BUFFERS = ("buffer.trainer_input.experience_buffer",)
+BUFFERS = ("buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
 
 
 def _below(prefix: str, names: str) -> list[str]:
@@ -53,7 +53,7 @@ OF_BUFFERS = ["name", "path", "storage_type", "subset_name", "split", *FORMAT, "
 WORKS = [
     "project", "name", "mode", "checkpoint_root_dir", "continue_from_checkpoint", "ignore_validator_suggestions",
     "stages",
-    *_below("algorithm", "algorithm_type repeat_times sample_strategy advantage_fn "
+    *_below("algorithm", "algorithm_type repeat_times sample_strategy sample_strategy_args advantage_fn "
                          "advantage_fn_args policy_loss_fn policy_loss_fn_args kl_penalty_fn kl_penalty_fn_args "
                          "kl_loss_fn kl_loss_fn_args entropy_loss_fn entropy_loss_fn_args loss_agg_mode "
                          "bypass_old_logprobs rollout_correction"),
@@ -67,7 +67,8 @@ WORKS = [
     *_below("buffer", "batch_size train_batch_size total_epochs total_steps"),
     *_below("buffer.explorer_input", "default_workflow_type default_eval_workflow_type default_reward_fn_type"),
     *(f"{prefix}.{name}" for prefix in TASKSETS for name in OF_TASKSETS),
-    *(f"{prefix}.{name}" for prefix in BUFFERS for name in OF_BUFFERS),
+    *(f"{prefix}.{name}" for prefix in BUFFERS for name in OF_BUFFERS if (prefix, name) != (BUFFERS[1], "name")),
+    *_below(f"{BUFFERS[0]}.replay_buffer", "enable priority_fn priority_fn_args"),
     *_below("explorer", "eval_interval eval_on_startup bench_on_latest_checkpoint env_vars max_retry_times"),
     *_below("explorer.auxiliary_models.*", "model_path engine_num tensor_parallel_size"),
     *_below("explorer.rollout_model", "engine_type engine_num tensor_parallel_size gpu_memory_utilization "
@@ -79,6 +80,9 @@ WORKS = [
     *_below("data_processor.task_pipeline", "num_process operators config_path inputs target_fields"),
     "log.level",
 ]
+
+NOTED = {f"{BUFFERS[0]}.replay_buffer.reuse_cooldown_time": Works(
+    "in trainer steps, not in seconds, by which no run could be repeated")}
 
 SECRETS = _below("monitor.monitor_args", "api_key username password")
 
@@ -137,8 +141,6 @@ VALUES: dict[str, dict[Any, str]] = {
     **{f"{prefix}.default_reward_fn_type": {"math_dapo_reward": _DAPO_REWARD}
        for prefix in ("buffer.explorer_input", *TASKSETS)},
     "algorithm.sample_strategy": {
-        "mix": "expert rows beside rollouts are not there yet: train on them first, in an sft stage.",
-        "staleness_control": "synchronizer.sync_offset bounds how old a rollout may be: leave it out.",
         "warmup": "train on demonstrations in a stage of their own, algorithm_type=sft."},
     "mode": {"serve": "a server that records what it answers is no stage of files: serve a stage's model/ with `vllm "
                       "serve`; recorded answers, in task files with a solution column, are what sft trains on."},

@@ -16,8 +16,6 @@ _EXTERNAL = ("a model behind an address gives no log-probs of its tokens to trai
              "function of your own may ask such a model.")
 _LORA = "trainer and engine both follow model.lora_configs: leave it out."
 _ROPE = "write it into the config.json of the model, from which trainer and engine both read it."
-_REPLAY = ("reusing experience is not there yet: each row is trained on once, and synchronizer.sync_offset bounds how "
-           "old it is.")
 _SERVICE = "Data-Juicer runs inside the stage curate: leave the section service out."
 _MEGATRON = "DeepSpeed ZeRO splits the model: trainer.zero_stage=3."
 _EXPERIENCE = ("rows of experience are not processed between rollout and training: shape the reward in a reward "
@@ -32,10 +30,6 @@ _ONE_INTERVAL = "both sides follow one schedule: synchronizer.sync_interval."
 _EXACT = "always so: token weights are fixed over the whole train batch, so the split changes nothing."
 
 REFUSED: dict[str, Refused] = {
-    "algorithm.sample_strategy_args": Refused("the default strategy takes none: leave it out."),
-    "buffer.trainer_input.auxiliary_buffers": Refused(
-        "expert rows beside rollouts (mix, mix_chord) are not there yet: train on them first, in an sft stage with "
-        "buffer.trainer_input.experience_buffer."),
     "ray_namespace": Refused(_NO_RAY),
     "algorithm.enable_router_replay": Refused("not there yet: leave it out; the trainer routes each token anew."),
     "algorithm.optimizer.optimizer_type": Refused("the optimizer is AdamW: leave it out.", ("adam",)),
@@ -65,7 +59,7 @@ REFUSED: dict[str, Refused] = {
         ("image_key", _MULTIMODAL), ("video_key", _MULTIMODAL), ("workflow_key", _PER_ROW),
         ("reward_fn_key", _PER_ROW))},
     "buffer.trainer_input.experience_buffer.capacity": Refused("tables have no bound but the disk: leave it out."),
-    "buffer.trainer_input.experience_buffer.replay_buffer": Refused(_REPLAY, (("enable", False),)),
+    "buffer.trainer_input.auxiliary_buffers.*.name": Refused("the key above it is the name: leave it out."),
     "buffer.trainer_input.sft_warmup_dataset": Refused("write a stage of its own before this one: stages, with "
                                                        "algorithm_type sft and this path in experience_buffer."),
     "buffer.trainer_input.sft_warmup_steps": Refused("write a stage of its own before this one: stages, with "
@@ -149,7 +143,6 @@ REFUSED: dict[str, Refused] = {
 BELOW = {
     "model.tinker": "enable rank seed train_mlp train_attn train_unembed base_url",
     "model.external_model": "enable model_name base_url_env api_key_env",
-    "buffer.trainer_input.experience_buffer.replay_buffer": "enable reuse_cooldown_time priority_fn priority_fn_args",
     "explorer.over_rollout": "ratio wait_after_min return_partial_tasks",
     "explorer.dynamic_timeout": "enable ratio warmup_min_steps",
     "service": "data_juicer.server_url data_juicer.auto_start data_juicer.port",

@@ -27,8 +27,11 @@ SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_m
             "explorer.auxiliary_models")
 PROMPTS = ("buffer.explorer_input.system_prompt", "model.custom_chat_template", "model.enable_thinking")
 SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
-        "buffer.trainer_input.experience_buffer")
+        "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
 PATHS = tuple(f"{one}.path" for one in SETS)
+
+SHOWN = tuple(f"buffer.trainer_input.experience_buffer.{name}" for name in
+              ("name", "path", "storage_type", "subset_name", "split", "format"))
 
 EVALUATION = ("seed", "buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type",
               *SAMPLING, *PROMPTS)
@@ -44,10 +47,11 @@ USES = {
     "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
     "train": ("seed", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
               "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
-              "buffer.trainer_input.experience_buffer", "trainer.grad_clip", "model.dtype", "model.lora_configs",
+              *SHOWN, "trainer.grad_clip", "model.dtype", "model.lora_configs",
               "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", *PROMPTS),
     "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
             "buffer.total_steps", "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets",
+            "buffer.trainer_input.experience_buffer.replay_buffer", "buffer.trainer_input.auxiliary_buffers",
             "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
             "model.lora_configs", "synchronizer", *SAMPLING, *PROMPTS),
     "rollout": ("seed", "algorithm.repeat_times", "algorithm.max_resample_rounds", "algorithm.resample_metric",
@@ -80,7 +84,7 @@ EXTERNAL = {
     "tasks": ("data_processor.task_pipeline.inputs", *PATHS),
     "curate": ("data_processor.task_pipeline.config_path",),
     "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path", ADAPTERS),
-    "rft": (*PATHS[:2], JUDGES, "model.chat_template_path", "model.critic_model_path", ADAPTERS),
+    "rft": (*PATHS[:2], PATHS[4], JUDGES, "model.chat_template_path", "model.critic_model_path", ADAPTERS),
     "rollout": (*PATHS[:2], JUDGES, "model.chat_template_path"),
     "offline": ("model.chat_template_path", "model.critic_model_path", ADAPTERS),
     "evaluate": (PATHS[2], JUDGES, "model.chat_template_path"),
@@ -208,13 +212,24 @@ def _place(chosen: dict, config: dict, parts: list[str]) -> None:
     """Copies the value of a dotted key; `*` stands for every element of a list."""
     head, *rest = parts
     if rest[:1] == ["*"]:
-        elements = chosen.setdefault(head, [{} for _ in config[head]])
-        for element, source in zip(elements, config[head], strict=True):
-            _place(element, source, rest[1:])
+        _place_each(chosen, config, head, rest[1:])
     elif rest:
         _place(chosen.setdefault(head, {}), config[head], rest)
     else:
         chosen[head] = config[head]
+
+
+def _place_each(chosen: dict, config: dict, head: str, rest: list[str]) -> None:
+    """`_place` in every element of a list, or value of a mapping."""
+    sources = config[head]
+    if isinstance(sources, dict):
+        elements = chosen.setdefault(head, {name: {} for name in sources})
+        pairs = [(elements[name], sources[name]) for name in sources]
+    else:
+        elements = chosen.setdefault(head, [{} for _ in sources])
+        pairs = list(zip(elements, sources, strict=True))
+    for element, source in pairs:
+        _place(element, source, rest)
 
 
 def _join(a: Any, b: Any) -> Any:

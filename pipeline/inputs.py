@@ -7,14 +7,15 @@ from typing import Any
 
 from pipeline import signatures
 from pipeline.adapters import adapter_problem
-from pipeline.algorithms import GIVEN
-from pipeline.data_config import eval_places, train_places, workflow_of
+from pipeline.algorithms import DEMONSTRATED, GIVEN
+from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places, workflow_of
 from pipeline.errors import ConfigError
 from pipeline.external import NEEDED, digest_code, module_file, resolve, users_code
 from pipeline.parts import wrong_parameters
 from pipeline.reward_rules import reward_functions
 from pipeline.shape import absent_model
 from pipeline.signatures import Signature
+from pipeline.train_batch import REPLAY
 from pipeline.workload import explores
 
 POOL = "inputs"  # what rows of no set are called
@@ -49,11 +50,18 @@ def sources(config: dict[str, Any]) -> list[Source]:
     columns = _columns(settings["format"])
     pool = [Source(POOL, f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", columns, ("solution_key",))
             for index, path in enumerate(settings["inputs"])]
-    buffer = config["buffer"]["trainer_input"]["experience_buffer"]
     sets = [(f"buffer.explorer_input.{place}", one, _columns(one["format"])) for place, one in _tasksets(config)]
-    shown = ("prompt_key", _prompt_key(buffer["format"])), ("solution_key", buffer["format"]["response_key"])
-    sets.append(("buffer.trainer_input.experience_buffer", buffer, shown))
+    given = config["buffer"]["trainer_input"]
+    sets += [(key, one, _shown(one["format"], config)) for key, one in (
+        (SHOWN, given["experience_buffer"]),
+        *((f"{EXPERTS}.{name}", {**one, "name": name}) for name, one in given["auxiliary_buffers"].items()))]
     return pool + [source for key, one, columns in sets for source in _files_of(key, one, columns)]
+
+
+def _shown(columns: dict, config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What a file of demonstrations has, or one of plain text."""
+    prompt, text = ("prompt_key", _prompt_key(columns)), config["algorithm"]["algorithm_type"] == "cpt"
+    return (prompt,) if text or columns["response_key"] is None else (prompt, ("solution_key", columns["response_key"]))
 
 
 def _tasksets(config: dict[str, Any]) -> list[tuple[str, dict]]:
@@ -163,6 +171,10 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
     tasksets = [(f"buffer.explorer_input.{place}", one) for place, one in _tasksets(config)
                 if place.startswith("eval_") or explores(config)]
     yield from _parts(config["algorithm"])
+    replay = config["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
+    if replay["enable"]:
+        signature = _in("operators/priority.py", "PRIORITIES", replay["priority_fn"])
+        yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], replay["priority_fn_args"], signature, None
     for key, taskset in tasksets:
         names = reward_functions(taskset, explorer)
         signature = signatures.together([_reward(name) for name in names])
@@ -182,7 +194,7 @@ def _parts(algorithm: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signatur
 
 def _used(algorithm: dict[str, Any]) -> list[str]:
     """The parts that a stage of an algorithm calls."""
-    if algorithm["algorithm_type"] == "sft":  # one loss, without arguments
+    if algorithm["algorithm_type"] in DEMONSTRATED:  # one loss, without arguments
         return []
     return [part for part in PARTS if algorithm["algorithm_type"] not in GIVEN or part not in ON_ROLLOUTS]
 
@@ -213,10 +225,11 @@ KL = Signature((), ("kl_coef", "adaptive", "target_kl", "horizon"), anything=Fal
 
 # settings below `algorithm` that have `*_args` beside them -> file and table of their functions, or what all take
 PARTS = {
+    "sample_strategy": ("operators/sampling.py", "SAMPLE_STRATEGIES"),
     "advantage_fn": ("operators/advantage.py", "ADVANTAGES"),
     "policy_loss_fn": ("operators/loss.py", "POLICY_LOSSES"),
     "kl_loss_fn": KL,
     "kl_penalty_fn": KL,
     "entropy_loss_fn": ("operators/entropy.py", "ENTROPY_LOSSES"),
 }
-ON_ROLLOUTS = ("advantage_fn", "kl_penalty_fn")
+ON_ROLLOUTS = ("sample_strategy", "advantage_fn", "kl_penalty_fn")

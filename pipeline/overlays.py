@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from pipeline import schema
-from pipeline.algorithms import filled, functions
+from pipeline.algorithms import DEMONSTRATED, filled, functions
 from pipeline.config import Config
 
 ITS_OWN = ("stage_name", "after")  # what an entry says besides settings
@@ -22,7 +22,8 @@ def entries(config: dict) -> list[dict]:
     """The stages of a run. A recipe without any is one stage: what the global settings say."""
     if config["stages"]:
         return config["stages"]
-    return [{"stage_name": "sft" if config["algorithm"]["algorithm_type"] == "sft" else "rft"}]
+    algorithm = config["algorithm"]["algorithm_type"]
+    return [{"stage_name": algorithm if algorithm in DEMONSTRATED else "rft"}]
 
 
 def before(entry: dict, above: list[str]) -> list[str]:

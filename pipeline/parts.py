@@ -26,6 +26,7 @@ OF_ROLLOUTS = {
     "rollout_logprobs": "log-prob that the rollout engine gave it",
 }
 OF_THE_CRITIC = {"values": "the critic's, before the token", "returns": "what the critic is trained towards"}
+OF_A_MIX = {"is_expert": "whether an expert gave the row, bool; rollouts and its rows are averaged apart"}
 OF_AN_ESTIMATE = ("logprobs", "ref_logprobs", "old_logprobs")
 
 
@@ -38,6 +39,7 @@ def columns(part: str, algorithm: dict[str, Any]) -> dict[str, str]:
     given = OF_THE_FORWARD | OF_THE_REFERENCE
     if algorithm["algorithm_type"] not in PAIR_TYPES:
         given |= OF_ROLLOUTS | (OF_THE_CRITIC if algorithm["advantage_fn"] in WITH_CRITIC else {})
+        given |= OF_A_MIX if algorithm["sample_strategy"] == "mix" else {}
     if part in ("kl_loss_fn", "kl_penalty_fn"):
         return {name: meaning for name, meaning in given.items() if name in OF_AN_ESTIMATE}
     return given

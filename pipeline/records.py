@@ -10,72 +10,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pipeline.task_records import COMPONENTS, FLOATS, TOKENS, RawTask, Rejected, Task, column
+
 FORMAT = 5
-
-TOKENS = pa.list_(pa.int32())
-FLOATS = pa.list_(pa.float32())
-COMPONENTS = pa.map_(pa.string(), pa.float64())
-
-
-TURNS = pa.list_(pa.struct([pa.field("role", pa.string(), False), pa.field("content", pa.string(), False)]))
-
-
-def column(arrow: pa.DataType, doc: str, null: bool = False, **default):
-    """A field of a record: its Arrow type, its meaning, whether it may be null; default or default_factory, if any."""
-    return dataclasses.field(metadata={"arrow": arrow, "doc": doc, "null": null}, **default)
-
-
-@dataclass(slots=True)
-class RawTask:
-    """A record of a task file before anything was cleaned. Text columns may hold anything."""
-
-    row: int = column(pa.int64(), "position in the input, from 0; the key that joins every later table to the input")
-    question: str | None = column(pa.string(), "the last user's turn of the prompt; null when there is none", null=True)
-    answer: str | None = column(pa.string(), "the truth; where a demonstration or a pair has none its response, of a "
-                                             "pair the chosen one; null when there is none", null=True)
-    solution: str | None = column(pa.string(), "a demonstrated response; null when there is none", null=True)
-    context: list[dict] = column(TURNS, "turns before the question: system, user, assistant, ...", default_factory=list)
-    chosen: str | None = column(pa.string(), "preferred response of a pair; null without", null=True, default=None)
-    rejected: str | None = column(pa.string(), "other response of the pair; null without", null=True, default=None)
-    taskset: str | None = column(pa.string(), "set with a path of its own that it was read for; null: the inputs or "
-                                              "the generator of task_pipeline", null=True, default=None)
-    split: str | None = column(pa.string(), "train, test, sft or preference, by where the set stands in the "
-                                            "configuration; null: curation decides", null=True, default=None)
-    problem: str | None = column(pa.string(), "why the record cannot be used; null when it can", null=True,
-                                 default=None)
-
-
-@dataclass(slots=True)
-class Task:
-    """A task that survived curation."""
-
-    task_id: str = column(pa.string(), "first 16 hex digits of sha256(question, answer), and the context if there is "
-                                       "one: the same task, the same id")
-    row: int = column(pa.int64(), "row of the input that it came from")
-    split: str = column(pa.string(), "train, test, sft (a demonstration) or preference (a pair)")
-    question: str = column(pa.string(), "user prompt, text")
-    answer: str = column(pa.string(), "truth handed to the reward function, text; of demonstrations as in RawTask")
-    solution: str | None = column(pa.string(), "demonstrated response, text; null outside split sft", null=True)
-    context: list[dict] = column(TURNS, "turns before the question: system, user, assistant, ...", default_factory=list)
-    chosen: str | None = column(pa.string(), "preferred response; null outside split preference", null=True,
-                                default=None)
-    rejected: str | None = column(pa.string(), "other response of the pair; null outside split preference", null=True,
-                                  default=None)
-    taskset: str | None = column(pa.string(), "set with a path of its own; null: the inputs or the generator of "
-                                              "task_pipeline", null=True, default=None)
-
-
-@dataclass(slots=True)
-class Rejected:
-    """A row of the input that curation dropped."""
-
-    row: int = column(pa.int64(), "row of the input")
-    question: str | None = column(pa.string(), "as read", null=True)
-    answer: str | None = column(pa.string(), "as read", null=True)
-    solution: str | None = column(pa.string(), "as read", null=True)
-    operator: str = column(pa.string(), "name of the operator that dropped it; format: the record could not be used")
-    reason: str = column(pa.string(), "what the operator saw")
-    taskset: str | None = column(pa.string(), "as read", null=True, default=None)
 
 
 @dataclass(slots=True)
@@ -139,14 +76,19 @@ class Experience:
 
 @dataclass(slots=True)
 class Trained:
-    """What one optimizer step made of one experience row: joins to Experience by id."""
+    """What one optimizer step made of one row: joins to Experience by id, a row of an expert to Task."""
 
-    experience_id: str = column(pa.string(), "row that was trained on")
+    experience_id: str = column(pa.string(), "row that was trained on; of an expert task_id/row of its Task")
     train_step: int = column(pa.int32(), "optimizer step, from 1")
     advantage: float = column(pa.float64(), "advantage of every token of the row; the mean where each has its own")
     advantages: list[float] | None = column(
         FLOATS, "advantage of each action token [sum of mask]; null where one number is given to all", null=True)
-    staleness: int = column(pa.int32(), "trainer steps between the weights that made the row and those trained")
+    is_expert: bool = column(pa.bool_(), "whether an expert gave it, and no policy of this run")
+    staleness: int | None = column(pa.int32(), "trainer steps between the weights that made the row and those trained; "
+                                               "null: an expert's", null=True)
+    use_count: int | None = column(pa.int32(), "train batches that had the row's group before this one, 0 = a new row; "
+                                               "null: an expert's", null=True)
+    priority: float | None = column(pa.float64(), "by which its group was drawn again; null: not replayed", null=True)
     train_logprobs: list[float] = column(FLOATS, "log-prob of each action token in the training pass [sum of mask]")
 
 
@@ -177,13 +119,14 @@ class Step:
     trained_rows: int = column(pa.int32(), "rows in the train batch")
     trained_tokens: int = column(pa.int64(), "tokens through the training forward and backward, prompt included")
     entropy: float | None = column(pa.float64(), "mean entropy of the policy over the trained tokens, nats", null=True)
-    reward: float | None = column(pa.float64(), "mean reward of the batch", null=True)
-    solve_rate: float | None = column(pa.float64(), "mean accuracy of the batch", null=True)
+    reward: float | None = column(pa.float64(), "mean reward of the new rows of the batch", null=True)
+    solve_rate: float | None = column(pa.float64(), "mean accuracy of the new rows of the batch", null=True)
     kl: float | None = column(
         pa.float64(), "mean k3 estimate of KL(rollout policy || trained policy) before the update, nats", null=True
     )
     clip_fraction: float | None = column(pa.float64(), "share of tokens whose ratio was clipped", null=True)
-    statistics: dict = column(COMPONENTS, "what else the loss says of a token, by name: means over trained tokens")
+    statistics: dict = column(COMPONENTS, "what else the loss says of a token, by name: means over trained tokens; of "
+                                          "rollouts or an expert's rows alone over theirs")
     kl_loss: float | None = column(
         pa.float64(), "mean of kl_loss_fn over the trained tokens, nats, before its coefficient", null=True)
     kl_loss_coef: float | None = column(pa.float64(), "its coefficient in this step", null=True)
@@ -209,6 +152,9 @@ class Step:
         pa.float64(), "share of the same tokens whose weight is over its threshold", null=True)
     zero_variance_groups: int | None = column(pa.int32(), "groups whose rewards were all equal", null=True)
     failed_rows: int | None = column(pa.int32(), "rows that would have been in the batch, but failed", null=True)
+    replayed_rows: int | None = column(pa.int32(), "rows of the batch that were trained on before", null=True)
+    expert_rows: int | None = column(pa.int32(), "rows of the batch that an expert gave", null=True)
+    stale_rows: int | None = column(pa.int32(), "rows that are not in it, being older than max_staleness", null=True)
     resampled_groups: int | None = column(
         pa.int32(), "groups without variance that gave way to fresh ones; null without max_resample_rounds", null=True)
     resample_rounds: int | None = column(pa.int32(), "rounds of fresh tasks that this took", null=True)

@@ -6,9 +6,8 @@ from pipeline.adapters import adapter_rules
 from pipeline.algorithm_config import ADVANTAGES
 from pipeline.algorithms import GIVEN, filled
 from pipeline.data_rules import data_problems
-from pipeline.errors import ConfigError
 from pipeline.reward_rules import broken_reward_rules
-from pipeline.schedule import Schedule
+from pipeline.sample_rules import sample_problems
 
 # advantages that mean nothing, or lose their baseline, in a group of one
 COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", "step_wise_grpo")
@@ -113,8 +112,7 @@ def _optimizer(key: str, optimizer: dict) -> list[str]:
 
 def _rollouts(c: dict) -> list[str]:
     """Rules for training on rollouts."""
-    algorithm, buffer = c["algorithm"], c["buffer"]
-    problems = []
+    algorithm, problems = c["algorithm"], []
     if algorithm["advantage_fn"] in COMPARE and algorithm["repeat_times"] < 2:
         problems.append(f"algorithm.repeat_times=1: {algorithm['advantage_fn']} compares the rollouts of a group, "
                         "needed at least 2.")
@@ -127,14 +125,7 @@ def _rollouts(c: dict) -> list[str]:
     if c["trainer"]["critic_warmup"] and algorithm["advantage_fn"] != "ppo":
         problems.append(f"trainer.critic_warmup={c['trainer']['critic_warmup']} with algorithm.advantage_fn="
                         f"{algorithm['advantage_fn']}: only ppo has a critic. Set it to 0, or advantage_fn=ppo.")
-    if c["mode"] == "train":  # its batches are cut from another stage's: pipeline/modes.py
-        return problems
-    explored = buffer["batch_size"] * (algorithm["repeat_times"] or 1)  # of an unknown algorithm nothing is known
-    try:
-        Schedule(explored, buffer["train_batch_size"] or explored, 1, 0, 1)
-    except ConfigError as error:
-        problems.append(str(error))
-    return problems
+    return problems + sample_problems(c)
 
 
 def _groups(algorithm: dict) -> list[str]:

@@ -1,13 +1,16 @@
 """Which weights make which rollouts, and which rollouts make which weights: pure functions of the step numbers.
 
 Words (those of the Trinity-RFT guide): an *explorer step* s = 1, 2, ... answers `batch_size` tasks `repeat_times`
-times each; a *trainer step* t = 1, 2, ... is one optimizer step over `train_batch_size` experiences; weights version
-v is what trainer step v made, 0 is the model the stage began with.
+times each; a *trainer step* t = 1, 2, ... is one optimizer step over `train_batch_size` rows, of which the schedule
+counts the new rollouts alone (pipeline/train_batch.py); weights version v is what trainer step v made, 0 is the model
+the stage began with.
 """
 
+import math
 from dataclasses import dataclass
 
 from pipeline.errors import ConfigError, DataError
+from pipeline.train_batch import train_batch
 
 
 @dataclass(frozen=True)
@@ -15,10 +18,10 @@ class Schedule:
     """The fixed schedule (`synchronizer.sync_style=fixed`).
 
     rows_per_explorer_step: batch_size * repeat_times.
-    rows_per_trainer_step: train_batch_size.
+    rows_per_trainer_step: train_batch_size, less other_rows: new rollouts.
     sync_interval: weights are handed over after every so many trainer steps (>= 1).
     sync_offset: explorer steps that the explorer may run ahead of the trainer (>= 0; 0 is strictly on-policy).
-    total_steps: trainer steps of the stage.
+    total_steps: trainer steps of the stage. other_rows: of a train batch, those of an expert or trained on again.
     """
 
     rows_per_explorer_step: int
@@ -26,6 +29,7 @@ class Schedule:
     sync_interval: int
     sync_offset: int
     total_steps: int
+    other_rows: int = 0
 
     def __post_init__(self):
         bounds = (
@@ -41,8 +45,10 @@ class Schedule:
         if self.rows_per_explorer_step % self.rows_per_trainer_step and (
             self.rows_per_trainer_step % self.rows_per_explorer_step
         ):
+            less = f" less {self.other_rows} expert or replayed rows" if self.other_rows else ""
             raise ConfigError(
-                f"buffer.train_batch_size={self.rows_per_trainer_step} neither divides nor is a multiple of "
+                f"buffer.train_batch_size={self.rows_per_trainer_step + self.other_rows}{less} neither divides "
+                "nor is a multiple of "
                 f"buffer.batch_size * algorithm.repeat_times = {self.rows_per_explorer_step}; a train batch would "
                 "cut through a group in a place that moves from step to step. Choose one that does."
             )
@@ -76,6 +82,24 @@ class Schedule:
         Version 0 is none: it is the model that the stage began with.
         """
         return self.weights_version(explorer_step) // interval > self.weights_version(explorer_step - 1) // interval
+
+    def staleness(self, trainer_step: int) -> dict[int, int]:
+        """Trainer steps between the weights that make the new rows of step t and those that it trains -> such rows."""
+        begin, end = self.slots(trainer_step)
+        per_step, found = self.rows_per_explorer_step, {}
+        for step in range(begin // per_step + 1, self.last_explorer_step(trainer_step) + 1):
+            rows = min(end, step * per_step) - max(begin, (step - 1) * per_step)
+            age = trainer_step - 1 - self.weights_version(step)
+            found[age] = found.get(age, 0) + rows
+        return found
+
+    @property
+    def typical_steps(self) -> range:
+        """Trainer steps after which `staleness` repeats itself: past the run ahead, one whole turn of the schedule."""
+        explored, trained = self.rows_per_explorer_step, self.rows_per_trainer_step
+        turn = math.lcm(self.sync_interval * trained, explored) // trained
+        ahead = -(-(1 + self.sync_offset) * explored // trained)
+        return range(1, min(self.total_steps, ahead + turn) + 1)
 
     def publishes(self, trainer_step: int) -> bool:
         """Whether an explorer step will ask for version t: the first that may, does so exactly for t."""
@@ -143,15 +167,15 @@ def rft_schedule(config, task_count: int) -> Schedule:
     Raises DataError when there is no task.
     """
     _refuse_none(task_count)
-    explored = config.buffer.batch_size * config.algorithm.repeat_times
-    trained = config.buffer.train_batch_size or explored
-    rows = config.buffer.total_epochs * task_count * config.algorithm.repeat_times
+    repeats, batch = config.algorithm.repeat_times or 1, train_batch(config)
+    rows = config.buffer.total_epochs * task_count * repeats
     return Schedule(
-        rows_per_explorer_step=explored,
-        rows_per_trainer_step=trained,
+        rows_per_explorer_step=config.buffer.batch_size * repeats,
+        rows_per_trainer_step=batch.fresh,
         sync_interval=config.synchronizer.sync_interval,
         sync_offset=config.synchronizer.sync_offset,
-        total_steps=config.buffer.total_steps or max(rows // trained, 1),
+        total_steps=config.buffer.total_steps or max(rows // batch.fresh, 1),
+        other_rows=batch.total - batch.fresh,
     )
 
 

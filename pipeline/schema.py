@@ -35,7 +35,7 @@ def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = F
     if get_origin(kind) is list:
         return _list(value, *get_args(kind), key, problems)
     if get_origin(kind) is dict:
-        return value if isinstance(value, dict) else _wrong(value, "a mapping", key, problems)
+        return _mapping(value, get_args(kind)[1], key, problems)
     return value if kind is Any else _scalar(value, kind, key, problems)
 
 
@@ -85,6 +85,15 @@ def _list(value: Any, element: Any, key: str, problems: list[str]) -> Any:
         return _wrong(value, "a list", key, problems)
     found = (read(v, element, f"{key}.{i}", problems) for i, v in enumerate(value))
     return [v for v in found if v is not UNREADABLE]
+
+
+def _mapping(value: Any, element: Any, key: str, problems: list[str]) -> Any:
+    if not isinstance(value, dict):
+        return _wrong(value, "a mapping", key, problems)
+    if element is Any:
+        return value
+    found = {str(name): read(v, element, f"{key}.{name}", problems) for name, v in value.items()}
+    return {name: v for name, v in found.items() if v is not UNREADABLE}
 
 
 def _scalar(value: Any, kind: type, key: str, problems: list[str]) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import records, tables
+from pipeline.data_config import EXPERTS, SHOWN
 from pipeline.errors import DataError
 
 HELD = "held"  # the input of a stage that trains, with the tasks it is evaluated on meanwhile
@@ -19,21 +20,15 @@ def train_sets(explorer_input) -> list:
     return explorer_input.tasksets or [explorer_input.taskset]
 
 
-def sets_with_paths(buffer) -> Iterator[tuple[str, str, Any]]:
-    """(dotted key, split of its rows, settings) of every set that brings its own files."""
-    source, key = buffer.explorer_input, "buffer.explorer_input"
-    if not source.tasksets:
-        yield from _with_path(f"{key}.taskset", "train", source.taskset)
-    for index, taskset in enumerate(source.tasksets):
-        yield from _with_path(f"{key}.tasksets.{index}", "train", taskset)
-    for index, taskset in enumerate(source.eval_tasksets):
-        yield from _with_path(f"{key}.eval_tasksets.{index}", "test", taskset)
-    yield from _with_path("buffer.trainer_input.experience_buffer", "sft", buffer.trainer_input.experience_buffer)
-
-
-def _with_path(key: str, split: str, taskset) -> Iterator[tuple[str, str, Any]]:
-    if taskset.path is not None:
-        yield key, split, taskset
+def sets_with_paths(buffer) -> Iterator[tuple[str, str, str, Any]]:
+    """(dotted key, name, split of its rows, settings) of every set that brings its own files."""
+    source, key, shown = buffer.explorer_input, "buffer.explorer_input", buffer.trainer_input
+    found = [] if source.tasksets else [(f"{key}.taskset", source.taskset.name, "train", source.taskset)]
+    found += [(f"{key}.tasksets.{i}", one.name, "train", one) for i, one in enumerate(source.tasksets)]
+    found += [(f"{key}.eval_tasksets.{i}", one.name, "test", one) for i, one in enumerate(source.eval_tasksets)]
+    found += [(SHOWN, shown.experience_buffer.name, "sft", shown.experience_buffer)]
+    found += [(f"{EXPERTS}.{name}", name, "sft", one) for name, one in vars(shown.auxiliary_buffers).items()]
+    yield from (one for one in found if one[3].path is not None)
 
 
 def read_train(curated: Path, explorer_input) -> list[tuple[Any, list[records.Task]]]:
@@ -56,10 +51,12 @@ def read_eval(curated: Path, taskset) -> list[records.Task]:
     return rows
 
 
-def read_buffer(curated: Path, experience_buffer, split: str) -> list[records.Task]:
-    """The demonstrations (split sft) or pairs (split preference) of an experience buffer; none is no error."""
-    name = None if experience_buffer.path is None else experience_buffer.name
-    return tables.read_tasks(curated, split, taskset=name)
+def read_buffer(curated: Path, name: str, path: Any, split: str) -> list[records.Task]:
+    """The demonstrations (split sft), pairs (preference) or texts (text) of a buffer; none is no error.
+
+    name: by which its rows are told. path: None: the rows are those of the pool.
+    """
+    return tables.read_tasks(curated, split, taskset=None if path is None else name)
 
 
 def _read(curated: Path, taskset, own: str, limit: int | None) -> list[records.Task]:

@@ -11,8 +11,10 @@ from pipeline import records
 from pipeline.algorithms import PAIR_TYPES
 from pipeline.memory import has_critic, learning
 from pipeline.modes import TRAINING, kind_of
-from pipeline.schedule import Schedule
+from pipeline.process import namespace
+from pipeline.schedule import rft_schedule
 from pipeline.shape import Shape
+from pipeline.train_batch import train_batch
 from pipeline.turn_rules import most_turns
 
 # Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to a
@@ -65,12 +67,13 @@ def workload(config: dict[str, Any]) -> Workload:
     explored = buffer["batch_size"] * config["algorithm"]["repeat_times"]
     if kind == "rollout":
         return Workload(explored, 0, longest, steps, 0, 0, _beside(config))
-    trained = buffer["train_batch_size"] or explored
     if kind == "offline":
-        return Workload(0, trained, longest, 0, steps, 0)
-    schedule = Schedule(explored, trained, sync["sync_interval"], sync["sync_offset"], steps or 1)
-    ahead = (1 + sync["sync_offset"]) * explored // trained // sync["sync_interval"]
-    return Workload(explored, trained, longest, schedule.explorer_steps if steps else None, steps, 1 + max(ahead, 1),
+        return Workload(0, buffer["train_batch_size"] or explored, longest, 0, steps, 0)
+    schedule = rft_schedule(namespace(config), 1)
+    fresh = schedule.rows_per_trainer_step
+    ahead = (1 + sync["sync_offset"]) * explored // fresh // sync["sync_interval"]
+    explorer_steps = schedule.explorer_steps if steps else None
+    return Workload(explored, fresh + schedule.other_rows, longest, explorer_steps, steps, 1 + max(ahead, 1),
                     _beside(config))
 
 
@@ -206,16 +209,28 @@ def _besides(algorithm: dict[str, Any], work: Workload) -> str:
 
 def _trainer(config: dict[str, Any], work: Workload, kind: str) -> list[tuple[str, str]]:
     settings, pairs = config["trainer"], config["algorithm"]["algorithm_type"] in PAIR_TYPES
+    given = "pieces of text" if config["algorithm"]["algorithm_type"] == "cpt" else "demonstrations"
     passes = f"{config['buffer']['total_epochs']} pass(es) over the "
     rows, source = {
         "rft": ("experiences", "tasks; steps are known once they are curated"),
         "offline": ("experiences", "experience of the stage before it that explored"),
-        "train": ("responses in pairs", "pairs") if pairs else ("demonstrations", "demonstrations"),
+        "train": ("responses in pairs", "pairs") if pairs else (given, given),
     }[kind]
     steps = f"{work.trainer_steps:,} optimizer steps" if work.trainer_steps else passes + source
     return [
-        ("trainer", f"{steps}; each of {work.trained:,} {rows}, at most {work.trained * work.longest:,} tokens"),
+        ("trainer", f"{steps}; each of {work.trained:,} {rows}{_parts(config, kind)}, at most "
+                    f"{work.trained * work.longest:,} tokens"),
         ("micro-batch", f"at most {settings['max_token_len_per_gpu']:,} tokens on each of {settings['ranks']} rank(s)"),
         ("checkpoints", f"every {settings['save_interval']:,} optimizer steps and the last; "
                         f"{settings['max_checkpoints_to_keep'] or 'all'} kept"),
     ]
+
+
+def _parts(config: dict[str, Any], kind: str) -> str:
+    """` (32 new, 16 again, 8 of an expert)`: how the batches of an rft stage are divided; nothing where all is new."""
+    if kind != "rft":
+        return ""
+    batch = train_batch(namespace(config))
+    parts = ((batch.replayed, "again"), (batch.experts, "of an expert"))
+    others = [f"{count:,} {what}" for count, what in parts if count]
+    return f" ({', '.join([f'{batch.fresh:,} new', *others])})" if others else ""

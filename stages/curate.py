@@ -19,7 +19,7 @@ from pipeline.files import hash_json
 from pipeline.process import Context, run_stage
 from pipeline.records import RawTask, Rejected, Task
 
-SPLITS = ("train", "test", "sft", "preference")
+SPLITS = ("train", "test", "sft", "preference", "text")
 POOL = "data_processor.task_pipeline"  # what rows without a set of their own are called in messages
 
 

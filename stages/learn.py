@@ -34,11 +34,12 @@ from stages.learner.recorded import Recorded
 from stages.learner.reference import References
 from stages.learner.rollouts import Rollouts
 from stages.learner.teacher import Teacher
+from stages.learner.texts import Texts
 from stages.learner.zero import Process
 from workflows.prompts import keep_template
 
 PROBE_TOKENS = 256
-GIVEN = {"sft": Demonstrations} | dict.fromkeys(PAIR_TYPES, Preferences)  # others train on rollouts
+GIVEN = {"sft": Demonstrations, "cpt": Texts} | dict.fromkeys(PAIR_TYPES, Preferences)  # others train on rollouts
 
 
 class Trainer:
@@ -158,7 +159,7 @@ class Trainer:
         values = {}
         if self.critic:
             critic_lr = learning_rate(step, total, trainer.critic.optimizer)
-            values = dataclasses.asdict(self.critic.step(batch.rows, critic_lr))
+            values = dataclasses.asdict(self.critic.step(batch.rollouts, critic_lr))
         updates = self.critic is None or step > trainer.critic_warmup
         lr = learning_rate(step, total, self.context.config.algorithm.optimizer) if updates else 0.0
         self.objective.step = step

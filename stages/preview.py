@@ -156,12 +156,16 @@ class Preview:
         given = [prompt for prompt in prompts if prompt not in (None, [], {}) and _text(prompt).strip()]
         empty = len(prompts) - len(given)
         lengths = self._prompt_lengths(given)
-        self._judge(source, "prompts", lengths, "max_prompt_tokens")
+        text = "solution_key" not in columns  # to train on whole: cut into pieces, so none is too long
+        if not text:
+            self._judge(source, "prompts", lengths, "max_prompt_tokens")
         if not given:
             self.found["problems"].append(f"{source['key']}: every sampled prompt (column "
                                           f"'{columns['prompt_key']}') is empty.")
-        words = [_range("prompts", lengths, self.limits["max_prompt_tokens"])] + [f"{empty} empty"] * bool(empty)
-        shown = [found for row in rows if (found := value_at(row, columns["solution_key"])) is not None]
+        words = [f"texts of {min(lengths, default=0)} to {max(lengths, default=0)} tokens" if text else
+                 _range("prompts", lengths, self.limits["max_prompt_tokens"])] + [f"{empty} empty"] * bool(empty)
+        found = [] if text else [value_at(row, columns["solution_key"]) for row in rows]
+        shown = [value for value in found if value is not None]
         if shown:
             from workflows.prompts import response_tokens
 

@@ -46,16 +46,16 @@ def read_pool(config) -> list[RawTask]:
 def read_sets(config) -> list[RawTask]:
     """The rows of every set with a path of its own."""
     rows: list[RawTask] = []
-    for key, split, taskset in sets_with_paths(config.buffer):
-        purpose = "demonstration" if split == "sft" else "task"
+    for key, name, split, taskset in sets_with_paths(config.buffer):
+        purpose = "task" if split != "sft" else "demonstration" if taskset.format.response_key else "text"
         made = read_set(taskset.path, taskset.subset_name, taskset.split, taskset.format, purpose, f"{key}.path")
-        rows += [replace(row, taskset=taskset.name, split=_split(split, row)) for row in made]
+        rows += [replace(row, taskset=name, split=_split(purpose, split, row)) for row in made]
     return rows
 
 
-def _split(split: str, row: RawTask) -> str:
-    """In an experience buffer a pair is for preference training, anything else a demonstration."""
-    return "preference" if split == "sft" and row.chosen is not None else split
+def _split(purpose: str, split: str, row: RawTask) -> str:
+    """In an experience buffer a pair is for preference training, plain text for cpt, anything else a demonstration."""
+    return "text" if purpose == "text" else "preference" if split == "sft" and row.chosen is not None else split
 
 
 def generate(name: str, seed: int, arguments: dict[str, Any]) -> list[RawTask]:
@@ -75,7 +75,7 @@ def generate(name: str, seed: int, arguments: dict[str, Any]) -> list[RawTask]:
 def read_set(paths: str | list[str], subset: str | None, split: str, columns, purpose: str, key: str) -> list[RawTask]:
     """Rows of all files behind `paths`, in order, numbered through. Raises DataError that names the file.
 
-    columns: the settings of its format. purpose: task or demonstration. key: the setting that holds the paths.
+    columns: the settings of its format. purpose: task, demonstration or text. key: the setting that holds the paths.
     """
     rows: list[RawTask] = []
     for file, records in open_files(paths, subset, split, key):

@@ -9,6 +9,7 @@ from pipeline.algorithms import WITH_CRITIC, filled
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import SETTINGS, Path
 from pipeline.setting import choices_of
+from pipeline.train_batch import REPLAY
 
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
 TRAINING_SET = re.compile(r"buffer\.explorer_input\.(taskset|tasksets\.\*)\.")
@@ -40,6 +41,10 @@ def of_value(general: str, given: Given, values: dict[Path, Any]) -> str | None:
     if general.startswith("explorer.auxiliary_models.") and _names_rewards(values):
         return ("a judge that a workflow or reward function of the original asks: none is served here, and a reward "
                 "function of your own can ask a server that you run. Here a model of this section scores by itself.")
+    reused = values.get((*given.path[:-1], "reuse_cooldown_time")) is not None
+    if general.startswith(REPLAY) and given.value is not False and (general.endswith("time") or not reused):
+        return ("rows are used again there after a cool-down in seconds, and without one not at all: set "
+                "reuse_cooldown_time, in trainer steps, and replay_ratio.")
     if TRAINING_SET.match(general) and general.endswith(".repeat_times"):
         return "rollouts to train on follow algorithm.repeat_times, there as here."
     if general == "cluster.node_num" and isinstance(given.value, int) and given.value > 1:

@@ -19,8 +19,9 @@ from stages.learner.zero import Process, ZeroEngine
 class Result:
     """What one optimizer step saw, over the whole batch and all ranks.
 
-    loss: weighted sum. grad_norm: before clipping; 0 when nothing was learnt. statistics: token means. tokens: through
-    the model, prompts included. logprobs: of each row, in order [N].
+    loss: weighted sum. grad_norm: before clipping; 0 when nothing was learnt. statistics: token means, what the
+    loss says of rollouts and of rows of an expert each over the tokens of these. tokens: through the model, prompts
+    included. logprobs: of each row, in order [N].
     """
 
     loss: float
@@ -89,8 +90,11 @@ class Actor:
         total = (loss * self.zero.to_device(micro.weights)).sum()
         with torch.no_grad():
             totals["loss"] = totals.get("loss", 0.0) + total.detach().double()
-            for name, values in {"entropy": columns["entropy"], **statistics}.items():
-                totals[name] = totals.get(name, 0.0) + (values.detach() * micro.share).sum().double()
+            entropy = (columns["entropy"].detach() * micro.share).sum().double()
+            totals["entropy"] = totals.get("entropy", 0.0) + entropy
+            shares = self.zero.to_device(micro.shares)
+            for name, values in statistics.items():
+                totals[name] = totals.get(name, 0.0) + (values.detach() * shares).sum().double()
             _collect(micro, columns["logprobs"], logprobs)
         return total
 

@@ -18,17 +18,18 @@ STEP_STATISTICS = ("entropy", "kl", "kl_loss", "clip_fraction")  # those with a 
 class Cut:
     """All rows that the batch of a step is made of, before what models say of them (stages/learner/estimates.py).
 
-    rows: those of the batch, and those that its advantages compare them with. origins: of each, the explorer step.
-    table: the same rows as advantages read them. begin, end: the batch is the rows at these positions (half-open).
-    available: time.perf_counter() at which all of it was there. facts: fields of the step record that are known.
+    rows: rollouts, those of the batch, and those that its advantages compare them with. origins: of each, the explorer
+    step. table: the same rows as advantages read them. chosen: ids of those of the batch. experts: its rows of an
+    expert, which no advantage sees. available: time.perf_counter() at which all of it was there. facts: fields of the
+    step record that are known.
     """
 
     step: int
     rows: list[Row]
     origins: list[int]
     table: pa.Table
-    begin: int
-    end: int
+    chosen: frozenset[str]
+    experts: list[Row]
     available: float
     facts: dict
 
@@ -37,13 +38,20 @@ class Cut:
 class Batch:
     """The rows of one optimizer step, the same on every rank. facts: fields of the step record that SQL gave.
 
-    available: time.perf_counter() at which all that it is cut from was there.
+    available: time.perf_counter() at which all that it is cut from was there. staleness: of each rollout; None of a row
+    of an expert. uses: of each rollout the batches that had it before, and its priority in the replay; None of others.
     """
 
     rows: list[Row]
     available: float = 0.0
-    staleness: list[int] = field(default_factory=list)
+    staleness: list[int | None] = field(default_factory=list)
+    uses: list[tuple[int | None, float | None]] = field(default_factory=list)
     facts: dict = field(default_factory=dict)
+
+    @property
+    def rollouts(self) -> list[Row]:
+        """The rows that no expert gave."""
+        return [row for row in self.rows if not row.columns.get("is_expert")]
 
     def longest_row(self, limit: int) -> list[int]:
         """Token ids of the longest row, at most `limit` and one less than the row: a probe of the weights."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from operators.arguments import arguments, check_number, needed_columns
@@ -20,12 +21,10 @@ from operators.correction import importance_correction
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS, adaptive_coefficient
 from operators.loss import NATURAL_AGGREGATION, PAIRED, POLICY_LOSSES
-from pipeline.algorithms import PAIR_TYPES
+from pipeline.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.errors import ConfigError
 from pipeline.parts import OF_THE_FORWARD, wrong_parameters
 from stages.learner.packing import Aggregation
-
-NOT_ON_ROLLOUTS = ("sft", *PAIR_TYPES)
 
 
 @dataclass
@@ -74,11 +73,12 @@ class Objective:
     def __init__(self, config):
         """config: the stage's settings (algorithm, model)."""
         algorithm = config.algorithm
-        demonstrated = algorithm.algorithm_type == "sft"  # one loss, whatever the run's other stages are told
+        demonstrated = algorithm.algorithm_type in DEMONSTRATED
         self.step = 0
         self.name = "sft" if demonstrated else algorithm.policy_loss_fn
         function = chosen_loss(POLICY_LOSSES, self.name, "algorithm.policy_loss_fn")
-        refuse_parameters(algorithm, "policy_loss_fn", function)
+        if not demonstrated:
+            refuse_parameters(algorithm, "policy_loss_fn", function)
         given = {} if demonstrated else algorithm.policy_loss_fn_args
         self.policy_loss = partial(function, **arguments(function, given, "algorithm.policy_loss_fn_args"))
         self.kl = KLTerm("none") if demonstrated else KLTerm.of(algorithm, "kl_loss_fn")
@@ -89,7 +89,8 @@ class Objective:
         mode = algorithm.loss_agg_mode or NATURAL_AGGREGATION.get(self.name, natural)
         # a constant, as the mode asks for: the longest response of a batch would change from batch to batch
         normalizer = float(config.model.max_response_tokens) if mode == "seq-mean-token-sum-norm" else None
-        self.aggregation = Aggregation(mode, normalizer, unit=2 if paired else 1)
+        self.aggregation = Aggregation(mode, normalizer, unit=2 if paired else 1,
+                                       by_kind="is_expert" in needed_columns(self.policy_loss))
 
     def _on_pairs(self, algorithm_type: str) -> bool:
         """Whether rows come in pairs. A loss of the user's is taken to be for what its algorithm_type reads."""
@@ -117,16 +118,25 @@ class Objective:
                 columns["old_logprobs"], columns["rollout_logprobs"], columns["rows"], **self.correction)
             loss = loss * weights
         if self.kl:
-            kl = _call(self.kl.function, columns)
+            kl = self._kl(columns)
             loss, statistics = loss + self.kl.kl_coef * kl, statistics | {"kl_loss": kl.detach()}
         if self.needs_entropy_gradient:
             loss = loss + _call(self.entropy_loss, columns)
         return loss, statistics
 
+    def _kl(self, columns: dict[str, Tensor]) -> Tensor:
+        """[N]; 0 on rows of an expert, whose states are not the policy's own."""
+        estimator = self.kl.function
+        if not self.aggregation.by_kind:
+            return _call(estimator, columns)
+        logprobs, is_expert = columns["logprobs"], columns["is_expert"]
+        near = torch.where(is_expert, logprobs.detach(), columns["ref_logprobs"])  # so that no exponential overflows
+        return torch.where(is_expert, torch.zeros_like(logprobs), _call(estimator, columns | {"ref_logprobs": near}))
+
 
 def correction_arguments(algorithm) -> dict | None:
     """Of operators.correction.importance_correction; None where the loss takes no correction."""
-    if algorithm.algorithm_type in NOT_ON_ROLLOUTS:
+    if algorithm.algorithm_type in GIVEN:
         return None
     given = algorithm.rollout_correction
     level = given.level or ("none" if algorithm.bypass_old_logprobs else "token")

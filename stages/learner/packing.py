@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from operators.aggregation import token_weights
+from operators.aggregation import token_weights, token_weights_by_kind
 from pipeline.errors import ConfigError
 
 
@@ -36,10 +36,10 @@ class Row:
         return every
 
     def of_actions(self, column: str) -> np.ndarray:
-        """A column as float32 [sum of mask], one number an action token."""
+        """A column as float32 (or bool) [sum of mask], one number an action token."""
         given, acts = self.columns[column], np.asarray(self.mask, bool)
         if isinstance(given, (int, float)):
-            return np.full(np.count_nonzero(acts), given, np.float32)
+            return np.full(np.count_nonzero(acts), given, bool if isinstance(given, bool) else np.float32)
         return np.asarray(given, np.float32)[acts]
 
 
@@ -48,11 +48,28 @@ class Aggregation:
     """How the tokens of a batch are averaged (operators/aggregation.py), and how many rows must stay together.
 
     normalizer: of seq-mean-token-sum-norm alone. unit: 2 for pairs of rows that one loss compares, otherwise 1.
+    by_kind: rollouts and rows of an expert (column is_expert) are averaged apart, and the means added.
     """
 
     mode: str = "token-mean"
     normalizer: float | None = None
     unit: int = 1
+    by_kind: bool = False
+
+    def weights(self, rows: Sequence[Row], counts: np.ndarray) -> np.ndarray:
+        """The weight of each action token of row r in the loss, [R]. counts: action tokens of each row."""
+        if not self.by_kind:
+            return token_weights(self.mode, counts, self.normalizer)
+        return token_weights_by_kind(self.mode, counts, _kinds(rows), self.normalizer)
+
+    def shares(self, rows: Sequence[Row], counts: np.ndarray) -> np.ndarray:
+        """The weight of each action token of row r in the mean over all tokens of its kind, [R]."""
+        kinds = _kinds(rows) if self.by_kind else np.zeros(len(rows), bool)
+        return token_weights_by_kind("token-mean", counts, kinds)
+
+
+def _kinds(rows: Sequence[Row]) -> np.ndarray:
+    return np.array([bool(row.columns["is_expert"]) for row in rows])
 
 
 @dataclass(slots=True)
@@ -61,7 +78,8 @@ class MicroBatch:
 
     input_ids, positions: [T] int64. cu_seqlens: [S + 1] int32. longest: longest row.
     source: [N] int64, position in T whose output predicts the action token; targets: [N] int64, that token.
-    weights: [N] float32, of the loss; share: weight of each token in the mean over all tokens of the batch, all ranks.
+    weights: [N] float32, of the loss; shares: [N] float32, in the mean over the tokens of its kind (all ranks); share:
+    in the mean over all tokens.
     columns: name -> [N] float32. row_of: [N] int64, index of the row in the train batch; row_in_micro: [N] int64, in
     this micro-batch, 0 .. S - 1. rows: indices of the batch.
     """
@@ -73,6 +91,7 @@ class MicroBatch:
     source: np.ndarray
     targets: np.ndarray
     weights: np.ndarray
+    shares: np.ndarray
     share: float
     columns: dict[str, np.ndarray]
     row_of: np.ndarray
@@ -109,7 +128,7 @@ def pack(
 ) -> list[MicroBatch]:
     """The micro-batches of one rank, with the named columns of the rows. Weights are those of the whole batch."""
     counts, unit = np.array([sum(row.mask) for row in rows]), aggregation.unit
-    weights = token_weights(aggregation.mode, counts, aggregation.normalizer)
+    weights, shares = aggregation.weights(rows, counts), aggregation.shares(rows, counts)
     assert weights.any(), "a train batch without a single action token"
     assert all(row.prompt_length > 0 for row in rows), "a row without a prompt"
     assert len(rows) % unit == 0, f"{len(rows)} rows are no whole number of {unit}"
@@ -117,12 +136,14 @@ def pack(
     filled = bins(lengths, budget, ranks, "sequence" if unit == 1 else "pair of sequences")
     chosen = [[unit * i + k for i in units for k in range(unit)] for units in filled]
     share = 1.0 / int(counts.sum())
-    return [_pack_one(rows, indices, weights, share, columns, unit) for indices in chosen[rank::ranks]]
+    return [_pack_one(rows, indices, (weights, shares), share, columns, unit) for indices in chosen[rank::ranks]]
 
 
 def _pack_one(
-    rows: list[Row], indices: list[int], weights: np.ndarray, share: float, columns: Sequence[str], unit: int
+    rows: list[Row], indices: list[int], of_rows: tuple[np.ndarray, np.ndarray], share: float, columns: Sequence[str],
+    unit: int
 ) -> MicroBatch:
+    """of_rows: weights and shares of the tokens of each row of the batch, [R]."""
     empty = not indices
     indices = indices or list(range(unit))  # every rank must run as many forwards: rows of weight 0
     chosen = [rows[i] for i in indices]
@@ -135,6 +156,8 @@ def _pack_one(
         targets.append(np.asarray(row.tokens)[acts])
         row_of.append(np.full(len(acts), indices[k]))
     row_of = np.concatenate(row_of).astype(np.int64)
+    weights, shares = (np.zeros(len(row_of), np.float32) if empty else values[row_of].astype(np.float32)
+                       for values in of_rows)
     return MicroBatch(
         input_ids=np.concatenate([np.asarray(row.tokens, np.int64) for row in chosen]),
         positions=np.concatenate([np.arange(n) for n in lengths]),
@@ -142,7 +165,8 @@ def _pack_one(
         longest=int(lengths.max()),
         source=np.concatenate(source).astype(np.int64),
         targets=np.concatenate(targets).astype(np.int64),
-        weights=np.zeros(len(row_of), np.float32) if empty else weights[row_of].astype(np.float32),
+        weights=weights,
+        shares=shares,
         share=0.0 if empty else share,
         columns={name: np.concatenate([row.of_actions(name) for row in chosen]) for name in columns},
         row_of=row_of,

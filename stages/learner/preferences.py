@@ -18,7 +18,7 @@ class Preferences(GivenRows):
 
     def __init__(self, context: Context, model):
         source = context.config.buffer.trainer_input.experience_buffer
-        pairs = read_buffer(context.inputs["tasks"], source, "preference")
+        pairs = read_buffer(context.inputs["tasks"], source.name, source.path, "preference")
         if not pairs:
             raise DataError(f"{context.inputs['tasks']}/tasks.parquet has no pairs (split preference): rows with a "
                             "chosen and a rejected response. Set buffer.trainer_input.experience_buffer.path, and name "

@@ -39,6 +39,9 @@ class Recorded(Rollouts):
         steps = buffer.total_steps or max(buffer.total_epochs * rows // batch, 1)
         return Schedule(first, batch, sync_interval=1, sync_offset=0, total_steps=steps)
 
+    def _replay(self) -> None:
+        """Every rollout is there from the beginning, and comes again with each pass."""
+
     def publishes(self, step: int) -> bool:
         """There is nobody to publish weights for."""
         return False

@@ -17,11 +17,14 @@ from pipeline.errors import StageError
 from pipeline.process import Context
 from pipeline.schedule import Schedule, rft_schedule
 from pipeline.tasksets import read_train
+from pipeline.train_batch import train_batch
 from pipeline.waiting import wait_for
 from stages.learner.batches import Batch, Cut, mean
 from stages.learner.objective import KLTerm, correction_arguments, refuse_parameters
 from stages.learner.packing import Row
 from stages.learner.penalty import penalised
+from stages.learner.replay import NOTHING, Replay
+from stages.learner.sampling import Sampling
 from stages.learner.shortfall import shortfall
 from stages.learner.teacher import divergence
 
@@ -32,7 +35,7 @@ COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", 
 # the reward of the greedy response to the task, beside the rows of a group
 BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
 ESTIMATES = ("old_logprobs", "ref_logprobs", "values", "teacher_logprobs")  # stages/learner/estimates.py
-FACTS = ("reward", "accuracy", "group_id", "weights_version")
+FACTS = ("position", "turn", "reward", "accuracy", "group_id", "weights_version", "use_count", "priority")
 ROLLOUT_COST = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
                 "other_seconds": "explore_other_seconds", "evaluate_seconds": "evaluate_seconds",
                 "wait_seconds": "explore_wait_seconds", "resampled_groups": "resampled_groups",
@@ -49,6 +52,7 @@ class Rollouts:
         self.context, config = context, context.config
         self.check = check
         self.schedule = self._schedule()
+        self.mixes = config.algorithm.sample_strategy == "mix"
         self.total_steps = self.schedule.total_steps
         algorithm = config.algorithm
         function = chosen_advantage(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
@@ -60,13 +64,23 @@ class Rollouts:
         self.session = tables.connect()
         self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
         self.session.register("nothing", tables.to_arrow([], records.Experience))
-        nothing = Cut(0, [], [], self._usable("nothing", range(1, 2)), 0, 0, 0.0, {})
+        self.sampling = Sampling(context, self.session)
+        self.replay = self._replay()
+        nothing = Cut(0, [], [], self._usable("nothing", range(1, 2)), frozenset(), [], 0.0, {})
         if ":" not in algorithm.advantage_fn:  # the user's need not know what to make of no rows
             self.advantage(_with_estimates(nothing, ESTIMATES))  # a wrong argument is refused before any wait
 
     def _schedule(self) -> Schedule:
         sets = read_train(self.context.inputs["tasks"], self.context.config.buffer.explorer_input)
         return rft_schedule(self.context.config, sum(len(tasks) for _, tasks in sets))
+
+    def _replay(self) -> Replay | None:
+        config = self.context.config
+        settings = config.buffer.trainer_input.experience_buffer.replay_buffer
+        if not settings.enable:
+            return None
+        groups = train_batch(config).replayed // config.algorithm.repeat_times
+        return Replay(self.session, settings, groups, self._fresh, self.sampling.oldest_version)
 
     def publishes(self, step: int) -> bool:
         return self.schedule.publishes(step)
@@ -80,16 +94,32 @@ class Rollouts:
         self._wait(step, last)
         available = time.perf_counter()
         begin, end = self.schedule.slots(step)
-        per_step = self.schedule.rows_per_explorer_step
-        explored = range(begin // per_step + 1, last + 1)
-        files = tables.source(self._file(explorer_step) for explorer_step in explored)
-        table = self._usable(files, explored, begin, end)
+        explored = self._explored(step)
+        drawn = self.replay.draw(step) if self.replay else NOTHING
+        read = sorted({*explored, *drawn["explored"].to_pylist()})
+        table = self._usable(tables.source(map(self._file, read)), explored, begin, end, drawn)
         if not any(begin <= position < end for position in table["position"].to_pylist()):
+            files = tables.source(map(self._file, explored))
             raise StageError(f"trainer step {step} has no usable row in explorer steps {explored.start} to {last}: "
                              f"{shortfall(self.session, files, self._place(explored, begin, end))}")
+        per_step = self.schedule.rows_per_explorer_step
         fed = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
         facts = {"failed_rows": table["failed_rows"][0].as_py()} | self._cost(fed)
-        return Cut(step, _rows(table), table["step"].to_pylist(), table, begin, end, available, facts)
+        sample = self.sampling.take(step, table)
+        return Cut(step, _rows(sample.table, self.mixes), sample.table["step"].to_pylist(), sample.table,
+                   sample.chosen, sample.experts, available, facts | sample.facts)
+
+    def _explored(self, step: int) -> range:
+        """The explorer steps whose new rows trainer step `step` is cut from."""
+        begin, _ = self.schedule.slots(step)
+        return range(begin // self.schedule.rows_per_explorer_step + 1, self.schedule.last_explorer_step(step) + 1)
+
+    def _fresh(self, step: int) -> str:
+        """A query of the new usable rows of trainer step `step`: what a replay knows of them."""
+        explored = self._explored(step)
+        return f"""SELECT group_id, step, weights_version, {self._position(explored)} AS position
+                   FROM {tables.source(map(self._file, explored))}
+                   WHERE status = 'ok' AND {self._place(explored, *self.schedule.slots(step))}"""
 
     def _wait(self, step: int, explorer_step: int) -> None:
         """Colocated, the device is free only when the explorer can do nothing more with the weights it was given."""
@@ -112,16 +142,26 @@ class Rollouts:
         """Of a row within the stage, in SQL."""
         return f"({self._explorer_step(explored)} - 1) * {self.schedule.rows_per_explorer_step} + slot"
 
-    def _usable(self, table: str, explored: range, begin: int = 0, end: int = 0) -> pa.Table:
-        """The rows of `table` that advantages are made of, in order; how many of the batch begin .. end failed."""
-        failed = f"status NOT IN ('ok', 'no_variance') AND {self._place(explored, begin, end)}"
+    def _usable(self, table: str, explored: range, begin: int = 0, end: int = 0,
+                drawn: pa.Table = NOTHING) -> pa.Table:
+        """The rows of `table` that advantages are made of, in order; how many of the batch begin .. end failed.
+
+        They are those of the steps `explored` and of the groups drawn to be replayed.
+        """
+        position, first = self._position(explored), (explored.start - 1) * self.schedule.rows_per_explorer_step
+        place = self._place(explored, begin, end)
         baseline = f", {BASELINE}" if self.context.config.algorithm.greedy_baseline else ""
         only = "QUALIFY" if baseline else "WHERE"  # the baseline's own row is seen first, and left out then
+        self.session.register("drawn", drawn)
         return self.session.sql(
             f"""SELECT {', '.join(COLUMNS)}, rollout_logprobs AS old_logprobs,
-                       {self._position(explored)} AS position{baseline},
-                       (SELECT count(*) FROM {table} WHERE {failed}) AS failed_rows
-                FROM {table} {only} status = 'ok' ORDER BY position, turn"""
+                       {position} AS position{baseline}, coalesce(drawn.use_count, 0) AS use_count,
+                       drawn.priority, drawn.group_id IS NOT NULL OR ({place}) AS is_candidate,
+                       (SELECT count(*) FROM {table} WHERE status NOT IN ('ok', 'no_variance') AND {place})
+                           AS failed_rows
+                FROM {table} LEFT JOIN drawn USING (group_id)
+                {only} status = 'ok' AND (drawn.group_id IS NOT NULL OR {position} >= {first}) 
+                ORDER BY position, turn"""
         ).to_arrow_table()
 
     def _place(self, explored: range, begin: int, end: int) -> str:
@@ -134,7 +174,7 @@ class Rollouts:
 
         Raises StageError when the advantage function leaves none.
         """
-        facts = cut.table.select(["position", "turn", *FACTS]).to_pydict()
+        facts = cut.table.select(list(FACTS)).to_pydict()
         made = []
         place = {row.id: index for index, row in enumerate(cut.rows)}
         made_by_models = [name for name in ESTIMATES if isinstance(cut.rows[0].columns.get(name), np.ndarray)]
@@ -146,7 +186,7 @@ class Rollouts:
             self.penalty.steer(kl, len(table))
         found = self.advantage(table)
         for id_, *values in zip(found["experience_id"].to_pylist(), *_columns(found), strict=True):
-            if cut.begin <= facts["position"][place[id_]] < cut.end:
+            if id_ in cut.chosen:
                 made.append((place[id_], values))
         if not made:
             raise StageError(f"trainer step {cut.step} has no row left: algorithm.advantage_fn="
@@ -157,7 +197,10 @@ class Rollouts:
         if "teacher_logprobs" in made_by_models:
             measured["teacher_kl"] = divergence(rows)
         staleness = [cut.step - 1 - version for version in chosen["weights_version"]]
-        return Batch(rows, cut.available, staleness, cut.facts | measured | _facts(rows, chosen, staleness))
+        uses = list(zip(chosen["use_count"], chosen["priority"], strict=True))
+        experts = len(cut.experts)
+        return Batch(rows + cut.experts, cut.available, staleness + [None] * experts, uses + [(None, None)] * experts,
+                     cut.facts | measured | _facts(rows, chosen, staleness) | {"expert_rows": experts})
 
     @staticmethod
     def _with_advantage(row: Row, advantage, returns=None) -> Row:
@@ -182,8 +225,8 @@ class Rollouts:
         if fresh:
             batch.facts |= self._mismatch([batch.rows[index] for index in fresh], [logprobs[index] for index in fresh])
         return [
-            _trained(row, step, age, scored)
-            for row, age, scored in zip(batch.rows, batch.staleness, logprobs, strict=True)
+            _trained(row, step, age, used, scored)
+            for row, age, used, scored in zip(batch.rows, batch.staleness, batch.uses, logprobs, strict=True)
         ]
 
     def _mismatch(self, rows: list[Row], logprobs: list[np.ndarray]) -> dict[str, float]:
@@ -211,32 +254,37 @@ def _columns(found: pa.Table) -> list[list]:
     return [found[name].to_pylist() for name in ("advantage", "returns") if name in found.column_names]
 
 
-def _rows(table: pa.Table) -> list[Row]:
+def _rows(table: pa.Table, mixes: bool) -> list[Row]:
+    """mixes: they will stand beside rows of an expert."""
     names = ("experience_id", "prompt_tokens", "response_tokens", "action_mask", "rollout_logprobs")
-    columns = table.select(names).to_pydict()
+    columns, kind = table.select(names).to_pydict(), {"is_expert": False} if mixes else {}
     return [
-        Row(id_, prompt + response, len(prompt), mask, {"rollout_logprobs": logprobs, "old_logprobs": logprobs})
+        Row(id_, prompt + response, len(prompt), mask, {"rollout_logprobs": logprobs, "old_logprobs": logprobs} | kind)
         for id_, prompt, response, mask, logprobs in zip(*(columns[name] for name in names), strict=True)
     ]
 
 
 def _facts(rows: list[Row], chosen: dict[str, list], staleness: list[int]) -> dict:
-    """The reward and accuracy of an attempt count once, however many turns it had."""
+    """Of new rows; the reward and accuracy of an attempt count once, however many turns it had."""
+    new = [count == 0 for count in chosen["use_count"]]
     groups: dict[str, set] = {}
     for group, value in zip(chosen["group_id"], chosen["reward"], strict=True):
         groups.setdefault(group, set()).add(value)
     last = dict(zip(chosen["position"], chosen["turn"], strict=True))  # rows come in the order of turns
     ends = [last[position] == turn for position, turn in zip(chosen["position"], chosen["turn"], strict=True)]
-    rewards, accuracies = ([v for v, end in zip(chosen[name], ends, strict=True) if end and v is not None]
+    rewards, accuracies = ([v for v, end, is_new in zip(chosen[name], ends, new, strict=True)
+                            if end and is_new and v is not None]
                            for name in ("reward", "accuracy"))
     return {
         "reward": mean(rewards), "solve_rate": mean(accuracies),
         "zero_variance_groups": sum(len(values) == 1 for values in groups.values()),
         "response_tokens_mean": mean([len(row.mask) for row in rows]), "staleness_max": max(staleness),
+        "replayed_rows": new.count(False),
     }
 
 
-def _trained(row: Row, step: int, age: int, logprobs: np.ndarray) -> records.Trained:
-    given = row.columns["advantages"]
+def _trained(row: Row, step: int, age: int | None, used: tuple, logprobs: np.ndarray) -> records.Trained:
+    given, is_expert = row.columns["advantages"], row.columns.get("is_expert", False)
     each = row.of_actions("advantages").tolist() if isinstance(given, list) else None
-    return records.Trained(row.id, step, given if each is None else mean(each) or 0.0, each, age, logprobs)
+    advantage = given if each is None else mean(each) or 0.0
+    return records.Trained(row.id, step, advantage, each, is_expert, age, *used, logprobs)

@@ -1,4 +1,4 @@
-"""Two steps of PPO with every part, and two of DPO, on as many ranks as started it: what they saw, as JSON.
+"""Two steps of PPO with every part, of DPO and of mix, on as many ranks as started it: what they saw, as JSON.
 
     python -m torch.distributed.run --nproc_per_node N -m tests.learner.ranks MODEL OUT key=value ...
 """
@@ -23,6 +23,10 @@ PPO = ("algorithm.algorithm_type=ppo", "algorithm.policy_loss_fn=ppo", "algorith
        "algorithm.loss_agg_mode=seq-mean-token-mean")
 DPO = ("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo", "algorithm.policy_loss_fn_args={}",
        "algorithm.kl_loss_fn=none", "algorithm.entropy_loss_fn=none")
+MIX = ("algorithm.algorithm_type=mix", "algorithm.policy_loss_fn=mix", "algorithm.policy_loss_fn_args={mu: 0.4}",
+       "algorithm.kl_loss_fn=k3", "algorithm.kl_loss_fn_args.kl_coef=0.1", "algorithm.entropy_loss_fn=mix",
+       "algorithm.entropy_loss_fn_args.entropy_coef=0.01", "algorithm.loss_agg_mode=seq-mean-token-mean")
+KINDS = {"ppo": PPO, "dpo": DPO, "mix": MIX}
 
 
 def rows() -> list[Row]:
@@ -30,7 +34,8 @@ def rows() -> list[Row]:
     for i, (p, r) in enumerate(((5, 9), (3, 4), (20, 16), (2, 1), (7, 7), (4, 12), (6, 3), (9, 9))):
         mask = [int(k % 4 != 2) for k in range(r)]
         columns = {"advantages": (-1.0) ** i * (i + 1) / 2, "rollout_logprobs": [-4.6] * r,
-                   "returns": [float(i % 2)] * r}
+                   "returns": [float(i % 2)] * r,
+                   "is_expert": i % 3 == 1}
         made.append(Row(f"r{i}", torch.randint(3, 99, (p + r,), generator=source).tolist(), p, mask, columns))
     return made
 
@@ -69,8 +74,7 @@ def train(model: Path, process: Process, settings: tuple[str, ...], with_critic:
 if __name__ == "__main__":
     group = Process.start(1)
     _, path, out, *given = sys.argv
-    made = {"ppo": train(Path(path), group, (*PPO, *given), True),
-            "dpo": train(Path(path), group, (*DPO, *given), False)}
+    made = {kind: train(Path(path), group, (*own, *given), kind == "ppo") for kind, own in KINDS.items()}
     if group.rank == 0:
         files.write_json(Path(out), made)
     group.barrier()

@@ -1,4 +1,4 @@
-"""Reference, critic, correction and pairs: the same whatever the ZeRO stage, the ranks and the micro-batches."""
+"""Reference, critic, correction, pairs, expert rows: the same whatever the ZeRO stage, ranks and micro-batches."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pipeline import files
-from tests.learner.ranks import rows
+from tests.learner.ranks import KINDS, rows
 from tests.toy.conftest import REPOSITORY
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ ADAPTER = ("model.lora_configs=[{path: null, lora_rank: 4, lora_alpha: 8, target
 
 
 def assert_same(found: dict, alone: dict, way: str) -> None:
-    for kind in ("ppo", "dpo"):
+    for kind in KINDS:
         for name in ("losses", "norms"):
             assert found[kind][name] == pytest.approx(alone[kind][name], rel=1e-3, abs=1e-5), (way, kind, name)
         for ours, theirs in zip(found[kind]["statistics"], alone[kind]["statistics"], strict=True):
@@ -47,7 +47,7 @@ def assert_same(found: dict, alone: dict, way: str) -> None:
 
 def test_two_steps_see_and_learn_the_same(tiny_model, tmp_path):
     alone = trained(tiny_model, tmp_path / "alone.json", 1, ())
-    for kind in ("ppo", "dpo"):
+    for kind in KINDS:
         assert [len(values) for values in alone[kind]["scores"]] == [sum(row.mask) for row in rows()]
         assert abs(alone[kind]["losses"][0] - alone[kind]["losses"][-1]) > 1e-3  # something was learnt
     for number, (way, (ranks, settings)) in enumerate(WAYS.items()):

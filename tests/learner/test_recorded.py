@@ -21,7 +21,13 @@ def recorded(tmp_path, context_of):
         tables.write(tables.step_file(explored, "experience", step), records.Experience, rows)
         tables.write(tables.step_file(explored, "rollouts", step), records.Rollout,
                      [row(records.Rollout, step=step, attempts=4, rows=4, rollout_seconds=9.0)])
-    return lambda *overrides: Recorded(context_of(tmp_path / "learn", *overrides, experience=explored))
+
+    def make(*overrides):
+        context = context_of(tmp_path / "learn", *overrides, experience=explored)
+        del context.config.buffer.trainer_input  # which such a stage is not handed
+        return Recorded(context)
+
+    return make
 
 
 def batch(source, step):

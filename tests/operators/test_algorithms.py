@@ -5,11 +5,12 @@ import yaml
 
 from operators.advantage import ADVANTAGES
 from operators.aggregation import AGGREGATIONS
-from operators.arguments import arguments
+from operators.arguments import arguments, needed_columns
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS
-from operators.loss import AVERAGED_BY_KIND, PAIRED, POLICY_LOSSES
+from operators.loss import PAIRED, POLICY_LOSSES
 from operators.sampling import SAMPLE_STRATEGIES
+from pipeline.algorithms import DEMONSTRATED, GIVEN, MIXED_LOSSES
 from pipeline.files import CONF
 from pipeline.rules import COMPARE
 
@@ -18,7 +19,7 @@ TABLES = {"advantage_fn": ADVANTAGES, "policy_loss_fn": POLICY_LOSSES, "entropy_
           "sample_strategy": SAMPLE_STRATEGIES, "kl_penalty_fn": KL_ESTIMATORS, "kl_loss_fn": KL_ESTIMATORS}
 NEEDED = {"algorithm_type", "repeat_times", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn"}
 KEYS = {*NEEDED, "loss_agg_mode", "max_resample_rounds", "greedy_baseline", *TABLES, *(f"{key}_args" for key in TABLES)}
-FROM_FILES = ("sft", "dpo", "ipo", "kto")  # without rollouts there is nothing to compare
+FROM_FILES = GIVEN  # without rollouts there is nothing to compare
 
 
 def parts(path):
@@ -30,7 +31,7 @@ def test_an_algorithm_names_parts_that_exist(path):
     found = parts(path)
     assert found["algorithm_type"] == path.stem
     assert set(found) <= KEYS
-    if path.stem != "sft":
+    if path.stem not in DEMONSTRATED:
         assert set(found) >= NEEDED | {"policy_loss_fn"}
         assert ("advantage_fn" in found) == (path.stem not in FROM_FILES)
     for key, table in TABLES.items():
@@ -46,8 +47,12 @@ def test_the_parts_of_an_algorithm_fit_together(path):
     loss = found.get("policy_loss_fn")
     assert found.get("loss_agg_mode") == ("seq-mean-token-sum-norm" if path.stem == "dr_grpo" else None)
     assert (loss in PAIRED) == (path.stem in ("dpo", "ipo", "kto"))
-    assert (loss in AVERAGED_BY_KIND) == (found.get("sample_strategy") == "mix")
+    assert (loss in MIXED_LOSSES) == (found.get("sample_strategy") == "mix")
     assert found["repeat_times"] > 1 or found.get("advantage_fn") not in COMPARE
+
+
+def test_losses_of_mixed_batches_are_those_that_ask_who_gave_a_row():
+    assert set(MIXED_LOSSES) == {name for name, f in POLICY_LOSSES.items() if "is_expert" in needed_columns(f)}
 
 
 def test_advantages_that_compare_are_those_with_groups():
@@ -59,4 +64,5 @@ def test_the_types_of_the_guide_and_those_that_peers_have_are_there():
     assert {path.stem for path in FILES} >= {
         "sft", "dpo", "ppo", "grpo", "dapo", "reinforce", "reinforceplusplus", "rloo", "remax", "opmd", "asymre",
         "topr", "cispo", "gspo", "sapo", "raft", "sppo", "rec", "multi_step_grpo", "gigpo",
-        "on_policy_distill", "jsd", "dr_grpo", "gspo_token", "kto", "ipo", "m2po", "decoupled_ppo"}
+        "on_policy_distill", "jsd", "cpt",
+        "mix", "mix_chord", "dr_grpo", "gspo_token", "kto", "ipo", "m2po", "decoupled_ppo"}

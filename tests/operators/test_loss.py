@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
 from operators.arguments import arguments, needed_columns
-from operators.loss import AVERAGED_BY_KIND, NATURAL_AGGREGATION, PAIRED, POLICY_LOSSES
+from operators.loss import NATURAL_AGGREGATION, PAIRED, POLICY_LOSSES
+from pipeline.algorithms import MIXED_LOSSES
 from pipeline.config import POLICY_LOSSES as NAMES
 
 # beside the defaults: what switches a branch on
@@ -56,7 +57,7 @@ def weights(name, columns):
     lengths = torch.bincount(columns["rows"])
     mode = NATURAL_AGGREGATION.get(name, "token-mean")
     kinds = [bool(columns["is_expert"][columns["rows"] == row][0]) for row in range(len(lengths))]
-    made = (token_weights_by_kind(mode, lengths, kinds) if name in AVERAGED_BY_KIND else token_weights(mode, lengths))
+    made = (token_weights_by_kind(mode, lengths, kinds) if name in MIXED_LOSSES else token_weights(mode, lengths))
     return torch.from_numpy(made)[columns["rows"]]
 
 
@@ -64,7 +65,7 @@ def test_the_names_that_are_checked_early_are_those_that_there_are():
     assert set(NAMES) == set(POLICY_LOSSES)
     assert set(NATURAL_AGGREGATION) <= set(POLICY_LOSSES)
     assert set(NATURAL_AGGREGATION.values()) <= set(AGGREGATIONS)
-    assert {*PAIRED, *AVERAGED_BY_KIND} <= set(POLICY_LOSSES)
+    assert {*PAIRED, *MIXED_LOSSES} <= set(POLICY_LOSSES)
 
 
 @pytest.mark.parametrize(("name", "extra"), VARIANTS)

@@ -14,9 +14,9 @@ ROWS = [("a", 7, 0), ("b", 7, 1), ("c", 9, 2), ("d", 9, 3)]
 
 def ask(expression, rows=ROWS):
     with duckdb.connect() as session:
-        session.execute("CREATE TABLE rows (experience_id VARCHAR, weights_version INTEGER, use_count INTEGER)")
+        session.execute("CREATE TABLE rows (group_id VARCHAR, weights_version INTEGER, use_count INTEGER)")
         session.executemany("INSERT INTO rows VALUES (?, ?, ?)", rows)
-        return dict(session.execute(f"SELECT experience_id, {expression} FROM rows").fetchall())
+        return dict(session.execute(f"SELECT group_id, {expression} FROM rows").fetchall())
 
 
 def test_a_use_counts_like_two_versions():

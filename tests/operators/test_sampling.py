@@ -5,8 +5,13 @@ import math
 import duckdb
 import pytest
 
-from operators.sampling import SAMPLE_STRATEGIES, default, mix, staleness_control
+from operators.arguments import arguments
+from operators.priority import PRIORITIES
+from operators.sampling import SAMPLE_STRATEGIES, default, mix, oldest_version, staleness_control
+from pipeline.algorithm_config import SAMPLE_STRATEGIES as STRATEGY_NAMES
+from pipeline.data_config import PRIORITIES as PRIORITY_NAMES
 from pipeline.errors import ConfigError
+from pipeline.train_batch import EXPERT_BUFFER, EXPERT_DATA_RATIO
 
 
 def ask(query, candidates=6, experts=3):
@@ -24,34 +29,44 @@ def names(rows):
     return [id_ for id_, _, _ in rows]
 
 
-def test_default_takes_the_first():
-    assert names(ask(default(1, 4))) == ["c0", "c1", "c2", "c3"]
-    assert names(ask(default(1, 9))) == [f"c{i}" for i in range(6)]
+ALL = [f"c{i}" for i in range(6)]
+
+
+def test_default_takes_all_in_order():
+    assert names(ask(default(1, 4))) == ALL
 
 
 def test_staleness_control_leaves_old_rows_out():
     """Step 6 trains version 5 fresh; staleness 2 is version 3."""
     assert names(ask(staleness_control(6, 4, 2))) == ["c3", "c4", "c5"]
     assert names(ask(staleness_control(6, 4, 0))) == ["c5"]
-    assert names(ask(staleness_control(2, 2, 5))) == ["c0", "c1"]
-    assert names(ask(staleness_control(6, 4))) == names(ask(default(6, 4)))
+    assert names(ask(staleness_control(2, 2, 5))) == ALL
+    assert names(ask(staleness_control(6, 4))) == ALL
+    assert [oldest_version(6, 2), oldest_version(2, 5), oldest_version(9)] == [3, 0, 0]
 
 
 def test_mix_takes_a_share_of_expert_rows_in_turn():
-    """ceil(5 / 2) = 3 of 5 is all of them; 2 of 4: x0 x1, then x2 x0, then x1 x2."""
-    assert names(ask(mix(1, 5))) == ["c0", "c1", "x0", "x1", "x2"]
-    assert [names(ask(mix(step, 4)))[2:] for step in (1, 2, 3)] == [["x0", "x1"], ["x2", "x0"], ["x1", "x2"]]
-    assert names(ask(mix(1, 2, expert_data_ratio=0))) == ["c0", "c1"]
-    assert names(ask(mix(1, 2, expert_data_ratio=1))) == ["x0", "x1"]
+    """ceil(5 / 2) = 3 of 5 is all of them; 2 of 4: x0 x1, then x2 x0, then x1 x2. 0.07 of 100 is 7, in binary 8."""
+    assert names(ask(mix(1, 5), candidates=2)) == ["c0", "c1", "x0", "x1", "x2"]
+    assert [names(ask(mix(step, 4)))[6:] for step in (1, 2, 3)] == [["x0", "x1"], ["x2", "x0"], ["x1", "x2"]]
+    assert len(names(ask(mix(1, 100, expert_data_ratio=0.07), candidates=93, experts=50))) == 100
 
 
 def test_every_strategy_answers_with_its_defaults():
     for function in SAMPLE_STRATEGIES.values():
-        assert len(ask(function(1, 4))) == 4
+        assert len(ask(function(1, 4), candidates=2)) == (4 if function is mix else 2)
+
+
+def test_the_defaults_that_the_schedule_counts_with_are_those_of_the_strategy():
+    given = arguments(mix, {}, "x")
+    assert given == {"expert_data_ratio": EXPERT_DATA_RATIO, "sft_dataset_name": EXPERT_BUFFER}
+    assert set(PRIORITY_NAMES) == set(PRIORITIES)
+    assert set(STRATEGY_NAMES) == set(SAMPLE_STRATEGIES)
 
 
 @pytest.mark.parametrize(("function", "given"), [
-    (mix, {"expert_data_ratio": 1.5}), (mix, {"expert_data_ratio": None}), (staleness_control, {"max_staleness": -1}),
+    (mix, {"expert_data_ratio": 1.5}), (mix, {"expert_data_ratio": None}), (mix, {"expert_data_ratio": 0}),
+    (mix, {"sft_dataset_name": 7}), (staleness_control, {"max_staleness": -1}),
     (staleness_control, {"max_staleness": math.nan})])
 def test_arguments_out_of_bounds_are_refused(function, given):
     with pytest.raises(ConfigError, match=rf"sample_strategy_args\.{next(iter(given))}"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.algorithms import PAIR_TYPES
+from pipeline.algorithms import MIXED_LOSSES, PAIR_TYPES
 from pipeline.choices import groups
 from pipeline.compose import check, compose
 from pipeline.config import walk
@@ -215,8 +215,11 @@ def test_a_mode_that_is_not_here_is_answered_once():
 
 PAIRS = ["buffer.trainer_input.experience_buffer.path=pairs.jsonl"]
 TAUGHT = ["model.teacher_model_path=models/teacher"]
+GIVEN, SHOWN = "buffer.trainer_input.experience_buffer.path=given.jsonl", "buffer.trainer_input.auxiliary_buffers"
 NEEDED = {**dict.fromkeys(PAIR_TYPES, PAIRS), "jsd": TAUGHT, "on_policy_distill": TAUGHT,
-          "gigpo": ["buffer.explorer_input.taskset.default_workflow_type=retry_workflow", "model.max_model_len=64"]}
+          "gigpo": ["buffer.explorer_input.taskset.default_workflow_type=retry_workflow", "model.max_model_len=64"],
+          "cpt": ["stages=[]", GIVEN],
+          **{key: ["stages=[{stage_name: rft}]", f"{SHOWN}.sft_dataset={{}}"] for key in MIXED_LOSSES}}
 
 
 @pytest.mark.parametrize(("group", "choice"), [(g, c) for g, names in groups().items() for c in names

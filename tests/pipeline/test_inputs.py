@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from pipeline import algorithms, inputs
-from pipeline.data_config import Taskset
+from pipeline.data_config import AuxiliaryBuffer, Taskset
 from pipeline.overlays import effective
+from pipeline.train_batch import REPLAY
 from stages.learner.objective import KLTerm
 from tests.configs import changed, element
 
@@ -110,3 +111,23 @@ def test_every_set_with_files_of_its_own_is_a_source_with_the_columns_it_needs()
     assert dict(found[0].columns)["prompt_key"] == "talk"
     assert dict(found[0].columns)["response_key"] == "reward_model.ground_truth"
     assert dict(found[3].columns) == {"prompt_key": "prompt", "solution_key": "response"}
+
+
+def test_buffers_of_an_expert_and_plain_texts_are_sources_too():
+    """Of plain text only its own column is wanted."""
+    shown = {"mine": element(AuxiliaryBuffer, {"path": "shown.jsonl"})}
+    given = {"buffer.trainer_input.auxiliary_buffers": shown,
+             "buffer.trainer_input.experience_buffer.path": "texts.jsonl", "algorithm.algorithm_type": "cpt"}
+    texts, demonstrations = inputs.sources(effective(changed(given), {}))
+    assert dict(texts.columns) == {"prompt_key": "prompt"}
+    assert demonstrations.key == "buffer.trainer_input.auxiliary_buffers.mine.path"
+    assert inputs.sources(rft(given))[1] == demonstrations
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ({"algorithm.sample_strategy": "mix", "algorithm.sample_strategy_args": {"expert_ratio": 0.1}},
+     "'mix' has no argument 'expert_ratio'. Did you mean 'expert_data_ratio'?"),
+    ({f"{REPLAY}.enable": True, f"{REPLAY}.priority_fn_args": {"decai": 1}},
+     "priority_fn_args: 'linear_decay' has no argument 'decai'. Did you mean 'decay'?")])
+def test_arguments_of_train_batches_are_judged_too(given, words):
+    assert any(words in line for line in inputs.wrong_arguments(rft(given)))

@@ -153,7 +153,7 @@ def test_offline_training_and_pairs_are_checked_too():
 
 
 def test_which_columns_there_are_depends_on_what_is_trained_on():
-    grpo, ppo, dpo = (algorithms.filled({"algorithm_type": kind, "advantage_fn": None})
+    grpo, ppo, dpo = (algorithms.filled({"algorithm_type": kind, "advantage_fn": None, "sample_strategy": None})
                       for kind in ("grpo", "ppo", "dpo"))
     assert "advantages" in columns("policy_loss_fn", grpo)
     assert "returns" not in columns("policy_loss_fn", grpo)

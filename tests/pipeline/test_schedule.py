@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.errors import ConfigError, DataError
+from pipeline.process import namespace
 from pipeline.schedule import Schedule, rft_schedule, rollout_schedule, task_order, tasks_of_step
+from tests.configs import overridden
 
 EVERY = [
     Schedule(rows, batch, interval, offset, total)
@@ -188,8 +190,10 @@ def test_batches_that_do_not_fit_into_each_other_are_refused(rows, batch):
 
 def config(**buffer):
     given = {"batch_size": 4, "train_batch_size": None, "total_epochs": 3, "total_steps": None} | buffer
-    return SimpleNamespace(buffer=SimpleNamespace(**given), algorithm=SimpleNamespace(repeat_times=2),
-                           synchronizer=SimpleNamespace(sync_interval=1, sync_offset=0))
+    made = namespace(overridden("algorithm.repeat_times=2", "synchronizer.sync_interval=1",
+                                "synchronizer.sync_offset=0"))
+    vars(made.buffer).update(given)
+    return made
 
 
 def test_steps_follow_from_epochs():
@@ -201,6 +205,15 @@ def test_steps_follow_from_epochs():
     assert rft_schedule(config(), 1).total_steps == 1  # 6 rows are less than a batch: one step all the same
     assert rft_schedule(config(total_steps=99), 10).total_steps == 99
     assert rft_schedule(config(), 10).rows_per_trainer_step == 8
+
+
+def test_the_schedule_counts_the_new_rows_of_a_batch_alone():
+    """Half of 16 rows again: 8 new ones, so 60 rows are 7 steps as without, and a version needs 8 rows, not 16."""
+    replaying = config(train_batch_size=16)
+    replaying.buffer.trainer_input.experience_buffer.replay_buffer.enable = True
+    schedule = rft_schedule(replaying, 10)
+    assert (schedule.rows_per_trainer_step, schedule.other_rows, schedule.total_steps) == (8, 8, 7)
+    assert [schedule.weights_version(step) for step in (1, 2, 3)] == [0, 1, 2]
 
 
 # ------------------------------------------------------------------------------------------------------- task order

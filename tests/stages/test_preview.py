@@ -195,3 +195,14 @@ def test_request_and_answer_are_files(tmp_path):
     first, second = found["problems"]
     assert "unknown Data-Juicer operator 'text_length_fliter'. Did you mean 'text_length_filter'?" in first
     assert "operator 'text_length_filter' has no argument 'max_length'. Did you mean 'max_len'?" in second
+
+
+def test_plain_text_may_be_longer_than_a_prompt(tmp_path):
+    """It is cut into pieces."""
+    path = jsonl(tmp_path / "texts.jsonl", [{"text": "1" * 100}, {"text": "1"}])
+    source = {"name": "texts", "key": "buffer.path", "path": str(path), "split": "train", "format_key": "format",
+              "columns": {"prompt_key": "text"}, "optional": []}
+    found = Preview({"sources": [source], "rows": 200, "model": composed()["model"], "system_prompt": None})
+    found.source(source)
+    assert found.found["problems"] == found.found["warnings"] == []
+    assert found.found["facts"][0][1].endswith("2 rows; texts of 2 to 101 tokens")

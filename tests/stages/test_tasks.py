@@ -7,12 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import tables
-from pipeline.data_config import Format
+from pipeline.data_config import AuxiliaryBuffer, Format
 from pipeline.errors import ConfigError, DataError
 from pipeline.process import Context, namespace
 from pipeline.records import RawTask
 from stages.tasks import generate, read_set, work
-from tests.configs import overridden
+from tests.configs import element, overridden
 
 GSM8K = [{"question": "What is 40 + 2?", "answer": "40 + 2\n#### 42"}, {"question": "1 + 1?", "answer": "#### 2"}]
 
@@ -197,3 +197,28 @@ def test_a_dataset_of_the_hub_is_not_downloaded():
         with pytest.raises(DataError) as caught:
             read(name)
         assert "hf download" not in str(caught.value)
+
+
+def test_plain_text_is_read_whole_and_rows_of_an_expert_bear_the_name_of_their_buffer(tmp_path):
+    """A buffer without a response is text for cpt; an auxiliary one with responses is demonstrations."""
+    texts = write_jsonl(tmp_path / "texts.jsonl", [{"prompt": "one two"}, {"prompt": ""}])
+    shown = write_jsonl(tmp_path / "shown.jsonl", [{"prompt": "1 + 1", "response": "2"}])
+    context = context_of(
+        tmp_path, *NOTHING, f"buffer.trainer_input.experience_buffer.path={texts}",
+        "buffer.trainer_input.experience_buffer.format.response_key=null",
+        "buffer.explorer_input.taskset.path=null",
+        "buffer.trainer_input.auxiliary_buffers={mine: " + json.dumps(element(AuxiliaryBuffer, {"path": shown})) + "}")
+    work(context)
+    rows = tables.read(tmp_path / "raw.parquet", RawTask).to_pylist()
+    assert [(r["question"], r["answer"], r["solution"], r["taskset"], r["split"]) for r in rows] == [
+        ("one two", "", None, "experience_buffer", "text"), (None, None, None, "experience_buffer", "text"),
+        ("1 + 1", "2", "2", "mine", "sft")]
+    assert rows[1]["problem"] == "no text under 'prompt' (format.prompt_key)"
+
+
+def test_an_empty_file_of_an_expert_is_named(tmp_path):
+    (tmp_path / "none.jsonl").write_text("")
+    mine = json.dumps(element(AuxiliaryBuffer, {"path": str(tmp_path / "none.jsonl")}))
+    context = context_of(tmp_path, *NOTHING, "buffer.trainer_input.auxiliary_buffers={mine: " + mine + "}")
+    with pytest.raises(DataError, match=r"none.jsonl holds no rows; .* buffer\.trainer_input\.auxiliary_buffers\.mine"):
+        work(context)

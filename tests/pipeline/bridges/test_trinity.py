@@ -271,6 +271,18 @@ def test_a_value_is_written_on_one_line_as_it_is_read(value, text):
     assert scalar(text) == value
 
 
+def test_a_replay_of_theirs_is_by_seconds_and_none_without_them():
+    """What a cool-down of seconds is in steps nobody knows; without one a row is used once."""
+    replay = "buffer: {{trainer_input: {{experience_buffer: {{replay_buffer: {{enable: true{}}}}}}}}}"
+    key = "buffer.trainer_input.experience_buffer.replay_buffer"
+    made = from_trinity(replay.format(", reuse_cooldown_time: 60, priority_fn: linear_decay"), "x.yaml")
+    assert [given.key for given, why in made.left_out if "a cool-down in seconds" in why] == [
+        f"{key}.reuse_cooldown_time"]
+    assert {given.key for given in made.kept} == {f"{key}.enable", f"{key}.priority_fn"}
+    made = from_trinity(replay.format(""), "x.yaml")
+    assert [given.key for given, why in made.left_out if "without one not at all" in why] == [f"{key}.enable"]
+
+
 # ------------------------------------------------------------------------------------------------------- distillation
 
 DISTILLATION = """

@@ -1,0 +1,68 @@
+"""Which groups of rollouts a train batch has again: a draw by priority, a pure function of the experience tables.
+
+What was drawn before decides what may be drawn now (use counts, cool-down). It is not kept in files: the draws of all
+steps before are made again when a stage is taken up, from columns that never change, so they are the same; and the
+reader cuts step t + 1 while step t still trains, before there is a row of `trained` that could be asked.
+"""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from operators.arguments import arguments
+from operators.priority import PRIORITIES
+from pipeline.errors import pick
+from pipeline.train_batch import REPLAY
+
+DRAWN = pa.schema([("group_id", pa.string()), ("explored", pa.int32()), ("use_count", pa.int32()),
+                   ("priority", pa.float64())])
+NOTHING = DRAWN.empty_table()
+
+
+class Replay:
+    """The replay of one stage. A group may be drawn from the step behind the one that trained it first."""
+
+    def __init__(self, session, settings, groups: int, fresh: Callable[[int], str], oldest: Callable[[int], float]):
+        """settings: of replay_buffer. groups: how many a batch has again.
+
+        fresh: step -> query of its new usable rows: group_id, step, position, weights_version. oldest: step -> the
+        oldest weights whose rollouts it may train on.
+        """
+        function = pick(PRIORITIES, settings.priority_fn, f"{REPLAY}.priority_fn")
+        self.priority = function(**arguments(function, settings.priority_fn_args, f"{REPLAY}.priority_fn_args"))
+        self.session, self.groups = session, groups
+        self.cooldown, self.fresh, self.oldest = settings.reuse_cooldown_time, fresh, oldest
+        self.session.execute("""CREATE TABLE replayed (group_id VARCHAR PRIMARY KEY, explored INTEGER, position BIGINT,
+                                weights_version INTEGER, use_count INTEGER, last_used INTEGER)""")
+        self.step, self.drawn = 0, NOTHING
+
+    def draw(self, step: int) -> pa.Table:
+        """The groups that `step` has again, best first: columns DRAWN; use_count: batches that had them before.
+
+        The rollouts of all steps up to this one must be there.
+        """
+        if step < self.step:
+            self.session.execute("DELETE FROM replayed")
+            self.step = 0
+        while self.step < step:
+            self.step += 1
+            self.drawn = self._draw()
+        return self.drawn
+
+    def _draw(self) -> pa.Table:
+        drawn = self.session.sql(f"""
+            SELECT group_id, explored, use_count, priority
+            FROM (SELECT *, {self.priority} AS priority FROM replayed
+                  WHERE last_used <= {self.step - self.cooldown} AND weights_version >= {self.oldest(self.step)!r})
+            WHERE priority IS NOT NULL ORDER BY priority DESC, position LIMIT {self.groups}""").to_arrow_table()
+        drawn = drawn.cast(DRAWN)
+        self.session.register("drawn", drawn)
+        self.session.execute(f"""
+            UPDATE replayed SET use_count = use_count + 1, last_used = {self.step}
+            WHERE group_id IN (SELECT group_id FROM drawn)""")
+        self.session.execute(f"""
+            INSERT INTO replayed
+            SELECT group_id, min(step), min(position), min(weights_version), 1, {self.step}
+            FROM ({self.fresh(self.step)}) GROUP BY group_id
+            ON CONFLICT DO UPDATE SET use_count = use_count + 1, last_used = {self.step}""")  # a task twice in a step
+        return drawn

@@ -1,0 +1,53 @@
+"""What a train batch is made of, by hand."""
+
+from fractions import Fraction
+
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.train_batch import TrainBatch, divided, share, train_batch
+
+REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
+NONE = Fraction(0)
+
+
+def test_experts_are_rounded_up_and_replayed_groups_down():
+    """32 rows in groups of 4. A tenth is 3.2, so 4 expert rows. 0.3 is 9.6 rows or 2.4 groups, so 8 rows."""
+    assert divided(32, 32, 4, Fraction(1, 10), NONE) == TrainBatch(28, 0, 4)
+    assert divided(32, 32, 4, NONE, Fraction(3, 10)) == TrainBatch(24, 8, 0)
+    assert divided(32, 32, 4, Fraction(1, 10), Fraction(3, 10)) == TrainBatch(20, 8, 4)
+    assert divided(32, 32, 4, NONE, NONE) == TrainBatch(32)
+
+
+def test_without_a_size_an_explorer_step_is_new_and_the_rest_comes_on_top():
+    """Half of 64 is 32. A tenth of 35 is 4, which leaves 31, of 36 too: 32. A quarter of 40 is 2.5 groups, so 2: 32."""
+    assert divided(None, 256, 8, NONE, Fraction(1, 2)) == TrainBatch(256, 256, 0)  # 504 would do too, with 248
+    assert divided(None, 32, 4, Fraction(1, 2), NONE) == TrainBatch(32, 0, 32)
+    assert divided(None, 32, 4, Fraction(999, 1000), NONE) == TrainBatch(32, 0, 31968)
+    assert divided(None, 32, 4, Fraction(1, 10), NONE) == TrainBatch(32, 0, 4)
+    assert divided(None, 32, 4, NONE, Fraction(1, 4)) == TrainBatch(32, 8, 0)
+
+
+@pytest.mark.parametrize("ratio", [0, 1, -0.5, True, None, "0.5", float("nan")])
+def test_a_share_is_more_than_nothing_and_less_than_all(ratio):
+    with pytest.raises(ConfigError, match="greater than 0 and less than 1"):
+        share("key", ratio)
+
+
+def test_a_share_is_taken_as_it_is_written():
+    """0.07 * 100 is 7.000000000000001 in binary."""
+    assert share("key", 0.07) * 100 == 7
+
+
+@pytest.mark.parametrize(("overrides", "words"), [
+    ((f"{REPLAY}.enable=true", "buffer.train_batch_size=8"), "of a train batch of 8 rows it is less than one group"),
+    ((f"{REPLAY}.enable=true", "buffer.train_batch_size=20"), "12 of its rows are new, which is no whole number"),
+    (("algorithm.sample_strategy=mix", f"{REPLAY}.enable=true"), "leave no row of a train batch to new rollouts")])
+def test_batches_that_cannot_be_divided_are_refused(settings, overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        train_batch(settings("buffer.batch_size=4", "algorithm.repeat_times=8", *overrides))
+
+
+def test_settings_that_replay_and_mix_nothing_are_one_part(settings):
+    assert train_batch(settings("buffer.batch_size=4", "algorithm.repeat_times=8")) == TrainBatch(32)
+    assert train_batch(settings("buffer.train_batch_size=8")) == TrainBatch(8)
