@@ -1,0 +1,70 @@
+"""The rows of tasks as they are read, as they survive curation, as they are dropped; what a column of a record is."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+TOKENS = pa.list_(pa.int32())
+FLOATS = pa.list_(pa.float32())
+COMPONENTS = pa.map_(pa.string(), pa.float64())
+TURNS = pa.list_(pa.struct([pa.field("role", pa.string(), False), pa.field("content", pa.string(), False)]))
+
+
+def column(arrow: pa.DataType, doc: str, null: bool = False, **default):
+    """A field of a record: its Arrow type, its meaning, whether it may be null; default or default_factory, if any."""
+    return dataclasses.field(metadata={"arrow": arrow, "doc": doc, "null": null}, **default)
+
+
+@dataclass(slots=True)
+class RawTask:
+    """A record of a task file before anything was cleaned. Text columns may hold anything."""
+
+    row: int = column(pa.int64(), "position in the input, from 0; the key that joins every later table to the input")
+    question: str | None = column(pa.string(), "the last user's turn of the prompt; null when there is none", null=True)
+    answer: str | None = column(pa.string(), "the truth; where a demonstration or a pair has none its response, of a "
+                                             "pair the chosen one; null when there is none", null=True)
+    solution: str | None = column(pa.string(), "a demonstrated response; null when there is none", null=True)
+    context: list[dict] = column(TURNS, "turns before the question: system, user, assistant, ...", default_factory=list)
+    chosen: str | None = column(pa.string(), "preferred response of a pair; null without", null=True, default=None)
+    rejected: str | None = column(pa.string(), "other response of the pair; null without", null=True, default=None)
+    taskset: str | None = column(pa.string(), "set with a path of its own that it was read for; null: the inputs or "
+                                              "the generator of task_pipeline", null=True, default=None)
+    split: str | None = column(pa.string(), "train, test, sft, preference or text, by where the set stands in the "
+                                            "configuration; null: curation decides", null=True, default=None)
+    problem: str | None = column(pa.string(), "why the record cannot be used; null when it can", null=True,
+                                 default=None)
+
+
+@dataclass(slots=True)
+class Task:
+    """A task that survived curation."""
+
+    task_id: str = column(pa.string(), "first 16 hex digits of sha256(question, answer), and the context if there is "
+                                       "one: the same task, the same id")
+    row: int = column(pa.int64(), "row of the input that it came from")
+    split: str = column(pa.string(), "train, test, sft (a demonstration), preference (a pair) or text (for cpt)")
+    question: str = column(pa.string(), "user prompt, text")
+    answer: str = column(pa.string(), "truth handed to the reward function, text; of demonstrations as in RawTask, of "
+                                      "plain text empty")
+    solution: str | None = column(pa.string(), "demonstrated response, text; null outside split sft", null=True)
+    context: list[dict] = column(TURNS, "turns before the question: system, user, assistant, ...", default_factory=list)
+    chosen: str | None = column(pa.string(), "preferred response; null outside split preference", null=True,
+                                default=None)
+    rejected: str | None = column(pa.string(), "other response of the pair; null outside split preference", null=True,
+                                  default=None)
+    taskset: str | None = column(pa.string(), "set with a path of its own; null: the inputs or the generator of "
+                                              "task_pipeline", null=True, default=None)
+
+
+@dataclass(slots=True)
+class Rejected:
+    """A row of the input that curation dropped."""
+
+    row: int = column(pa.int64(), "row of the input")
+    question: str | None = column(pa.string(), "as read", null=True)
+    answer: str | None = column(pa.string(), "as read", null=True)
+    solution: str | None = column(pa.string(), "as read", null=True)
+    operator: str = column(pa.string(), "name of the operator that dropped it; format: the record could not be used")
+    reason: str = column(pa.string(), "what the operator saw")
+    taskset: str | None = column(pa.string(), "as read", null=True, default=None)
