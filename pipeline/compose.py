@@ -45,9 +45,10 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
         _override_stage(composed, override, problems)
     config = schema.read(resolved(composed, problems), Config, "", problems)
+    problems += stage_problems(config)
     if unread := own_algorithms.problems(config):  # of what it is made of, no rule can say anything
         return config, [_by_name(p, _stage_names(composed)) for p in problems + unread]
-    problems += stage_problems(config) + broken_rules(config) + secrets.problems_of(config)
+    problems += broken_rules(config) + secrets.problems_of(config)
     ordered = are_ordered(config["stages"])
     if ordered:
         problems += modes.problems(config) + unasked_models(config) + unread_sampling(config)
