@@ -56,13 +56,14 @@ def problems_of(value: Any, key: str = "") -> list[str]:
 
 def _misplaced(key: str, text: str) -> list[str]:
     """What is wrong with a text that names secret variables, in a setting that is not named as a secret."""
+    names = named_in(text)
     if not any(part in _free() for part in key.split(".")[:-1]):
         return [f"key '{key}': {name} is a secret by its name, and this setting is written to files. Give it another "
-                "variable; secrets go into free arguments alone." for name in named_in(text)]
+                "variable; secrets go into free arguments alone." for name in names]
     if "${" in REFERENCE.sub("", text):
-        return [f"key '{key}': {name} is a secret by its name; needed ${{oc.env:{name}}}, without a default and without "
-                "another interpolation beside it." for name in named_in(text)]
-    return [f"key '{key}' wants the environment variable {name}, which is not set." for name in named_in(text)
+        return [f"key '{key}': {name} is a secret by its name; needed ${{oc.env:{name}}}, without a default and "
+                "without another interpolation beside it." for name in names]
+    return [f"key '{key}' wants the environment variable {name}, which is not set." for name in names
             if name not in os.environ]
 
 
