@@ -4,7 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from pipeline.errors import OuroError
+from pipeline.errors import OuroError, masked
 
 
 def status(arguments) -> int:
@@ -75,13 +75,14 @@ def report(arguments) -> int:
 
 def config_check(arguments) -> int:
     """Everything that is wrong with a configuration, its data and its fit to the machine; then the plan in numbers."""
-    from pipeline import preflight
+    from pipeline import incomplete, preflight
     from pipeline.compose import TITLE, judged
     from pipeline.errors import ConfigError
 
     config, problems = judged(arguments.overrides)
     if problems:
-        raise ConfigError.of(TITLE, [*problems, *([] if arguments.elsewhere else preflight.absent_files(config))])
+        more = incomplete.beside(config, problems, arguments.elsewhere, not arguments.no_data)
+        raise ConfigError.of(TITLE, [*problems, *more])
     report = preflight.check(config, arguments.elsewhere, not arguments.no_data)
     print(preflight.text(report))
     return 2 if report.problems else 0
@@ -92,7 +93,7 @@ def config_show(arguments) -> int:
     from pipeline import explain
     from pipeline.compose import compose
 
-    print(explain.show(compose(arguments.overrides)))
+    print(masked(explain.show(compose(arguments.overrides))))
     return 0
 
 
@@ -109,7 +110,7 @@ def config_explain(arguments) -> int:
     from pipeline import explain
     from pipeline.compose import compose
 
-    print(explain.explain(compose(arguments.overrides), arguments.key, arguments.overrides))
+    print(masked(explain.explain(compose(arguments.overrides), arguments.key, arguments.overrides)))
     return 0
 
 

@@ -25,7 +25,8 @@ def _fill(node, raw: Any, key: str, problems: list[str]) -> Any:
         full = f"{key}.{name}" if key else str(name)
         if isinstance(value, (dict, list)):
             made[name] = _fill(node[name], value, full, problems)
-        elif isinstance(value, str) and "${" in value and not secrets.is_secret(full):
+        elif isinstance(value, str) and "${" in value and not (
+                secrets.is_secret(full) or secrets.named_in(value)):
             try:
                 made[name] = _plain(node[name])
             except (OmegaConfBaseException, RecursionError) as error:

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from types import UnionType
 from typing import Any, get_args, get_origin
 
-from pipeline.config import Config, walk
+from pipeline.config import Config
 from pipeline.errors import nearest
 from pipeline.guide import explain_absent, explain_value
+from pipeline.key_names import nearest_key
 from pipeline.setting import choices_of
 
 UNREADABLE = object()
@@ -48,9 +49,9 @@ def fitting(content: dict, base: dict, key: str, problems: list[str]) -> dict:
     for name, value in content.items():
         full, there = f"{key}.{name}" if key else str(name), base.get(name)
         if isinstance(there, dict) and isinstance(value, list):
-            _wrong(value, "a mapping", full, problems)
+            wrong(value, "a mapping", full, problems)
         elif isinstance(there, list) and isinstance(value, dict):
-            _wrong(value, "a list", full, problems)
+            wrong(value, "a list", full, problems)
         else:
             both = isinstance(there, dict) and isinstance(value, dict)
             made[name] = fitting(value, there, full, problems) if both else value
@@ -59,7 +60,7 @@ def fitting(content: dict, base: dict, key: str, problems: list[str]) -> dict:
 
 def _section(value: Any, kind: type, key: str, problems: list[str], partial: bool) -> Any:
     if not isinstance(value, dict):
-        found = _wrong(value, "a mapping of settings", key, problems)
+        found = wrong(value, "a mapping of settings", key, problems)
         if isinstance(value, str) and "." not in key:
             problems[-1] += (f" A file of conf/{key}/ is chosen for the whole run, on the command line ({key}={value});"
                              " here stand the keys themselves.")
@@ -82,14 +83,14 @@ def _section(value: Any, kind: type, key: str, problems: list[str], partial: boo
 
 def _list(value: Any, element: Any, key: str, problems: list[str]) -> Any:
     if not isinstance(value, list):
-        return _wrong(value, "a list", key, problems)
+        return wrong(value, "a list", key, problems)
     found = (read(v, element, f"{key}.{i}", problems) for i, v in enumerate(value))
     return [v for v in found if v is not UNREADABLE]
 
 
 def _mapping(value: Any, element: Any, key: str, problems: list[str]) -> Any:
     if not isinstance(value, dict):
-        return _wrong(value, "a mapping", key, problems)
+        return wrong(value, "a mapping", key, problems)
     if element is Any:
         return value
     found = {str(name): read(v, element, f"{key}.{name}", problems) for name, v in value.items()}
@@ -107,10 +108,11 @@ def _scalar(value: Any, kind: type, key: str, problems: list[str]) -> Any:
     if kind is str and isinstance(value, (str, int, float)):
         return str(value)
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-    return _wrong(value, words[kind], key, problems)
+    return wrong(value, words[kind], key, problems)
 
 
-def _wrong(value: Any, needed: str, key: str, problems: list[str]) -> Any:
+def wrong(value: Any, needed: str, key: str, problems: list[str]) -> Any:
+    """UNREADABLE, with a line in `problems` that says what was needed."""
     kinds = {type(None): "null", dict: "a mapping", list: "a list", bool: str(value).lower(),
              str: f"the text {value!r}"}
     problems.append(f"key '{key}': needed {needed}, found {kinds.get(type(value), value)}.")
@@ -125,7 +127,7 @@ def unknown(key: str, more: Iterable[str] = ()) -> str:
     elsewhere = explain_absent(key)
     if elsewhere:
         return f"no key '{key}': {elsewhere}"
-    return f"unknown key '{key}'.{nearest(key, [*(k for k, _ in walk()), *more])}"
+    return f"unknown key '{key}'.{nearest_key(key, more)}"
 
 
 def default(item: dataclasses.Field) -> Any:

@@ -2,7 +2,7 @@
 
 import sys
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, masked
 
 METRIC = "sampled_accuracy"
 
@@ -33,7 +33,7 @@ def _latest_sweep(root):
 
 def config_diff(arguments) -> int:
     """What differs between two runs, or between configurations given as overrides in quotes: settings and stages."""
-    from pipeline.difference import side, told
+    from pipeline.difference import sides, told
 
-    print("\n".join(told(*(side(arguments.root, text) for text in (arguments.a, arguments.b)))))
+    print(masked("\n".join(told(*sides(arguments.root, arguments.a, arguments.b)))))
     return 0

@@ -85,7 +85,7 @@ def test_config_explain_an_entry_of_free_arguments(capsys):
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[:2] == [key, "entry of algorithm.policy_loss_fn_args"]
     assert "value now 0.125" in lines
-    for key in ("algorithm.advantage_fn_args.none", "algorithm.policy_loss_fn_args.clip_range_low.deeper"):
+    for key in ("algorithm.advantage_fn_args.epsilon", "algorithm.policy_loss_fn_args.clip_range_low.deeper"):
         assert cli.main(["config", "explain", key]) == 0
         assert "\n  value now  not given\n" in capsys.readouterr().out
 
