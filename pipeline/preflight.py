@@ -18,9 +18,9 @@ from pipeline.adapters import target_problem
 from pipeline.devices import Gpus, planned_gpus
 from pipeline.errors import ConfigError, OuroError
 from pipeline.memory import GIB
-from pipeline.modes import planned
+from pipeline.modes import Line, planned
 from pipeline.monitors import check_monitor
-from pipeline.overlays import before, effective, names_model
+from pipeline.overlays import effective, names_model
 from pipeline.plan import Plan, make_plan
 from pipeline.shape import read_shape, room_problem, split_problem
 
@@ -109,15 +109,13 @@ def _warn(line: str) -> None:
 
 
 def _starts(config: dict[str, Any]) -> dict[str, dict]:
-    """Training stage -> the section `model` that names the model it begins with: its own, or that of the stage before
-    it, or the run's (as pipeline/plan.py finds it)."""
-    starts: dict[str, dict] = {}
+    """Stage of the recipe -> the section `model` that names the model it begins with, as pipeline/plan.py finds it."""
+    line, starts = Line(config), {}
     for entry in planned(config):
-        parents = before(entry, list(starts))
-        if names_model(entry):
-            starts[entry["stage_name"]] = effective(config, entry)["model"]
-        else:
-            starts[entry["stage_name"]] = starts[parents[0]] if parents else config["model"]
+        name = entry["stage_name"]
+        earlier = line.begins_with(name)
+        own = line.settings[name]["model"] if names_model(entry) else config["model"]
+        starts[name] = starts[earlier] if earlier else own
     return starts
 
 

@@ -138,6 +138,15 @@ def test_what_one_stage_explored_another_trains_on(tmp_path):
     assert (made["look"], made["learn"]) == ("rollout", "offline")
 
 
+def test_training_begins_with_what_was_trained_though_a_stage_that_only_explores_is_named_first(tmp_path):
+    """look answers with the untrained model, or with one of its own; what it makes is experience, never a model."""
+    for own in ({}, {"model": {"model_path": None}}):
+        found = reads(tmp_path, [{"stage_name": "sft", **SFT}, {**LOOK, "after": [], **own},
+                                 {**LEARN, "after": ["look", "sft"]}])
+        assert found["look"]["model"] == "model"
+        assert found["learn"] == {"experience": "look", "model": "sft"}
+
+
 def test_a_stage_waits_for_one_that_only_explores(tmp_path):
     found = reads(tmp_path, [LOOK, {"stage_name": "sft", **SFT}])
     assert found["sft"] == {"tasks": "curate", "model": "model", "waits": "look"}
