@@ -16,7 +16,7 @@ from pipeline.choices import choose, directories, flat, groups, search_path
 from pipeline.config import Config, walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.interpolation import resolved
-from pipeline.overlays import are_ordered, effective, stage_problems
+from pipeline.overlays import are_ordered, stage_problems
 from pipeline.reward_rules import unasked_models
 from pipeline.rules import broken_rules
 from pipeline.sample_rules import unread_sampling
@@ -52,9 +52,6 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     if ordered:
         problems += modes.problems(config) + unasked_models(config) + unread_sampling(config)
         problems += distillation.problems(config) + turn_rules.problems(config)
-    for stage in config["stages"]:
-        own = broken_rules(effective(config, stage))
-        problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]
     if problems and ordered:
         problems += stage_rules.problems_of(config)
     return config, [_by_name(p, _stage_names(composed)) for p in problems]

@@ -64,7 +64,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     absent = absent_files(config)
     report.add("", absent, "unjudged" if elsewhere else "problems")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
-    report.add("", [*_monitor_problems(config), *stage_rules.unread(config)])
+    report.add("", [*_monitor_problems(config), *stage_rules.unread(config), *stage_rules.without_data(config)])
     report.add("", [line for settings in stages.values() for line in inputs.wrong_adapters(settings)])
     if not absent:
         _plan(report, config)

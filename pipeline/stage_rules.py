@@ -7,11 +7,12 @@ from typing import Any
 
 from pipeline import inputs
 from pipeline.config import walk
+from pipeline.data_rules import rowless
 from pipeline.distillation import KEY, asks_teacher
 from pipeline.identity import is_below, uses
 from pipeline.modes import Line, planned
 from pipeline.monitors import monitor_problems
-from pipeline.overlays import effective, entries
+from pipeline.overlays import effective, entries, told
 
 
 def problems_of(config: dict[str, Any]) -> list[str]:
@@ -25,14 +26,19 @@ def problems_of(config: dict[str, Any]) -> list[str]:
             concerned.setdefault(problem, []).append(entry["stage_name"])
     monitor = config["monitor"]
     return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]), *unread(config),
-            *(_told(problem, names, config) for problem, names in concerned.items())]
+            *(told(problem, names, config) for problem, names in concerned.items())]
 
 
-def _told(problem: str, names: list[str], config: dict[str, Any]) -> str:
-    """The problem behind the stage that has it; what all stages have is told of the run."""
-    if len(names) == len(entries(config)):
-        return problem
-    return f"stage{'s' if len(names) > 1 else ''} {', '.join(repr(name) for name in names)}: {problem}"
+def without_data(config: dict[str, Any]) -> list[str]:
+    """Sets of a run to which nothing gives rows, one line each: of a recipe that names no data at all.
+
+    Composing it is no mistake: what a bridge reads may leave the data to the command line.
+    """
+    concerned: dict[str, list[str]] = {}
+    for entry in planned(config):
+        for problem in rowless(effective(config, entry)):
+            concerned.setdefault(problem, []).append(entry["stage_name"])
+    return [told(problem, names, config) for problem, names in concerned.items()]
 
 
 def unread(config: dict[str, Any]) -> list[str]:

@@ -51,7 +51,7 @@ def explores(config: dict[str, Any]) -> bool:
 
 
 def workload(config: dict[str, Any]) -> Workload:
-    """The size of a stage from its settings (as `compose.effective` gives them).
+    """The size of a stage from its settings (as `overlays.effective` gives them).
 
     versions: the explorer deletes what is older than its next step needs, and the trainer is at most 1 + sync_offset
     explorer steps ahead of that: so the one in use, and those published in between.

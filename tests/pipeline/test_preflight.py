@@ -57,6 +57,13 @@ def test_the_default_recipe_has_no_problem():
     assert "memory" not in facts(report, "rft")
 
 
+def test_a_run_that_names_no_data_at_all_is_told():
+    report = check({f"{TASKS}.generator": None})
+    assert [line.partition(".path is not set, and")[0] for line in report.problems] == [
+        "stage 'sft': buffer.trainer_input.experience_buffer", "buffer.explorer_input.eval_tasksets.0",
+        "stage 'rft': buffer.explorer_input.taskset"]
+
+
 def test_a_value_that_comes_to_another_is_told():
     report = check({"explorer.eval_interval": 3})
     assert report.problems == []
