@@ -18,6 +18,7 @@ from pipeline.external import digest_code, digest_tree, digests, users_code, val
 from pipeline.files import CONF
 from pipeline.records import FORMAT
 from pipeline.tasksets import HELD
+from pipeline.unused import without_unused
 
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
@@ -171,6 +172,7 @@ def uses(kind: str, algorithm_type: str) -> tuple[str, ...]:
 
 
 def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str, waits=()) -> Stage:
+    settings = without_unused(settings)
     paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
     read = uses(kind, settings["algorithm"]["algorithm_type"])
     used, how = (_select(settings, keys) for keys in _keys(kind, read))

@@ -23,6 +23,7 @@ from pipeline.monitors import check_monitor
 from pipeline.overlays import effective, names_model
 from pipeline.plan import Plan, make_plan
 from pipeline.shape import read_shape, room_problem, split_problem
+from pipeline.step_rules import step_notes
 
 WIDTH = 110  # columns of the report
 Facts = list[tuple[str, str]]  # (word, sentence)
@@ -65,6 +66,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     report.add("", absent, "unjudged" if elsewhere else "problems")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
     report.add("", [*_monitor_problems(config), *stage_rules.unread(config), *stage_rules.without_data(config)])
+    report.add("", stage_rules.unread_by_all(config), "warnings")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_adapters(settings)])
     if not absent:
         _plan(report, config)
@@ -153,7 +155,7 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     judged = Report("") if made is None else report  # of what is complete nothing is wrong
     judged.add(name, inputs.wrong_arguments(config))
     judged.add(name, [fit.count_problem(config, gpus)])
-    judged.add(name, [workload.interval_note(config)], "warnings")
+    judged.add(name, step_notes(config), "warnings")
     learns = [("LoRA", words)] if shape and (words := fit.adapter_words(shape, config)) else []
     facts = [*workload.described(config), *learns, ("GPUs", fit.gpu_words(config, gpus))]
     if shape is None:

@@ -1,7 +1,6 @@
 """What a training stage will do, in numbers: steps, experiences, tokens, checkpoints, disk. Nothing is run for it."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,37 +81,6 @@ def _beside(config: dict[str, Any]) -> int:
     algorithm, tasks = config["algorithm"], config["buffer"]["batch_size"]
     rounds, greedy = algorithm["max_resample_rounds"] or 0, 1 if algorithm["greedy_baseline"] else 0
     return tasks * (rounds * algorithm["repeat_times"] + (1 + rounds) * greedy)
-
-
-def evaluated_versions(config: dict[str, Any], most: int = 4) -> list[int]:
-    """The first versions of the weights that an rft stage evaluates on the way, if it is long enough.
-
-    For each multiple of eval_interval the first weights that the explorer is handed (a multiple of sync_interval, after
-    a whole explorer step) that have reached it, each once.
-    """
-    work, every, handed = workload(config), config["explorer"]["eval_interval"], config["synchronizer"]["sync_interval"]
-    versions = []
-    for target in range(every, every * (most + 1), every):
-        due = -(-target // handed) * handed
-        explorer_step = -(-due * work.trained // work.explored)
-        versions.append(explorer_step * work.explored // work.trained // handed * handed)
-    return list(dict.fromkeys(versions))
-
-
-def interval_note(config: dict[str, Any]) -> str | None:
-    """What explorer.eval_interval comes to where weights are handed over at other steps than its multiples."""
-    every, handed = config["explorer"]["eval_interval"], config["synchronizer"]["sync_interval"]
-    if kind_of(config) != "rft" or not every:
-        return None
-    versions = evaluated_versions(config)
-    if versions == [every * (i + 1) for i in range(len(versions))]:
-        return None
-    work = workload(config)
-    fits = math.lcm(handed, max(work.explored // work.trained, 1))
-    values = [str(value) for value in (every // fits * fits, every // fits * fits + fits) if value]
-    return (f"explorer.eval_interval={every}: weights are handed over at multiples of synchronizer.sync_interval="
-            f"{handed}, after whole explorer steps, so those of steps {', '.join(map(str, versions))}, ... are "
-            f"evaluated. For equal distances set {' or '.join(values)}.")
 
 
 def row_bytes(prompt: int, response: int) -> float:
