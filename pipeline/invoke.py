@@ -23,6 +23,8 @@ def run(arguments) -> int:
 
     words = [MULTIRUN, *arguments.overrides] if arguments.multirun else arguments.overrides
     plan = make_plan_or_sweep(words, preflight.judged_plan)
+    for line in plan.warnings if arguments.multirun else ():
+        preflight.warn(line)
     shown = outcome.of(plan)
     if shown.complete and not arguments.snakemake:
         plan.freeze()  # the run's view may show another configuration

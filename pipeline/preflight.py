@@ -98,14 +98,14 @@ def judged_plan(config: dict[str, Any]) -> Plan:
     """The plan of a run that is about to start. Raises ConfigError with every problem; warnings go to stderr."""
     report = check(config)
     for line in report.warnings:
-        _warn(line)
+        warn(line)
     if report.problems:
         raise ConfigError.of("the run would not go through (`ouro config check` says more):", report.problems)
     return report.plan
 
 
 @cache
-def _warn(line: str) -> None:
+def warn(line: str) -> None:
     """Says a warning once, however many points of a sweep it concerns."""
     print(_wrapped(line, "ouro: warning: ", "  "), file=sys.stderr)
 
