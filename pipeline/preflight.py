@@ -82,7 +82,8 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
         if model and _made(report.plan, name) is not None:
             _teacher(report, stages[name], (starts[name], model), name, gpus)
     if None not in needed:
-        _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere)
+        _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere, [
+            name for name, settings in stages.items() if workload.workload(settings).experiences is None])
     return report
 
 
@@ -205,17 +206,19 @@ def _made(plan: Plan | None, name: str) -> float | None:
     return float(sum(path.stat().st_size for path in Path(stage.directory).rglob("*") if path.is_file()))
 
 
-def _disk(report: Report, root: str, needed: float, elsewhere: bool) -> None:
-    """Compares the estimate with what is free at the run's root."""
+def _disk(report: Report, root: str, needed: float, elsewhere: bool, uncounted: list[str]) -> None:
+    """Compares the estimate with what is free at the run's root. uncounted: stages whose tables it leaves out."""
+    more = f", and beside it the experience tables of {', '.join(uncounted)}" if uncounted else ""
     if elsewhere:
-        words = f"at most {size(needed)}; what is free elsewhere is not known here"
+        words = f"at most {size(needed)}{more}; what is free elsewhere is not known here"
         report.facts.append(("disk", [("needed", words)]))
         return
     existing = Path(os.path.abspath(root))
     while not existing.is_dir():
         existing = existing.parent
     free = shutil.disk_usage(existing).free
-    report.facts.append(("disk", [("needed", f"at most {size(needed)} more of {size(free)} free at {existing}")]))
+    words = f"at most {size(needed)} more of {size(free)} free at {existing}{more}"
+    report.facts.append(("disk", [("needed", words)]))
     if needed > free:
         report.add("", [f"checkpoint_root_dir={root}: the training stages need up to {size(needed)}, {size(free)} are "
                         "free there. Free some space, set another directory, or lower "
@@ -229,7 +232,8 @@ def _words(taken: workload.Disk) -> str:
     if taken.tables != 0:
         parts.append("tables: known once the tasks are curated" if taken.tables is None else
                      f"tables {size(taken.tables)}")
-    return f"at most {size(taken.total)}: {', '.join(parts)}"
+    known = "at most " if taken.tables is not None else "without the tables at most "
+    return f"{known}{size(taken.total)}: {', '.join(parts)}"
 
 
 def size(count: float) -> str:

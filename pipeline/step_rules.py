@@ -103,4 +103,5 @@ def _rows(config: dict[str, Any]) -> tuple[int, int]:
 
 
 def _schedule(config: dict[str, Any]) -> Schedule:
-    return rft_schedule(namespace(config), 1)  # of the number of tasks only its length depends, without total_steps
+    steps = workload(config).trainer_steps or 1  # what is asked of a schedule of unknown length does not depend on it
+    return rft_schedule(namespace({**config, "buffer": {**config["buffer"], "total_steps": steps}}), 1)

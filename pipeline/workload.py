@@ -11,6 +11,7 @@ from pipeline.algorithms import PAIR_TYPES
 from pipeline.memory import has_critic, learning
 from pipeline.modes import TRAINING, kind_of
 from pipeline.process import namespace
+from pipeline.row_counts import most_rows
 from pipeline.schedule import rft_schedule
 from pipeline.shape import Shape
 from pipeline.train_batch import train_batch
@@ -24,7 +25,8 @@ TEXT, FIXED = 2.0, 2.0  # a token as text; any other column, mostly the same fro
 
 @dataclass(frozen=True)
 class Workload:
-    """The size of a training stage. None: known once the tasks are curated, because the stage makes whole passes.
+    """The size of a training stage. None: known once the tasks are curated, because the stage makes whole passes; where
+    their files are here the steps are those of all their rows, and `most` says that they are at most so many.
 
     explored: rows of an explorer step to cut batches from; 0 without rollouts. trained: rows of an optimizer step.
     longest: tokens of the longest row. explorer_steps, trainer_steps: of the whole stage. versions: weights that lie on
@@ -38,6 +40,7 @@ class Workload:
     trainer_steps: int | None
     versions: int
     beside: int = 0
+    most: bool = False
 
     @property
     def experiences(self) -> int | None:
@@ -57,23 +60,33 @@ def workload(config: dict[str, Any]) -> Workload:
     """
     buffer, model, sync = config["buffer"], config["model"], config["synchronizer"]
     longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
-    steps, kind = buffer["total_steps"], kind_of(config)
+    kind, repeats = kind_of(config), config["algorithm"]["repeat_times"]
+    tasks = None if buffer["total_steps"] else most_rows(config)
+    passes = buffer["total_epochs"] * tasks if tasks is not None else None
     if kind == "bench":
         return Workload(0, 0, longest, 0, 0, 0)
     if kind == "train":
-        rows = 2 if config["algorithm"]["algorithm_type"] in PAIR_TYPES else 1
-        return Workload(0, rows * (buffer["train_batch_size"] or buffer["batch_size"]), longest, 0, steps, 0)
-    explored = buffer["batch_size"] * config["algorithm"]["repeat_times"]
+        unit = 2 if config["algorithm"]["algorithm_type"] in PAIR_TYPES else 1
+        batch = buffer["train_batch_size"] or buffer["batch_size"]
+        steps = buffer["total_steps"] or _whole(passes, batch)
+        return Workload(0, unit * batch, longest, 0, steps, 0, most=passes is not None)
+    explored = buffer["batch_size"] * repeats
     if kind == "rollout":
-        return Workload(explored, 0, longest, steps, 0, 0, _beside(config))
+        steps = buffer["total_steps"] or _whole(passes, buffer["batch_size"])
+        return Workload(explored, 0, longest, steps, 0, 0, _beside(config), passes is not None)
     if kind == "offline":
-        return Workload(0, buffer["train_batch_size"] or explored, longest, 0, steps, 0)
-    schedule = rft_schedule(namespace(config), 1)
+        return Workload(0, buffer["train_batch_size"] or explored, longest, 0, buffer["total_steps"], 0)
+    schedule = rft_schedule(namespace(config), max(tasks or 1, 1))
     fresh = schedule.rows_per_trainer_step
     ahead = (1 + sync["sync_offset"]) * explored // fresh // sync["sync_interval"]
-    explorer_steps = schedule.explorer_steps if steps else None
-    return Workload(explored, fresh + schedule.other_rows, longest, explorer_steps, steps, 1 + max(ahead, 1),
-                    _beside(config))
+    known = buffer["total_steps"] or passes is not None
+    return Workload(explored, fresh + schedule.other_rows, longest, schedule.explorer_steps if known else None,
+                    schedule.total_steps if known else None, 1 + max(ahead, 1), _beside(config), passes is not None)
+
+
+def _whole(rows: int | None, batch: int) -> int | None:
+    """Steps of so many rows, the last one cut off, as the stages make them."""
+    return None if rows is None else max(rows // batch, 1)
 
 
 def _beside(config: dict[str, Any]) -> int:
@@ -149,9 +162,9 @@ def described(config: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _explorer(config: dict[str, Any], work: Workload) -> str:
-    most = "at most " if work.beside else ""
+    most = "at most " if work.beside or work.most else ""
     total = "" if work.experiences is None else f"; {most}{work.experiences:,} experiences in all"
-    steps = "" if work.explorer_steps is None else f"{work.explorer_steps:,} steps; "
+    steps = "" if work.explorer_steps is None else f"{'at most ' * work.most}{work.explorer_steps:,} steps; "
     return (f"{steps}each {config['buffer']['batch_size']:,} tasks x {config['algorithm']['repeat_times']} rollouts = "
             f"{work.explored:,} experiences{_besides(config['algorithm'], work)}{total}")
 
@@ -173,7 +186,10 @@ def _trainer(config: dict[str, Any], work: Workload, kind: str) -> list[tuple[st
         "offline": ("experiences", "experience of the stage before it that explored"),
         "train": ("responses in pairs", "pairs") if pairs else (given, given),
     }[kind]
-    steps = f"{work.trainer_steps:,} optimizer steps" if work.trainer_steps else passes + source
+    counted = f"{'at most ' * work.most}{work.trainer_steps or 0:,} optimizer steps"
+    if work.most:
+        counted += f" ({passes}rows of its files, before curation)"
+    steps = counted if work.trainer_steps else passes + source
     return [
         ("trainer", f"{steps}; each of {work.trained:,} {rows}{_parts(config, kind)}, at most "
                     f"{work.trained * work.longest:,} tokens"),
