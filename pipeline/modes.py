@@ -34,7 +34,10 @@ def planned(config: dict[str, Any]) -> list[dict]:
 
 
 class Line:
-    """Who stands before whom. parents: name -> names that a stage comes directly after; kinds: name -> kind."""
+    """Who stands before whom. parents: name -> names that a stage comes directly after; kinds: name -> kind.
+
+    What `after` names and does not stand above is left out: pipeline/overlays.py tells it.
+    """
 
     def __init__(self, config: dict[str, Any]):
         self.parents: dict[str, list[str]] = {}
@@ -44,7 +47,8 @@ class Line:
         for entry in planned(config):
             name = entry["stage_name"]
             self.with_own |= {name} if names_model(entry) else set()
-            self.parents[name] = before(entry, list(self.parents))
+            named = before(entry, list(self.parents))
+            self.parents[name] = [n for n in named if n in list(self.parents)] if isinstance(named, list) else []
             self.settings[name] = effective(config, entry)
             self.kinds[name] = kind_of(self.settings[name])
 

@@ -56,6 +56,12 @@ def test_a_stage_begins_with_the_nearest_model_that_was_trained():
                      "blind": "seen", "own": None}
 
 
+def test_what_after_names_and_is_not_there_stands_before_nobody():
+    line = Line(recipe({"stage_name": "a", "after": ["b"], **SFT}, {"stage_name": "b", "after": {"a": 1}}))
+    assert line.parents == {"a": [], "b": []}
+    assert line.begins_with("a") is None
+
+
 def test_a_run_in_mode_bench_is_its_recipe_with_a_bench_behind_it():
     config = recipe({"stage_name": "sft", **SFT}, {"stage_name": "rft"}, mode="bench")
     line = Line(config)
