@@ -49,6 +49,8 @@ for rule_name, stage in named_rules(PLAN.stages):
         log:
             stage.error,
         threads: stage.threads
+        resources:
+            gpu=stage.gpus,  # the name that SLURM's executor asks GPUs by; here pipeline/claims.py gives them out
         params:
             kind=stage.kind,
             directory=subpath(output[0], parent=True),

@@ -9,7 +9,7 @@ from pipeline.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled
 from pipeline.difference import frozen
 from pipeline.errors import ConfigError
 from pipeline.overlays import entries, laid_over
-from pipeline.rules import broken_rules
+from pipeline.rules import rules_of_stage
 
 # what is in a batch, and what is made of its gradient
 FIXED = ("repeat_times", "sample_strategy", "sample_strategy_args", "optimizer")
@@ -60,7 +60,7 @@ def _unfit(settings: dict, original: dict) -> list[str]:
     if algorithm["advantage_fn"] in WITH_TEACHER and original["advantage_fn"] not in WITH_TEACHER:
         return [f"algorithm.advantage_fn={algorithm['advantage_fn']} needs the log-probs of a teacher, and this stage "
                 "has none."]
-    return [*broken_rules(settings), *inputs.missing_code(settings), *inputs.wrong_code(settings),
+    return [*rules_of_stage(settings), *inputs.missing_code(settings), *inputs.wrong_code(settings),
             *inputs.wrong_arguments(settings)]
 
 

@@ -76,7 +76,7 @@ def report(arguments) -> int:
 def config_check(arguments) -> int:
     """Everything that is wrong with a configuration, its data and its fit to the machine; then the plan in numbers."""
     from pipeline import incomplete, preflight
-    from pipeline.compose import TITLE, judged
+    from pipeline.compose import TITLE, judged, warnings
     from pipeline.errors import ConfigError
 
     config, problems = judged(arguments.overrides)
@@ -84,6 +84,7 @@ def config_check(arguments) -> int:
         more = incomplete.beside(config, problems, arguments.elsewhere, not arguments.no_data)
         raise ConfigError.of(TITLE, [*problems, *more])
     report = preflight.check(config, arguments.elsewhere, not arguments.no_data)
+    report.add("", warnings(arguments.overrides), "warnings")
     print(preflight.text(report))
     return 2 if report.problems else 0
 

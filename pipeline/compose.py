@@ -14,9 +14,10 @@ from typing import Any
 from pipeline import axes, distillation, modes, own_algorithms, schema, secrets, stage_rules, turn_rules
 from pipeline.choices import choose, directories, flat, groups, search_path
 from pipeline.config import Config, walk
+from pipeline.early_values import early_values
 from pipeline.errors import ConfigError, nearest
 from pipeline.interpolation import resolved
-from pipeline.overlays import are_ordered, effective, stage_problems
+from pipeline.overlays import are_ordered, stage_problems
 from pipeline.reward_rules import unasked_models
 from pipeline.rules import broken_rules
 from pipeline.sample_rules import unread_sampling
@@ -40,10 +41,7 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     be read: then nothing is known of what they were to say.
     """
     problems: list[str] = []
-    plain = hydra_overrides(overrides, problems)
-    composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")], problems)
-    for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
-        _override_stage(composed, override, problems)
+    composed = _laid_together(overrides, problems)
     config = schema.read(resolved(composed, problems), Config, "", problems)
     problems += stage_problems(config)
     if unread := own_algorithms.problems(config):  # of what it is made of, no rule can say anything
@@ -53,12 +51,25 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     if ordered:
         problems += modes.problems(config) + unasked_models(config) + unread_sampling(config)
         problems += distillation.problems(config) + turn_rules.problems(config)
-    for stage in config["stages"]:
-        own = broken_rules(effective(config, stage))
-        problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]
     if problems and ordered:
         problems += stage_rules.problems_of(config)
     return config, [_by_name(p, _stage_names(composed)) for p in problems]
+
+
+def warnings(overrides: list[str]) -> list[str]:
+    """What a composition without problems says that may not be meant, one line each."""
+    from omegaconf import OmegaConf
+
+    return early_values(OmegaConf.to_container(_laid_together(overrides, []), resolve=False))
+
+
+def _laid_together(overrides: list[str], problems: list[str]):
+    """Files and overrides as an OmegaConf container, interpolations unresolved, those of stages in their entries."""
+    plain = hydra_overrides(overrides, problems)
+    composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")], problems)
+    for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
+        _override_stage(composed, override, problems)
+    return composed
 
 
 def check(config: dict) -> list[str]:

@@ -42,9 +42,7 @@ def data_problems(c: dict) -> list[str]:
 
 
 def _texts(c: dict, buffer: dict) -> list[str]:
-    """What cpt, which trains on plain text, asks of its buffer; what the others do. Judged per training stage only."""
-    if c["stages"]:
-        return []
+    """What cpt, which trains on plain text, asks of its buffer; what the others do."""
     algorithm, columns = c["algorithm"]["algorithm_type"], buffer["format"]
     plain = columns["prompt_type"] == "plaintext"
     if algorithm == "cpt" and buffer["path"] is None:
@@ -159,9 +157,9 @@ def _operator_problem(operator: dict[str, Any]) -> str | None:
 
 
 def _without_pairs(c: dict) -> list[str]:
-    """The line for preference training whose data hold no pairs. Judged per training stage only."""
+    """The line for preference training whose data hold no pairs."""
     algorithm, pool = c["algorithm"]["algorithm_type"], c["data_processor"]["task_pipeline"]
-    if c["stages"] or algorithm not in PAIR_TYPES:
+    if algorithm not in PAIR_TYPES:
         return []
     key = "buffer.trainer_input.experience_buffer"
     buffer = c["buffer"]["trainer_input"]["experience_buffer"]
@@ -194,24 +192,29 @@ def _without_split(c: dict) -> list[str]:
 
 
 def _without_rows(c: dict) -> list[str]:
-    """Sets that nothing gives rows to, though others have files: without any data the first stage says so.
+    """Sets that nothing gives rows to, though others have files: without any data pipeline/stage_rules.py says so."""
+    return [] if no_file(c) else rowless(c)
 
-    Judged per training stage only: each may bring its own data.
-    """
+
+def no_file(c: dict) -> bool:
+    """Whether no set of a stage names a file."""
+    source, given = c["buffer"]["explorer_input"], c["buffer"]["trainer_input"]
+    sets = [given["experience_buffer"], *given["auxiliary_buffers"].values()]
+    return all(one["path"] is None for one in [*sets, *(one for _, one in [*_train_sets(source), *_eval_sets(source)])])
+
+
+def rowless(c: dict) -> list[str]:
+    """The sets of a stage that nothing gives rows to; of the buffers of pairs and of texts other rules say so."""
     pool = c["data_processor"]["task_pipeline"]
-    if c["stages"] or pool["generator"] or pool["inputs"]:
+    if pool["generator"] or pool["inputs"]:
         return []
     source, buffer = c["buffer"]["explorer_input"], c["buffer"]["trainer_input"]["experience_buffer"]
-    trained = [(SHOWN, buffer)] if _is_supervised(c) else []
+    trained = [(SHOWN, buffer)] if c["algorithm"]["algorithm_type"] == "sft" else []
     if not _is_supervised(c) and c["mode"] not in ("train", "bench"):  # these two ask no task to train on
         trained = _train_sets(source)
     experts = []
     if c["algorithm"]["sample_strategy"] == "mix" and trained and not _is_supervised(c):
         experts = list(c["buffer"]["trainer_input"]["auxiliary_buffers"].items())
     trained += [(f"{EXPERTS}.{name}", one) for name, one in experts]
-    sets = [*experts, *_train_sets(source), *_eval_sets(source)]
-    everything = [buffer, *(one for _, one in sets)]
-    if all(one["path"] is None for one in everything):
-        return []
     return [f"{key}.path is not set, and {PIPELINE} has neither generator nor inputs to take rows from: set one."
             for key, taskset in [*trained, *_eval_sets(source)] if taskset["path"] is None]

@@ -49,6 +49,11 @@ def visible_gpus(at_most: int | None) -> list[str]:
     return found[:at_most]
 
 
+def gpus_of_machine(per_node: int | None) -> int:
+    """GPUs of a machine that stages run on: `cluster.gpu_per_node`, else those that are visible here."""
+    return len(visible_gpus(None)) if per_node is None else per_node
+
+
 def planned_gpus(cluster: dict, here: bool = True) -> Gpus:
     """What the section `cluster` declares, and where it is silent, what is visible here.
 

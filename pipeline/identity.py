@@ -14,10 +14,14 @@ from typing import Any
 from pipeline import files
 from pipeline.algorithms import PAIR_TYPES
 from pipeline.config import walk
+from pipeline.devices import gpus_of_machine
 from pipeline.external import digest_code, digest_tree, digests, users_code, values_of
 from pipeline.files import CONF
+from pipeline.process import namespace
 from pipeline.records import FORMAT
+from pipeline.shares import held_gpus
 from pipeline.tasksets import HELD
+from pipeline.unused import without_unused
 
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
             "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
@@ -160,9 +164,20 @@ class Stage:
         return os.path.join(self.directory, "stage.error")
 
     @property
+    def gpus(self) -> int:
+        """GPUs that it holds; 0 on a machine without, or with cluster.gpu_per_node=0."""
+        there = gpus_of_machine(self.config["cluster"]["gpu_per_node"])
+        return held_gpus(self.kind, namespace(self.config)) if there and self.kind in HEAVY else 0
+
+    @property
     def threads(self) -> int:
-        """CPU threads: engines and training take the whole machine, so that no two of them meet on it."""
-        return os.cpu_count() or 1 if self.kind in HEAVY else 1
+        """CPU threads. Engines and training take the whole machine, so that no two of them meet on it, or with GPUs as
+        large a share of its cores as of its GPUs."""
+        cores = os.cpu_count() or 1
+        if self.gpus:
+            there = gpus_of_machine(self.config["cluster"]["gpu_per_node"])
+            return max(cores * min(self.gpus, there) // there, 1)
+        return cores if self.kind in HEAVY else 1
 
 
 def uses(kind: str, algorithm_type: str) -> tuple[str, ...]:
@@ -171,6 +186,7 @@ def uses(kind: str, algorithm_type: str) -> tuple[str, ...]:
 
 
 def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str, waits=()) -> Stage:
+    settings = without_unused(settings)
     paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
     read = uses(kind, settings["algorithm"]["algorithm_type"])
     used, how = (_select(settings, keys) for keys in _keys(kind, read))

@@ -11,6 +11,7 @@ from pipeline.algorithms import DEMONSTRATED, GIVEN
 from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places, workflow_of
 from pipeline.errors import ConfigError
 from pipeline.external import NEEDED, digest_code, module_file, resolve, users_code
+from pipeline.modes import kind_of
 from pipeline.parameters import Limit, Parameter
 from pipeline.parts import wrong_parameters
 from pipeline.reward_rules import reward_functions
@@ -192,6 +193,20 @@ def _parts(algorithm: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signatur
         if name:
             signature = found if isinstance(found, Signature) else _in(*found, name)
             yield f"algorithm.{part}_args", name, algorithm[f"{part}_args"], signature, None
+
+
+def loss_note(config: dict[str, Any]) -> str | None:
+    """The warning about a loss that is handed no advantages where a stage of these settings makes some."""
+    algorithm = config["algorithm"]
+    name = algorithm["policy_loss_fn"]
+    if algorithm["algorithm_type"] in GIVEN or not name or kind_of(config) not in ("rft", "offline"):
+        return None
+    signature = _in(*PARTS["policy_loss_fn"], name)
+    if signature is None or signature.anything or "advantages" in (*signature.required, *signature.optional):
+        return None
+    return (f"algorithm.policy_loss_fn={name} takes no advantages: every response is learnt alike, whatever its "
+            f"reward, and advantage_fn={algorithm['advantage_fn']} changes nothing. Choose another loss if that "
+            "is not meant.")
 
 
 def _used(algorithm: dict[str, Any]) -> list[str]:

@@ -19,10 +19,13 @@ def run(arguments) -> int:
     First what `ouro config check` knows without reading data: a problem must not appear after a stage has run.
     """
     from pipeline import outcome, preflight
+    from pipeline.compose import warnings
     from pipeline.launch import MULTIRUN, make_plan_or_sweep
 
     words = [MULTIRUN, *arguments.overrides] if arguments.multirun else arguments.overrides
     plan = make_plan_or_sweep(words, preflight.judged_plan)
+    for line in plan.warnings if arguments.multirun else warnings(words):
+        preflight.warn(line)
     shown = outcome.of(plan)
     if shown.complete and not arguments.snakemake:
         plan.freeze()  # the run's view may show another configuration

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.algorithms import GIVEN
 from pipeline.errors import ConfigError
-from pipeline.overlays import before, effective, entries
+from pipeline.overlays import before, effective, entries, names_model
 from pipeline.schedule import Schedule
 
 BENCH = "bench"  # name of the stage that a run in mode `bench` has behind its recipe
@@ -34,15 +34,21 @@ def planned(config: dict[str, Any]) -> list[dict]:
 
 
 class Line:
-    """Who stands before whom. parents: name -> names that a stage comes directly after; kinds: name -> kind."""
+    """Who stands before whom. parents: name -> names that a stage comes directly after; kinds: name -> kind.
+
+    What `after` names and does not stand above is left out: pipeline/overlays.py tells it.
+    """
 
     def __init__(self, config: dict[str, Any]):
         self.parents: dict[str, list[str]] = {}
         self.kinds: dict[str, str] = {}
         self.settings: dict[str, dict] = {}
+        self.with_own: set[str] = set()  # stages that say themselves which model they begin with
         for entry in planned(config):
             name = entry["stage_name"]
-            self.parents[name] = before(entry, list(self.parents))
+            self.with_own |= {name} if names_model(entry) else set()
+            named = before(entry, list(self.parents))
+            self.parents[name] = [n for n in named if n in list(self.parents)] if isinstance(named, list) else []
             self.settings[name] = effective(config, entry)
             self.kinds[name] = kind_of(self.settings[name])
 
@@ -54,6 +60,14 @@ class Line:
             found += [n for n in dict.fromkeys(here) if n not in found]
             here = [parent for n in here for parent in self.parents[n]]
         return found
+
+    def begins_with(self, name: str) -> str | None:
+        """The stage whose model one begins with: the nearest before it that trains, and where none does, the first that
+        it comes after, which has made none and hands on what it began with. None: it has a model of its own, or the
+        run's."""
+        if name in self.with_own or not self.parents[name]:
+            return None
+        return next((n for n in self.ancestors(name) if self.kinds[n] in TRAINING), self.parents[name][0])
 
     def explored(self, name: str) -> str | None:
         """The stage whose experience an offline stage trains on: the nearest before it that only explores."""

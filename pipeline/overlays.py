@@ -52,6 +52,13 @@ def laid_over(base: dict, entry: dict) -> dict:
     return merged
 
 
+def told(problem: str, names: list[str], config: dict) -> str:
+    """A problem behind the stages that have it; what all stages have is told of the run."""
+    if len(names) == len(entries(config)):
+        return problem
+    return f"stage{'s' if len(names) > 1 else ''} {', '.join(repr(name) for name in names)}: {problem}"
+
+
 def names_model(entry: dict) -> bool:
     """Whether a stage says itself which model it begins with."""
     own = entry.get("model", {})

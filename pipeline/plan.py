@@ -108,7 +108,7 @@ class _Stages:
         held = bool(settings["buffer"]["explorer_input"]["eval_tasksets"])
         inputs = self._reads(name, kind, settings) | self._teacher(name, settings)
         asked = self.curated(settings, "evaluate", name) if held else ""
-        inputs["model"] = start = self._start(entry, settings, self.line.parents[name])
+        inputs["model"] = start = self._start(entry, settings)
         if not self.models:
             self.base = start
             self._evaluate_base("evaluate_base", settings, asked)
@@ -190,14 +190,15 @@ class _Stages:
             made.append(self.evaluated(f"{name}_{trained}_last", settings, tasks, model, read))
         return made
 
-    def _start(self, entry: dict, settings: dict, parents: list[str]) -> str:
-        """The model that a stage begins with: one it names itself, else that of the nearest stage before it."""
+    def _start(self, entry: dict, settings: dict) -> str:
+        """The model that a stage begins with: one it names itself, else that of a stage before it, else the run's."""
+        name = entry["stage_name"]
+        if earlier := self.line.begins_with(name):
+            return self.models[earlier]
         if names_model(entry):
-            return self._model(settings, entry["stage_name"])
-        if not parents:
-            start = {**settings, "model": self.config["model"], "seed": self.config["seed"]}
-            return self._model(start, entry["stage_name"], settings["model"])
-        return self.models[parents[0]]
+            return self._model(settings, name)
+        start = {**settings, "model": self.config["model"], "seed": self.config["seed"]}
+        return self._model(start, name, settings["model"])
 
     def _model(self, settings: dict, owner: str, limits: dict | None = None) -> str:
         """limits: the section `model` that says how long sequences are, when it is another one."""

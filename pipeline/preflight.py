@@ -25,6 +25,7 @@ from pipeline.plan import Plan, make_plan
 from pipeline.shape import read_shape, room_problem, split_problem
 from pipeline.starts import starts as starts_of
 from pipeline.starts import unnamed
+from pipeline.step_rules import step_notes
 
 WIDTH = 110  # columns of the report
 Facts = list[tuple[str, str]]  # (word, sentence)
@@ -68,7 +69,9 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
     monitor = config["monitor"]
     report.add("", [absent_package(monitor["monitor_type"])], "unjudged" if elsewhere else "problems")
-    report.add("", [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]), *stage_rules.unread(config)])
+    report.add("", [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]), *stage_rules.unread(config),
+                    *stage_rules.without_data(config)])
+    report.add("", stage_rules.unread_by_all(config), "warnings")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_adapters(settings)])
     report.add("", unnamed(config))
     if not absent:
@@ -85,7 +88,8 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
         if model and _made(report.plan, name) is not None:
             _teacher(report, stages[name], (starts[name], model), name, gpus)
     if None not in needed:
-        _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere)
+        _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere, [
+            name for name, settings in stages.items() if workload.workload(settings).experiences is None])
     return report
 
 
@@ -101,14 +105,14 @@ def judged_plan(config: dict[str, Any]) -> Plan:
     """The plan of a run that is about to start. Raises ConfigError with every problem; warnings go to stderr."""
     report = check(config)
     for line in report.warnings:
-        _warn(line)
+        warn(line)
     if report.problems:
         raise ConfigError.of("the run would not go through (`ouro config check` says more):", report.problems)
     return report.plan
 
 
 @cache
-def _warn(line: str) -> None:
+def warn(line: str) -> None:
     """Says a warning once, however many points of a sweep it concerns."""
     print(_wrapped(line, "ouro: warning: ", "  "), file=sys.stderr)
 
@@ -139,7 +143,7 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     judged = Report("") if made is None else report  # of what is complete nothing is wrong
     judged.add(name, inputs.wrong_arguments(config))
     judged.add(name, [fit.count_problem(config, gpus)])
-    judged.add(name, [workload.interval_note(config)], "warnings")
+    judged.add(name, [inputs.loss_note(config), *step_notes(config)], "warnings")
     learns = [("LoRA", words)] if shape and (words := fit.adapter_words(shape, config)) else []
     facts = [*workload.described(config), *learns, ("GPUs", fit.gpu_words(config, gpus))]
     if shape is None:
@@ -189,17 +193,19 @@ def _made(plan: Plan | None, name: str) -> float | None:
     return float(sum(path.stat().st_size for path in Path(stage.directory).rglob("*") if path.is_file()))
 
 
-def _disk(report: Report, root: str, needed: float, elsewhere: bool) -> None:
-    """Compares the estimate with what is free at the run's root."""
+def _disk(report: Report, root: str, needed: float, elsewhere: bool, uncounted: list[str]) -> None:
+    """Compares the estimate with what is free at the run's root. uncounted: stages whose tables it leaves out."""
+    more = f", and beside it the experience tables of {', '.join(uncounted)}" if uncounted else ""
     if elsewhere:
-        words = f"at most {size(needed)}; what is free elsewhere is not known here"
+        words = f"at most {size(needed)}{more}; what is free elsewhere is not known here"
         report.facts.append(("disk", [("needed", words)]))
         return
     existing = Path(os.path.abspath(root))
     while not existing.is_dir():
         existing = existing.parent
     free = shutil.disk_usage(existing).free
-    report.facts.append(("disk", [("needed", f"at most {size(needed)} more of {size(free)} free at {existing}")]))
+    words = f"at most {size(needed)} more of {size(free)} free at {existing}{more}"
+    report.facts.append(("disk", [("needed", words)]))
     if needed > free:
         report.add("", [f"checkpoint_root_dir={root}: the training stages need up to {size(needed)}, {size(free)} are "
                         "free there. Free some space, set another directory, or lower "
@@ -215,7 +221,8 @@ def _words(taken: workload.Disk) -> str:
     if taken.tables != 0:
         parts.append("tables: known once the tasks are curated" if taken.tables is None else
                      f"tables {size(taken.tables)}")
-    return f"at {'most' if counted else 'least'} {size(taken.total)}: {', '.join(parts)}"
+    bound = f"at {'most' if counted else 'least'} {size(taken.total)}"
+    return f"{bound if taken.tables is not None else f'without the tables {bound}'}: {', '.join(parts)}"
 
 
 def size(count: float) -> str:

@@ -26,6 +26,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from pipeline import files, secrets
+from pipeline.claims import claimed
 from pipeline.config import walk
 from pipeline.errors import OuroError, StageError
 
@@ -72,7 +73,9 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
             if files.is_complete(directory):
                 context.log.info("already complete")
                 return
-            _make(work, context)
+            spec = files.read_json(directory / "stage.json")
+            with claimed(spec["kind"], context.config, spec["root"], context.log):
+                _make(work, context)
     except KeyboardInterrupt:
         _fail(context, "interrupted", 130)
     except OuroError as error:

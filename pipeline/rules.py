@@ -4,8 +4,9 @@ import re
 
 from pipeline.adapters import adapter_rules
 from pipeline.algorithm_config import ADVANTAGES
-from pipeline.algorithms import GIVEN, filled
+from pipeline.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.data_rules import data_problems
+from pipeline.overlays import effective, entries, told
 from pipeline.reward_rules import broken_reward_rules
 from pipeline.sample_rules import sample_problems
 
@@ -14,9 +15,20 @@ COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", 
 
 
 def broken_rules(config: dict) -> list[str]:
-    """Every rule that is broken, one line each. config: of the whole run, or of one stage (pipeline/overlays.py)."""
-    c = {**config, "algorithm": filled(config["algorithm"])}
-    parts = (_names, _mode, _environment, _model, _lengths, _algorithm, data_problems, broken_reward_rules)
+    """Every rule that is broken, one line each with the stages that it concerns. config: of the whole run.
+
+    Stages alone are judged: what all of them say otherwise is the setting of none.
+    """
+    concerned: dict[str, list[str]] = {}
+    for entry in entries(config):
+        for problem in rules_of_stage(effective(config, entry)):
+            concerned.setdefault(problem, []).append(entry["stage_name"])
+    return [*_names(config), *(told(problem, names, config) for problem, names in concerned.items())]
+
+
+def rules_of_stage(c: dict) -> list[str]:
+    """The same of one stage. c: its settings (`overlays.effective`)."""
+    parts = (_mode, _environment, _model, _lengths, _algorithm, data_problems, broken_reward_rules)
     return [problem for part in parts for problem in part(c)]
 
 
@@ -92,12 +104,27 @@ def _algorithm(c: dict) -> list[str]:
     if c["trainer"]["offload_param"] and c["trainer"]["zero_stage"] != 3:
         problems.append(f"trainer.offload_param with trainer.zero_stage={c['trainer']['zero_stage']}: only stage 3 "
                         "parts the parameters, and can keep them in host memory. Set trainer.zero_stage=3.")
+    problems += _pairs(algorithm)
     if algorithm["algorithm_type"] in GIVEN:
         return problems
     if model["top_p"] != 1 or model["top_k"] != -1:
         problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
                         "ratios would be biased. Leave them at 1 and -1; evaluation sets have their own rollout_args.")
     return problems + _rollouts(c)
+
+
+def _pairs(algorithm: dict) -> list[str]:
+    """The line for a loss of pairs on anything else, or another loss on pairs; a loss of the user's is for either."""
+    kind, loss = algorithm["algorithm_type"], algorithm["policy_loss_fn"] or ":"
+    if kind in PAIR_TYPES and algorithm["entropy_loss_fn"] == "mix":
+        return [f"algorithm.entropy_loss_fn=mix with algorithm.algorithm_type={kind}: pairs hold no rows of an expert. "
+                "Set default or none."]
+    if kind in DEMONSTRATED or ":" in loss or (loss in PAIR_TYPES) == (kind in PAIR_TYPES):
+        return []
+    advice = "Choose a loss of those names" if kind in PAIR_TYPES else "Choose another loss"
+    return [f"algorithm.policy_loss_fn={loss} with algorithm.algorithm_type={kind}: {', '.join(PAIR_TYPES)} compare "
+            f"pairs of responses, which the types of the same names read, and no other loss does. {advice}, or the "
+            "type that goes with it."]
 
 
 def _optimizer(key: str, optimizer: dict) -> list[str]:

@@ -18,7 +18,7 @@ def sample_problems(c: dict[str, Any]) -> list[str]:
     """Every rule that is broken, one line each. c: the settings of a stage that trains on rollouts."""
     if c["mode"] == "train":
         return _offline(c)
-    problems = [] if c["stages"] else _mixture(c)  # each may bring its own buffers
+    problems = _mixture(c)
     try:
         schedule = rft_schedule(namespace(c), 1)
     except ConfigError as error:
@@ -31,6 +31,8 @@ def sample_problems(c: dict[str, Any]) -> list[str]:
 def _offline(c: dict) -> list[str]:
     """Batches of recorded experience: pipeline/modes.py has their arithmetic."""
     problems, strategy = [], c["algorithm"]["sample_strategy"]
+    if strategy != "mix":
+        problems += _without_experts(c["algorithm"])
     if strategy == "mix":
         problems.append(f"mode=train: {STRATEGY}=mix mixes rows of an expert with new rollouts, and there are none. "
                         "Train on the demonstrations in a stage of their own, algorithm_type=sft.")
@@ -43,13 +45,19 @@ def _offline(c: dict) -> list[str]:
     return problems
 
 
+def _without_experts(algorithm: dict) -> list[str]:
+    """Parts that need the column is_expert, which only batches with rows of an expert have."""
+    parts = {"policy_loss_fn": algorithm["policy_loss_fn"] in MIXED_LOSSES,
+             "entropy_loss_fn": algorithm["entropy_loss_fn"] == "mix"}
+    return [f"algorithm.{part}={algorithm[part]} needs rows of an expert beside the rollouts. Set {STRATEGY}=mix, or "
+            "another function." for part, needs in parts.items() if needs]
+
+
 def _mixture(c: dict) -> list[str]:
     algorithm, buffers = c["algorithm"], c["buffer"]["trainer_input"]["auxiliary_buffers"]
     loss = algorithm["policy_loss_fn"]
     if algorithm["sample_strategy"] != "mix":
-        parts = {"policy_loss_fn": loss in MIXED_LOSSES, "entropy_loss_fn": algorithm["entropy_loss_fn"] == "mix"}
-        return [f"algorithm.{part}={algorithm[part]} needs rows of an expert beside the rollouts. Set {STRATEGY}=mix, "
-                "or another function." for part, needs in parts.items() if needs]
+        return _without_experts(algorithm)
     problems = []
     if loss and loss not in MIXED_LOSSES and ":" not in loss:
         problems.append(f"{STRATEGY}=mix with algorithm.policy_loss_fn={loss}: rows of an expert have no advantage, "

@@ -50,6 +50,15 @@ def answering_gpus(config) -> int:
     return needed_gpus(config.mode, engine_gpus(config), auxiliary)
 
 
+def held_gpus(kind: str, config) -> int:
+    """GPUs that a stage of this kind holds where there are any. config: its settings, by attribute."""
+    if kind in ("train", "offline"):
+        return config.trainer.ranks
+    if kind == "rft":
+        return needed_gpus(config.mode, answering_gpus(config), config.trainer.ranks)
+    return answering_gpus(config) if kind in ("rollout", "evaluate", "bench") else 0
+
+
 def answering_environment(config) -> dict[str, str]:
     """What a process that answers without a trainer beside it sees of the GPUs: as many as it needs, the first ones.
 

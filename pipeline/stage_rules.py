@@ -5,13 +5,19 @@ They need the sources of functions and no file of the user's but his code; what 
 
 from typing import Any
 
-from pipeline import inputs
+from pipeline import inputs, schema
 from pipeline.config import walk
+from pipeline.data_rules import rowless
 from pipeline.distillation import KEY, asks_teacher
 from pipeline.identity import is_below, uses
 from pipeline.modes import Line, planned
 from pipeline.monitors import monitor_problems
-from pipeline.overlays import effective, entries
+from pipeline.overlays import RUN_WIDE, effective, entries, told
+from pipeline.unused import unused
+
+# pipeline/distillation.py, reward_rules.py; a name that no stage reads says nothing wrong
+TOLD_ELSEWHERE = (KEY, "explorer.auxiliary_models", "buffer.explorer_input.taskset.name",
+                  "buffer.trainer_input.experience_buffer.name")
 
 
 def problems_of(config: dict[str, Any]) -> list[str]:
@@ -25,14 +31,19 @@ def problems_of(config: dict[str, Any]) -> list[str]:
             concerned.setdefault(problem, []).append(entry["stage_name"])
     monitor = config["monitor"]
     return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]), *unread(config),
-            *(_told(problem, names, config) for problem, names in concerned.items())]
+            *(told(problem, names, config) for problem, names in concerned.items())]
 
 
-def _told(problem: str, names: list[str], config: dict[str, Any]) -> str:
-    """The problem behind the stage that has it; what all stages have is told of the run."""
-    if len(names) == len(entries(config)):
-        return problem
-    return f"stage{'s' if len(names) > 1 else ''} {', '.join(repr(name) for name in names)}: {problem}"
+def without_data(config: dict[str, Any]) -> list[str]:
+    """Sets of a run to which nothing gives rows, one line each: of a recipe that names no data at all.
+
+    Composing it is no mistake: what a bridge reads may leave the data to the command line.
+    """
+    concerned: dict[str, list[str]] = {}
+    for entry in planned(config):
+        for problem in rowless(effective(config, entry)):
+            concerned.setdefault(problem, []).append(entry["stage_name"])
+    return [told(problem, names, config) for problem, names in concerned.items()]
 
 
 def unread(config: dict[str, Any]) -> list[str]:
@@ -48,11 +59,44 @@ def unread(config: dict[str, Any]) -> list[str]:
 
 
 def _lost(entry: dict[str, Any], kind: str, settings: dict[str, Any]) -> list[str]:
+    read = _read(kind, settings)
+    return [key for key in _decisive() if not is_below(key, read) and _has(entry, key)]
+
+
+def _read(kind: str, settings: dict[str, Any]) -> tuple[str, ...]:
+    """The settings that a stage of this kind reads, or what is made for it: its data, its model, its evaluation."""
     made, algorithm_type = (kind, "evaluate", "curate", "model"), settings["algorithm"]["algorithm_type"]
-    read = (*(key for each in made for key in uses(each, algorithm_type)), "data_processor.task_pipeline",
+    return (*(key for each in made for key in uses(each, algorithm_type)), "data_processor.task_pipeline",
             "model.model_path", *([KEY] if asks_teacher(settings) else []))
-    return [key for key, item in walk() if "*" not in key and not item.metadata["how"]
-            and not is_below(key, read) and _has(entry, key)]
+
+
+def _decisive() -> list[str]:
+    """The settings that say what is made, not how: those of list elements stand for themselves as a whole."""
+    return [key for key, item in walk() if "*" not in key and not item.metadata["how"]]
+
+
+def unread_by_all(config: dict[str, Any]) -> list[str]:
+    """The line for settings of the run that somebody set and no stage reads; a recipe may be shared, so they may stay.
+
+    What stands at its default is not told.
+    """
+    line, standard = Line(config), schema.defaults()
+    given = [key for key in _decisive() if not is_below(key, (*RUN_WIDE, *TOLD_ELSEWHERE))
+             and _at(config, key) != _at(standard, key)]
+    for name, kind in line.kinds.items():
+        settings = line.settings[name]
+        read, idle = _read(kind, settings), unused(settings["algorithm"])
+        given = [key for key in given if is_below(key, idle) or not is_below(key, read)]
+    if not given:
+        return []
+    return [f"no stage of this run reads {', '.join(given)}: what is set there changes nothing. Take it out, unless "
+            "the recipe is shared with runs that read it."]
+
+
+def _at(nest: dict[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        nest = nest[part]
+    return nest
 
 
 def _has(nest: Any, key: str) -> bool:

@@ -2,25 +2,22 @@
 
 from typing import Any
 
-from pipeline.modes import planned
-from pipeline.overlays import before, effective, names_model
+from pipeline.modes import Line, planned
+from pipeline.overlays import names_model
 
 NO_MODEL = "no model: set model.model_path to a Hugging Face directory, or model.init.enable=true."
 
 
 def starts(config: dict[str, Any]) -> dict[str, dict]:
-    """Training stage -> the section `model` that names the model it begins with: its own, or that of the stage before
-    it, or the run's (as pipeline/plan.py finds it). A stage behind one that there is not counts as the first.
+    """Training stage -> the section `model` that names the model it begins with: its own, or that of the stage whose
+    model it goes on with, or the run's (as pipeline/plan.py finds it).
     """
-    found: dict[str, dict] = {}
+    line, found = Line(config), {}
     for entry in planned(config):
-        parents = before(entry, list(found))
-        first = parents[0] if isinstance(parents, list) and parents else None
-        if names_model(entry):
-            found[entry["stage_name"]] = effective(config, entry)["model"]
-        else:
-            known = isinstance(first, str) and first in found
-            found[entry["stage_name"]] = found[first] if known else config["model"]
+        name = entry["stage_name"]
+        earlier = line.begins_with(name)
+        own = line.settings[name]["model"] if names_model(entry) else config["model"]
+        found[name] = found[earlier] if earlier else own
     return found
 
 

@@ -61,6 +61,16 @@ class Sweep:
     def targets(self) -> list[str]:
         return [s.manifest for s in self.stages]
 
+    @property
+    def warnings(self) -> list[str]:
+        """A line for each group of points that plan the same stages: what they differ in says how, not what is made."""
+        same: dict[tuple[str, ...], list[str]] = {}
+        for point in self.points:
+            made = tuple(s.directory for s in point.plan.stages if s.kind != "report")
+            same.setdefault(made, []).append(axes.told(point.differs))
+        return [f"the points {_named(points)} plan the same stages: they differ in how a stage runs, not in what it "
+                f"makes. Each stage is made once, as {points[0]} says." for points in same.values() if len(points) > 1]
+
     def freeze(self) -> None:
         """Writes what the stages read and the views of the points and of the sweep. Never called by a dry run."""
         for point in reversed(self.points):  # so that a shared stage is left with the run of the first that has it
@@ -161,8 +171,13 @@ def _which(points: list[str], number: int) -> str:
         return ""
     if len(points) == number:
         return f" (all {number} points)"
+    return f" (point{'s' if len(points) > 1 else ''}: {_named(points)})"
+
+
+def _named(points: list[str]) -> str:
+    """The first points, and how many more there are."""
     more = f"; and {len(points) - MOST_NAMED} more" if len(points) > MOST_NAMED else ""
-    return f" (point{'s' if len(points) > 1 else ''}: {'; '.join(points[:MOST_NAMED])}{more})"
+    return "; ".join(points[:MOST_NAMED]) + more
 
 
 def _shared(configs: list[dict]) -> tuple[str, str, str]:

@@ -1,7 +1,6 @@
 """What a training stage will do, in numbers: steps, experiences, tokens, checkpoints, disk. Nothing is run for it."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from pipeline.algorithms import PAIR_TYPES
 from pipeline.memory import has_critic, learning
 from pipeline.modes import TRAINING, kind_of
 from pipeline.process import namespace
+from pipeline.row_counts import most_rows
 from pipeline.schedule import rft_schedule
 from pipeline.shape import Shape
 from pipeline.train_batch import train_batch
@@ -25,7 +25,8 @@ TEXT, FIXED = 2.0, 2.0  # a token as text; any other column, mostly the same fro
 
 @dataclass(frozen=True)
 class Workload:
-    """The size of a training stage. None: known once the tasks are curated, because the stage makes whole passes.
+    """The size of a training stage. None: known once the tasks are curated, because the stage makes whole passes; where
+    their files are here the steps are those of all their rows, and `most` says that they are at most so many.
 
     explored: rows of an explorer step to cut batches from; 0 without rollouts. trained: rows of an optimizer step.
     longest: tokens of the longest row. explorer_steps, trainer_steps: of the whole stage. versions: weights that lie on
@@ -39,6 +40,7 @@ class Workload:
     trainer_steps: int | None
     versions: int
     beside: int = 0
+    most: bool = False
 
     @property
     def experiences(self) -> int | None:
@@ -51,30 +53,40 @@ def explores(config: dict[str, Any]) -> bool:
 
 
 def workload(config: dict[str, Any]) -> Workload:
-    """The size of a stage from its settings (as `compose.effective` gives them).
+    """The size of a stage from its settings (as `overlays.effective` gives them).
 
     versions: the explorer deletes what is older than its next step needs, and the trainer is at most 1 + sync_offset
     explorer steps ahead of that: so the one in use, and those published in between.
     """
     buffer, model, sync = config["buffer"], config["model"], config["synchronizer"]
     longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
-    steps, kind = buffer["total_steps"], kind_of(config)
+    kind, repeats = kind_of(config), config["algorithm"]["repeat_times"]
+    tasks = None if buffer["total_steps"] else most_rows(config)
+    passes = buffer["total_epochs"] * tasks if tasks is not None else None
     if kind == "bench":
         return Workload(0, 0, longest, 0, 0, 0)
     if kind == "train":
-        rows = 2 if config["algorithm"]["algorithm_type"] in PAIR_TYPES else 1
-        return Workload(0, rows * (buffer["train_batch_size"] or buffer["batch_size"]), longest, 0, steps, 0)
-    explored = buffer["batch_size"] * config["algorithm"]["repeat_times"]
+        unit = 2 if config["algorithm"]["algorithm_type"] in PAIR_TYPES else 1
+        batch = buffer["train_batch_size"] or buffer["batch_size"]
+        steps = buffer["total_steps"] or _whole(passes, batch)
+        return Workload(0, unit * batch, longest, 0, steps, 0, most=passes is not None)
+    explored = buffer["batch_size"] * repeats
     if kind == "rollout":
-        return Workload(explored, 0, longest, steps, 0, 0, _beside(config))
+        steps = buffer["total_steps"] or _whole(passes, buffer["batch_size"])
+        return Workload(explored, 0, longest, steps, 0, 0, _beside(config), passes is not None)
     if kind == "offline":
-        return Workload(0, buffer["train_batch_size"] or explored, longest, 0, steps, 0)
-    schedule = rft_schedule(namespace(config), 1)
+        return Workload(0, buffer["train_batch_size"] or explored, longest, 0, buffer["total_steps"], 0)
+    schedule = rft_schedule(namespace(config), max(tasks or 1, 1))
     fresh = schedule.rows_per_trainer_step
     ahead = (1 + sync["sync_offset"]) * explored // fresh // sync["sync_interval"]
-    explorer_steps = schedule.explorer_steps if steps else None
-    return Workload(explored, fresh + schedule.other_rows, longest, explorer_steps, steps, 1 + max(ahead, 1),
-                    _beside(config))
+    known = buffer["total_steps"] or passes is not None
+    return Workload(explored, fresh + schedule.other_rows, longest, schedule.explorer_steps if known else None,
+                    schedule.total_steps if known else None, 1 + max(ahead, 1), _beside(config), passes is not None)
+
+
+def _whole(rows: int | None, batch: int) -> int | None:
+    """Steps of so many rows, the last one cut off, as the stages make them."""
+    return None if rows is None else max(rows // batch, 1)
 
 
 def _beside(config: dict[str, Any]) -> int:
@@ -82,37 +94,6 @@ def _beside(config: dict[str, Any]) -> int:
     algorithm, tasks = config["algorithm"], config["buffer"]["batch_size"]
     rounds, greedy = algorithm["max_resample_rounds"] or 0, 1 if algorithm["greedy_baseline"] else 0
     return tasks * (rounds * algorithm["repeat_times"] + (1 + rounds) * greedy)
-
-
-def evaluated_versions(config: dict[str, Any], most: int = 4) -> list[int]:
-    """The first versions of the weights that an rft stage evaluates on the way, if it is long enough.
-
-    For each multiple of eval_interval the first weights that the explorer is handed (a multiple of sync_interval, after
-    a whole explorer step) that have reached it, each once.
-    """
-    work, every, handed = workload(config), config["explorer"]["eval_interval"], config["synchronizer"]["sync_interval"]
-    versions = []
-    for target in range(every, every * (most + 1), every):
-        due = -(-target // handed) * handed
-        explorer_step = -(-due * work.trained // work.explored)
-        versions.append(explorer_step * work.explored // work.trained // handed * handed)
-    return list(dict.fromkeys(versions))
-
-
-def interval_note(config: dict[str, Any]) -> str | None:
-    """What explorer.eval_interval comes to where weights are handed over at other steps than its multiples."""
-    every, handed = config["explorer"]["eval_interval"], config["synchronizer"]["sync_interval"]
-    if kind_of(config) != "rft" or not every:
-        return None
-    versions = evaluated_versions(config)
-    if versions == [every * (i + 1) for i in range(len(versions))]:
-        return None
-    work = workload(config)
-    fits = math.lcm(handed, max(work.explored // work.trained, 1))
-    values = [str(value) for value in (every // fits * fits, every // fits * fits + fits) if value]
-    return (f"explorer.eval_interval={every}: weights are handed over at multiples of synchronizer.sync_interval="
-            f"{handed}, after whole explorer steps, so those of steps {', '.join(map(str, versions))}, ... are "
-            f"evaluated. For equal distances set {' or '.join(values)}.")
 
 
 def row_bytes(prompt: int, response: int) -> float:
@@ -192,9 +173,9 @@ def described(config: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _explorer(config: dict[str, Any], work: Workload) -> str:
-    most = "at most " if work.beside else ""
+    most = "at most " if work.beside or work.most else ""
     total = "" if work.experiences is None else f"; {most}{work.experiences:,} experiences in all"
-    steps = "" if work.explorer_steps is None else f"{work.explorer_steps:,} steps; "
+    steps = "" if work.explorer_steps is None else f"{'at most ' * work.most}{work.explorer_steps:,} steps; "
     return (f"{steps}each {config['buffer']['batch_size']:,} tasks x {config['algorithm']['repeat_times']} rollouts = "
             f"{work.explored:,} experiences{_besides(config['algorithm'], work)}{total}")
 
@@ -216,7 +197,10 @@ def _trainer(config: dict[str, Any], work: Workload, kind: str) -> list[tuple[st
         "offline": ("experiences", "experience of the stage before it that explored"),
         "train": ("responses in pairs", "pairs") if pairs else (given, given),
     }[kind]
-    steps = f"{work.trainer_steps:,} optimizer steps" if work.trainer_steps else passes + source
+    counted = f"{'at most ' * work.most}{work.trainer_steps or 0:,} optimizer steps"
+    if work.most:
+        counted += f" ({passes}rows of its files, before curation)"
+    steps = counted if work.trainer_steps else passes + source
     return [
         ("trainer", f"{steps}; each of {work.trained:,} {rows}{_parts(config, kind)}, at most "
                     f"{work.trained * work.longest:,} tokens"),

@@ -2,9 +2,10 @@
 
 import pytest
 
-from pipeline.compose import check, compose, effective, judged
+from pipeline.compose import check, compose, judged
 from pipeline.data_config import ExperienceBuffer, Taskset
 from pipeline.errors import ConfigError
+from pipeline.overlays import effective
 from tests.configs import changed, element
 
 SOURCE, BUFFER = "buffer.explorer_input", "buffer.trainer_input.experience_buffer"
@@ -94,8 +95,8 @@ def test_a_stage_that_nothing_gives_rows_to_is_told_before_it_runs():
     with pytest.raises(ConfigError) as caught:
         compose(words)
     assert str(caught.value).splitlines()[1:] == [
-        f"  stage '{name}': {SOURCE}.eval_tasksets.0.path is not set, and {PIPELINE} has neither generator nor inputs "
-        "to take rows from: set one." for name in ("sft", "rft")]
+        f"  {SOURCE}.eval_tasksets.0.path is not set, and {PIPELINE} has neither generator nor inputs to take rows "
+        "from: set one."]
     assert compose([*words, f"{SOURCE}.eval_tasksets.0.path=e.jsonl"])["stages"]
     with pytest.raises(ConfigError, match=rf"stage 'sft': {BUFFER}\.path is not set"):
         compose([*words[:2], f"{SOURCE}.eval_tasksets=[]"])
@@ -128,8 +129,7 @@ def test_a_stage_that_trains_on_what_another_explored_asks_no_tasks():
 
 
 @pytest.mark.parametrize(("values", "keys"), [
-    ([f"{PIPELINE}.config_path=null"], [f"'sft': {BUFFER}", f"'sft': {SOURCE}.eval_tasksets.0",
-                                        f"'rft': {SOURCE}.eval_tasksets.0"]),
+    ([f"{PIPELINE}.config_path=null"], [f"'sft': {BUFFER}", f"{SOURCE}.eval_tasksets.0"]),  # of all: told once
     ([f"{PIPELINE}.config_path=null", f"{SOURCE}.eval_tasksets=[]"], [f"'sft': {BUFFER}"]),
     ([f"{PIPELINE}.config_path=null", f"{SOURCE}.eval_tasksets=[]", f"stages.sft.{BUFFER}.path=a.jsonl"], []),
     ([f"{PIPELINE}.config_path=null", f"{SOURCE}.eval_tasksets.0.split=train",

@@ -157,3 +157,17 @@ def test_a_model_that_is_too_short_is_named(tmp_path):
     (path / "config.json").write_text('{"max_position_embeddings": 35}')
     with pytest.raises(ConfigError, match=r"has room for 35 tokens .*prompt \+ response, is 36\. Shorten"):
         planned(tmp_path, values)
+
+
+def test_what_the_parts_of_an_algorithm_leave_unused_makes_no_other_stage(tmp_path):
+    critic = {"trainer.critic.cliprange_value": 0.7, "trainer.critic.optimizer.lr": 1.0}
+    coefficients = {f"algorithm.{part}_args": {coefficient: 0.3} for part, coefficient in (
+        ("kl_loss_fn", "kl_coef"), ("kl_penalty_fn", "kl_coef"), ("entropy_loss_fn", "entropy_coef"))}
+    none = {"algorithm.entropy_loss_fn": "none"}
+    assert identities(tmp_path, {**none, **critic, **coefficients}) == identities(tmp_path, none)
+    stage = next(s for s in planned(tmp_path, critic).stages if s.name == "rft")
+    assert stage.config["trainer"]["critic"]["cliprange_value"] == 0.5  # the default: it cannot be read either
+    ppo = {"algorithm.advantage_fn": "ppo"}
+    assert identities(tmp_path, {**ppo, **critic})["rft"] != identities(tmp_path, ppo)["rft"]
+    penalised = {"algorithm.kl_penalty_fn": "k1"}
+    assert identities(tmp_path, {**penalised, **coefficients})["rft"] != identities(tmp_path, penalised)["rft"]

@@ -9,7 +9,7 @@ from pipeline.data_config import AuxiliaryBuffer, Taskset
 from pipeline.overlays import effective
 from pipeline.train_batch import REPLAY
 from stages.learner.objective import KLTerm
-from tests.configs import changed, element
+from tests.configs import changed, element, overridden
 
 TASKS, EXPLORER = "data_processor.task_pipeline", "buffer.explorer_input"
 
@@ -131,3 +131,11 @@ def test_buffers_of_an_expert_and_plain_texts_are_sources_too():
      "priority_fn_args: 'linear_decay' has no argument 'decai'. Did you mean 'decay'?")])
 def test_arguments_of_train_batches_are_judged_too(given, words):
     assert any(words in line for line in inputs.wrong_arguments(rft(given)))
+
+
+def test_a_loss_without_advantages_on_rollouts_is_told():
+    """ppo takes them; of demonstrations there are none to take."""
+    assert "policy_loss_fn=sft takes no advantages" in inputs.loss_note(overridden("algorithm.policy_loss_fn=sft"))
+    assert inputs.loss_note(overridden("algorithm.policy_loss_fn=sft", "mode=explore")) is None
+    assert inputs.loss_note(overridden()) is None
+    assert inputs.loss_note(overridden("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo")) is None

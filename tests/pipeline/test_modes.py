@@ -43,6 +43,25 @@ def test_what_is_evaluated_is_what_was_trained_before_in_the_order_of_the_recipe
     assert line.trained("one") == ["sft", "low"]
 
 
+def test_a_stage_begins_with_the_nearest_model_that_was_trained():
+    """look (explores) hangs below old: of look's and sft's line the nearest that trains is sft; alone it is old."""
+    look = {"stage_name": "look", "mode": "explore", "after": "old"}
+    line = Line(recipe(
+        {"stage_name": "old", **SFT}, {"stage_name": "sft", "after": [], **SFT}, look,
+        {"stage_name": "near", "after": ["look", "sft"]}, {"stage_name": "far", "after": "look"},
+        {"stage_name": "seen", "mode": "explore", "after": []}, {"stage_name": "blind", "after": "seen"},
+        {"stage_name": "own", "after": "near", "model": {"model_path": "x"}}))
+    begun = {name: line.begins_with(name) for name in line.kinds}
+    assert begun == {"old": None, "sft": None, "look": "old", "near": "sft", "far": "old", "seen": None,
+                     "blind": "seen", "own": None}
+
+
+def test_what_after_names_and_is_not_there_stands_before_nobody():
+    line = Line(recipe({"stage_name": "a", "after": ["b"], **SFT}, {"stage_name": "b", "after": {"a": 1}}))
+    assert line.parents == {"a": [], "b": []}
+    assert line.begins_with("a") is None
+
+
 def test_a_run_in_mode_bench_is_its_recipe_with_a_bench_behind_it():
     config = recipe({"stage_name": "sft", **SFT}, {"stage_name": "rft"}, mode="bench")
     line = Line(config)

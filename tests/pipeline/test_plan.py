@@ -32,6 +32,20 @@ def test_engines_and_training_take_the_whole_machine(tmp_path, monkeypatch):
     assert set(threads.values()) == {1, 8}
 
 
+def test_with_gpus_a_stage_takes_its_share_of_the_machine(tmp_path, monkeypatch):
+    """8 GPUs and 64 cores, 8 a GPU. rft: two ranks and an engine over two GPUs; an evaluation the engine alone."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    values = {"cluster.gpu_per_node": 8, "trainer.ranks": 2, "explorer.rollout_model.tensor_parallel_size": 2}
+    asked = {s.name: (s.gpus, s.threads) for s in planned(tmp_path, {**values, "mode": "both"}).stages}
+    assert asked["tasks"] == asked["report"] == (0, 1)
+    assert asked["sft"] == (2, 16)
+    assert asked["rft"] == (4, 32)
+    assert asked["evaluate_rft"] == (2, 16)
+    in_turns = {s.name: s.gpus for s in planned(tmp_path, {**values, "mode": "colocate"}).stages}
+    assert in_turns["rft"] == 2
+    assert {s.gpus for s in planned(tmp_path, {**values, "cluster.gpu_per_node": 0}).stages} == {0}
+
+
 def test_a_stage_waits_for_the_manifests_of_its_inputs(tmp_path):
     rft = next(s for s in planned(tmp_path).stages if s.name == "rft")
     assert sorted(rft.upstream) == sorted(os.path.join(d, "manifest.json") for d in rft.inputs.values())
@@ -136,6 +150,15 @@ def test_what_one_stage_explored_another_trains_on(tmp_path):
     made = kinds(tmp_path, [{"stage_name": "sft", **SFT}, LOOK, LEARN])
     assert [name for name, kind in made.items() if kind == "evaluate"] == ["evaluate_sft", "evaluate_learn"]
     assert (made["look"], made["learn"]) == ("rollout", "offline")
+
+
+def test_training_begins_with_what_was_trained_though_a_stage_that_only_explores_is_named_first(tmp_path):
+    """look answers with the untrained model, or with one of its own; what it makes is experience, never a model."""
+    for own in ({}, {"model": {"model_path": None}}):
+        found = reads(tmp_path, [{"stage_name": "sft", **SFT}, {**LOOK, "after": [], **own},
+                                 {**LEARN, "after": ["look", "sft"]}])
+        assert found["look"]["model"] == "model"
+        assert found["learn"] == {"experience": "look", "model": "sft"}
 
 
 def test_a_stage_waits_for_one_that_only_explores(tmp_path):

@@ -57,6 +57,26 @@ def test_the_default_recipe_has_no_problem():
     assert "memory" not in facts(report, "rft")
 
 
+def test_a_run_that_names_no_data_at_all_is_told():
+    report = check({f"{TASKS}.generator": None})
+    assert [line.partition(".path is not set, and")[0] for line in report.problems] == [
+        "stage 'sft': buffer.trainer_input.experience_buffer", "buffer.explorer_input.eval_tasksets.0",
+        "stage 'rft': buffer.explorer_input.taskset"]
+
+
+def test_a_setting_of_the_run_that_no_stage_reads_is_told_and_left():
+    """grpo has no critic and no penalty; of a run of demonstrations alone nothing hands weights over."""
+    (line,) = check({"trainer.critic.cliprange_value": 0.7, "algorithm.kl_penalty_fn_args": {"kl_coef": 0.1}}).warnings
+    assert line.startswith("no stage of this run reads algorithm.kl_penalty_fn_args, trainer.critic.cliprange_value:")
+    sft = {"stages": [{"stage_name": "sft", "algorithm": {"algorithm_type": "sft"}}]}
+    (line,) = check({**sft, "algorithm.policy_loss_fn": "sft_phi", "synchronizer.sync_interval": 7}).warnings
+    assert "algorithm.policy_loss_fn, " in line
+    assert "synchronizer.sync_interval" in line
+    used = {"algorithm.advantage_fn": "ppo", "algorithm.kl_penalty_fn": "k2", "trainer.critic.cliprange_value": 0.7,
+            "algorithm.kl_penalty_fn_args": {"kl_coef": 0.1}}
+    assert check(used).warnings == []
+
+
 def test_a_value_that_comes_to_another_is_told():
     report = check({"explorer.eval_interval": 3})
     assert report.problems == []

@@ -71,3 +71,29 @@ def test_what_only_sounds_like_a_secret_is_a_setting():
 
 def test_rollouts_without_a_group_are_fine_where_none_is_compared():
     assert check(changed({"algorithm.repeat_times": 1, "algorithm.advantage_fn": "reinforce"})) == []
+
+
+PAIRS_WORDS = "dpo, ipo, kto compare pairs of responses"
+
+
+@pytest.mark.parametrize(("values", "words"), [
+    ({"algorithm.policy_loss_fn": "dpo"}, f"policy_loss_fn=dpo with algorithm.algorithm_type=grpo: {PAIRS_WORDS}"),
+    ({"algorithm": {"algorithm_type": "kto", "policy_loss_fn": "ppo"}}, f"algorithm_type=kto: {PAIRS_WORDS}"),
+    ({"algorithm": {"algorithm_type": "ipo", "entropy_loss_fn": "mix"}}, "pairs hold no rows of an expert"),
+    ({"mode": "train", "algorithm": {"policy_loss_fn": "mix"}}, "policy_loss_fn=mix needs rows of an expert"),
+    ({"algorithm": {"entropy_loss_fn": "mix"}}, "entropy_loss_fn=mix needs rows of an expert"),
+])
+def test_losses_that_the_rows_of_a_stage_cannot_feed_are_refused_before_it_runs(values, words):
+    stage = {key: value for key, value in values.items() if "." not in key}
+    run_wide = {key: value for key, value in values.items() if "." in key}
+    found = check(changed({**run_wide, "stages": [{"stage_name": "one", **stage}]}))
+    assert any(words in problem for problem in found), found
+
+
+def test_a_setting_of_the_run_that_every_stage_says_otherwise_is_not_judged():
+    """The run says one rollout a task, which grpo could not compare; its only stage says four."""
+    given = {"algorithm.repeat_times": 1, "stages": [{"stage_name": "a", "algorithm": {"repeat_times": 4}}]}
+    assert check(changed(given)) == []
+    both = changed({**given, "stages": [*given["stages"], {"stage_name": "b"}, {"stage_name": "c"}]})
+    (problem,) = check(both)
+    assert problem.startswith("stages 'b', 'c': algorithm.repeat_times=1: grpo compares")

@@ -36,6 +36,13 @@ def test_a_learning_rate_of_rft_shares_what_comes_before_it(tmp_path):
     assert all(name.endswith(stage.identity) for name, stage in rules(made_sweep.stages)[5:])
 
 
+def test_points_that_differ_in_how_a_stage_runs_are_told_to_be_one(tmp_path):
+    assert made(tmp_path, f"{LR}=1e-6,3e-6").warnings == []
+    first, second = made(tmp_path, f"{LR}=1e-6,3e-6", "trainer.ranks=1,2").warnings
+    assert first.startswith("the points lr=1e-6,ranks=1; lr=1e-6,ranks=2 plan the same stages")
+    assert second.endswith("Each stage is made once, as lr=3e-6,ranks=1 says.")
+
+
 def test_a_seed_shares_nothing_and_every_stage_comes_after_its_inputs(tmp_path):
     stages = made(tmp_path, f"{LR}=1e-6,3e-6", "seed=1,2").stages
     assert len(stages) == 2 * (5 + 2 * 3)  # per seed five shared ones, and three for each learning rate
@@ -95,7 +102,7 @@ def test_a_problem_is_told_once_with_the_points_it_concerns(tmp_path):
     message = refused(tmp_path, f"{LR}=1e-6,-1", "algorithm.repeat_times=1,2", "trainer.grad_clip=-1")
     lines = message.splitlines()
     assert lines[0] == "the sweep has problems:"
-    told = {line.split(":")[0].strip(): line for line in lines[1:] if not line.strip().startswith("stage '")}
+    told = {line.strip().removeprefix("stage 'rft': ").split(":")[0]: line for line in lines[1:]}
     assert told["trainer.grad_clip=-1.0"].endswith("needed at least 0. (all 4 points)")
     assert told["algorithm.optimizer.lr=-1.0"].endswith("(points: lr=-1,repeat_times=1; lr=-1,repeat_times=2)")
     assert told["algorithm.repeat_times=1"].endswith("(points: lr=1e-6,repeat_times=1; lr=-1,repeat_times=1)")

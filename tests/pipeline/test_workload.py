@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.overlays import effective
 from pipeline.shape import Shape
-from pipeline.workload import Disk, Workload, described, disk, evaluated_versions, interval_note, row_bytes, workload
+from pipeline.workload import Disk, Workload, described, disk, row_bytes, workload
 from tests.configs import changed
 
 # 10 words, 4 wide: embedding 40. A layer: q k v o 4 x (2 x 4 + 2 x 2) = 48, MLP 96, norms 8 = 152; two; last norm 4
@@ -42,25 +42,6 @@ def test_the_trainer_publishes_as_often_as_it_may_while_a_version_is_in_use():
     """256 rows a train step: two for an explorer step, 3 explorer steps ahead, each handed over: 6, and that in use."""
     found = workload(stage("rft", buffer__train_batch_size=256, synchronizer__sync_interval=1))
     assert found.versions == 7
-
-
-@pytest.mark.parametrize(("every", "interval", "train_batch", "versions", "advice"), [
-    (3, 2, 512, [4, 6, 10, 12], "2 or 4"),  # handed 2, 4, 6, ...: the first to reach 3, 6, 9, 12
-    (6, 1, 128, [8, 12, 20, 24], "4 or 8"),  # an explorer step is four trainer steps: 4, 8, 12, ...
-    (5, 3, 128, [6, 12, 15, 24], "12"),  # after 4, 8, 12, 16, 20, 24 steps: 3, 6, 12, 15, 18, 24 are handed over
-    (1, 4, 512, [4], "4"),
-])
-def test_what_an_interval_of_evaluations_comes_to_is_said(every, interval, train_batch, versions, advice):
-    found = stage("rft", explorer__eval_interval=every, synchronizer__sync_interval=interval,
-                  buffer__train_batch_size=train_batch)
-    assert evaluated_versions(found) == versions
-    assert interval_note(found).endswith(f"For equal distances set {advice}.")
-
-
-@pytest.mark.parametrize("every", [2, 4, 100, None])
-def test_an_interval_that_weights_are_handed_over_at_is_not_spoken_of(every):
-    assert interval_note(stage("rft", explorer__eval_interval=every)) is None
-    assert interval_note(stage("sft", explorer__eval_interval=every and every + 1)) is None
 
 
 def test_passes_over_tasks_are_counted_once_they_are_curated():

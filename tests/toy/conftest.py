@@ -30,8 +30,14 @@ LOOKED_AT = ("explorer.eval_interval=2", "stages.rft.trainer.max_checkpoints_to_
 """rft evaluated on the way, with all its checkpoints: more to look at, and the same stages."""
 
 
+def small(*overrides: str) -> list[str]:
+    """SMALL with these laid over it: a key that is set twice is refused."""
+    given = {override.partition("=")[0] for override in overrides}
+    return [*(one for one in SMALL if one.partition("=")[0] not in given), *overrides]
+
+
 def plan_in(root: Path, *overrides: str) -> Plan:
-    return make_plan(compose([f"checkpoint_root_dir={root}", *SMALL, *overrides]))
+    return make_plan(compose([f"checkpoint_root_dir={root}", *small(*overrides)]))
 
 
 def snakemake(root: Path, *words: str, overrides: tuple[str, ...] = ()) -> subprocess.CompletedProcess:

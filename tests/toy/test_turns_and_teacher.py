@@ -12,7 +12,7 @@ import pytest
 from pipeline import files, records, tables
 from pipeline.compose import compose
 from pipeline.plan import make_plan
-from tests.toy.conftest import REPOSITORY, SMALL, copy_upstream, stage_of
+from tests.toy.conftest import REPOSITORY, copy_upstream, small, stage_of
 from tests.toy.test_resume import experience, start, wait_until
 
 pytestmark = pytest.mark.slow
@@ -27,8 +27,8 @@ BOTH = ["model.max_model_len=64", "algorithm.optimizer.lr_warmup_steps=0",
 
 
 def plan(root: Path):
-    made = make_plan(compose([f"checkpoint_root_dir={root}", *(o for o in SMALL if not o.startswith("stages.")), *BOTH,
-                              *STAGES]))
+    made = make_plan(compose([f"checkpoint_root_dir={root}",
+                              *(o for o in small(*BOTH) if not o.startswith("stages.")), *STAGES]))
     made.freeze()
     return made
 

@@ -1,0 +1,42 @@
+"""Interpolations that were filled in before a stage set what they name: they have the run's value there, which is told.
+
+`${buffer.batch_size}` is filled in once, in the settings of the run, and stages are merged over the result.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+NAMED = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")  # another setting: one of the environment has a colon, oc.env:HOME
+
+
+def early_values(composed: dict[str, Any]) -> list[str]:
+    """A warning for each stage and setting. composed: plain dicts and lists, interpolations unresolved."""
+    run = list(_leaves({key: value for key, value in composed.items() if key != "stages"}))
+    found = []
+    for entry in composed["stages"] if isinstance(composed["stages"], list) else ():
+        left = [(key, value) for key, value in run if not _says(entry, key)]
+        found += [f"stage '{entry.get('stage_name')}': {key}={value} has the {name} of the run, not that of the stage: "
+                  f"interpolations are filled in before stages are merged. If the stage's is meant, set {key} there."
+                  for key, value in [*left, *_leaves(entry)] for name in NAMED.findall(value) if _says(entry, name)]
+    return found
+
+
+def _leaves(nest: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted key, text) of every text with an interpolation."""
+    if isinstance(nest, dict | list):
+        pairs = nest.items() if isinstance(nest, dict) else enumerate(nest)
+        for name, value in pairs:
+            yield from _leaves(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(nest, str) and "${" in nest:
+        yield key, nest
+
+
+def _says(entry: Any, key: str) -> bool:
+    """Whether a stage sets a key, or something below it."""
+    nest: Any = entry
+    for part in key.split("."):
+        if not isinstance(nest, dict) or part not in nest:
+            return False
+        nest = nest[part]
+    return True

@@ -1,0 +1,54 @@
+"""Rows of files, counted without reading them, and the steps that a stage makes of them at most."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import row_counts
+from pipeline.row_counts import most_rows
+from pipeline.workload import described, workload
+from tests.pipeline.test_workload import stage
+
+SET = "buffer__explorer_input__taskset__"
+EPOCHS = {"buffer__total_steps": None, "buffer__total_epochs": 3, "data_processor__task_pipeline__generator": None}
+
+
+@pytest.fixture
+def files(tmp_path):
+    """100 rows in one file, 28 in the other, whose last line has no end."""
+    pq.write_table(pa.table({"question": ["q"] * 100}), tmp_path / "train-0.parquet")
+    (tmp_path / "more.jsonl").write_text("{}\n" * 27 + "{}")
+    return tmp_path
+
+
+def test_rows_of_a_set_are_those_of_its_files_up_to_its_limit(files):
+    both = {f"{SET}path": [str(files / "train-0.parquet"), str(files / "more.jsonl")]}
+    assert most_rows(stage("rft", **both)) == 128
+    assert most_rows(stage("rft", **both, **{f"{SET}limit": 60})) == 60
+    assert most_rows(stage("rft", **{f"{SET}path": str(files)})) == 100  # the file of the split
+    pool = {"data_processor__task_pipeline__generator": None,
+            "data_processor__task_pipeline__inputs": [str(files / "more.jsonl")]}
+    assert most_rows(stage("rft", **pool)) == most_rows(stage("sft", **pool)) == 28
+
+
+def test_what_cannot_be_counted_here_is_not(files, monkeypatch):
+    assert most_rows(stage("rft")) is None  # generated
+    assert most_rows(stage("rft", **{f"{SET}path": [str(files / "more.jsonl"), "elsewhere.jsonl"]})) is None
+    (files / "train-1.parquet").write_text("no table")
+    assert most_rows(stage("rft", **{f"{SET}path": str(files)})) is None
+    monkeypatch.setattr(row_counts, "LARGEST", 10)
+    (files / "large.jsonl").write_text("{}\n" * 4)  # 12 bytes
+    assert most_rows(stage("rft", **{f"{SET}path": str(files / "large.jsonl")})) is None
+
+
+def test_passes_over_files_are_at_most_so_many_steps(files):
+    """3 x 100 tasks are 4 explorer steps of 64, and 300 x 8 rows 4 of 512; 3 x 28 demonstrations one batch of 64."""
+    found = workload(stage("rft", **EPOCHS, **{f"{SET}path": str(files / "train-0.parquet")}))
+    assert (found.explorer_steps, found.trainer_steps, found.experiences, found.most) == (4, 4, 4 * 512, True)
+    words = dict(described(stage("rft", **EPOCHS, **{f"{SET}path": str(files / "train-0.parquet")})))
+    assert words["trainer"].startswith("at most 4 optimizer steps (3 pass(es) over the rows of its files, before")
+    assert words["explorer"].startswith("at most 4 steps; each 64 tasks")
+    sft = stage("sft", stages__sft__buffer__total_steps=None, stages__sft__buffer__batch_size=64,
+                stages__sft__buffer__total_epochs=3, data_processor__task_pipeline__generator=None,
+                buffer__trainer_input__experience_buffer__path=str(files / "more.jsonl"))
+    assert (workload(sft).trainer_steps, workload(sft).most) == (1, True)

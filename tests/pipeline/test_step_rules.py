@@ -1,0 +1,73 @@
+"""Settings that are counted in optimizer steps, in stages that are too short for them."""
+
+import pytest
+
+from pipeline.step_rules import evaluated_versions, step_notes
+from tests.pipeline.test_workload import stage
+
+
+@pytest.mark.parametrize(("every", "interval", "train_batch", "versions", "advice"), [
+    (3, 2, 512, [4, 6, 10, 12], "2 or 4"),  # handed 2, 4, 6, ...: the first to reach 3, 6, 9, 12
+    (6, 1, 128, [8, 12, 20, 24], "4 or 8"),  # an explorer step is four trainer steps: 4, 8, 12, ...
+    (5, 3, 128, [6, 12, 15, 24], "12"),  # after 4, 8, 12, 16, 20, 24 steps: 3, 6, 12, 15, 18, 24 are handed over
+    (1, 4, 512, [4], "4"),
+])
+def test_what_an_interval_of_evaluations_comes_to_is_said(every, interval, train_batch, versions, advice):
+    found = stage("rft", explorer__eval_interval=every, synchronizer__sync_interval=interval,
+                  buffer__train_batch_size=train_batch)
+    assert evaluated_versions(found) == versions
+    (note,) = step_notes(found)
+    assert note.endswith(f"For equal distances set {advice}.")
+
+
+def test_no_step_beyond_the_last_is_spoken_of():
+    """10 steps of 128 of 512 rows are 3 explorer steps. Without running ahead the last has the weights of 8 steps, of
+    which 6 is a multiple of 3: the one evaluation. Every 12, the next distance that fits, is more than there are."""
+    found = stage("rft", explorer__eval_interval=5, synchronizer__sync_interval=3, synchronizer__sync_offset=0,
+                  buffer__train_batch_size=128, buffer__total_steps=10, algorithm__optimizer__lr_warmup_steps=0)
+    assert evaluated_versions(found) == [6]
+    (note,) = step_notes(found)
+    assert note.endswith("so those of step 6 are evaluated.")
+    (note,) = step_notes({**found, "explorer": {**found["explorer"], "eval_interval": 7}})
+    assert "the last weights that the explorer is handed are those of step 6, so nothing is evaluated" in note
+
+
+@pytest.mark.parametrize("every", [2, 4, 100, None])
+def test_an_interval_that_weights_are_handed_over_at_is_not_spoken_of(every):
+    assert step_notes(stage("rft", explorer__eval_interval=every)) == []
+    assert step_notes(stage("sft", explorer__eval_interval=every and every + 1)) == []
+
+
+def test_a_warmup_that_is_longer_than_the_stage_is_told():
+    """After 40 of 160 steps the rate stands at a quarter."""
+    def notes(warmup: int) -> list[str]:
+        return step_notes(stage("sft", stages__sft__algorithm__optimizer__lr_warmup_steps=warmup,
+                                stages__sft__buffer__total_steps=40))
+
+    (note,) = notes(160)
+    assert note.startswith("algorithm.optimizer.lr_warmup_steps=160: the stage makes 40 optimizer steps, so the")
+    assert "rises above 25% of lr=" in note
+    assert notes(40) == []
+
+
+def test_a_critic_that_never_lets_the_policy_learn_is_told():
+    values = {"algorithm__advantage_fn": "ppo", "trainer__critic__optimizer__lr_warmup_steps": 21}
+    first, second = step_notes(stage("rft", **values, trainer__critic_warmup=20, buffer__total_steps=20))
+    assert first.startswith("trainer.critic.optimizer.lr_warmup_steps=21: the stage makes 20 optimizer steps")
+    assert second.startswith("trainer.critic_warmup=20: the stage makes 20 optimizer steps, in all of which the critic")
+    assert step_notes(stage("rft", **values, trainer__critic_warmup=19, buffer__total_steps=21)) == []
+
+
+def test_weights_that_are_never_handed_over_are_told():
+    """8 steps of one explorer step each: a handover after 8 is one that no explorer step waits for, after 7 one is."""
+    of = {"synchronizer__sync_offset": 0, "buffer__total_steps": 8, "algorithm__optimizer__lr_warmup_steps": 0}
+    (note,) = step_notes(stage("rft", **of, synchronizer__sync_interval=8))
+    assert note.startswith("synchronizer.sync_interval=8 with sync_offset=0: of the 8 optimizer steps")
+    assert step_notes(stage("rft", **of, synchronizer__sync_interval=7)) == []
+    assert step_notes(stage("rft", **{**of, "buffer__total_steps": 1}, synchronizer__sync_interval=9)) == []
+
+
+def test_of_a_stage_whose_length_is_not_known_nothing_is_said_that_depends_on_it():
+    found = stage("rft", buffer__total_steps=None, synchronizer__sync_interval=999, trainer__critic_warmup=999,
+                  algorithm__advantage_fn="ppo", algorithm__optimizer__lr_warmup_steps=9999)
+    assert step_notes(found) == []
