@@ -44,9 +44,10 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")], problems)
     for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
         _override_stage(composed, override, problems)
+    as_typed = len(problems)  # they quote the command line, where a stage may have been meant by a number
     config = schema.read(resolved(composed, problems), Config, "", problems)
     if unread := own_algorithms.problems(config):  # of what it is made of, no rule can say anything
-        return config, [_by_name(p, _stage_names(composed)) for p in problems + unread]
+        return config, _by_name(problems + unread, as_typed, _stage_names(composed))
     problems += stage_problems(config) + broken_rules(config) + secrets.problems_of(config)
     ordered = are_ordered(config["stages"])
     if ordered:
@@ -57,7 +58,7 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
         problems += [f"stage '{stage['stage_name']}': {p}" for p in own if p not in problems]
     if problems and ordered:
         problems += stage_rules.problems_of(config)
-    return config, [_by_name(p, _stage_names(composed)) for p in problems]
+    return config, _by_name(problems, as_typed, _stage_names(composed))
 
 
 def check(config: dict) -> list[str]:
@@ -67,9 +68,10 @@ def check(config: dict) -> list[str]:
     return problems + broken_rules(read) + secrets.problems_of(config)
 
 
-def _by_name(problem: str, names: list[str]) -> str:
-    """Stages are told by name, not by their position in the list."""
-    return re.sub(r"^(.*?'?)stages\.(\d+)\.", lambda m: f"stage '{names[int(m[2])]}': {m[1]}", problem)
+def _by_name(problems: list[str], first: int, names: list[str]) -> list[str]:
+    """Stages are told by name, not by their position in the list. first: the first problem that is ours to word."""
+    return problems[:first] + [re.sub(r"^(.*?'?)stages\.(\d+)\.", lambda m: f"stage '{names[int(m[2])]}': {m[1]}", p)
+                               for p in problems[first:]]
 
 
 # ---------------------------------------------------------------------------------------------------------- overrides
@@ -116,9 +118,18 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
     try:
         OverridesParser.create().parse_override(override)
     except HydraException as error:
-        problems.append(f"'{override}': " + re.sub(r"\n.*", "", str(error)))
+        said = re.sub(r"\n.*", "", str(error))
+        problems.append(f"'{override}': {said}{_quotes(key, value)}")
         return None
     return "++" + override.lstrip("+")  # no key is appended: it exists in the schema, though perhaps in no file
+
+
+def _quotes(key: str, value: str) -> str:
+    """A hint for a text that Hydra's grammar has no words for."""
+    if value[:1] in ("'", '"', "[", "{") or value.endswith(("'", '"')):
+        return ""
+    quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f". A text with such characters goes in quotes, and those in quotes of the shell: \"{key}='{quoted}'\"."
 
 
 def _exists(key: str) -> bool:
@@ -179,11 +190,32 @@ def _hydra(overrides: list[str], problems: list[str]):
     made = copy.deepcopy(_of_groups(choices, tuple(map(str, directories()))))
     for override in (o for o in parsed if o.is_force_add()):
         key, value = override.key_or_group, override.value()
+        if lacking := _lacking(made, key):
+            problems.append(f"'{key}={override.get_value_element_as_str()}': {lacking}")
+            continue
         there = OmegaConf.select(made, key)
         plain = OmegaConf.to_container(there, resolve=False) if OmegaConf.is_config(there) else there
         if schema.fitting({key: value}, {key: plain}, "", problems):
             OmegaConf.update(made, key, value, merge=True, force_add=True)
     return made
+
+
+def _lacking(composed, key: str) -> str | None:
+    """The sentence for an element that a list does not have; an override changes those that a recipe has."""
+    from omegaconf import DictConfig, ListConfig
+
+    node, above = composed, []
+    for part in key.split("."):
+        if isinstance(node, ListConfig):
+            if not part.isdigit() or int(part) >= len(node):
+                name, there = ".".join(above), f"has {len(node)}, counted from 0" if len(node) else "is empty"
+                return (f"{name} has no element {part}: it {there}. An override changes an element that is there; to "
+                        f"set the list as a whole: {name}=[{{...}}].")
+            node = node[int(part)]
+        else:
+            node = node.get(part) if isinstance(node, DictConfig) else None
+        above.append(part)
+    return None
 
 
 @cache

@@ -12,6 +12,7 @@ from typing import Any
 from pipeline import schema
 from pipeline.algorithms import DEMONSTRATED, filled, functions
 from pipeline.config import Config
+from pipeline.interpolation import settled
 
 ITS_OWN = ("stage_name", "after")  # what an entry says besides settings
 RESERVED = ("tasks", "curate", "model", "evaluate_base", "report")  # names of stages that the plan adds
@@ -70,7 +71,8 @@ def stage_problems(config: dict) -> list[str]:
     problems: list[str] = []
     above: list[str] = []
     kept: list[dict] = []
-    for index, entry in enumerate(config["stages"]):
+    for index, given in enumerate(config["stages"]):
+        entry = {**given, **{key: settled(given[key]) for key in ITS_OWN if key in given}}
         name = entry.get("stage_name")
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name == "all":
             problems.append(f"entry {index} of `stages`: stage_name={name!r}: needed a letter, then letters, digits "
