@@ -35,6 +35,9 @@ SELECT any_value(question) AS prompt, any_value(answer) AS answer, any_value(res
 FROM experience JOIN tasks USING (run, task_id) GROUP BY task_id
 HAVING chosen IS NOT NULL AND rejected IS NOT NULL ORDER BY prompt"""
 
+TEXTS = "SELECT DISTINCT question || ':' || solution AS text FROM tasks WHERE split = 'sft' ORDER BY text"
+HELD_OUT = "SELECT question, answer FROM tasks WHERE split = 'test' ORDER BY row"
+
 
 @dataclass(frozen=True)
 class Family:
@@ -56,12 +59,25 @@ def rollouts(root: Path) -> tuple[str, ...]:
     return ("buffer.total_steps=150",)
 
 
+def explored(root: Path, **questions: str) -> dict[str, Path]:
+    """Answers to questions about a run whose last stage only explores, each as a Parquet file."""
+    launch(root, "name=explored", "stages.rft.mode=explore", "buffer.total_steps=60")
+    session = tables.connect([("run", stage.directory) for stage in find_view(root, f"{PROJECT}/explored").stages])
+    made = {name: root / f"{name}.parquet" for name in questions}
+    for name, question in questions.items():
+        session.sql(question).write_parquet(str(made[name]))
+    return made
+
+
+def mixed(root: Path) -> tuple[str, ...]:
+    """A quarter of each batch are demonstrations, on top of the rollouts."""
+    return (*rollouts(root), "stages.rft.buffer.trainer_input.auxiliary_buffers.sft_dataset={}",
+            "stages.rft.algorithm.sample_strategy_args.expert_data_ratio=0.25")
+
+
 def pairs(root: Path) -> tuple[str, ...]:
     """Preference pairs from the tables of a stage that only explores."""
-    launch(root, "name=explored", "stages.rft.mode=explore", "buffer.total_steps=60")
-    path = root / "pairs.parquet"
-    tables.connect([("run", s.directory) for s in find_view(root, f"{PROJECT}/explored").stages]).sql(
-        PAIRS).write_parquet(str(path))
+    path = explored(root, pairs=PAIRS)["pairs"]
     return (f"stages.rft.buffer.trainer_input.experience_buffer.path={path}", "stages.rft.buffer.batch_size=64",
             "stages.rft.buffer.total_steps=150", "stages.rft.algorithm.optimizer.lr=2e-4")
 
@@ -84,6 +100,16 @@ def demonstrations(root: Path) -> tuple[str, ...]:
             "algorithm.optimizer.lr=1e-3", "algorithm.optimizer.lr_scheduler_type=cosine")
 
 
+def texts(root: Path) -> tuple[str, ...]:
+    """The demonstrations as plain text; the same held-out tasks, from a file, since there is no pool to hold out of."""
+    made = explored(root, texts=TEXTS, held_out=HELD_OUT)
+    shown = "stages.sft.buffer.trainer_input.experience_buffer"
+    return (*demonstrations(root), "data_processor.task_pipeline.generator=null",
+            "data_processor.task_pipeline.generator_args=null", "data_processor.task_pipeline.config_path=null",
+            f"buffer.explorer_input.eval_tasksets.0.path={made['held_out']}", f"{shown}.path={made['texts']}",
+            f"{shown}.format.prompt_key=text")
+
+
 FAMILIES = {
     "rollouts": Family("150 steps of 64 tasks x 8 rollouts", (
         "grpo", "dr_grpo", "rloo", "reinforce", "reinforceplusplus", "opmd", "asymre", "raft", "rec", "ppo", "sppo",
@@ -92,6 +118,9 @@ FAMILIES = {
     "distillation": Family("150 steps of 64 tasks x 8 rollouts, read by a teacher, without rewards",
                            ("on_policy_distill", "jsd"), distillation),
     "turns": Family("150 steps of 64 tasks x 8 attempts of up to three turns", ("gigpo", "multi_step_grpo"), turns),
+    "mixed": Family("150 steps of 64 tasks x 8 rollouts and 171 demonstrations", ("mix", "mix_chord"), mixed),
+    "texts": Family("400 steps of 256 texts, from random weights", ("cpt",), texts,
+                    "stages.sft.algorithm.algorithm_type", "evaluate_base", "evaluate_sft"),
     "given": Family("400 steps of 256 demonstrations, from random weights", ("sft",), demonstrations,
                     "stages.sft.algorithm.algorithm_type", "evaluate_base", "evaluate_sft"),
 }

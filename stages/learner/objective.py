@@ -77,7 +77,8 @@ class Objective:
         self.step = 0
         self.name = "sft" if demonstrated else algorithm.policy_loss_fn
         function = chosen_loss(POLICY_LOSSES, self.name, "algorithm.policy_loss_fn")
-        refuse_parameters(algorithm, "policy_loss_fn", function)
+        if not demonstrated:
+            refuse_parameters(algorithm, "policy_loss_fn", function)
         given = {} if demonstrated else algorithm.policy_loss_fn_args
         self.policy_loss = partial(function, **arguments(function, given, "algorithm.policy_loss_fn_args"))
         self.kl = KLTerm("none") if demonstrated else KLTerm.of(algorithm, "kl_loss_fn")

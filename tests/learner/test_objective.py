@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from pipeline.errors import ConfigError
+from pipeline.process import namespace
 from stages.learner.objective import KLTerm, Objective
 from stages.learner.packing import Aggregation
+from tests.plans import planned
 
 PLAIN = ("algorithm.kl_loss_fn=none", "algorithm.entropy_loss_fn=default",
          "algorithm.policy_loss_fn_args.clip_range_high=0.28")
@@ -177,3 +179,16 @@ def test_a_fixed_coefficient_stays(tiny_settings):
     term = KLTerm.of(tiny_settings("algorithm.kl_loss_fn=k3").algorithm, "kl_loss_fn")
     term.steer(9.0, 10)
     assert term.kl_coef == 0.001
+
+
+@pytest.mark.parametrize(("algorithm", "loss"), [
+    ("sft", "sft"), ("cpt", "sft"), ("dpo", "dpo"), ("kto", "kto"), ("grpo", "ppo"), ("gspo", "gspo")])
+def test_a_stage_is_handed_all_that_its_loss_asks_for(tmp_path, algorithm, loss):
+    """With the settings that a plan hands it, and no others."""
+    shown = {"path": str(tmp_path / "shown.jsonl")}
+    (tmp_path / "shown.jsonl").write_text('{"prompt": "1=1", "chosen": "1", "rejected": "2"}\n')
+    stage = {"stage_name": "it", "algorithm": {"algorithm_type": algorithm}, "buffer": {"trainer_input": {
+        "experience_buffer": shown}}}
+    plan = planned(tmp_path, {"stages": [stage]})
+    made = next(s for s in plan.stages if s.name == "it")
+    assert Objective(namespace(made.config)).name == loss
