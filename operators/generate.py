@@ -13,6 +13,7 @@ import json
 import random
 from collections.abc import Iterator
 
+from operators.arguments import check_number
 from pipeline.errors import ConfigError
 from pipeline.records import RawTask
 
@@ -77,13 +78,16 @@ def countdown_key(given: list[int], target: float) -> str:
 
 
 def _check(tasks: int, demonstrations: int, dirt: float, numbers: int, low: int, high: int, largest: int) -> None:
-    bounds = (("tasks", tasks, 0, 10**7), ("demonstrations", demonstrations, 0, 10**7), ("dirt", dirt, 0, 1),
-              ("numbers", numbers, 2, 6), ("low", low, 0, high), ("high", high, low, 999),
-              ("largest_target", largest, 0, 9999))
-    for name, value, least, most in bounds:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-            raise ConfigError(f"generator_args.{name}={value!r}: countdown needs a number from {least} to {most}.")
-        if name != "dirt" and not isinstance(value, int):
+    for name, count in (("tasks", tasks), ("demonstrations", demonstrations)):
+        check_number(f"generator_args.{name}", count, least=0, most=10_000_000)
+    check_number("generator_args.dirt", dirt, least=0, most=1)
+    check_number("generator_args.numbers", numbers, least=2, most=6)
+    check_number("generator_args.low", low, least=0, most=999)
+    check_number("generator_args.high", high, least=low, most=999)
+    check_number("generator_args.largest_target", largest, least=0, most=9999)
+    for name, value in (("tasks", tasks), ("demonstrations", demonstrations), ("numbers", numbers), ("low", low),
+                        ("high", high), ("largest_target", largest)):
+        if not isinstance(value, int):
             raise ConfigError(f"generator_args.{name}={value!r}: countdown needs a whole number.")
 
 

@@ -75,13 +75,14 @@ def report(arguments) -> int:
 
 def config_check(arguments) -> int:
     """Everything that is wrong with a configuration, its data and its fit to the machine; then the plan in numbers."""
-    from pipeline import preflight
+    from pipeline import incomplete, preflight
     from pipeline.compose import TITLE, judged
     from pipeline.errors import ConfigError
 
     config, problems = judged(arguments.overrides)
     if problems:
-        raise ConfigError.of(TITLE, [*problems, *([] if arguments.elsewhere else preflight.absent_files(config))])
+        more = incomplete.beside(config, problems, arguments.elsewhere, not arguments.no_data)
+        raise ConfigError.of(TITLE, [*problems, *more])
     report = preflight.check(config, arguments.elsewhere, not arguments.no_data)
     print(preflight.text(report))
     return 2 if report.problems else 0

@@ -46,9 +46,10 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
         _override_stage(composed, override, problems)
     as_typed = len(problems)  # they quote the command line, where a stage may have been meant by a number
     config = schema.read(resolved(composed, problems), Config, "", problems)
+    problems += stage_problems(config)
     if unread := own_algorithms.problems(config):  # of what it is made of, no rule can say anything
         return config, _by_name(problems + unread, as_typed, _stage_names(composed))
-    problems += stage_problems(config) + broken_rules(config) + secrets.problems_of(config)
+    problems += broken_rules(config) + secrets.problems_of(config)
     ordered = are_ordered(config["stages"])
     if ordered:
         problems += modes.problems(config) + unasked_models(config) + unread_sampling(config)

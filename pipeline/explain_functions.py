@@ -13,7 +13,8 @@ from pipeline.external import module_file
 from pipeline.inputs import KL, ON_ROLLOUTS
 from pipeline.overlays import effective, entries
 from pipeline.reward_rules import reward_functions
-from pipeline.signatures import HOME, Definition, definitions, dotted_definition
+from pipeline.signatures import Definition, definitions, dotted_definition
+from pipeline.syntax import HOME
 
 WIDTH = 110
 NEW_LINE = "\n"

@@ -11,6 +11,7 @@ from pipeline.algorithms import DEMONSTRATED, GIVEN
 from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places, workflow_of
 from pipeline.errors import ConfigError
 from pipeline.external import NEEDED, digest_code, module_file, resolve, users_code
+from pipeline.parameters import Limit, Parameter
 from pipeline.parts import wrong_parameters
 from pipeline.reward_rules import reward_functions
 from pipeline.shape import absent_model
@@ -140,13 +141,14 @@ def _code_problem(dotted: str) -> list[str]:
 
 
 def wrong_arguments(config: dict[str, Any]) -> list[str]:
-    """Arguments in `*_args` that the function they are for does not have, or that it lacks; parameters of a user's
-    function that its caller does not know.
+    """Arguments in `*_args` that the function they are for does not have, or that it lacks, or does not take with
+    that value; parameters of a user's function that its caller does not know.
 
-    config: the settings of one stage. Values are judged by the function itself.
+    config: the settings of one stage.
     """
-    wrong = [f"{key}: '{name}' {problem}" for key, name, given, signature, passed in _named(config) if signature
-             for problem in signature.problems(given, passed)]
+    wrong = [problem for key, name, given, signature, passed in _named(config) if signature
+             for problem in (*(f"{key}: '{name}' {line}" for line in signature.problems(given, passed)),
+                             *signature.wrong_values(key, given))]
     return _wrong_parameters(config) + wrong
 
 
@@ -221,7 +223,10 @@ def _in(file: str, table: str, name: str) -> Signature | None:
 
 
 # the arguments of every estimator of KL: fields of KLTerm in stages/learner/objective.py (a test compares them)
-KL = Signature((), ("kl_coef", "adaptive", "target_kl", "horizon"), anything=False)
+STEERED = Limit(above=0, when="adaptive")
+KL = Signature((), ("kl_coef", "adaptive", "target_kl", "horizon"), anything=False, parameters={
+    "kl_coef": Parameter(float, 0.001, (Limit(least=0),)), "adaptive": Parameter(bool, False),
+    "target_kl": Parameter(float | None, None, (STEERED,)), "horizon": Parameter(float | None, None, (STEERED,))})
 
 # settings below `algorithm` that have `*_args` beside them -> file and table of their functions, or what all take
 PARTS = {

@@ -9,12 +9,18 @@ from pipeline.errors import ConfigError, nearest, pick
 
 def check_monitor(kind: str, arguments: dict[str, Any]) -> None:
     """Refuses wrong arguments of a monitor, and one that is not installed."""
-    module, install, *_ = pick(MONITORS, kind, "monitor.monitor_type")
-    if problems := monitor_problems(kind, arguments):
+    absent = absent_package(kind)
+    if problems := monitor_problems(kind, arguments) or [line for line in (absent,) if line]:
         raise ConfigError("\n  ".join(problems), problems)
-    if module and importlib.util.find_spec(module) is None:
-        raise ConfigError(f"monitor.monitor_type={kind}: the package '{module}' is not installed. {install}, or choose "
-                          f"another monitor (monitor.monitor_type=none).")
+
+
+def absent_package(kind: str) -> str | None:
+    """The line for a monitor that is not installed on this machine."""
+    module, install, *_ = pick(MONITORS, kind, "monitor.monitor_type")
+    if module is None or importlib.util.find_spec(module):
+        return None
+    return (f"monitor.monitor_type={kind}: the package '{module}' is not installed. {install}, or choose another "
+            "monitor (monitor.monitor_type=none).")
 
 
 def monitor_problems(kind: str, arguments: dict[str, Any]) -> list[str]:

@@ -71,19 +71,22 @@ def stage_problems(config: dict) -> list[str]:
     problems: list[str] = []
     above: list[str] = []
     kept: list[dict] = []
+    own: list[str]
     for index, given in enumerate(config["stages"]):
-        entry = {**given, **{key: settled(given[key]) for key in ITS_OWN if key in given}}
+        entry, own = {**given, **{key: settled(given[key]) for key in ITS_OWN if key in given}}, []
         name = entry.get("stage_name")
+        read = schema.read({k: v for k, v in entry.items() if k not in ITS_OWN}, Config, "", own, partial=True)
+        own += [f"{key} is a setting of the whole run, not of a stage." for key in read if key in RUN_WIDE]
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name == "all":
             problems.append(f"entry {index} of `stages`: stage_name={name!r}: needed a letter, then letters, digits "
                             "and '_', and not 'all'; it names a rule and a directory.")
+            problems += [f"entry {index} of `stages`: {p}" for p in own]
             continue
-        own = [f"two entries of `stages` have the name '{name}'; needed names that differ."] if name in above else []
-        read = schema.read({k: v for k, v in entry.items() if k not in ITS_OWN}, Config, "", own, partial=True)
-        own += [f"{key} is a setting of the whole run, not of a stage." for key in read if key in RUN_WIDE]
+        if name in above:
+            own.append(f"two entries of `stages` have the name '{name}'; needed names that differ.")
         own += _reserved_problems(name, above) + _after_problems(entry, above)
         problems += [f"stage '{name}': {p}" for p in own]
-        kept.append({**{k: v for k, v in entry.items() if k in ITS_OWN}, **read})
+        kept.append({k: v for k, v in {**entry, **read}.items() if k in ITS_OWN or k in read and k not in RUN_WIDE})
         above.append(name)
     config["stages"] = kept
     return problems

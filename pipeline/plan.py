@@ -18,6 +18,7 @@ from pipeline.identity import Stage, make_stage
 from pipeline.modes import TRAINING, Line, planned
 from pipeline.overlays import effective, names_model
 from pipeline.shape import absent_model, room_problem
+from pipeline.starts import NO_MODEL
 from pipeline.tasksets import HELD
 
 
@@ -217,7 +218,7 @@ def _refuse_untrained(stages: list[Stage]) -> None:
 def _model_directory(path: str | None, limits: dict, key: str = "model.model_path") -> str:
     """A Hugging Face directory of the user's, named by `key`. limits: the section `model` of who will use it."""
     if not path:
-        raise ConfigError("no model: set model.model_path to a Hugging Face directory, or model.init.enable=true.")
+        raise ConfigError(NO_MODEL)
     if absent := absent_model(path, key):
         raise ModelError(absent)
     if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):

@@ -19,10 +19,12 @@ from pipeline.devices import Gpus, planned_gpus
 from pipeline.errors import ConfigError, OuroError
 from pipeline.memory import GIB
 from pipeline.modes import planned
-from pipeline.monitors import check_monitor
-from pipeline.overlays import before, effective, names_model
+from pipeline.monitors import absent_package, monitor_problems
+from pipeline.overlays import effective
 from pipeline.plan import Plan, make_plan
 from pipeline.shape import read_shape, room_problem, split_problem
+from pipeline.starts import starts as starts_of
+from pipeline.starts import unnamed
 
 WIDTH = 110  # columns of the report
 Facts = list[tuple[str, str]]  # (word, sentence)
@@ -59,13 +61,16 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     report = Report(f"{config['project']}/{config['name']}")
     gpus = planned_gpus(config["cluster"], here=not elsewhere)
     stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
-    starts = _starts(config)
+    starts = starts_of(config)
     teachers = {name: distillation.teacher_model(config, name, starts) for name in stages}
     absent = absent_files(config)
     report.add("", absent, "unjudged" if elsewhere else "problems")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
-    report.add("", [*_monitor_problems(config), *stage_rules.unread(config)])
+    monitor = config["monitor"]
+    report.add("", [absent_package(monitor["monitor_type"])], "unjudged" if elsewhere else "problems")
+    report.add("", [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]), *stage_rules.unread(config)])
     report.add("", [line for settings in stages.values() for line in inputs.wrong_adapters(settings)])
+    report.add("", unnamed(config))
     if not absent:
         _plan(report, config)
     if data:
@@ -86,7 +91,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
 
 def absent_files(config: dict[str, Any]) -> list[str]:
     """Files, models and modules that a configuration names and that are not on this machine, one line each."""
-    starts = _starts(config)
+    starts = starts_of(config)
     named = (inputs.missing(effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
     taught = (distillation.absent_teacher(config, distillation.teacher_model(config, name, starts)) for name in starts)
     return list(dict.fromkeys([*(line for lines in named for line in lines), *filter(None, taught)]))
@@ -108,32 +113,11 @@ def _warn(line: str) -> None:
     print(_wrapped(line, "ouro: warning: ", "  "), file=sys.stderr)
 
 
-def _starts(config: dict[str, Any]) -> dict[str, dict]:
-    """Training stage -> the section `model` that names the model it begins with: its own, or that of the stage before
-    it, or the run's (as pipeline/plan.py finds it)."""
-    starts: dict[str, dict] = {}
-    for entry in planned(config):
-        parents = before(entry, list(starts))
-        if names_model(entry):
-            starts[entry["stage_name"]] = effective(config, entry)["model"]
-        else:
-            starts[entry["stage_name"]] = starts[parents[0]] if parents else config["model"]
-    return starts
-
-
 def _plan(report: Report, config: dict[str, Any]) -> None:
     try:
         report.plan = make_plan(config)
     except OuroError as error:
         report.add("", getattr(error, "problems", [str(error)]))
-
-
-def _monitor_problems(config: dict[str, Any]) -> list[str]:
-    try:
-        check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
-    except ConfigError as error:
-        return error.problems
-    return []
 
 
 def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None:

@@ -58,9 +58,9 @@ def fitting(content: dict, base: dict, key: str, problems: list[str]) -> dict:
     for name, value in content.items():
         full, there = f"{key}.{name}" if key else str(name), base.get(name)
         if isinstance(there, dict) and isinstance(value, list):
-            _wrong(value, "a mapping", full, problems)
+            wrong(value, "a mapping", full, problems)
         elif isinstance(there, list) and isinstance(value, dict):
-            _wrong(value, "a list", full, problems)
+            wrong(value, "a list", full, problems)
         else:
             both = isinstance(there, dict) and isinstance(value, dict)
             made[name] = fitting(value, there, full, problems) if both else value
@@ -69,7 +69,7 @@ def fitting(content: dict, base: dict, key: str, problems: list[str]) -> dict:
 
 def _section(value: Any, kind: type, key: str, problems: list[str], partial: bool) -> Any:
     if not isinstance(value, dict):
-        found = _wrong(value, "a mapping of settings", key, problems)
+        found = wrong(value, "a mapping of settings", key, problems)
         if isinstance(value, str) and "." not in key:
             problems[-1] += (f" A file of conf/{key}/ is chosen for the whole run, on the command line ({key}={value});"
                              " here stand the keys themselves.")
@@ -92,14 +92,14 @@ def _section(value: Any, kind: type, key: str, problems: list[str], partial: boo
 
 def _list(value: Any, element: Any, key: str, problems: list[str]) -> Any:
     if not isinstance(value, list):
-        return _wrong(value, "a list", key, problems)
+        return wrong(value, "a list", key, problems)
     found = (read(v, element, f"{key}.{i}", problems) for i, v in enumerate(value))
     return [v for v in found if v is not UNREADABLE]
 
 
 def _mapping(value: Any, element: Any, key: str, problems: list[str]) -> Any:
     if not isinstance(value, dict):
-        return _wrong(value, "a mapping", key, problems)
+        return wrong(value, "a mapping", key, problems)
     if element is Any:  # a stage's settings are read once more, by their own types (pipeline/overlays.py)
         return value if key.startswith("stages.") else settled(value)
     found = {str(name): read(v, element, f"{key}.{name}", problems) for name, v in value.items()}
@@ -117,10 +117,11 @@ def _scalar(value: Any, kind: type, key: str, problems: list[str]) -> Any:
     if kind is str and isinstance(value, (str, int, float)):
         return str(value)
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-    return _wrong(value, words[kind], key, problems)
+    return wrong(value, words[kind], key, problems)
 
 
-def _wrong(value: Any, needed: str, key: str, problems: list[str]) -> Any:
+def wrong(value: Any, needed: str, key: str, problems: list[str]) -> Any:
+    """UNREADABLE, with a line in `problems` that says what was needed."""
     kinds = {type(None): "null", dict: "a mapping", list: "a list", bool: str(value).lower(),
              str: f"the text {value!r}"}
     problems.append(f"key '{key}': needed {needed}, found {kinds.get(type(value), value)}.")

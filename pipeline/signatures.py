@@ -7,25 +7,26 @@ user's code.
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline import parameters, syntax
 from pipeline.errors import nearest
-from pipeline.external import module_file
-from pipeline.files import CONF
-
-HOME = CONF.parent  # of the repository
+from pipeline.parameters import Parameter
 
 
 @dataclass(frozen=True)
 class Signature:
-    """required, optional: names of the parameters without and with a default, in order. anything: takes **others."""
+    """required, optional: names of the parameters without and with a default, in order. anything: takes **others.
+
+    parameters: what each may be, as far as the source says.
+    """
 
     required: tuple[str, ...]
     optional: tuple[str, ...]
     anything: bool
+    parameters: dict[str, Parameter] = field(default_factory=dict, compare=False)
 
     def problems(self, given: dict[str, Any], passed: int | None) -> list[str]:
         """What is wrong with the arguments `given` by the user: `has no argument 'x'. ...`, one for each.
@@ -39,16 +40,20 @@ class Signature:
         missing = [] if passed is None else [n for n in self.required[passed:] if n not in given]
         return problems + [f"needs the argument '{name}'." for name in missing]
 
+    def wrong_values(self, key: str, given: dict[str, Any]) -> list[str]:
+        """What is wrong with the values of arguments that it has, one line each. key: the setting that holds them."""
+        known = {name: self.parameters[name] for name in (*self.required, *self.optional) if name in self.parameters}
+        return parameters.problems(key, known, given)
 
     def after(self, passed: int) -> "Signature":
         """Without the first parameters, so many as the caller gives itself."""
         required = len(self.required)
-        return Signature(self.required[passed:], self.optional[max(passed - required, 0):], self.anything)
+        return replace(self, required=self.required[passed:], optional=self.optional[max(passed - required, 0):])
 
     def without(self, given: str) -> "Signature":
         """Without the parameter of that name, which the caller gives itself."""
-        return Signature(tuple(name for name in self.required if name != given),
-                         tuple(name for name in self.optional if name != given), self.anything)
+        return replace(self, required=tuple(name for name in self.required if name != given),
+                       optional=tuple(name for name in self.optional if name != given))
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,8 @@ def together(found: Sequence[Signature | None]) -> Signature | None:
         return None
     required = dict.fromkeys(name for signature in known for name in signature.required)
     optional = dict.fromkeys(name for signature in known for name in signature.optional if name not in required)
-    return Signature(tuple(required), tuple(optional), any(signature.anything for signature in known))
+    every = {name: one for signature in known for name, one in signature.parameters.items()}
+    return Signature(tuple(required), tuple(optional), any(signature.anything for signature in known), every)
 
 
 def table(file: str, name: str) -> dict[str, Signature]:
@@ -79,8 +85,8 @@ def table(file: str, name: str) -> dict[str, Signature]:
 
 def definitions(file: str, name: str) -> dict[str, Definition]:
     """The functions that the table `name` at the foot of `file` (below the repository) lists, by their names."""
-    path = HOME / file
-    for node in _parse(path).body:
+    path = syntax.HOME / file
+    for node in syntax.parse(path).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             return dict(_entries(path, node.value))
@@ -96,48 +102,32 @@ def dotted(path: str) -> Signature | None:
 def dotted_definition(path: str) -> Definition | None:
     """The user's `package.module:function`; None when it cannot be read from a source file."""
     module, _, name = path.partition(":")
-    source = _source(module)
-    return _function(source, name) if source else None
+    source = syntax.source_of(module)
+    found = syntax.function(source, name) if source else None
+    return found and _definition(*found)
 
 
 def _entries(path: Path, node: ast.Dict) -> Iterator[tuple[str, Definition]]:
     for key, value in zip(node.keys, node.values, strict=True):
-        found = _resolve(path, value)
+        found = syntax.resolve(path, value)
         assert isinstance(key, ast.Constant), f"{path}: a table entry without a name"
         assert found, f"{path}: the entry '{key.value}' names no function that can be read"
-        yield key.value, found
+        yield key.value, _definition(*found)
 
 
-def _resolve(path: Path, value: ast.expr) -> Definition | None:
-    """The function that `name` or `module.name` stands for in a file."""
-    if isinstance(value, ast.Name):
-        return _function(path, value.id)
-    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
-        module = _imported(path).get(value.value.id)
-        source = _source(".".join(filter(None, module))) if module else None
-        return _function(source, value.attr) if source else None
-    return None
+def _definition(path: Path, node: syntax.Function) -> Definition:
+    return Definition(_signature(path, node), _defaults(node.args), ast.get_docstring(node) or "", path, node.lineno)
 
 
-def _function(path: Path, name: str) -> Definition | None:
-    """A function that a file defines, or imports from another file."""
-    for node in _parse(path).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            doc = ast.get_docstring(node) or ""
-            return Definition(_signature(node.args), _defaults(node.args), doc, path, node.lineno)
-    module, original = _imported(path).get(name, (None, None))
-    source = _source(module) if module and original else None
-    return _function(source, original) if source else None
-
-
-def _signature(arguments: ast.arguments) -> Signature:
+def _signature(path: Path, node: syntax.Function) -> Signature:
+    arguments = node.args
     names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
     first = len(names) - len(arguments.defaults)
     keywords = [(a.arg, default is not None)
                 for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     required = (*names[:first], *(name for name, has in keywords if not has))
     optional = (*names[first:], *(name for name, has in keywords if has))
-    return Signature(required, optional, arguments.kwarg is not None)
+    return Signature(required, optional, arguments.kwarg is not None, parameters.read(path, node))
 
 
 def _defaults(arguments: ast.arguments) -> dict[str, str]:
@@ -145,28 +135,3 @@ def _defaults(arguments: ast.arguments) -> dict[str, str]:
     pairs = [*zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True),
              *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     return {parameter.arg: ast.unparse(default) for parameter, default in pairs if default is not None}
-
-
-def _imported(path: Path) -> dict[str, tuple[str, str | None]]:
-    """Name in a file -> (module, name there; None for a whole module)."""
-    found: dict[str, tuple[str, str | None]] = {}
-    for node in _parse(path).body:
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found |= {a.asname or a.name: (node.module, a.name) for a in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {a.asname: (a.name, None) for a in node.names if a.asname}
-    return found
-
-
-def _source(module: str) -> Path | None:
-    """The file of a module of ours or of the user's; None when it has none."""
-    own = HOME / (module.replace(".", "/") + ".py")
-    if own.is_file():
-        return own
-    found = module_file(module)
-    return found if found and found.suffix == ".py" else None
-
-
-@cache
-def _parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_bytes())

@@ -79,7 +79,7 @@ def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tenso
     ratio = row_mean(logprobs - old_logprobs, rows).clamp(-20.0, 20.0).exp()
     advantage = row_mean(advantages, rows)
     unclipped = -advantage * ratio
-    clipped = -advantage * ratio.clamp(1.0 - clip_range_low, 1.0 + clip_range_high)
+    clipped = -advantage * ratio.clamp(*clip_bounds(0.0, clip_range_low, clip_range_high))
     return torch.maximum(unclipped, clipped), statistics(logprobs, old_logprobs, clipped > unclipped)
 
 
@@ -93,7 +93,7 @@ def gspo_token(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows:
     sequence = row_mean(logprobs - old_logprobs, rows).clamp(-20.0, 20.0).exp().detach()
     ratio = sequence * (logprobs - logprobs.detach()).exp()
     unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1.0 - clip_range_low, 1.0 + clip_range_high)
+    clipped = -advantages * ratio.clamp(*clip_bounds(0.0, clip_range_low, clip_range_high))
     return torch.maximum(unclipped, clipped), statistics(logprobs, old_logprobs, clipped > unclipped)
 
 

@@ -53,6 +53,8 @@ def chord_mu(step: int, warmup: int, decay: int, peak: float, valley: float) -> 
     """Linear from 0 to peak in `warmup` steps, by a half cosine to valley in `decay` more, then valley."""
     for name, value in (("mu_peak", peak), ("mu_valley", valley)):
         check_number(f"{KEY}.{name}", value, least=0, most=1)
+    for name, value in (("mu_warmup_steps", warmup), ("mu_decay_steps", decay)):
+        check_number(f"{KEY}.{name}", value, least=0)
     if step < warmup:
         return peak * step / warmup
     if step >= warmup + decay:

@@ -50,7 +50,9 @@ def kto(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1,
     is cut. 0 is exact at the start.
     """
     check_number(f"{KEY}.beta", beta, above=0)
-    check_number(f"{KEY}.reference_point", reference_point, least=0)
+    for name, value in (("desirable_weight", desirable_weight), ("undesirable_weight", undesirable_weight),
+                        ("reference_point", reference_point)):
+        check_number(f"{KEY}.{name}", value, least=0)
     chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows)
     good = desirable_weight * torch.sigmoid(beta * (reference_point - chosen))
     bad = undesirable_weight * torch.sigmoid(beta * (rejected - reference_point))

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from operators.arguments import check_choice, check_number
-from operators.losses.ratio import KEY, log_ratio, row_mean, row_sum, statistics
+from operators.losses.ratio import KEY, clip_bounds, log_ratio, row_mean, row_sum, statistics
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 
@@ -43,8 +43,10 @@ def cispo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range
     enable_mask_clip: M = 0 where ratio > 1 + mask_clip_range_high and A > 0, or ratio < 1 - mask_clip_range_low and
     A < 0; else M = 1.
     """
+    for name, value in (("mask_clip_range_low", mask_clip_range_low), ("mask_clip_range_high", mask_clip_range_high)):
+        check_number(f"{KEY}.{name}", value, least=0)
     ratio = log_ratio(logprobs, old_logprobs).exp().detach()
-    weight = ratio.clamp(1.0 - clip_range_low, 1.0 + clip_range_high)
+    weight = ratio.clamp(*clip_bounds(0.0, clip_range_low, clip_range_high))
     masked = ((ratio > 1.0 + mask_clip_range_high) & (advantages > 0)) | (
         (ratio < 1.0 - mask_clip_range_low) & (advantages < 0))
     weight = torch.where(masked, torch.zeros_like(weight), weight) if enable_mask_clip else weight
@@ -67,6 +69,10 @@ def rec(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
     check_choice(f"{KEY}.weight", weight, ("none", "importance_sampling", "gspo_importance_sampling", "advantage"))
     check_choice(f"{KEY}.regularizer", regularizer, ("none", "k2", "forward-kl"))
     check_number(f"{KEY}.temp", temp, above=0)
+    for name, value in (("epsilon_low", epsilon_low), ("epsilon_high", epsilon_high), ("epsilon_low_prime",
+                        epsilon_low_prime), ("epsilon_high_prime", epsilon_high_prime),
+                        ("regularizer_coef", regularizer_coef)):
+        check_number(f"{KEY}.{name}", value, least=0)
     ratio = log_ratio(logprobs, old_logprobs).exp().detach()
     row_ratio = row_mean((logprobs - old_logprobs).detach(), rows).clamp(-20.0, 20.0).exp()
     tested = row_ratio if clip_mode == "gspo-one-side" else ratio

@@ -83,7 +83,7 @@ def test_asking_for_more_than_exists_says_how_many_there_are():
     ({"tasks": -1}, "tasks=-1"),
     ({"dirt": 1.5}, "dirt=1.5"),
     ({"numbers": 9}, "numbers=9"),
-    ({"low": 5, "high": 4}, "low=5"),
+    ({"low": 5, "high": 4}, "high=4"),
     ({"tasks": "many"}, "tasks='many'"),
     ({"tasks": 2.5}, "whole number"),
     ({"low": 200, "high": 300, "largest_target": 0, "numbers": 3}, "Raise largest_target"),

@@ -64,3 +64,8 @@ def test_a_stage_that_is_meant_by_its_number_is_told_in_the_users_words():
 def test_a_text_that_needs_quotes_is_told_so():
     assert "in quotes of the shell: \"name='ünïcode'\"." in refused("name=ünïcode")
     assert compose(["name='ünïcode'"])["name"] == "ünïcode"
+
+
+def test_a_setting_of_the_whole_run_in_a_stage_is_told_once():
+    _, problems = judged(["stages.sft.project=x"])
+    assert problems == ["stage 'sft': project is a setting of the whole run, not of a stage."]

@@ -9,7 +9,7 @@ from operators.entropy import ENTROPY_LOSSES
 from operators.generate import GENERATORS
 from operators.loss import POLICY_LOSSES
 from operators.reward import REWARDS
-from pipeline import signatures
+from pipeline import signatures, syntax
 from pipeline.signatures import Signature
 from workflows.single_turn import WORKFLOWS
 
@@ -67,7 +67,7 @@ def test_tables_that_import_their_functions_are_followed(tmp_path, monkeypatch):
     (tmp_path / "family.py").write_text("def one(batch, a=1): ...\n")
     (tmp_path / "foot.py").write_text("import family as f\nfrom family import one\nT: dict = {'x': one, 'y': f.one}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(signatures, "HOME", tmp_path)
+    monkeypatch.setattr(syntax, "HOME", tmp_path)
     assert signatures.table("foot.py", "T") == dict.fromkeys("xy", Signature(("batch",), ("a",), False))
     with pytest.raises(AssertionError, match="no table U"):
         signatures.table("foot.py", "U")

@@ -1,0 +1,39 @@
+"""What can be judged of a configuration that has problems already, so that a user meets all of them at once."""
+
+import re
+from typing import Any
+
+from pipeline import fit, inputs, preflight
+from pipeline.devices import planned_gpus
+from pipeline.modes import planned
+from pipeline.overlays import are_ordered, effective
+from pipeline.samples import preview
+from pipeline.starts import unnamed
+
+# settings that the number of GPUs, and a look at the rows, depend on
+OF_GPUS = ("cluster", "mode", "trainer", "explorer", "algorithm.algorithm_type")
+OF_ROWS = ("data_processor", "buffer.explorer_input", "buffer.trainer_input", "model")
+
+
+def beside(config: dict[str, Any], problems: list[str], elsewhere: bool = False, data: bool = False) -> list[str]:
+    """More problems than those that were found, one line each. config: what is wrong in it stands at its default.
+
+    elsewhere, data: as preflight.check has them. What depends on a setting that is wrong is not judged.
+    """
+    found = unnamed(config) if _are_right(("model",), problems) else []
+    if not elsewhere:
+        found += preflight.absent_files(config)
+    if are_ordered(config["stages"]) and _are_right(OF_GPUS, problems):
+        gpus = planned_gpus(config["cluster"], here=not elsewhere)
+        counted = ((entry["stage_name"], fit.count_problem(effective(config, entry), gpus)) for entry in planned(config))
+        found += [f"stage '{name}': {line}" for name, line in counted if line]
+    if data and _are_right(OF_ROWS, problems):
+        settings = [effective(config, entry) for entry in planned(config)]
+        found += preview(config, list(dict.fromkeys(s for one in settings for s in inputs.sources(one))))["problems"]
+    return found
+
+
+def _are_right(sections: tuple[str, ...], problems: list[str]) -> bool:
+    """Whether no problem names a setting of these sections."""
+    words = "|".join(map(re.escape, sections))
+    return not any(re.search(rf"(?<![\w.])({words})(?=[.='])", problem) for problem in problems)

@@ -1,0 +1,87 @@
+"""What is wrong beside what keeps a configuration from being composed: told in the same list."""
+
+import pytest
+
+from pipeline import cli, devices, monitors
+
+TASKS = "data_processor.task_pipeline"
+NO_MODEL = "no model: set model.model_path"
+WRONG = "seed=-1"
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch, tmp_path):
+    """One without GPUs, at whose present directory nothing lies."""
+    monkeypatch.setattr(devices, "torch_has_cuda", lambda: False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def told(capsys):
+    """The lines of `ouro config check` on words, and its exit code."""
+    def check(*words: str) -> tuple[list[str], int]:
+        code = cli.main(["config", "check", *words])
+        out = capsys.readouterr()
+        return (out.out + out.err).splitlines(), code
+    return check
+
+
+def has(lines: list[str], words: str) -> bool:
+    return any(words in line for line in lines)
+
+
+@pytest.mark.parametrize("words", [(), ("--elsewhere",), (WRONG,), (WRONG, "--elsewhere"),
+                                   (f"{TASKS}.generator=null", f"{TASKS}.inputs=[no.jsonl]")])
+def test_a_recipe_without_a_model_is_told_so_whatever_else_is_wrong(told, words):
+    lines, code = told("--no-data", "model.init.enable=false", *words)
+    assert code == 2
+    assert sum(NO_MODEL in line for line in lines) == 1
+
+
+def test_a_wrong_section_says_nothing_of_the_model(told):
+    lines, _ = told("--no-data", "model.init.enable=false", "model.model_pat=here")
+    assert not has(lines, NO_MODEL)
+
+
+def test_gpus_are_counted_beside_a_wrong_value(told):
+    lines, _ = told("--no-data", WRONG, "trainer.ranks=5", "cluster.gpu_per_node=2")
+    assert has(lines, "stage 'sft': trainer.ranks=5: needs 5 GPUs, cluster.node_num x gpu_per_node declares 2.")
+    lines, _ = told("--no-data", "cluster.node_num=abc", "trainer.ranks=5", "cluster.gpu_per_node=2")
+    assert not has(lines, "needs 5 GPUs")  # it depends on the value that is wrong
+
+
+def test_columns_are_looked_for_beside_a_wrong_value(told, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    words = (f"{TASKS}.generator=null", f"{TASKS}.inputs=[rows.jsonl]", f"{TASKS}.format.prompt_key=problem")
+    lines, _ = told(WRONG, *words)
+    assert has(lines, "problem")
+    assert has(lines, "rows.jsonl")
+    lines, _ = told(WRONG, "--no-data", *words)
+    assert not has(lines, "rows.jsonl")
+
+
+def test_a_stage_behind_one_that_there_is_not_hides_nothing(told, tmp_path):
+    (tmp_path / "r.yaml").write_text("stages:\n  - {stage_name: a, after: [b], algorithm: {algorithm_type: sft}}\n")
+    lines, code = told("--no-data", "recipe=r.yaml", WRONG, f"{TASKS}.inputs=[no.jsonl]")
+    assert code == 2
+    assert has(lines, "stage 'a': after=b: no stage of that name stands above it. Above: none.")
+    assert has(lines, "seed=-1") and has(lines, "no.jsonl does not exist") and has(lines, NO_MODEL)
+
+
+def test_an_entry_with_a_bad_name_is_looked_into(told, tmp_path):
+    (tmp_path / "r.yaml").write_text(
+        "stages:\n  - {stage_name: 2x, algorithm: {algorithm_type: grop}, trainer: {rnks: 2}, name: x}\n")
+    lines, _ = told("--no-data", "recipe=r.yaml")
+    for words in ("stage_name='2x': needed a letter", "algorithm.algorithm_type=grop: needed one of",
+                  "unknown key 'trainer.rnks'", "name is a setting of the whole run"):
+        assert has(lines, f"entry 0 of `stages`: {words}"), words
+
+
+def test_a_monitor_that_is_not_installed_is_no_problem_elsewhere(told, monkeypatch):
+    monkeypatch.setattr(monitors.importlib.util, "find_spec", lambda name: None)
+    lines, code = told("--no-data", "--elsewhere", "monitor.monitor_type=tensorboard")
+    assert code == 0
+    assert lines.index("not judged here") < next(i for i, line in enumerate(lines) if "is not installed" in line)
+    lines, code = told("--no-data", "--elsewhere", "monitor.monitor_type=wandb", "monitor.monitor_args.entitty=x")
+    assert code == 2
+    assert has(lines, "entitty")
