@@ -86,7 +86,7 @@ def stage_problems(config: dict) -> list[str]:
             own.append(f"two entries of `stages` have the name '{name}'; needed names that differ.")
         own += _reserved_problems(name, above) + _after_problems(entry, above)
         problems += [f"stage '{name}': {p}" for p in own]
-        kept.append({k: v for k, v in {**entry, **read}.items() if k in ITS_OWN or k in read and k not in RUN_WIDE})
+        kept.append({k: v for k, v in {**entry, **read}.items() if k in ITS_OWN or (k in read and k not in RUN_WIDE)})
         above.append(name)
     config["stages"] = kept
     return problems

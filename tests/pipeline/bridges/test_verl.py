@@ -287,3 +287,14 @@ def test_an_adapter_is_one_where_its_rank_is_more_than_zero(theirs, expected):
     found = {path[-1]: entry.value for path, entry in made.entries.items() if path[:2] == ("model", "lora_configs")}
     assert found == expected
     assert made.keys == len(theirs.split()) + 1
+
+
+@pytest.mark.parametrize(("value", "on"), [("1", True), ("yes", True), ("on", True), ('"True"', True), ("TRUE", True),
+                                           ("0", False), ("no", False), ("off", False), ("null", False)])
+def test_a_switch_is_on_whatever_the_word(value, on):
+    actor = "actor_rollout_ref.actor"
+    made = written(from_verl(launch(f"{actor}.use_kl_loss={value}", f"{actor}.kl_loss_coef=0.01",
+                                    f"algorithm.use_kl_in_reward={value}")))
+    assert made["algorithm.kl_loss_fn"] == ("low_var_kl" if on else "none")
+    assert made.get("algorithm.kl_loss_fn_args.kl_coef") == (0.01 if on else None)
+    assert made["algorithm.kl_penalty_fn"] == ("k1" if on else "none")
