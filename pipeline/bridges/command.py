@@ -194,7 +194,7 @@ def _check(made: "Translation", choice: str, out, told: str = "") -> int:
         problems = error.problems or (str(error),)
         print(f"it does not compose yet: {len(problems)} problem{'s' if len(problems) > 1 else ''}", file=out)
         for problem in problems:
-            _wrapped(problem, "  ", out, hang="    ")
+            _wrapped(problem.replace(f"recipe={choice}", told), "  ", out, hang="    ")
         print(f"next: mend the file, then  ouro config check {told}", file=out)
         return 1
     print(f"it composes. next: ouro config check {told}", file=out)

@@ -172,3 +172,11 @@ def test_the_table_of_keys(here, capsys):
     _, told = ouro(capsys, "keys")
     assert "| `model.tinker.rank` | not meant here" in told.out
     assert "| `data.train_batch_size` | `synchronizer.sync_interval`" in told.out
+
+
+def test_a_recipe_that_has_no_place_yet_is_not_told_by_one(here, capsys):
+    (here / "open.yaml").write_text("model:\n  model_path: ${oc.env:HOME\n")
+    code, told = ouro(capsys, "trinity", "open.yaml", "--stdout")
+    assert code == 1
+    assert "recipe=FILE, line 4: '${' without its '}'" in told.err
+    assert "/recipe.yaml" not in told.err
