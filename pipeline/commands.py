@@ -4,7 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from pipeline.errors import OuroError
+from pipeline.errors import OuroError, masked
 
 
 def status(arguments) -> int:
@@ -93,7 +93,7 @@ def config_show(arguments) -> int:
     from pipeline import explain
     from pipeline.compose import compose
 
-    print(explain.show(compose(arguments.overrides)))
+    print(masked(explain.show(compose(arguments.overrides))))
     return 0
 
 
@@ -110,7 +110,7 @@ def config_explain(arguments) -> int:
     from pipeline import explain
     from pipeline.compose import compose
 
-    print(explain.explain(compose(arguments.overrides), arguments.key, arguments.overrides))
+    print(masked(explain.explain(compose(arguments.overrides), arguments.key, arguments.overrides)))
     return 0
 
 

@@ -5,11 +5,29 @@ Every message says what was found, what was needed and what to change. Our own m
 
 import difflib
 import importlib
+import os
+import re
 from collections.abc import Iterable
+
+# names of environment variables that hold a secret
+SECRET_VARIABLE = re.compile(r"(^|_)(secrets?|pass(word|wd|phrase)|pwd|credentials?)(_|$)"
+                             r"|(^|_)(api)?(keys?|tokens?)$", re.I)
+SHORTEST = 6  # characters: a shorter value stands in a message by chance
+
+
+def masked(text: str) -> str:
+    """The text with *** for the values of environment variables whose names say that they are secrets."""
+    values = {v for name, v in os.environ.items() if len(v) >= SHORTEST and SECRET_VARIABLE.search(name)}
+    for value in sorted(values, key=len, reverse=True):  # one may be a part of another
+        text = text.replace(value, "***")
+    return text
 
 
 class OuroError(Exception):
-    """Base of all errors that are meant for the user: printed without a traceback, exit code 2."""
+    """Base of all errors that are meant for the user: printed without a traceback, exit code 2. Secrets are masked."""
+
+    def __init__(self, *words: object):
+        super().__init__(*(masked(word) if isinstance(word, str) else word for word in words))
 
 
 class ConfigError(OuroError):
@@ -20,7 +38,7 @@ class ConfigError(OuroError):
 
     def __init__(self, message: str, problems: Iterable[str] = ()):
         super().__init__(message)
-        self.problems = list(problems) or [message]
+        self.problems = [masked(problem) for problem in problems] or [str(self)]
 
     @classmethod
     def of(cls, title: str, problems: Iterable[str]) -> "ConfigError":

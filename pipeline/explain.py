@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 from types import UnionType
 from typing import Any
 
@@ -12,6 +11,8 @@ from pipeline.config import walk
 from pipeline.errors import ConfigError, nearest
 from pipeline.guide import explain_absent
 from pipeline.identity import EXTERNAL, USES
+from pipeline.key_names import general as general_key
+from pipeline.key_names import nearest_key
 from pipeline.modes import planned
 from pipeline.origins import origin, stage_origin
 from pipeline.overlays import effective, entries
@@ -38,7 +39,7 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
     """
     stage, key = _stage_of(config, key)
     leaves = dict(walk())
-    general = _general(key)
+    general = general_key(key)
     if general in leaves:
         return _setting(config, stage, key, general, overrides)
     enclosing = next((k for k, f in leaves.items() if f.type == dict[str, Any] and general.startswith(k + ".")), None)
@@ -52,15 +53,9 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
         return "\n".join([*choices, *(f"{k:<{width}}  {f.metadata['doc']}" for k, f in below.items())])
     if elsewhere := explain_absent(key):
         raise ConfigError(f"no key '{key}': {elsewhere}")
-    known = [*leaves, *groups(), *{k.rsplit(".", n)[0] for k in leaves for n in range(1, k.count(".") + 1)}]
     last = [k for k in leaves if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
-    hint = f" Did you mean {' or '.join(repr(k) for k in last)}?" if last else nearest(key, known)
+    hint = f" Did you mean {' or '.join(repr(k) for k in last)}?" if last else nearest_key(key, groups())
     raise ConfigError(f"unknown key '{key}'.{hint} `ouro config show` prints every key.")
-
-
-def _general(key: str) -> str:
-    """A key as the schema has it: `*` for an element of a list and for the name of an auxiliary buffer."""
-    return re.sub(r"(?<=\.auxiliary_buffers\.)[^.]+|(?<=\.)\d+(?=\.|$)", "*", key)
 
 
 def _stage_of(config: dict, key: str) -> tuple[str, str]:

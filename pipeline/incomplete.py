@@ -25,8 +25,9 @@ def beside(config: dict[str, Any], problems: list[str], elsewhere: bool = False,
         found += preflight.absent_files(config)
     if are_ordered(config["stages"]) and _are_right(OF_GPUS, problems):
         gpus = planned_gpus(config["cluster"], here=not elsewhere)
-        counted = ((entry["stage_name"], fit.count_problem(effective(config, entry), gpus)) for entry in planned(config))
-        found += [f"stage '{name}': {line}" for name, line in counted if line]
+        stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
+        found += [f"stage '{name}': {line}" for name, settings in stages.items()
+                  if (line := fit.count_problem(settings, gpus))]
     if data and _are_right(OF_ROWS, problems):
         settings = [effective(config, entry) for entry in planned(config)]
         found += preview(config, list(dict.fromkeys(s for one in settings for s in inputs.sources(one))))["problems"]

@@ -54,7 +54,8 @@ def _fill(node, raw: Any, key: str, problems: list[str], whole: dict) -> Any:
         full = f"{key}.{name}" if key else str(name)
         if isinstance(value, (dict, list)):
             made[name] = _fill(node[name], value, full, problems, whole)
-        elif isinstance(value, str) and "${" in value and not secrets.is_secret(full):
+        elif isinstance(value, str) and "${" in value and not (
+                secrets.is_secret(full) or secrets.named_in(value)):
             try:
                 made[name] = _marked(_plain(node[name]), value, whole)
             except (OmegaConfBaseException, RecursionError) as error:

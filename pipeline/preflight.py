@@ -16,7 +16,7 @@ from typing import Any
 from pipeline import distillation, files, fit, inputs, stage_rules, workload
 from pipeline.adapters import target_problem
 from pipeline.devices import Gpus, planned_gpus
-from pipeline.errors import ConfigError, OuroError
+from pipeline.errors import ConfigError, OuroError, masked
 from pipeline.memory import GIB
 from pipeline.modes import planned
 from pipeline.monitors import absent_package, monitor_problems
@@ -238,7 +238,7 @@ def text(report: Report) -> str:
     for heading, facts in report.facts:
         if facts:
             lines += ["", heading, *(_wrapped(s, f"  {word}".ljust(width), " " * width) for word, s in facts)]
-    return "\n".join(lines)
+    return masked("\n".join(lines))
 
 
 def _counted(report: Report) -> str:

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from types import UnionType
 from typing import Any, get_args, get_origin
 
-from pipeline.config import Config, walk
+from pipeline.config import Config
 from pipeline.errors import nearest
 from pipeline.guide import explain_absent, explain_value
 from pipeline.interpolation import FromEnvironment, settled
+from pipeline.key_names import nearest_key
 from pipeline.setting import choices_of
 
 UNREADABLE = object()
@@ -136,7 +137,7 @@ def unknown(key: str, more: Iterable[str] = ()) -> str:
     elsewhere = explain_absent(key)
     if elsewhere:
         return f"no key '{key}': {elsewhere}"
-    return f"unknown key '{key}'.{nearest(key, [*(k for k, _ in walk()), *more])}"
+    return f"unknown key '{key}'.{nearest_key(key, more)}"
 
 
 def default(item: dataclasses.Field) -> Any:

@@ -2,7 +2,7 @@
 
 import sys
 
-from pipeline.errors import DataError
+from pipeline.errors import DataError, masked
 
 METRIC = "sampled_accuracy"
 
@@ -35,5 +35,5 @@ def config_diff(arguments) -> int:
     """What differs between two runs, or between configurations given as overrides in quotes: settings and stages."""
     from pipeline.difference import side, told
 
-    print("\n".join(told(*(side(arguments.root, text) for text in (arguments.a, arguments.b)))))
+    print(masked("\n".join(told(*(side(arguments.root, text) for text in (arguments.a, arguments.b))))))
     return 0

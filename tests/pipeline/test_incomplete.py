@@ -65,7 +65,9 @@ def test_a_stage_behind_one_that_there_is_not_hides_nothing(told, tmp_path):
     lines, code = told("--no-data", "recipe=r.yaml", WRONG, f"{TASKS}.inputs=[no.jsonl]")
     assert code == 2
     assert has(lines, "stage 'a': after=b: no stage of that name stands above it. Above: none.")
-    assert has(lines, "seed=-1") and has(lines, "no.jsonl does not exist") and has(lines, NO_MODEL)
+    assert has(lines, "seed=-1")
+    assert has(lines, "no.jsonl does not exist")
+    assert has(lines, NO_MODEL)
 
 
 def test_an_entry_with_a_bad_name_is_looked_into(told, tmp_path):

@@ -91,5 +91,63 @@ def test_a_secret_that_is_interpolated_elsewhere_is_refused_and_not_shown(monkey
         compose([f"{KEY}.api_key=${{oc.env:OURO_TEST_KEY}}", f"{KEY}.url=http://${{{KEY}.api_key}}/",
                  "project=${oc.env:OURO_TEST_KEY}"])
     assert f"{KEY}.url: here stands the value of OURO_TEST_KEY, which is a secret" in str(error.value)
-    assert "project: here stands the value" in str(error.value)
+    assert "key 'project': OURO_TEST_KEY is a secret by its name" in str(error.value)
+    assert "hush" not in str(error.value)
+
+
+FREE = "buffer.explorer_input.taskset.workflow_args"
+
+
+@pytest.mark.parametrize(("name", "is_one"), [
+    ("OPENAI_API_KEY", True), ("MY_KEY", True), ("GITHUB_TOKEN", True), ("DB_PASSWORD", True), ("AWS_SECRET_ID", True),
+    ("HOME", False), ("MODEL_PATH", False), ("KEYBOARD", False), ("MAX_TOKENS_PER_GPU", False), ("MONKEY", False),
+    ("API_URL", False)])
+def test_which_variables_hold_a_secret(name, is_one):
+    assert bool(secrets.named_in(f"${{oc.env:{name}}}")) == is_one
+
+
+def test_a_secret_variable_is_one_wherever_it_stands(tmp_path, monkeypatch):
+    monkeypatch.setenv("OURO_TEST_KEY", "hush-hush")
+    headers = '{Authorization: "Bearer ${oc.env:OURO_TEST_KEY}"}'
+    config = compose(["recipe=countdown", f"checkpoint_root_dir={tmp_path}", f"{KEY}.key=${{oc.env:OURO_TEST_KEY}}",
+                      f"{KEY}.headers={headers}"])
+    plan = make_plan(config)
+    plan.freeze()
+    for file in tmp_path.rglob("*"):
+        assert not file.is_file() or "hush" not in file.read_text()
+    assert "hush" not in show(config)
+    rft = next(s for s in plan.stages if s.name == "rft")
+    seen = open_stage_config(tmp_path, rft.identity)
+    assert seen["reward_fn_args"] == {"key": "hush-hush", "headers": {"Authorization": "Bearer hush-hush"}}
+    monkeypatch.setenv("OURO_TEST_KEY", "another")
+    assert make_plan(config).targets == plan.targets
+
+
+def open_stage_config(root, identity: str) -> dict:
+    spec = json.loads((root / "store" / f"rft-{identity}" / "stage.json").read_text())
+    return secrets.reveal(spec)["config"]["buffer"]["explorer_input"]["taskset"]
+
+
+@pytest.mark.parametrize(("override", "words"), [
+    ("seed=${oc.env:OURO_TEST_KEY}", "key 'seed': needed a whole number, found the text '${oc.env:OURO_TEST_KEY}'"),
+    ("project=${oc.env:OURO_TEST_KEY}", "key 'project': OURO_TEST_KEY is a secret by its name"),
+    (f"{FREE}.a=${{oc.env:OURO_TEST_KEY,x}}", "without a default"),
+    (f"'{FREE}.a=${{oc.env:OURO_TEST_KEY}}${{project}}'", "without another interpolation"),
+    (f"{FREE}.a=${{oc.env:OURO_OTHER_KEY}}", "wants the environment variable OURO_OTHER_KEY, which is not set"),
+    ("seed=hush-hush", "found the text '***'"),
+])
+def test_no_message_shows_the_value_of_a_secret_variable(override, words, monkeypatch):
+    monkeypatch.setenv("OURO_TEST_KEY", "hush-hush")
+    with pytest.raises(ConfigError) as error:
+        compose([override.strip("'")])
+    assert words in str(error.value)
+    assert "hush" not in str(error.value)
+    assert not any("hush" in problem for problem in error.value.problems)
+
+
+def test_a_secret_that_another_setting_takes_over_is_not_shown(monkeypatch):
+    monkeypatch.setenv("OURO_TEST_KEY", "hush-hush")
+    with pytest.raises(ConfigError) as error:
+        compose([f"{FREE}.a=${{oc.env:OURO_TEST_KEY}}", f"seed=${{{FREE}.a}}"])
+    assert "seed: here stands the value of OURO_TEST_KEY" in str(error.value)
     assert "hush" not in str(error.value)
