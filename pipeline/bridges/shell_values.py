@@ -160,7 +160,7 @@ class Values:
         if isinstance(value, Unknown):
             raise value
         if isinstance(value, str) and index in (None, "0", "@", "*"):
-            return value
+            return self._of_environment(name) if value and is_secret(name.lower()) else value
         if isinstance(value, list):
             return self._element(name, value, index or "0")
         if name in ("@", "*"):
@@ -169,6 +169,11 @@ class Values:
             raise Unknown(f"${name}, which only a call of the script sets")
         if index is not None:
             raise Unknown(f"{name}[{index}], which the script does not assign")
+        return f"${{oc.env:{name}}}"
+
+    def _of_environment(self, name: str) -> str:
+        """A variable that the script assigns and that is a secret by its name: what it holds stays in the script."""
+        self.remarks.append((self.line, f"{name} is a secret by its name: set it where the run starts, too"))
         return f"${{oc.env:{name}}}"
 
     def _element(self, name: str, array: list[Argument], index: str) -> str:
@@ -194,8 +199,10 @@ class Values:
         if sign == "?":
             return self._plain(name, index)
         chosen = self._word(text)
+        if chosen and is_secret(name.lower()):
+            return self._of_environment(name)
         if value is None:
-            told = "***" if is_secret(name) else _short(chosen)
+            told = _short(chosen)
             which = f"{name} is not assigned in the script" if re.match(r"[A-Za-z_]", name) else f"${name} is not known"
             self.remarks.append((self.line, f"{which}; its default was taken: {told}"))
         if sign == "=":
