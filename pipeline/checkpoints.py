@@ -80,9 +80,9 @@ def complete_checkpoints(stage: Path) -> list[int]:
     return sorted(int(path.parent.name.removeprefix("step=")) for path in found)
 
 
-def keep_newest(stage: Path, count: int) -> None:
-    """Deletes all but the newest `count` complete checkpoints."""
-    for step in complete_checkpoints(stage)[:-count]:
+def keep_newest(stage: Path, count: int | None) -> None:
+    """Deletes all but the newest `count` complete checkpoints; None keeps all. count: at least 1."""
+    for step in [] if count is None else complete_checkpoints(stage)[:-count]:
         shutil.rmtree(checkpoint_directory(stage, step))
 
 

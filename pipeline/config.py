@@ -159,7 +159,8 @@ class Trainer:
     grad_clip: float = setting(1.0, "largest global gradient norm; 0 = no clipping", ge=0)
     save_interval: int = setting(100, "optimizer steps between checkpoints; the last step is always saved",
                                  ge=1, how=True)
-    max_checkpoints_to_keep: int = setting(2, "older checkpoints are deleted", ge=1, how=True)
+    max_checkpoints_to_keep: int | None = setting(2, "older checkpoints are deleted; null = all are kept", ge=1,
+                                                  how=True)
     attention: str = setting("auto", "packed attention; auto: flash_attn if installed, else varlen on GPU, else padded",
                              choices=("auto", "flash_attn", "varlen", "padded"), how=True)
     use_dynamic_bsz: bool = setting(True, "micro-batches are packed to a budget of tokens, never to a number of rows",

@@ -37,6 +37,8 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
     overrides: those that the configuration was composed with.
     `stages.<stage_name>.key` is explained as `key`, with its value in that stage alone.
     """
+    from pipeline.bridges import page
+
     stage, key = _stage_of(config, key)
     leaves = dict(walk())
     general = general_key(key)
@@ -53,6 +55,9 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
         return "\n".join([*choices, *(f"{k:<{width}}  {f.metadata['doc']}" for k, f in below.items())])
     if elsewhere := explain_absent(key):
         raise ConfigError(f"no key '{key}': {elsewhere}")
+    if of_verl := page.of_verl(key):
+        here = "" if of_verl.startswith("not meant here") else "here "
+        raise ConfigError(f"no key '{key}', which is one of veRL's: {here}{of_verl.removesuffix('.')}.")
     last = [k for k in leaves if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
     hint = f" Did you mean {' or '.join(repr(k) for k in last)}?" if last else nearest_key(key, groups())
     raise ConfigError(f"unknown key '{key}'.{hint} `ouro config show` prints every key.")

@@ -25,6 +25,7 @@ _PER_ROW = "not there yet: give the rows of one kind a taskset of their own, whi
 _MULTIMODAL = "images and videos are not there yet: a task is text."
 _AGENT = "belongs to the served interface, which is not there: a workflow of your own reads the response's text."
 _SQL_ONLY = "belongs to data in a database; here a taskset is files."
+_OF_A_JUDGE = "belongs to a judge that a workflow asks: an auxiliary model here scores what was answered."
 _ONE_INTERVAL = "both sides follow one schedule: synchronizer.sync_interval."
 _EXACT = "always so: token weights are fixed over the whole train batch, so the split changes nothing."
 
@@ -98,6 +99,8 @@ REFUSED: dict[str, Refused] = {
     "explorer.rollout_model.enable_openai_api": Refused(_NO_SERVER),
     "explorer.rollout_model.base_port": Refused(_NO_SERVER),
     "explorer.rollout_model.api_key": Refused(_NO_SERVER),
+    **{f"explorer.auxiliary_models.*.{name}": Refused(_OF_A_JUDGE) for name in (
+        "enable_thinking", "max_prompt_tokens", "max_response_tokens")},
     "synchronizer.explorer_sync_interval": Refused(_ONE_INTERVAL),
     "synchronizer.trainer_sync_interval": Refused(_ONE_INTERVAL),
     "synchronizer.max_inflight_batches": Refused("set synchronizer.sync_offset: how many steps the explorer may be "

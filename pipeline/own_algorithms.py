@@ -14,8 +14,8 @@ from pipeline.errors import nearest
 
 def problems(config: dict[str, Any]) -> list[str]:
     """What is wrong with the files of the algorithms that a run and its stages name, one line each."""
-    entries = [config, *config["stages"]]
-    named = dict.fromkeys(entry.get("algorithm", {}).get("algorithm_type") for entry in entries)
+    sections = (entry.get("algorithm") for entry in [config, *config["stages"]])
+    named = [section.get("algorithm_type") for section in sections if isinstance(section, dict)]
     return [f"conf/algorithm/{path.name}: {problem}" for name, path in own().items() if name in named
             for problem in _problems(parts(name))]
 

@@ -207,13 +207,15 @@ def _disk(report: Report, root: str, needed: float, elsewhere: bool) -> None:
 
 
 def _words(taken: workload.Disk) -> str:
-    parts = [f"checkpoints {size(taken.checkpoints)}"]
+    counted = taken.checkpoints is not None
+    parts = [f"checkpoints {size(taken.checkpoints)}" if counted else
+             f"{size(taken.checkpoint)} each checkpoint, of which all are kept"]
     if taken.versions:
         parts.append(f"weights on their way {size(taken.versions)}")
     if taken.tables != 0:
         parts.append("tables: known once the tasks are curated" if taken.tables is None else
                      f"tables {size(taken.tables)}")
-    return f"at most {size(taken.total)}: {', '.join(parts)}"
+    return f"at {'most' if counted else 'least'} {size(taken.total)}: {', '.join(parts)}"
 
 
 def size(count: float) -> str:

@@ -130,15 +130,21 @@ def row_bytes(prompt: int, response: int) -> float:
 
 @dataclass(frozen=True)
 class Disk:
-    """Bytes at most that a stage takes. tables: None when the number of experiences is not known."""
+    """Bytes at most that a stage takes. tables: None when the number of experiences is not known.
+
+    checkpoint: one of them; checkpoints: all at one time, None when all are kept and their number is not known.
+    """
 
     tables: float | None
-    checkpoints: float
+    checkpoint: float
+    checkpoints: float | None
     versions: float
 
     @property
     def total(self) -> float:
-        return (self.tables or 0) + self.checkpoints + self.versions
+        """What is known of it: of checkpoints without a number, one."""
+        of_checkpoints = self.checkpoint if self.checkpoints is None else self.checkpoints
+        return (self.tables or 0) + of_checkpoints + self.versions
 
 
 def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
@@ -159,13 +165,18 @@ def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
     checkpoint = spelt_out + (element + 12) * states
     if adapter:
         checkpoint += version + element * shape.embedding * shape.tied
-    kept = config["trainer"]["max_checkpoints_to_keep"] + 1
-    if work.trainer_steps is not None:
-        kept = min(kept, -(-work.trainer_steps // config["trainer"]["save_interval"]))
+    kept = _checkpoints(config["trainer"], work.trainer_steps)
     turns, response = most_turns(config), model["max_response_tokens"]
     prompt = model["max_prompt_tokens"] if turns == 1 else work.longest - response  # a later one holds what was said
     rows = None if work.experiences is None else work.experiences * turns * row_bytes(prompt, response)
-    return Disk(rows, kept * checkpoint, work.versions * version)
+    return Disk(rows, checkpoint, None if kept is None else kept * checkpoint, work.versions * version)
+
+
+def _checkpoints(trainer: dict[str, Any], steps: int | None) -> int | None:
+    """Most checkpoints at one time; None where all are kept and nobody knows how many there will be."""
+    made = None if steps is None else -(-steps // trainer["save_interval"])
+    kept = None if trainer["max_checkpoints_to_keep"] is None else trainer["max_checkpoints_to_keep"] + 1
+    return min((number for number in (made, kept) if number is not None), default=None)
 
 
 def described(config: dict[str, Any]) -> list[tuple[str, str]]:
@@ -211,7 +222,7 @@ def _trainer(config: dict[str, Any], work: Workload, kind: str) -> list[tuple[st
                     f"{work.trained * work.longest:,} tokens"),
         ("micro-batch", f"at most {settings['max_token_len_per_gpu']:,} tokens on each of {settings['ranks']} rank(s)"),
         ("checkpoints", f"every {settings['save_interval']:,} optimizer steps and the last; "
-                        f"{settings['max_checkpoints_to_keep']} kept"),
+                        f"{settings['max_checkpoints_to_keep'] or 'all'} kept"),
     ]
 
 

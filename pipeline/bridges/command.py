@@ -142,7 +142,8 @@ def _tell_keys(title: str, keys: list[tuple["Given", str]], out) -> None:
         print(f"\n{title}:", file=out)
     for why, those in reasons.items():
         for given in those:
-            print(f"  {f'line {given.line}' if given.line else 'made here':<9} {printable(given.key)}={printable(_shown(given))}", file=out)
+            line = f"line {given.line}" if given.line else "made here"
+            print(f"  {line:<9} {printable(given.key)}={printable(_shown(given))}", file=out)
         _wrapped(printable(why), " " * 12, out)
 
 
@@ -199,4 +200,7 @@ def _check(made: "Translation", choice: str, out, told: str = "") -> int:
         print(f"next: mend the file, then  ouro config check {told}", file=out)
         return 1
     print(f"it composes. next: ouro config check {told}", file=out)
-    return 0
+    doubted = sum(entry.comment.endswith(made.doubt) for entry in made.entries.values()) if made.doubt else 0
+    if doubted:
+        _wrapped(f"{doubted} of its lines are veRL's defaults{made.doubt}: look there, and set what it says.", "", out)
+    return 1 if doubted else 0

@@ -32,6 +32,7 @@ BY_RULES = {
     "trainer.critic_warmup": "`trainer.critic_warmup`, times sync_interval",
     "trainer.nnodes": "`cluster.node_num`, which is 1: more machines are said",
     "trainer.save_freq": "`trainer.save_interval` (-1: left out)",
+    "trainer.max_actor_ckpt_to_keep": "`trainer.max_checkpoints_to_keep` (0, -1: all, which is null)",
     "trainer.test_freq": "`explorer.eval_interval` (-1: left out)",
     "trainer.total_training_steps": "`buffer.total_steps`, times sync_interval",
     "trainer.logger": "`monitor.monitor_type` (console alone: none)",
@@ -46,6 +47,7 @@ SFT_BY_RULES = {
     "data.max_length": "`model.max_prompt_tokens` and `model.max_response_tokens`",
     "data.micro_batch_size_per_gpu": "`trainer.max_token_len_per_gpu`, times data.max_length",
     "trainer.save_freq": "`trainer.save_interval` (-1: left out)",
+    "trainer.max_ckpt_to_keep": "`trainer.max_checkpoints_to_keep` (0, -1: all, which is null)",
     "trainer.total_training_steps": "`buffer.total_steps`",
     **{key: BY_RULES[key] for key in ("trainer.project_name", "trainer.experiment_name", "trainer.default_local_dir",
                                       "trainer.logger", "trainer.nnodes")},
@@ -56,7 +58,8 @@ HEAD = [
     "## veRL's keys",
     "",
     "What `ouro import verl FILE` makes of a key, and `ouro import trinity FILE` of one below",
-    "`trainer.trainer_config`. A key that is not listed has no counterpart that is known; an import names it.",
+    "`trainer.trainer_config`, unless Trinity-RFT itself sets it from a section of its own. A key that is not listed",
+    "has no counterpart that is known; an import names it.",
     "",
     "| veRL | here |",
     "|---|---|",
@@ -80,7 +83,20 @@ def page() -> str:
     return guide.page() + "\n".join(lines) + "\n"
 
 
+def of_verl(key: str) -> str | None:
+    """What a key of veRL is here, in the words of the page; None for a key that is not known."""
+    if key in (said := BY_RULES | verl_dapo.ROWS):
+        return said[key]
+    found = verl_keys.find(key)
+    if found is None and (key in SFT_BY_RULES or verl_sft.KEYS.get(key)):
+        return SFT_BY_RULES.get(key) or _cell(verl_sft.KEYS[key])
+    return _cell(found[1]) if found else None
+
+
+def _cell(fate: Renamed | Refused) -> str:
+    return f"not meant here: {fate.why}" if isinstance(fate, Refused) else f"`{fate.to}`"
+
+
 def _rows(keys: dict[str, Renamed | Refused], by_rules: dict[str, str]) -> list[str]:
-    rows = {key: f"not meant here: {fate.why}" if isinstance(fate, Refused) else f"`{fate.to}`"
-            for key, fate in keys.items()} | by_rules
+    rows = {key: _cell(fate) for key, fate in keys.items()} | by_rules
     return [f"| `{key}` | {rows[key]} |" for key in sorted(rows)]

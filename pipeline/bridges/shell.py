@@ -8,8 +8,11 @@ end of the part (a branch, a round, a body) and Unknown behind it.
 import re
 from dataclasses import dataclass, field
 
+from pipeline.bridges.shell_assignments import assign, set_arguments
 from pipeline.bridges.shell_construct import Construct
-from pipeline.bridges.shell_values import Argument, Unknown, Values, script_of
+from pipeline.bridges.shell_functions import REDIRECTIONS, Function, calls, function_at
+from pipeline.bridges.shell_script import Command, Script, script_of
+from pipeline.bridges.shell_values import FURTHER, UNSET, Argument, Unknown, Values
 from pipeline.bridges.shell_words import NEWLINE, Array, Lexer, Operator, Token, Word
 
 OPENING = ("if", "for", "while", "until", "select", "case", "function")
@@ -19,31 +22,6 @@ DECLARING = ("export", "declare", "typeset", "local", "readonly")
 NOT_READ = {"source": "the file that it reads is not read", ".": "the file that it reads is not read",
             "shift": "the script's own arguments are not known", "read": "is not run"}
 DEEPEST = 4  # scripts within `bash -c` within scripts
-REDIRECTIONS = ("<", ">", ">>", "<<<", "<&", ">&", "<>", ">|", "&>", "&>>")
-
-
-@dataclass(frozen=True)
-class Command:
-    """A simple command. inside: the constructs that it stands in, the outermost first."""
-
-    arguments: list[Argument]
-    line: int
-    inside: tuple[Construct, ...] = ()
-
-
-@dataclass
-class Script:
-    """What was read, each in the order of the lines.
-
-    skipped: (line, what may matter and was not read); assumed: (line, what was taken for granted); heredocs: (line,
-    text), which are not read.
-    """
-
-    commands: list[Command] = field(default_factory=list)
-    constructs: list[Construct] = field(default_factory=list)
-    skipped: list[tuple[int, str]] = field(default_factory=list)
-    assumed: list[tuple[int, str]] = field(default_factory=list)
-    heredocs: list[tuple[int, str]] = field(default_factory=list)
 
 
 def read_script(text: str, values: Values | None = None, depth: int = 0) -> Script:
@@ -72,36 +50,79 @@ class _Reader:
     at: int = 0
     script: Script = field(default_factory=Script)
     open: list[Construct] = field(default_factory=list)
+    functions: dict[str, Function] = field(default_factory=dict)  # those that wait for their one call
     tested: bool = False  # whether the last command was a test
 
     def read(self) -> None:
+        self._read_tokens()
+        while self.functions:  # whose one call stands in a function that nobody calls
+            self._uncalled(self.functions.popitem()[1])
+
+    def _read_tokens(self) -> None:
+        """Reads all tokens, and closes what they leave open."""
+        outer = len(self.open)
         while self.at < len(self.tokens):
             token = self.tokens[self.at]
             if isinstance(token, Operator):
                 self.at += 1
                 self._operator(token)
             elif self._is_function(token):
-                self._enter("function", token.line, token.bare)
                 self.at += 3
+                self._define(token.bare, token.line)
             elif isinstance(token, Word) and token.bare in (*OPENING, *CLOSING, *BETWEEN, "{", "}", "[["):
                 self.at += 1
                 self._reserved(token)
             else:
                 self._command()
-        while self.open:  # what the script does not close
+        while len(self.open) > outer:  # what the script does not close
             self._close(self.tokens[-1].line)
+
+    # ------------------------------------------------------------------------------------------------------ functions
+
+    def _define(self, name: str, line: int) -> None:
+        """A function that the script calls once is read at its call; any other here, its arguments not known."""
+        function = function_at(self.tokens, self.at, name, line)
+        if function and calls(self.tokens, name) == 1:
+            self.functions[name] = function
+            self.at += function.size
+        else:
+            self._enter("function", line, name)
+            self._hand_over(Unknown(f"the arguments of {self.open[-1]}"))
+
+    def _hand_over(self, arguments: list[Argument] | Unknown, is_open: bool = False) -> None:
+        self.open[-1].local.update(("@", FURTHER))
+        self.values.set_arguments(arguments, is_open)
+
+    def _call(self, function: Function, arguments: list[Argument], is_open: bool) -> None:
+        self._enter("call", function.line, function.name)
+        self._hand_over(arguments, is_open)
+        self._body(function)
+
+    def _uncalled(self, function: Function) -> None:
+        self._enter("function", function.line, function.name)
+        self._hand_over(Unknown(f"the arguments of {self.open[-1]}"))
+        self._body(function)
+
+    def _body(self, function: Function) -> None:
+        """Reads the commands between the braces, and closes the construct that was opened for them."""
+        behind = self.tokens, self.at
+        self.tokens, self.at = function.body[1:-1], 0
+        self._read_tokens()
+        self.tokens, self.at = behind
+        self._close(function.body[-1].line)
 
     # ----------------------------------------------------------------------------------------------------- constructs
 
     @property
     def _inside(self) -> tuple[Construct, ...]:
-        return tuple(construct for construct in self.open if not construct.is_group)
+        return tuple(construct for construct in self.open
+                     if not construct.is_group and construct.word != "call")
 
     def _enter(self, word: str, line: int, name: str = "") -> None:
         construct = Construct(word, line, name)
         self.open.append(construct)
         if not construct.is_group:
-            self.script.constructs.append(construct)
+            self.script.constructs += [construct] * (word != "call")
             self.values.scopes.append(construct.changed)
 
     def _close(self, line: int) -> None:
@@ -121,7 +142,7 @@ class _Reader:
         """`else`, `;;`: what the branch before it assigned does not hold. Whether such a construct is open."""
         found = bool(self.open) and self.open[-1].word in words
         if found:
-            self.open[-1].begin_again(self.values.known)
+            self.open[-1].next_branch(self.values.known)
         return found
 
     def _operator(self, operator: Operator) -> None:
@@ -162,13 +183,15 @@ class _Reader:
     def _open(self, word: Word) -> None:
         following = self.tokens[self.at] if self.at < len(self.tokens) else None
         name = following.bare if isinstance(following, Word) else ""
-        self._enter(word.bare, word.line, name if word.bare == "function" else "")
+        if word.bare != "function":
+            self._enter(word.bare, word.line)
         if word.bare in ("for", "select") and name:
             self._loop_variable(name)
         elif word.bare == "function":
             self.at += 1
             if [getattr(t, "text", "") for t in self.tokens[self.at:self.at + 2]] == ["(", ")"]:
                 self.at += 2
+            self._define(name, word.line)
         elif word.bare == "case":
             self._skip_to("in", NEWLINE)
             self._pattern()
@@ -207,7 +230,7 @@ class _Reader:
             else:
                 parts.append(token)
             self.at += 1
-        while parts and self._assign(parts[0], conditional):
+        while parts and assign(self.values, parts[0], conditional):
             parts.pop(0)
         self.tested = bool(parts) and isinstance(parts[0], Word) and parts[0].bare in ("[", "test")
         if parts:
@@ -218,76 +241,47 @@ class _Reader:
         before = self.tokens[self.at - 1] if self.at else None
         return isinstance(before, Operator) and (before.text == "||" or (before.text == "&&" and self.tested))
 
-    def _assign(self, part: Word | Array, conditional: bool) -> bool:
-        """Takes up `name=value`; False for a word that is none."""
-        if isinstance(part, Array):
-            elements = [argument for word in part.words for argument in self.values.arguments(word)]
-            before = self.values.known.get(part.name, [])
-            if conditional:
-                why = f"what line {part.line} adds to {part.name} on a condition"
-                elements = [Argument(a.text, a.line, a.problem or why) for a in elements]
-            if part.more and isinstance(before, Unknown):
-                elements = [Argument("", part.line, str(before)), *elements]
-            self.values.assign(part.name, [*(before if isinstance(before, list) and part.more else []), *elements])
-            return True
-        first = part.pieces[0] if part.pieces else None
-        name, sign, rest = first.text.partition("=") if first and first.kind == "text" else ("", "", "")
-        more = name.endswith("+")
-        name = name.removesuffix("+")
-        if not sign or first.quoted or not (name.isidentifier() and name.isascii()):
-            return False
-        value = Word(part.line, (type(first)("text", rest, False), *part.pieces[1:]))
-        self.values.assign(name, self._assigned(name, value, more, conditional))
-        return True
-
-    def _assigned(self, name: str, value: Word, more: bool, conditional: bool) -> str | Unknown:
-        before = self.values.known.get(name)
-        if conditional:  # `[ -z "$X" ] && X=1`
-            return Unknown(f"{name}, which line {value.line} sets on a condition")
-        try:
-            text = self.values.text(value)
-        except Unknown as unknown:
-            return unknown
-        if not more:
-            return text
-        return before if isinstance(before, Unknown) else (before if isinstance(before, str) else "") + text
-
     def _simple(self, line: int, parts: list[Word | Array], conditional: bool) -> None:
         name = parts[0].bare if isinstance(parts[0], Word) else ""
         if name in DECLARING:
             for part in parts[1:]:
-                self._assign(part, conditional)
-                if name == "local" and self._inside:
-                    self._inside[-1].local.add(part.name if isinstance(part, Array) else part.raw.partition("=")[0])
+                if name == "local":
+                    self._make_local(part.name if isinstance(part, Array) else part.raw.partition("=")[0])
+                assign(self.values, part, conditional)
+            return
+        if name in ("set", "shift") and set_arguments(self.values, parts, conditional):
             return
         if name in NOT_READ:
             self.script.skipped.append((line, f"`{name}`: {NOT_READ[name]}"))
         arguments = [argument for part in parts if isinstance(part, Word) for argument in self.values.arguments(part)]
         nested = script_of(arguments)
         if name == "eval":
-            self._evaluate(line, arguments[1:])
+            self._evaluate(line, parts[1:])
+        elif name in self.functions:
+            is_open = self.values.hands_on([part for part in parts[1:] if isinstance(part, Word)])
+            self._call(self.functions.pop(name), arguments[1:], is_open)
         elif nested and self.depth < DEEPEST:
-            self._take_up(read_script(nested.text, depth=self.depth + 1), nested.line - 1)
+            inner = read_script(nested.whole or nested.text, depth=self.depth + 1)
+            self.script.take_up(inner, nested.line - 1, self._inside)
         elif arguments:
             self.script.commands.append(Command(arguments, line, self._inside))
 
-    def _evaluate(self, line: int, arguments: list[Argument]) -> None:
-        """`eval text`: the text is a script of its own, with the variables of this one."""
-        problem = next((a.problem for a in arguments if a.problem), None)
-        if problem or self.depth >= DEEPEST:
-            self.script.skipped.append((line, f"`eval` was not read: its text holds {problem or 'more of the same'}"))
-            return
-        text = " ".join(argument.text for argument in arguments)
-        self._take_up(read_script(text, Values(self.values.known, scopes=self.values.scopes), self.depth + 1), line - 1)
+    def _make_local(self, name: str) -> None:
+        """`local X`: behind the function X is what it was here."""
+        function = next((c for c in reversed(self.open) if c.word in ("function", "call")), None)
+        if function and name not in function.local:
+            function.local.add(name)
+            function.changed[name] = self.values.known.get(name, UNSET)
 
-    def _take_up(self, inner: Script, offset: int) -> None:
-        """What a script within this one says, at the lines of this one."""
-        for ours, theirs in ((self.script.skipped, inner.skipped), (self.script.assumed, inner.assumed),
-                             (self.script.heredocs, inner.heredocs)):
-            ours += [(line + offset, text) for line, text in theirs]
-        for construct in inner.constructs:
-            construct.line, construct.last = construct.line + offset, construct.last + offset
-        self.script.constructs += inner.constructs
-        self.script.commands += [
-            Command([Argument(a.text, a.line + offset, a.problem) for a in command.arguments], command.line + offset,
-                    (*self._inside, *command.inside)) for command in inner.commands]
+    def _evaluate(self, line: int, words: list[Word | Array]) -> None:
+        """`eval text`: the text is a script of its own, with the variables of this one."""
+        try:
+            text = " ".join(self.values.text(word) for word in words if isinstance(word, Word))
+        except Unknown as problem:
+            self.script.skipped.append((line, f"`eval` was not read: its text holds {problem}"))
+            return
+        if self.depth >= DEEPEST:
+            self.script.skipped.append((line, "`eval` was not read: its text holds more of the same"))
+            return
+        inner = read_script(text, Values(self.values.known, scopes=self.values.scopes), self.depth + 1)
+        self.script.take_up(inner, line - 1, self._inside)

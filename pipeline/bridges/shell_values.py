@@ -6,17 +6,19 @@ A variable that the script does not assign becomes `${oc.env:NAME}`, which is fi
 
 import fnmatch
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.bridges.arithmetic import NotArithmetic, evaluate
+from pipeline.bridges.shell_holes import hole, reason, short, shown
 from pipeline.bridges.shell_words import Lexer, Piece, Word
 from pipeline.secrets import is_secret
 
 PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<rest>.*)", re.DOTALL)
 DEFAULT = re.compile(r"(?P<colon>:?)(?P<sign>[-=+?])(?P<text>.*)", re.DOTALL)
+PART = re.compile(r"(?::\s*(?P<first>\d{1,6})(?::(?P<count>\d{1,6}))?)?")
 CUT = re.compile(r"(?P<sign>##?|%%?)(?P<pattern>.*)", re.DOTALL)
-SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
 LONGEST_CUT = 4096  # characters of a value of which a part is cut off
 LONGEST = 100_000  # characters of one expanded word: variables that double one another must end
 
@@ -27,13 +29,16 @@ class Unknown(Exception):
 
 @dataclass(frozen=True)
 class Argument:
-    """An expanded word. problem: why its text is not known (text is then as written)."""
+    """An expanded word. problem: why its text is not known (text is then as written); whole: its text with holes."""
 
     text: str
     line: int
     problem: str | None = None
+    whole: str = ""
 
 
+NOTHING = Piece("text", "", True)  # what stands before the first piece in quotes
+FURTHER = "@ and further ones"  # holds something where the script's own arguments follow those that are known
 UNSET = object()  # what a variable holds that nothing assigned
 
 
@@ -65,24 +70,34 @@ class Values:
             return [Argument(word.raw, word.line, "expansions nested too deeply")]
 
     def text(self, word: Word) -> str:
-        """A word as one text, as the right side of an assignment is read. Raises Unknown."""
+        """A word as one text, as the right side of an assignment is read. Raises Unknown, of one expansion alone."""
         self.line = word.line
         try:
-            return self._bounded("".join(self._piece(piece) for piece in word.pieces))
+            return self._bounded("".join(self._texts(word)))
         except RecursionError as error:
             raise Unknown("expansions nested too deeply") from error
 
     # ----------------------------------------------------------------------------------------------------------- words
 
+    def _texts(self, word: Word) -> Iterator[str]:
+        """The text of every piece: of one that is not known a hole, when others stand beside it. Raises Unknown."""
+        alone = sum(piece != NOTHING for piece in word.pieces) == 1
+        for piece in word.pieces:
+            try:
+                yield self._piece(piece)
+            except Unknown as unknown:
+                if alone:
+                    raise
+                yield hole(Word(word.line, (piece,)).raw, str(unknown))
+
     def _split(self, word: Word) -> list[Argument]:
-        if len(word.pieces) == 1 + (word.pieces[:1] == (Piece("text", "", True),)):
+        if len(word.pieces) == 1 + (word.pieces[:1] == (NOTHING,)):
             array = self._array(word.pieces[-1])
             if array is not None:
                 return array
         fields: list[str] = []
         current: str | None = None
-        for piece in word.pieces:
-            text = self._piece(piece)
+        for piece, text in zip(word.pieces, self._texts(word), strict=True):
             if piece.quoted or piece.kind == "text" or self._is_quoted_default(piece):
                 current = (current or "") + text
                 continue
@@ -94,7 +109,13 @@ class Values:
                 if part:
                     current = (current or "") + part
         fields += [] if current is None else [current]
-        return [Argument(self._bounded(text), word.line) for text in fields]
+        return [self.argument(self._bounded(text), word.line) for text in fields]
+
+    @staticmethod
+    def argument(text: str, line: int) -> Argument:
+        """An argument of a text, which may have holes."""
+        why = reason(text)
+        return Argument(shown(text), line, why, text) if why else Argument(text, line)
 
     def _is_quoted_default(self, piece: Piece) -> bool:
         """Whether a piece is ${X:-"y z"} with X not set: what stands in quotes is not split."""
@@ -108,11 +129,22 @@ class Values:
             return None
         match = PARAMETER.fullmatch(piece.text)
         if match and match["name"] in ("@", "*"):
-            return []
+            return self._positional(match["rest"])
         if not match or match["rest"] or match["index"] not in ("@", "*"):
             return None
         value = self.known.get(match["name"], [])
         return value if isinstance(value, list) else None
+
+    def _positional(self, rest: str) -> list[Argument] | None:
+        """`$@`, `${@:2}`, `${@:2:3}`: of a call that is followed, or of `set --`; the script's own count as none."""
+        given = self.known.get("@", [])
+        if isinstance(given, Unknown):
+            raise given
+        part = PART.fullmatch(rest)
+        if not part or part["first"] == "0":
+            return None
+        first = int(part["first"] or 1) - 1
+        return given[first:first + int(part["count"])] if part["count"] else given[first:]
 
     # ---------------------------------------------------------------------------------------------------------- pieces
 
@@ -120,24 +152,25 @@ class Values:
         if piece.kind == "text":
             return piece.text
         if piece.kind == "command":
-            raise Unknown(f"the output of a command, $({_short(piece.text)}), which is not run")
+            raise Unknown(f"the output of a command, $({short(piece.text)}), which is not run")
         if piece.kind == "arithmetic":
             return self._arithmetic(piece.text)
         return self._parameter(piece.text)
 
     def _arithmetic(self, expression: str) -> str:
         if "$(" in expression or "`" in expression:
-            raise Unknown(f"the arithmetic $(({_short(expression)})), with the output of a command, which is not run")
+            raise Unknown(f"the arithmetic $(({short(expression)})), with the output of a command, which is not run")
         try:
             plain = re.sub(r"\$\{(\w+)\}", r"\1", expression)
-            return str(evaluate(re.sub(r"\$\{([^{}]+)\}", lambda m: f"({self._parameter(m[1])})", plain), self._number))
+            filled = re.sub(r"\$\{([^{}]+)\}", lambda m: f"({_solid(self._parameter(m[1]))})", plain)
+            return str(evaluate(filled, self._number))
         except NotArithmetic as error:
-            raise Unknown(f"the arithmetic $(({_short(expression)})): {error}") from error
+            raise Unknown(f"the arithmetic $(({short(expression)})): {error}") from error
 
     def _number(self, name: str) -> int:
-        text = self._plain(name)
+        text = _solid(self._plain(name))
         if not re.fullmatch(r"[-+]?\d{1,18}", text.strip()):
-            raise Unknown(f"arithmetic with {name}, which is no whole number here: {_short(text)}")
+            raise Unknown(f"arithmetic with {name}, which is no whole number here: {short(text)}")
         return int(text)
 
     def _parameter(self, inside: str) -> str:
@@ -145,7 +178,7 @@ class Values:
             return f"${{{inside}}}"
         match = PARAMETER.fullmatch(inside)
         if not match:
-            raise Unknown(f"the expansion ${{{_short(inside)}}}")
+            raise Unknown(f"the expansion ${{{short(inside)}}}")
         name, index, rest = match["name"], match["index"], match["rest"]
         if not rest:
             return self._plain(name, index)
@@ -153,10 +186,10 @@ class Values:
             return self._with_default(match, default)
         if cut := CUT.fullmatch(rest):
             return self._cut(self._plain(name, index), cut["sign"], cut["pattern"])
-        raise Unknown(f"the expansion ${{{_short(inside)}}}")
+        raise Unknown(f"the expansion ${{{short(inside)}}}")
 
     def _plain(self, name: str, index: str | None = None) -> str:
-        value = self.known.get(name)
+        value = self._held(name)
         if isinstance(value, Unknown):
             raise value
         if isinstance(value, str) and index in (None, "0", "@", "*"):
@@ -164,7 +197,7 @@ class Values:
         if isinstance(value, list):
             return self._element(name, value, index or "0")
         if name in ("@", "*"):
-            return ""
+            return " ".join(_solid(argument.whole or argument.text) for argument in self._positional("") or [])
         if not re.match(r"[A-Za-z_]", name):
             raise Unknown(f"${name}, which only a call of the script sets")
         if index is not None:
@@ -175,6 +208,29 @@ class Values:
         """A variable that the script assigns and that is a secret by its name: what it holds stays in the script."""
         self.remarks.append((self.line, f"{name} is a secret by its name: set it where the run starts, too"))
         return f"${{oc.env:{name}}}"
+
+    def _held(self, name: str) -> Any:
+        """What a variable holds; of `$1` and `$#` what a call that is followed hands over. None for what is not set."""
+        given, is_open = self.known.get("@"), bool(self.known.get(FURTHER))
+        if isinstance(given, list) and name == "#":
+            return None if is_open else str(len(given))
+        if isinstance(given, list) and name.isdigit() and int(name) > 0:
+            if int(name) > len(given):
+                return None if is_open else ""
+            chosen = given[int(name) - 1]
+            return Unknown(chosen.problem) if chosen.problem else chosen.text
+        return self.known.get(name)
+
+    def hands_on(self, words: list[Word]) -> bool:
+        """Whether words hold the script's own arguments, which nobody knows: `$@`, and nothing has set them."""
+        is_own = "@" not in self.known or bool(self.known.get(FURTHER))
+        return is_own and any(piece.kind == "variable" and piece.text[:1] in ("@", "*")
+                              for word in words for piece in word.pieces)
+
+    def set_arguments(self, arguments: list[Argument] | Unknown, is_open: bool = False) -> None:
+        """What `$1`, `$@` are from here on. is_open: the script's own arguments follow."""
+        self.assign("@", arguments)
+        self.assign(FURTHER, "yes" if is_open else "")
 
     def _element(self, name: str, array: list[Argument], index: str) -> str:
         if index in ("@", "*"):
@@ -191,7 +247,7 @@ class Values:
     def _with_default(self, parameter: re.Match, default: re.Match) -> str:
         """${X:-y} and its kin. A variable of the environment may differ where the script runs: that is remarked."""
         name, index, sign, text = parameter["name"], parameter["index"], default["sign"], default["text"]
-        value = self.known.get(name)
+        value = self._held(name)
         if value or (value is not None and not default["colon"]):
             return self._word(text) if sign == "+" else self._plain(name, index)
         if sign == "+":
@@ -202,7 +258,7 @@ class Values:
         if chosen and is_secret(name.lower()):
             return self._of_environment(name)
         if value is None:
-            told = _short(chosen)
+            told = short(shown(chosen))
             which = f"{name} is not assigned in the script" if re.match(r"[A-Za-z_]", name) else f"${name} is not known"
             self.remarks.append((self.line, f"{which}; its default was taken: {told}"))
         if sign == "=":
@@ -219,8 +275,8 @@ class Values:
 
     def _cut(self, value: str, sign: str, pattern: str) -> str:
         """${X##*/} and its kin: the shortest or longest prefix or suffix that a pattern matches is cut off."""
-        if "${oc.env:" in value or len(value) > LONGEST_CUT:
-            raise Unknown(f"a part of {_short(value)}")
+        if "${oc.env:" in _solid(value) or len(value) > LONGEST_CUT:
+            raise Unknown(f"a part of {short(value)}")
         sizes = range(len(value) + 1) if len(sign) == 1 else range(len(value), -1, -1)
         wanted = re.compile(fnmatch.translate(self._word(pattern)))
         for size in sizes:
@@ -236,14 +292,8 @@ class Values:
         return text
 
 
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 60 else flat[:57] + "..."
-
-
-def script_of(arguments: list[Argument]) -> Argument | None:
-    """The script in `bash -c 'script'`, wherever in the command it stands."""
-    for shell, option, script in zip(arguments, arguments[1:], arguments[2:], strict=False):
-        if shell.text in SHELLS and option.text in ("-c", "-lc", "-ic", "-ec", "-xc") and not script.problem:
-            return script
-    return None
+def _solid(text: str) -> str:
+    """A text of which every part is known. Raises Unknown."""
+    if why := reason(text):
+        raise Unknown(why)
+    return text

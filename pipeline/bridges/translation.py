@@ -49,10 +49,20 @@ class Translation:
     skipped: list[tuple[int, str]] = field(default_factory=list)
     assumed: list[tuple[int, str]] = field(default_factory=list)
     passed: list[tuple[int, str]] = field(default_factory=list)
+    unread: list[int] = field(default_factory=list)  # lines with words that may set any key
 
     @property
     def keys(self) -> int:
         return sum(map(len, (self.kept, self.renamed, self.left_out, self.idle, self.unknown)))
+
+    @property
+    def doubt(self) -> str:
+        """What a default of the source's is true without; nothing when every word was read."""
+        lines = sorted(set(self.unread))
+        if not lines:
+            return ""
+        told = f"lines {', '.join(map(str, lines))}" if lines[1:] else f"line {lines[0]}"
+        return f", unless {told}, which could not be read, says otherwise"
 
     def keep(self, given: Given) -> None:
         """The same name, the same value; a value that cannot stand here is left out with its reason."""

@@ -7,10 +7,11 @@ import re
 from typing import Any
 
 from pipeline import guide
-from pipeline.bridges import trinity_reasons, trinity_teacher, verl_keys
+from pipeline.bridges import trinity_reasons, trinity_sizes, trinity_teacher, trinity_verl
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
 from pipeline.bridges.trinity_reasons import TRAINING_SET
+from pipeline.bridges.trinity_sizes import ITS_DEFAULT
 from pipeline.bridges.trinity_stages import complete, names_of
 from pipeline.config import walk
 from pipeline.errors import nearest
@@ -19,12 +20,11 @@ from pipeline.secrets import is_secret
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 SAMPLED_BY = re.compile(TRAINING_SET.pattern + r"rollout_args\.(temperature|top_p|top_k)")
-VERL = "trainer.trainer_config."
-ITS_DEFAULT = "Trinity-RFT's default"
 
 
 def translate(given: list[Given], source: str) -> Translation:
-    """The recipe of a configuration, and an account of each of its keys."""
+    """The recipe of a configuration, and an account of each of its keys. Raises ConfigError for one of veRL."""
+    trinity_verl.refuse_verls(given, source)
     made = Translation(source)
     values = {g.path: None if g.value == "None" else g.value for g in given}
     given = [Given(g.path, trinity_reasons.as_number(g.key, values[g.path]), g.line) for g in given]
@@ -39,7 +39,7 @@ def translate(given: list[Given], source: str) -> Translation:
         elif isinstance(fate, Refused):
             _refused(made, key, fate, values)
         elif fate is None:
-            _unknown(made, key)
+            _unknown(made, key, values)
     _mend_references(made, values)
     _say_defaults(made, values)
     complete(made, values)
@@ -136,13 +136,8 @@ def _renamed(made: Translation, given: Given, fate: Renamed, values: dict[Path, 
 
 def _refused(made: Translation, given: Given, fate: Refused, values: dict[Path, Any]) -> None:
     key = guide.general(given.key)
-    inner = key.removeprefix(VERL)
-    found = verl_keys.find(inner) if key != inner else None
-    if found and isinstance(found[1], Renamed):
-        _renamed(made, given, found[1], values)
-    elif found:
-        made.leave(given, off(given.value, found[1].idle) + found[1].why)
-    else:
+    inner = key.removeprefix(trinity_verl.PREFIX)
+    if inner == key or not trinity_verl.translated(made, given, inner, values, _renamed):
         made.leave(given, off(given.value, _idle(fate, given, values)) + fate.why)
 
 
@@ -158,11 +153,15 @@ def _idle(fate: Refused, given: Given, values: dict[Path, Any]) -> tuple:
     return tuple(item for item in fate.idle if not isinstance(item, tuple))
 
 
-def _unknown(made: Translation, given: Given) -> None:
-    if guide.general(given.key) in SETTINGS or guide.general(given.key).startswith(FREE):
+def _unknown(made: Translation, given: Given, values: dict[Path, Any]) -> None:
+    if reason := trinity_reasons.of_value(guide.general(given.key), given, values):
+        made.leave(given, reason)
+    elif guide.general(given.key) in SETTINGS or guide.general(given.key).startswith(FREE):
         made.keep(given)
+    elif trinity_verl.is_misplaced(given.key):
+        made.leave(given, trinity_verl.MISPLACED)
     else:
-        known = [*SETTINGS, *guide.KEYS]
+        known = [*SETTINGS, *(key for key, fate in guide.KEYS.items() if not isinstance(fate, Refused))]
         made.leave(given, f"no key of the guide, and none here.{nearest(guide.general(given.key), known)}")
 
 
@@ -207,11 +206,11 @@ def _say_defaults(made: Translation, values: dict[Path, Any]) -> None:
                 made.choose(("explorer", name), default, ITS_DEFAULT)
     if "cosine" in values.values() and "algorithm.optimizer.min_lr_ratio" not in given:
         made.choose(("algorithm", "optimizer", "min_lr_ratio"), 0.01, ITS_DEFAULT)
-    _lengths(made)
-    _gpus(made)
+    made.choose(("trainer", "max_checkpoints_to_keep"), None, f"{ITS_DEFAULT}: all are kept")
+    trinity_sizes.lengths(made)
+    trinity_sizes.gpus(made)
     _rewards(made, values)
-    if "trainer.max_token_len_per_gpu" not in given:
-        _budget(made)
+    trinity_sizes.budget(made)
 
 
 def _rewards(made: Translation, values: dict[Path, Any]) -> None:
@@ -229,56 +228,6 @@ def _rewards(made: Translation, values: dict[Path, Any]) -> None:
     made.chosen.append(f"simple_workflow stands for {', '.join(math)}, which also asks for a form of answer: write "
                        "that into buffer.explorer_input.system_prompt. accuracy_reward compares the final answer "
                        "(after ####, boxed, or the last number) with the truth.")
-
-
-def _gpus(made: Translation) -> None:
-    """The trainer's ranks: the GPUs that the engine leaves. The original counts them so, and shards over them."""
-    def number(default: int | None, *path: str) -> int | None:
-        value = made.entries.get(path, Entry(default)).value
-        return value if isinstance(value, int) and value > 0 else None
-
-    if made.entries.get(("trainer", "offload_param"), Entry(False)).value is True:
-        made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
-    mode = made.entries.get(("mode",), Entry("both")).value
-    each = number(None, "cluster", "gpu_per_node")
-    engines = number(1, "explorer", "rollout_model", "engine_num")
-    split = number(1, "explorer", "rollout_model", "tensor_parallel_size")
-    if mode not in ("both", "train") or not (each and engines and split):
-        return
-    left = each - (engines * split if mode == "both" else 0)
-    if left > 1:
-        made.choose(("trainer", "ranks"), left, "the GPUs that the engine leaves")
-        made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
-        made.chosen.append(f"trainer.ranks={left}: of {each} GPUs, those that the engine leaves, as in Trinity-"
-                           "RFT. A train batch need not divide by them: micro-batches are token budgets.")
-
-
-def _lengths(made: Translation) -> None:
-    """The prompt's and the response's share of max_model_len, as the original fills in what is missing of them."""
-    whole, prompt, response = (made.entries.get(("model", name), Entry(None)).value
-                               for name in ("max_model_len", "max_prompt_tokens", "max_response_tokens"))
-    if not isinstance(whole, int) or whole < 2:
-        return
-    if prompt is None and response is None:
-        prompt = whole // 2
-        made.choose(("model", "max_prompt_tokens"), prompt, "half of max_model_len, as in Trinity-RFT")
-    if response is None and isinstance(prompt, int):
-        made.choose(("model", "max_response_tokens"), max(whole - prompt, 1), "the rest of max_model_len")
-    if prompt is None and isinstance(response, int):
-        made.choose(("model", "max_prompt_tokens"), max(whole - response, 1), "the rest of max_model_len")
-
-
-def _budget(made: Translation) -> None:
-    """Twice the longest sequence, the original's micro-batch, where ours would be too small for one sequence."""
-    limits = {name: made.entries[("model", name)].value for name in ("max_model_len", "max_prompt_tokens",
-                                                                    "max_response_tokens")
-              if ("model", name) in made.entries}
-    limits = {name: value for name, value in limits.items() if isinstance(value, int)}
-    parts = [limits.get("max_prompt_tokens"), limits.get("max_response_tokens")]
-    longest = limits.get("max_model_len") or (sum(parts) if None not in parts else 0)
-    if longest > SETTINGS["trainer.max_token_len_per_gpu"].default:
-        made.choose(("trainer", "max_token_len_per_gpu"), 2 * longest,
-                    f"{ITS_DEFAULT}: two sequences of the greatest length")
 
 
 FREE = tuple(f"{key}." for key, item in walk() if str(item.type).startswith(("dict", "list[dict")))

@@ -8,6 +8,7 @@ from pipeline import guide, schema
 from pipeline.algorithms import WITH_CRITIC, filled
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import SETTINGS, Path
+from pipeline.setting import choices_of
 from pipeline.train_batch import REPLAY
 
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
@@ -85,7 +86,7 @@ def misfit(key: str, value: Any) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return None  # told with the bounds
     problems: list[str] = []
-    choices = item.metadata["choices"]
+    choices = choices_of(item.metadata)
     if schema.read(value, item.type, key, problems) is schema.UNREADABLE:
         return problems[0].split(": ", 1)[1].removesuffix(".") + "; our default applies."
     if choices and value not in choices and not CHOSEN.search(key):

@@ -64,7 +64,6 @@ RENAMED = {
     "trainer.total_epochs": Renamed("buffer.total_epochs"),
     "trainer.val_before_train": Renamed("explorer.eval_on_startup"),
     "trainer.resume_mode": Renamed("continue_from_checkpoint", {"auto": True, "resume_path": True, "disable": False}),
-    "trainer.max_actor_ckpt_to_keep": Renamed("trainer.max_checkpoints_to_keep"),
 }
 
 BUDGET = "micro-batches are token budgets here: trainer.max_token_len_per_gpu."

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.bridges.shell import Command, Script
+from pipeline.bridges.shell_script import Command, Script
 from pipeline.bridges.shell_values import Argument
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import Translation
@@ -17,6 +17,7 @@ from pipeline.errors import ConfigError
 
 OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w/-]*(?:\.[\w*-]+)*)(?:@[\w.]+)?=(?P<value>.*)",
                       re.DOTALL)
+FROM_OUTSIDE = re.compile(r"\$\{oc\.env:\w+\}")
 DELETION = re.compile(r"~[\w./@-]+")
 SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "engine", "global_profiler",
             "model", "optim", "ray_init", "ray_kwargs", "reward", "reward_model", "trainer", "transfer_queue")
@@ -49,7 +50,7 @@ def read_launch(script: Script, made: Translation) -> Launch:
     launch.kind = entry.kind if entry else kind_of_keys([*launch.given, *launch.unknown])
     _tell_constructs(script, command, made)
     _tell_rest(script, command, made)
-    if not launch.given and not launch.unknown:
+    if not command and not launch.given and not launch.unknown:
         raise ConfigError(f"{made.source}: found no command that starts veRL, and no override such as "
                           "data.train_batch_size=1024. Needed a launch script (python3 -m verl.trainer.main_ppo ...), "
                           f"overrides, or YAML with veRL's keys.{_hint(script)}")
@@ -117,7 +118,7 @@ def _arguments(launch: Launch, made: Translation, command: Command, is_launch: b
             _take(launch, made, match, argument)
         elif is_launch:
             _note(made, argument, before if started else None)
-        started = started or bool(entry_of(argument.text))
+        started = started or bool(entry_of(argument.text)) or (bool(match) and launch.entry is None)
 
 
 def _option(launch: Launch, command: Command, position: int, option: re.Match) -> None:
@@ -173,10 +174,20 @@ def _note(made: Translation, argument: Argument, before: str | None) -> None:
                                             "only what the command itself says is"))
     elif DELETION.fullmatch(argument.text):
         made.skipped.append((argument.line, f"{argument.text}: deletes a key of veRL's own configuration"))
+    elif _may_set_any(argument, before):
+        made.unread.append(argument.line)
+        holds = argument.problem or "what the environment holds"
+        made.skipped.append((argument.line, f"{argument.text}: holds {holds}; it may set any key"))
     elif argument.problem:
         made.skipped.append((argument.line, f"{argument.text}: holds {argument.problem}"))
     elif before is not None and not before.startswith("-") and not argument.text.startswith("-"):
         made.skipped.append((argument.line, f"{argument.text}: is no override"))
+
+
+def _may_set_any(argument: Argument, before: str | None) -> bool:
+    """Whether a word behind the entry is wholly unknown, and no option's value."""
+    is_unknown = bool(argument.problem or FROM_OUTSIDE.fullmatch(argument.text))
+    return is_unknown and before is not None and not before.startswith("--")
 
 
 def _tell_constructs(script: Script, chosen: Command | None, made: Translation) -> None:
@@ -187,11 +198,11 @@ def _tell_constructs(script: Script, chosen: Command | None, made: Translation) 
                                              f"{construct.last}): it was read once, as if it ran"))
     within = {id(c) for command in script.commands for c in command.inside[1:]}
     for construct in script.constructs:
-        if construct in around or (id(construct) in within and not construct.changed):
+        if construct in around or (id(construct) in within and not construct.sets):
             continue
         lines = f"{construct} (up to line {construct.last}) was not followed"
-        if construct.changed:
-            names = ", ".join(list(construct.changed)[:8])
+        if construct.sets:
+            names = ", ".join(construct.sets[:8])
             made.skipped.append((construct.line, f"{lines}: what it sets is not known behind it ({names})"))
         else:
             made.passed.append((construct.line, lines))
@@ -200,11 +211,18 @@ def _tell_constructs(script: Script, chosen: Command | None, made: Translation) 
 def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> None:
     """Overrides that stand outside the command, as when a backslash was forgotten; other commands; heredocs."""
     others: dict[str, int] = {}
+    functions = [construct.name for construct in chosen.inside if construct.name] if chosen else []
     for command in script.commands:
         first = command.arguments[0].text
-        if chosen and command is not chosen and _is_verls(first):
+        if first in functions:
+            made.skipped.append((command.line, f"a call of the function {first}, which starts veRL: what it hands over "
+                                               "is not read, for there are several"))
+        elif chosen and command is not chosen and _is_verls(first):
             made.skipped.append((command.line, f"{first}: stands outside the command that starts veRL (a backslash "
                                                "missing at the end of the line above?)"))
+        elif chosen and command is not chosen and first not in HARMLESS and _overrides(command) and not _entry(command):
+            made.skipped.append((command.line, f"{first}: is not the command that starts veRL; its overrides are not "
+                                               "read"))
         elif command is not chosen and first not in HARMLESS and not _overrides(command):
             others.setdefault(first, command.line)
     if others:

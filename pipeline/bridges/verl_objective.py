@@ -35,7 +35,7 @@ def _advantage(verl: Verl, advantage: str, said_by: str) -> None:
         verl.say("algorithm.norm_adv_by_std_in_grpo", "algorithm.advantage_fn", "dr_grpo")
     else:
         verl.leave("algorithm.norm_adv_by_std_in_grpo", f"said by the advantage function, {advantage}.", idle=True)
-        verl.choose("algorithm.advantage_fn", advantage, said_by)
+        verl.choose("algorithm.advantage_fn", advantage, said_by, of=("algorithm.adv_estimator",))
     for name, functions in (("gamma", ("ppo", "reinforceplusplus")), ("lam", ("ppo",))):
         if advantage in functions:
             verl.say(f"algorithm.{name}", f"algorithm.advantage_fn_args.{name}", verl.value(f"algorithm.{name}"))

@@ -26,7 +26,8 @@ def batches(verl: Verl) -> None:
     verl.say(mini, "buffer.batch_size", verl.value(mini, 256) if per_update is None else per_update, default=True)
     _sync_interval(verl, step, mini, tasks, per_update)
     if repeats and per_update:
-        verl.choose("buffer.train_batch_size", per_update * repeats, f"{mini}={per_update} x {n}={repeats}")
+        verl.choose("buffer.train_batch_size", per_update * repeats, f"{mini}={per_update} x {n}={repeats}",
+                    of=(mini, n))
     else:
         verl.made.chosen.append("buffer.train_batch_size is not set, so an optimizer step takes what an explorer step "
                                 f"makes, as veRL's does: {verl.doubt(n if per_update else mini)}.")
@@ -59,7 +60,10 @@ def _sync_interval(verl: Verl, step: str, mini: str, tasks: int | None, per_upda
 
 def gpus(verl: Verl) -> None:
     """veRL's engine and trainer share all GPUs in turns; so do ours in mode=colocate."""
-    each, split = verl.whole(GPUS, 8), verl.whole(f"{ROLLOUT}.tensor_model_parallel_size", 2)
+    of_engine = f"{ROLLOUT}.tensor_model_parallel_size"
+    each = verl.whole(GPUS, 8)
+    split = verl.whole(of_engine, min(2, each or 2))  # veRL's 2 do not start on one GPU
+    verl.say(of_engine, "explorer.rollout_model.tensor_parallel_size", verl.value(of_engine, split), default=True)
     verl.choose("mode", "colocate", "veRL's hybrid engine: rollout and training take turns on the same GPUs")
     nodes(verl, each)
     verl.choose("trainer.zero_stage", 3, "veRL's FSDP shards parameters, gradients and optimizer states")
@@ -70,7 +74,7 @@ def gpus(verl: Verl) -> None:
                                 f"{verl.doubt(GPUS)}.")
         return
     engines = max(1, each // 4 // (split or 1))
-    verl.choose("trainer.ranks", each, "all GPUs, one process each")
+    verl.choose("trainer.ranks", each, "all GPUs, one process each", of=(GPUS,))
     batch = verl.made.entries.get(("buffer", "train_batch_size"))
     rows = f" {batch.value} experiences need not divide by {each}: micro-batches are token budgets." if batch else ""
     verl.made.chosen.append(
@@ -79,9 +83,10 @@ def gpus(verl: Verl) -> None:
         f"idle while the other works.{rows}")
     if split is None:
         verl.made.chosen.append("explorer.rollout_model.engine_num follows from the GPUs of an engine: "
-                                f"{verl.doubt(f'{ROLLOUT}.tensor_model_parallel_size')}.")
+                                f"{verl.doubt(of_engine)}.")
         return
-    verl.choose("explorer.rollout_model.engine_num", engines, "a quarter of the GPUs, as in the guide's examples")
+    verl.choose("explorer.rollout_model.engine_num", engines, "a quarter of the GPUs, as in the guide's examples",
+                of=(GPUS, of_engine))
     verl.made.chosen.append(
         f"explorer.rollout_model.engine_num={engines}: veRL runs {max(each // split, 1)} engines, the guide's examples "
         "have a quarter of the GPUs for them.")
@@ -133,6 +138,7 @@ def run(verl: Verl) -> None:
                     (f"{ACTOR}.optim.lr_warmup_steps", "algorithm.optimizer.lr_warmup_steps"),
                     ("trainer.critic_warmup", "trainer.critic_warmup")):
         in_optimizer_steps(verl, key, to)
+    kept(verl, "trainer.max_actor_ckpt_to_keep")
     monitor(verl)
 
 
@@ -191,6 +197,13 @@ def in_optimizer_steps(verl: Verl, key: str, to: str) -> None:
         if verl.interval > 1:
             verl.made.chosen.append(f"{to}={value * verl.interval}: {key}={value} counts steps of veRL, each of "
                                     f"{verl.interval} optimizer steps; here optimizer steps are counted.")
+
+
+def kept(verl: Verl, key: str) -> None:
+    """Checkpoints that are kept: all of them by veRL's default, and wherever the number is not above 0."""
+    number = verl.value(key)
+    number = None if isinstance(number, int) and number <= 0 else number
+    verl.say(key, "trainer.max_checkpoints_to_keep", number, " (all are kept)" if number is None else "", default=True)
 
 
 def monitor(verl: Verl) -> None:

@@ -73,7 +73,6 @@ KEYS: dict[str, Renamed | Refused] = {
     "trainer.total_epochs": Renamed("buffer.total_epochs"),
     "trainer.n_gpus_per_node": Renamed("cluster.gpu_per_node"),
     "trainer.seed": Renamed("seed"),
-    "trainer.max_ckpt_to_keep": Renamed("trainer.max_checkpoints_to_keep"),
     "trainer.resume_mode": verl_keys.KEYS["trainer.resume_mode"],
     "trainer.test_freq": Refused(_NO_VALIDATION, (-1,)),
     **{f"trainer.{name}": verl_keys.KEYS[f"trainer.{name}"] for name in (
@@ -201,6 +200,8 @@ def run(verl: Verl) -> None:
     verl.interval = 1
     verl_rules.interval(verl, "trainer.save_freq", "trainer.save_interval")
     verl_rules.in_optimizer_steps(verl, "trainer.total_training_steps", "buffer.total_steps")
+    verl_rules.kept(verl, "trainer.max_ckpt_to_keep")
+    verl_rules.kept(verl, "trainer.max_ckpt_to_keep")
     verl_rules.monitor(verl)
 
 

@@ -53,7 +53,7 @@ class Verl:
             said = "" if value == given.value or isinstance(given.value, (list, dict)) else f"={given.value}"
             self.made.rename(given, tuple(to.split(".")), value, f"{key}{said}{note}")
         elif default:
-            self.made.choose(tuple(to.split(".")), value, f"veRL's default of {key}{note}")
+            self.made.choose(tuple(to.split(".")), value, f"veRL's default of {key}{note}{self.made.doubt}")
 
     def fold(self, key: str, to: str) -> None:
         """Accounts for a key that another key's line already says."""
@@ -70,8 +70,10 @@ class Verl:
             given = self.values[key] if key in self.values else self.unknown[key][0]
             (self.made.idle if idle else self.made.left_out).append((given, why))
 
-    def choose(self, to: str, value: Any, comment: str) -> None:
-        self.made.choose(tuple(to.split(".")), value, comment)
+    def choose(self, to: str, value: Any, comment: str, of: tuple[str, ...] = ()) -> None:
+        """A line that the source does not have. of: veRL's keys it follows from, which have its defaults if absent."""
+        by_default = any(key not in self.values for key in of)
+        self.made.choose(tuple(to.split(".")), value, comment + self.made.doubt * by_default)
 
     def by_itself(self, key: str, keys: dict[str, Renamed | Refused]) -> None:
         """A key that has a counterpart by itself, or none. keys: the table of this kind of source."""

@@ -67,6 +67,6 @@ def test_the_commands_of_the_page_compose(project):
 
 
 def test_the_page_has_every_column():
-    ppo = filled({"algorithm_type": "ppo", "advantage_fn": None})
+    ppo = filled({"algorithm_type": "ppo", "advantage_fn": None, "sample_strategy": None})
     shown = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", PAGE, re.M))))
     assert set(columns("policy_loss_fn", ppo)) == shown

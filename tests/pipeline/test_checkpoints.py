@@ -65,6 +65,8 @@ def test_a_half_written_checkpoint_is_none(tmp_path):
 def test_only_the_newest_are_kept(tmp_path):
     for step in (5, 10, 15, 1000):
         checkpoint(tmp_path, step)
+    checkpoints.keep_newest(tmp_path, None)
+    assert checkpoints.complete_checkpoints(tmp_path) == [5, 10, 15, 1000]
     checkpoints.keep_newest(tmp_path, 2)
     assert checkpoints.complete_checkpoints(tmp_path) == [15, 1000]
     checkpoints.keep_newest(tmp_path, 5)

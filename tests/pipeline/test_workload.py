@@ -83,10 +83,11 @@ def test_a_row_grows_by_its_tokens():
 def test_disk_is_experience_checkpoints_and_weights():
     """float32, tied: a model is 4 x (P + 40) bytes; a checkpoint that and 4 P + 12 P. 2 are kept and one is written."""
     model = 4 * (P + 40)
+    one = model + 16 * P
     found = disk(stage("rft"), TIED, 4)
-    assert found == Disk(pytest.approx(230_400 * row_bytes(24, 12)), 3 * (model + 16 * P), 2 * model)
+    assert found == Disk(pytest.approx(230_400 * row_bytes(24, 12)), one, 3 * one, 2 * model)
     assert found.total == found.tables + found.checkpoints + found.versions
-    assert disk(stage("sft"), TIED, 4) == Disk(0, 3 * (model + 16 * P), 0)
+    assert disk(stage("sft"), TIED, 4) == Disk(0, one, 3 * one, 0)
     assert disk(stage("rft", buffer__total_steps=None), TIED, 4).tables is None
 
 
@@ -95,6 +96,16 @@ def test_a_short_stage_has_fewer_checkpoints_than_may_be_kept(steps, checkpoints
     """One every 25 steps, and the last."""
     found = disk(stage("rft", buffer__total_steps=steps), TIED, 4)
     assert found.checkpoints == checkpoints * (4 * (P + 40) + 16 * P)
+
+
+def test_where_all_checkpoints_are_kept_their_number_follows_from_the_steps_or_is_not_known():
+    """One every 25 of 60 steps, and the last: 3."""
+    of_all = {"trainer__max_checkpoints_to_keep": None}
+    one = 4 * (P + 40) + 16 * P
+    assert disk(stage("rft", buffer__total_steps=60, **of_all), TIED, 4).checkpoints == 3 * one
+    found = disk(stage("rft", buffer__total_steps=None, **of_all), TIED, 4)
+    assert (found.checkpoint, found.checkpoints) == (one, None)
+    assert found.total == one + found.versions  # at least
 
 
 def test_a_critic_is_in_every_checkpoint():

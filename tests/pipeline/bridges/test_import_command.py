@@ -180,3 +180,16 @@ def test_a_recipe_that_has_no_place_yet_is_not_told_by_one(here, capsys):
     assert code == 1
     assert "recipe=FILE, line 4: '${' without its '}'" in told.err
     assert "/recipe.yaml" not in told.err
+
+
+def test_a_word_that_could_not_be_read_ends_with_1_and_says_how_many_lines_hang_on_it(here, capsys):
+    (here / "run.sh").write_text((SOURCES / "grpo_seq_balance.sh").read_text().replace("$@", "$(cat more.txt)"))
+    code, told = ouro(capsys, "verl", "run.sh", "--name", "more")
+    assert code == 1
+    assert "it composes" in told.out
+    line = len((here / "run.sh").read_text().splitlines())
+    doubt = f"veRL's defaults, unless line {line}, which could not be read, says otherwise"
+    assert doubt in " ".join(told.out.split())
+    recipe = (here / "conf/recipe/more.yaml").read_text()
+    count = next(words for words in told.out.splitlines() if "of its lines" in words).split()[0]
+    assert recipe.count(f"unless line {line}, which could not be read") == int(count) > 0

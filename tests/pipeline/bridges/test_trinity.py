@@ -13,7 +13,8 @@ def values(text: str) -> dict:
 
 
 def left_out(text: str) -> dict[str, str]:
-    return {given.key: why for given, why in from_trinity(text).left_out}
+    made = from_trinity(text)
+    return {given.key: why for given, why in [*made.left_out, *made.idle]}
 
 
 # -------------------------------------------------------------------------------------------------------------- fates
@@ -39,7 +40,8 @@ buffer: {batch_size: 4}
     assert found == {"project": "p", "checkpoint_root_dir": "${oc.env:ROOT,./checkpoints}", "buffer.batch_size": 4,
                      "algorithm.algorithm_type": "ppo", "algorithm.optimizer.lr": 1e-6,
                      "algorithm.policy_loss_fn_args.clip_range_low": 0.1, "algorithm.policy_loss_fn_args.mine": [1, 2],
-                     "model.model_path": "${oc.env:MODEL}", "model.critic_model_path": "${model.model_path}"}
+                     "model.model_path": "${oc.env:MODEL}", "model.critic_model_path": "${model.model_path}",
+                     "trainer.max_checkpoints_to_keep": None}  # all, the original's default
 
 
 @pytest.mark.parametrize(("theirs", "key", "value"), [
@@ -188,7 +190,10 @@ def test_a_section_of_a_stage_that_is_also_global_is_remarked():
     ("cluster: {node_num: 1, gpu_per_node: 8}", 7), ("cluster: {gpu_per_node: 4}", 3),
     ("{cluster: {gpu_per_node: 8}, explorer: {rollout_model: {tensor_parallel_size: 2}}}", 6),
     ("{mode: train, cluster: {gpu_per_node: 8}}", 8), ("{mode: colocate, cluster: {gpu_per_node: 1}}", None),
-    ("cluster: {gpu_per_node: 2}", None), ("{cluster: {gpu_per_node: 8}, trainer: {ranks: 2}}", 2)])
+    ("cluster: {gpu_per_node: 2}", None), ("{cluster: {gpu_per_node: 8}, trainer: {ranks: 2}}", 2),
+    # 8 - 2 engines of one GPU - 2 copies of one model - 1 of another
+    ("{cluster: {gpu_per_node: 8}, explorer: {rollout_model: {engine_num: 2}, auxiliary_models: ["
+     "{model_path: /a, engine_num: 2}, {model_path: /b}]}}", 3)])
 def test_the_trainer_gets_the_gpus_that_the_engine_leaves(theirs, ranks):
     assert values(theirs).get("trainer.ranks") == ranks
 

@@ -298,3 +298,23 @@ def test_a_switch_is_on_whatever_the_word(value, on):
     assert made["algorithm.kl_loss_fn"] == ("low_var_kl" if on else "none")
     assert made.get("algorithm.kl_loss_fn_args.kl_coef") == (0.01 if on else None)
     assert made["algorithm.kl_penalty_fn"] == ("k1" if on else "none")
+
+
+@pytest.mark.parametrize(("given", "kept"), [((), None), (("3",), 3), (("null",), None), (("-1",), None)])
+def test_all_checkpoints_are_kept_unless_a_number_above_0_is_given(given, kept):
+    """veRL's checkpoint manager deletes only when the number is above 0."""
+    found = written(from_verl(launch("trainer.nnodes=1", *(f"trainer.max_actor_ckpt_to_keep={n}" for n in given))))
+    assert found["trainer.max_checkpoints_to_keep"] == kept
+
+
+@pytest.mark.parametrize(("gpus", "split", "engines"), [("8", 2, 1), ("16", 2, 2), ("1", 1, 1)])
+def test_engines_have_verls_gpus_where_the_script_is_silent(gpus, split, engines):
+    """veRL's default of tensor_model_parallel_size is 2; a quarter of the GPUs is for engines of so many each."""
+    found = written(from_verl(launch(f"trainer.n_gpus_per_node={gpus}")))
+    model = "explorer.rollout_model"
+    assert (found[f"{model}.tensor_parallel_size"], found[f"{model}.engine_num"]) == (split, engines)
+
+
+def test_a_launch_without_keys_is_one_with_verls_defaults():
+    found = written(from_verl("python3 -m verl.trainer.main_ppo"))
+    assert (found["algorithm.algorithm_type"], found["synchronizer.sync_interval"]) == ("ppo", 4)  # 1024 / 256

@@ -61,8 +61,7 @@ def test_rollouts_go_before_sft_in_a_script_that_starts_both():
 def test_a_launch_in_a_function_is_read_with_what_the_function_itself_sets():
     body = launch("actor_rollout_ref.rollout.n=$N", "data.train_batch_size=$((8 * N))",
                   "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.actor.optim.lr=$lr")
-    script = f"run() {{\n  local lr=$1\n  N=4\n  {body}\n}}\nrun 1e-6\n"
-    made = from_verl(script)
+    made = from_verl(f"run() {{\n  local lr=$1\n  N=4\n  {body}\n}}\n")
     found = written(made)
     assert (found["algorithm.repeat_times"], found["synchronizer.sync_interval"]) == (4, 4)
     assert [u.given.key for u in made.unknown] == ["actor_rollout_ref.actor.optim.lr"]

@@ -31,7 +31,8 @@ def test_a_script_becomes_a_stage_with_its_own_values():
         "model.max_response_tokens": 2048, "cluster.gpu_per_node": 4, "buffer.train_batch_size": 96,
         "buffer.total_epochs": 3, f"{BUFFER}.path": "/d/x/train.parquet", f"{BUFFER}.format.prompt_key": "question",
         f"{BUFFER}.format.response_key": "answer", "trainer.ranks": 4, "trainer.zero_stage": 3,
-        "trainer.max_token_len_per_gpu": 4 * 2048, "trainer.grad_clip": 0.5, "trainer.save_interval": 50,
+        "trainer.max_checkpoints_to_keep": None, "trainer.max_token_len_per_gpu": 4 * 2048,
+        "trainer.grad_clip": 0.5, "trainer.save_interval": 50,
         "trainer.enable_gradient_checkpointing": True, "monitor.monitor_type": "wandb", "stages.0.stage_name": "sft"}
 
 

@@ -1,0 +1,101 @@
+"""veRL's keys in a configuration of Trinity-RFT: below trainer.trainer_config, and where they do not belong."""
+
+import pytest
+
+from pipeline.errors import ConfigError
+from tests.bridges import from_trinity, written
+
+ACTOR = "actor_rollout_ref.actor"
+
+
+def config(*of_verl: tuple[str, object], algorithm: str = "ppo") -> str:
+    """A configuration with some of veRL's keys, each dotted below trainer_config."""
+    lines = [f"algorithm: {{algorithm_type: {algorithm}}}", "buffer: {batch_size: 8}", "trainer:", "  trainer_config:"]
+    return "\n".join([*lines, *(f"    {key}: {value}" for key, value in of_verl)])
+
+
+def left_out(made) -> dict[str, str]:
+    return {given.key.removeprefix("trainer.trainer_config."): why for given, why in [*made.left_out, *made.idle]}
+
+
+@pytest.mark.parametrize(("theirs", "value", "ours"), [
+    (f"{ACTOR}.ppo_max_token_len_per_gpu", 24000, "trainer.max_token_len_per_gpu"),
+    (f"{ACTOR}.optim.lr_warmup_steps", 30, "algorithm.optimizer.lr_warmup_steps"),
+    (f"{ACTOR}.optim.weight_decay", 0.2, "algorithm.optimizer.weight_decay"),
+    ("algorithm.gamma", 0.9, "algorithm.advantage_fn_args.gamma"),
+    ("algorithm.lam", 0.8, "algorithm.advantage_fn_args.lam"),
+    ("trainer.save_freq", 13, "trainer.save_interval"),
+    ("trainer.test_freq", 7, "explorer.eval_interval"),
+    ("trainer.total_training_steps", 90, "buffer.total_steps"),
+    ("trainer.max_actor_ckpt_to_keep", 5, "trainer.max_checkpoints_to_keep")])
+def test_a_key_with_a_counterpart_is_translated(theirs, value, ours):
+    made = from_trinity(config((theirs, value)))
+    assert written(made)[ours] == value
+    assert [given.key for given, _ in made.renamed] == [f"trainer.trainer_config.{theirs}"]
+
+
+@pytest.mark.parametrize(("bounds", "low", "high"), [
+    ({}, 0.3, 0.3), ({"high": 0.35}, 0.3, 0.35), ({"low": 0.1}, 0.1, 0.3), ({"low": 0.1, "high": 0.35}, 0.1, 0.35)])
+def test_the_clip_range_is_said_by_the_bound_of_its_own_or_by_clip_ratio(bounds, low, high):
+    found = written(from_trinity(config((f"{ACTOR}.clip_ratio", 0.3),
+                                        *((f"{ACTOR}.clip_ratio_{name}", value) for name, value in bounds.items()))))
+    arguments = "algorithm.policy_loss_fn_args.clip_range"
+    assert (found[f"{arguments}_low"], found[f"{arguments}_high"]) == (low, high)
+
+
+@pytest.mark.parametrize(("key", "value", "algorithm", "why"), [
+    ("trainer.save_freq", -1, "ppo", "off there too"),
+    ("algorithm.lam", 0.8, "grpo", "means nothing with algorithm.advantage_fn=grpo."),
+    (f"{ACTOR}.kl_loss_coef", 0.01, "ppo", "means nothing with algorithm.kl_loss_fn=none."),
+    ("data.train_batch_size", 64, "ppo", "buffer.batch_size says it, there as here."),
+    ("algorithm.adv_estimator", "gae", "ppo", "algorithm.advantage_fn says it"),
+    ("x.y", 3, "ppo", "settings of veRL's trainer")])
+def test_a_key_that_says_nothing_is_left_out_with_a_true_reason(key, value, algorithm, why):
+    assert left_out(from_trinity(config((key, value), algorithm=algorithm)))[key].startswith(why)
+
+
+def test_of_a_stage_the_stages_own_settings_are_meant():
+    found = written(from_trinity("stages: [{stage_name: a, algorithm: {algorithm_type: ppo}, trainer: {trainer_config: "
+                                 "{actor_rollout_ref: {actor: {clip_ratio: 0.1, clip_ratio_high: 0.2}}}}}]"))
+    arguments = "stages.0.algorithm.policy_loss_fn_args.clip_range"
+    assert (found[f"{arguments}_low"], found[f"{arguments}_high"]) == (0.1, 0.2)
+
+
+def test_the_sections_of_verl_alone_are_sent_to_the_other_command():
+    with pytest.raises(ConfigError, match=r"sections of veRL at its root .*actor_rollout_ref.*`ouro import verl`"):
+        from_trinity("actor_rollout_ref: {actor: {grad_clip: 1.0}}\ntrainer: {critic_warmup: 0}")
+
+
+def test_a_key_of_verl_at_the_root_is_sent_below_trainer_config():
+    made = from_trinity("buffer: {batch_size: 4}\nactor_rollout_ref: {actor: {grad_clip: 0.5}}")
+    assert left_out(made)["actor_rollout_ref.actor.grad_clip"].startswith("a key of veRL: it belongs below")
+    assert "trainer.grad_clip" not in written(made)
+
+
+def test_a_suggestion_is_a_key_that_works():
+    made = from_trinity("buffer: {batch_size: 4}\nray_namespaces: x")
+    assert "ray_namespace" not in left_out(made)["ray_namespaces"].replace("ray_namespaces", "")
+
+
+def test_the_judge_of_a_workflow_is_left_out_whole():
+    made = from_trinity("buffer: {batch_size: 4, explorer_input: {default_reward_fn_type: custom_reward}}\n"
+                        "explorer: {auxiliary_models: [{model_path: /m, enable_thinking: true, max_prompt_tokens: 5, "
+                        "max_response_tokens: 5, max_model_len: 10}]}")
+    assert not any(key.startswith("explorer") for key in written(made))
+    assert not any("no key of the guide" in why for why in left_out(made).values())
+    assert len(made.left_out) == 5
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("max_checkpoints_to_keep: 0", None), ("max_checkpoints_to_keep: 3", 3),
+                                              ("max_checkpoints_to_keep: null", None), ("grad_clip: 1.0", None)])
+def test_all_checkpoints_are_kept_unless_a_number_is_given(theirs, ours):
+    made = from_trinity(f"buffer: {{batch_size: 4}}\ntrainer: {{{theirs}}}")
+    assert written(made)["trainer.max_checkpoints_to_keep"] == ours
+    assert made.left_out == []
+
+
+def test_a_budget_below_the_longest_sequence_is_raised_and_that_is_said():
+    made = from_trinity("buffer: {batch_size: 4}\nmodel: {max_prompt_tokens: 600, max_response_tokens: 400}\n"
+                        "trainer: {max_token_len_per_gpu: 700}")
+    assert written(made)["trainer.max_token_len_per_gpu"] == 1000
+    assert "700 there" in " ".join(made.chosen)
