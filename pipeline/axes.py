@@ -144,6 +144,12 @@ def has_several(word: str) -> bool:
     return override is not None and override.is_sweep_override()
 
 
+def vary_nothing(words: list[str]) -> bool:
+    """Whether every override has one value. What Hydra cannot read may be meant as several."""
+    parsed = [_parsed(word) for word in words]
+    return all(one is not None and not one.is_sweep_override() for one in parsed)
+
+
 def count(words: list[str | Axis]) -> int:
     """How many points there are."""
     return math.prod(word.size for word in words if isinstance(word, Axis))

@@ -37,7 +37,8 @@ def data_problems(c: dict) -> list[str]:
             problems.append(f"{key}.data_selector: an eval set is answered whole, in the order of its file; leave it.")
     if not _is_supervised(c):
         problems += [p for key, taskset in _train_sets(source) for p in _rollout_problems(key, taskset, c)]
-    return problems + _curation(c["data_processor"]["task_pipeline"]) + _without_rows(c) + _without_pairs(c)
+    return (problems + _curation(c["data_processor"]["task_pipeline"]) + _without_rows(c) + _without_pairs(c)
+            + _without_split(c))
 
 
 def _texts(c: dict, buffer: dict) -> list[str]:
@@ -171,6 +172,25 @@ def _without_pairs(c: dict) -> list[str]:
     where, columns = (key, buffer["format"]) if buffer["path"] is not None else (PIPELINE, pool["format"])
     return [f"{where}.format.{name}: needed the column of a pair's response, for algorithm_type={algorithm}; found "
             "null." for name in ("chosen_key", "rejected_key") if columns[name] is None]
+
+
+def _without_split(c: dict) -> list[str]:
+    """Sets that want a split of the pool which nothing makes: without curation all its rows are tasks to train on.
+
+    Judged per training stage only.
+    """
+    pool = c["data_processor"]["task_pipeline"]
+    if c["stages"] or pool["config_path"] or pool["operators"] or not (pool["generator"] or pool["inputs"]):
+        return []
+    algorithm, buffer = c["algorithm"]["algorithm_type"], c["buffer"]["trainer_input"]["experience_buffer"]
+    wanted = []
+    if algorithm in GIVEN and algorithm != "cpt" and buffer["path"] is None:  # of a cpt without a path: `_texts`
+        wanted.append((SHOWN, "pairs" if algorithm in PAIR_TYPES else "demonstrations"))
+    wanted += [(key, "tasks of split test") for key, one in _eval_sets(c["buffer"]["explorer_input"])
+               if one["path"] is None and one["split"] == "test"]
+    return [f"{key}.path is not set, and of the rows of {PIPELINE} none are {what}: without curation nothing splits "
+            f"them. Set {PIPELINE}.config_path to a recipe with split_by_hash_mapper (conf/data_juicer/), or the path."
+            for key, what in wanted]
 
 
 def _without_rows(c: dict) -> list[str]:

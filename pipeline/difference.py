@@ -43,6 +43,23 @@ def side(root: Path, text: str) -> Side:
     return Side(shown.run, frozen(shown.path), {s.name: s.directory.name for s in shown.stages})
 
 
+def sides(root: Path, *texts: str) -> list[Side]:
+    """Every side (see `side`). Raises ConfigError with the problems of all of them."""
+    made, problems = [], {}
+    for text in texts:
+        try:
+            made.append(side(root, text))
+        except OuroError as error:
+            problems[text] = getattr(error, "problems", [str(error)])
+    if len(problems) > 1:
+        raise ConfigError.of("both sides have problems:", [f"{text}: {problem}" for text, found in problems.items()
+                                                           for problem in found])
+    if problems:
+        (text, found), = problems.items()
+        raise ConfigError.of(f"'{text}' has problems:", found)
+    return made
+
+
 def _planned(title: str, config: dict[str, Any]) -> Side:
     """A configuration with its stages, as far as they can be told apart here: by the content of files."""
     from pipeline.plan import make_plan

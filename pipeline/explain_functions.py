@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.algorithms import DEMONSTRATED, PAIR_TYPES
+from pipeline.errors import ConfigError, nearest
 from pipeline.external import module_file
 from pipeline.inputs import KL, ON_ROLLOUTS
 from pipeline.overlays import effective, entries
@@ -66,12 +67,26 @@ def arguments(config: dict[str, Any], stage: str, key: str) -> list[str]:
     if part not in TABLES:
         return []
     lines: list[str] = []
-    for name, (stages, given) in _chosen(config, stage, path[:at], path[at], part).items():
+    called = _chosen(config, stage, path[:at], path[at], part)
+    _refuse_unknown(key, path[at + 1 :], part, list(called))
+    for name, (stages, given) in called.items():
         found = _definition(part, name)
         head = f"{name}{' in ' + ', '.join(stages) if stages else ''}"
         lines += ["", head] if found else ["", f"{head}: its source cannot be read"]
         lines += _told(part, found, given) if found else []
     return lines
+
+
+def _refuse_unknown(key: str, argument: list[str], part: str, names: list[str]) -> None:
+    """Raises ConfigError for an argument that none of the functions has, as far as their sources tell."""
+    found = [_definition(part, name) for name in names]
+    if not argument or not found or any(one is None or one.signature.anything for one in found):
+        return
+    known = dict.fromkeys(KL_MEANINGS if part.startswith("kl_") else
+                          (name for one in found for name in _own(part, one)))
+    if argument[0] not in known:
+        raise ConfigError(f"'{key}': {', '.join(names)} has no argument '{argument[0]}'.{nearest(argument[0], known)} "
+                          f"It has: {', '.join(known) or 'none'}.")
 
 
 def _chosen(config: dict, stage: str, place: list[str], args: str, part: str) -> dict[str, tuple[list[str], dict]]:
@@ -100,12 +115,9 @@ def _definition(part: str, name: str) -> Definition | None:
 
 
 def _told(part: str, function: Definition, given: dict[str, Any]) -> list[str]:
-    opened = function.file == HOME / REWARDS[1][0]  # they are given what opens them, a rule a response and its truth
-    passed = 1 if opened else GIVEN.get(part)
-    names = (*function.signature.required, *function.signature.optional)
-    takes = function.signature.required if passed is None else names[:passed]
-    own = {name: (function.defaults.get(name, "(needed)"), _meaning(function.doc, name)) for name in names
-           if name not in takes}
+    own = {name: (function.defaults.get(name, "(needed)"), _meaning(function.doc, name))
+           for name in _own(part, function)}
+    takes = [name for name in (*function.signature.required, *function.signature.optional) if name not in own]
     if part.startswith("kl_"):
         own = KL_MEANINGS
     values = {name: f"{name}={default}" + (f", here {given[name]}" if name in given else "")
@@ -117,6 +129,15 @@ def _told(part: str, function: Definition, given: dict[str, Any]) -> list[str]:
         lines += textwrap.wrap(meaning, WIDTH, initial_indent=f"    {values[name]:<{width}}  ",
                                subsequent_indent=" " * (width + 6)) or [f"    {values[name]}"]
     return [*lines, "  says", *textwrap.indent(function.doc, "    ").splitlines()]
+
+
+def _own(part: str, function: Definition) -> list[str]:
+    """The parameters of a function that its caller does not give."""
+    opened = function.file == HOME / REWARDS[1][0]  # they are given what opens them, a rule a response and its truth
+    passed = 1 if opened else GIVEN.get(part)
+    names = (*function.signature.required, *function.signature.optional)
+    taken = function.signature.required if passed is None else names[:passed]
+    return [name for name in names if name not in taken]
 
 
 def _shown(path: Path) -> str:

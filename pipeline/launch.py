@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from pipeline.axes import vary_nothing
 from pipeline.compose import compose
 from pipeline.errors import ConfigError, OuroError
 from pipeline.monitors import check_monitor
@@ -35,7 +36,11 @@ def make_plan_or_sweep(words: list[str], plan_of: Planner = checked_plan):
     from pipeline.sweep import make_sweep  # which imports this module
 
     if MULTIRUN in words:
-        return make_sweep([w for w in words if w != MULTIRUN], plan_of)
+        several = [w for w in words if w != MULTIRUN]
+        if vary_nothing(several):
+            raise ConfigError("-m makes a run of every value, and no override has several. Write them with commas, "
+                              "such as seed=1,2, or leave -m out.")
+        return make_sweep(several, plan_of)
     return make_checked_plan(words, plan_of)
 
 

@@ -90,12 +90,13 @@ def kept_out(key: str, value: Any) -> str | None:
 
 def _misplaced(key: str, text: str) -> list[str]:
     """What is wrong with a text that names secret variables, in a setting that is not named as a secret."""
+    names = named_in(text)
     if not any(part in _free() for part in key.split(".")[:-1]):
         return [f"key '{key}': {name} is a secret by its name, and this setting is written to files. Give it another "
-                "variable; secrets go into free arguments alone." for name in named_in(text)]
+                "variable; secrets go into free arguments alone." for name in names]
     if "${" in REFERENCE.sub("", text):  # an empty default is none of these
         return [f"key '{key}': {name} is a secret by its name; needed ${{oc.env:{name}}}, without a default that says "
-                "something and without another interpolation beside it." for name in named_in(text)]
+                "something and without another interpolation beside it." for name in names]
     return [f"key '{key}' wants the environment variable {m[1]}, which is not set." for m in REFERENCE.finditer(text)
             if SECRET_VARIABLE.search(m[1]) and not (m[2] or m[1] in os.environ)]
 

@@ -8,6 +8,7 @@ user's code.
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,16 @@ def table(file: str, name: str) -> dict[str, Signature]:
 
 def definitions(file: str, name: str) -> dict[str, Definition]:
     """The functions that the table `name` at the foot of `file` (below the repository) lists, by their names."""
-    path = syntax.HOME / file
+    return _definitions(syntax.HOME / file, name)
+
+
+@cache
+def _definitions(path: Path, name: str) -> dict[str, Definition]:
     for node in syntax.parse(path).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             return dict(_entries(path, node.value))
-    raise AssertionError(f"{file} has no table {name}")
+    raise AssertionError(f"{path} has no table {name}")
 
 
 def dotted(path: str) -> Signature | None:

@@ -5,8 +5,10 @@ A point is a run like any other, `runs/<project>/<sweep>-<what differs>/`; the s
 `runs/<project>/<sweep>/sweep.json`, which names its points.
 """
 
+import sys
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +23,7 @@ from pipeline.plan import Plan
 
 SWEEP = "sweep.json"
 MOST_NAMED = 4  # points named beside a problem
+TOLD_EVERY = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -86,15 +89,25 @@ def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
     words = axes.read(overrides)
     first = _compose_first(axes.first_point(words), axes.count(words))
     chosen = list(axes.points(words))
-    composed = [first, *(_composed(point) for point, _ in chosen[1:])]
+    composed = [first, *_counted((_composed(point) for point, _ in chosen[1:]), len(chosen), "composed")]
     _refuse(composed, chosen)
     project, name, root = _shared(composed)
     for config, (_, differs) in zip(composed, chosen, strict=True):
         config["name"] = axes.name_of(name, differs)
-    plans = [_attempt(plan_of, config) for config in composed]
+    plans = list(_counted((_attempt(plan_of, config) for config in composed), len(chosen), "planned"))
     _refuse(plans, chosen)
     points = [Point(o, differs, plan) for (o, differs), plan in zip(chosen, plans, strict=True)]
     return Sweep(project, name, root, points)
+
+
+def _counted(results: Iterable, number: int, what: str) -> Iterator:
+    """The results as they come; now and then a line on stderr says how many of the points there are."""
+    told = time.monotonic()
+    for done, result in enumerate(results, 1):
+        yield result
+        if time.monotonic() - told > TOLD_EVERY:
+            told = time.monotonic()
+            print(f"ouro: {done:,} of {number:,} points are {what}", file=sys.stderr)
 
 
 def _attempt(work, argument):

@@ -33,7 +33,7 @@ def _latest_sweep(root):
 
 def config_diff(arguments) -> int:
     """What differs between two runs, or between configurations given as overrides in quotes: settings and stages."""
-    from pipeline.difference import side, told
+    from pipeline.difference import sides, told
 
-    print(masked("\n".join(told(*(side(arguments.root, text) for text in (arguments.a, arguments.b))))))
+    print(masked("\n".join(told(*sides(arguments.root, arguments.a, arguments.b)))))
     return 0

@@ -247,3 +247,16 @@ def test_a_stage_needs_a_name_that_can_name_a_rule_and_a_directory(stage):
 
 def test_a_composed_configuration_has_no_problem():
     assert check(composed()) == []
+
+
+@pytest.mark.parametrize(("override", "words"), [
+    ("=3", "'=3' has no key before the '='; write key=value."), ("+=3", "has no key before the '='"),
+    ("seed=[1", "the value cannot be read: its '[' and ']' do not match."), ("name={a", "its '{' and '}' do not match"),
+    ("name='ab", "a quote in it is not closed."),
+    ("name=x=y", "Hydra stops at '='. A text with other characters than letters, digits and . _ - / goes in quotes: "
+                 "\"name='x=y'\"."),
+])
+def test_a_word_that_is_no_override_says_why(override, words):
+    found = refused(override)
+    assert words in found
+    assert "viable" not in found

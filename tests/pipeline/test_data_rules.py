@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.compose import check, compose, effective
+from pipeline.compose import check, compose, effective, judged
 from pipeline.data_config import ExperienceBuffer, Taskset
 from pipeline.errors import ConfigError
 from tests.configs import changed, element
@@ -125,3 +125,17 @@ def test_a_stage_that_trains_on_what_another_explored_asks_no_tasks():
               "{stage_name: learn, mode: train}]")
     config = compose([stages, f"{PIPELINE}.generator=null", f"{SOURCE}.eval_tasksets=[]", f"{BUFFER}.path=b.jsonl"])
     assert [stage["stage_name"] for stage in config["stages"]] == ["ask", "learn"]
+
+
+@pytest.mark.parametrize(("values", "keys"), [
+    ([f"{PIPELINE}.config_path=null"], [f"'sft': {BUFFER}", f"'sft': {SOURCE}.eval_tasksets.0",
+                                        f"'rft': {SOURCE}.eval_tasksets.0"]),
+    ([f"{PIPELINE}.config_path=null", f"{SOURCE}.eval_tasksets=[]"], [f"'sft': {BUFFER}"]),
+    ([f"{PIPELINE}.config_path=null", f"{SOURCE}.eval_tasksets=[]", f"stages.sft.{BUFFER}.path=a.jsonl"], []),
+    ([f"{PIPELINE}.config_path=null", f"{SOURCE}.eval_tasksets.0.split=train",
+      f"stages.sft.{BUFFER}.path=a.jsonl"], []),
+    ([f"{PIPELINE}.config_path=null", f"{PIPELINE}.operators=[{{name: text_length_filter}}]"], []),
+])
+def test_without_curation_nothing_splits_the_pool(values, keys):
+    found = [p.removeprefix("stage ") for p in judged(values)[1] if "nothing splits them" in p]
+    assert [problem.partition(".path is not set")[0] for problem in found] == keys

@@ -112,3 +112,12 @@ def test_what_says_how():
     assert says_how("monitor.monitor_args.uri")
     assert not says_how("seed")
     assert not says_how("stages.rft.algorithm.optimizer.lr")
+
+
+def test_both_sides_are_told_at_once(capsys):
+    assert cli.main(["config", "diff", "seed=x", "recipe=nope"]) == 2
+    told_of = capsys.readouterr().err
+    assert "seed=x: key 'seed': needed a whole number" in told_of
+    assert "recipe=nope: unknown recipe 'nope'" in told_of
+    assert cli.main(["config", "diff", "seed=x", "seed=2"]) == 2
+    assert "'seed=x' has problems" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from pipeline.compose import compose
+from pipeline.errors import ConfigError
 from pipeline.explain import explain
 from pipeline.explain_functions import KL_MEANINGS, TABLES, choices
 from pipeline.signatures import definitions
@@ -77,3 +78,11 @@ def test_nothing_heavy_is_imported():
 def test_without_arguments_there_is_nothing_to_tell():
     assert explain(composed(), "monitor.monitor_args", []).count("defined in") == 0
     assert compose([])["algorithm"]["policy_loss_fn_args"] == {}
+
+
+def test_an_argument_that_no_function_has_is_refused():
+    with pytest.raises(ConfigError, match=r"zzz': ppo has no argument 'zzz'. It has: clip_range, "):
+        explain(compose([]), "algorithm.policy_loss_fn_args.zzz", [])
+    with pytest.raises(ConfigError, match="Did you mean 'kl_coef'"):
+        explain(compose([]), "algorithm.kl_loss_fn_args.kl_cof", [])
+    assert "kl_coef" in explain(compose([]), "algorithm.kl_loss_fn_args.kl_coef", [])

@@ -62,7 +62,7 @@ def test_a_stage_that_is_meant_by_its_number_is_told_in_the_users_words():
 
 
 def test_a_text_that_needs_quotes_is_told_so():
-    assert "in quotes of the shell: \"name='ünïcode'\"." in refused("name=ünïcode")
+    assert "goes in quotes: \"name='ünïcode'\"." in refused("name=ünïcode")
     assert compose(["name='ünïcode'"])["name"] == "ünïcode"
 
 

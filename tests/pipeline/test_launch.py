@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.errors import ConfigError
-from pipeline.launch import load_plan, split_overrides
+from pipeline.launch import MULTIRUN, load_plan, make_plan_or_sweep, split_overrides
 
 
 def test_a_person_may_type_overrides_as_shell_words():
@@ -32,3 +32,14 @@ def test_what_cannot_be_run_is_a_message_and_exit_code_2(given, words, capsys):
 def test_overrides_are_the_plan(tmp_path):
     assert load_plan({"overrides": f"name=x checkpoint_root_dir={tmp_path}"}).name == "x"
     assert load_plan({}).project == "ouroboros"
+
+
+@pytest.mark.parametrize("words", [[], ["seed=1"], ["seed=1", "name=x"]])
+def test_a_sweep_in_which_nothing_varies_is_refused(words):
+    with pytest.raises(ConfigError, match=r"no override has several\. Write them with commas, such as seed=1,2"):
+        make_plan_or_sweep([MULTIRUN, *words])
+
+
+def test_a_word_that_cannot_be_read_is_told_before_that():
+    with pytest.raises(ConfigError, match="do not match"):
+        make_plan_or_sweep([MULTIRUN, "seed=[1,2"])

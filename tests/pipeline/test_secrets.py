@@ -103,7 +103,7 @@ FREE = "buffer.explorer_input.taskset.workflow_args"
 @pytest.mark.parametrize(("name", "is_one"), [
     ("OPENAI_API_KEY", True), ("MY_KEY", True), ("GITHUB_TOKEN", True), ("DB_PASSWORD", True), ("AWS_SECRET_ID", True),
     ("HOME", False), ("MODEL_PATH", False), ("KEYBOARD", False), ("MAX_TOKENS_PER_GPU", False), ("MONKEY", False),
-    ("API_URL", False)])
+    ("API_URL", False), ("PWD", False), ("OLDPWD", False), ("DB_PWD", True)])
 def test_which_variables_hold_a_secret(name, is_one):
     assert bool(secrets.named_in(f"${{oc.env:{name}}}")) == is_one
 

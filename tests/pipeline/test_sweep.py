@@ -156,3 +156,11 @@ def test_a_sweep_of_a_billion_points_is_refused_at_once():
     with pytest.raises(ConfigError, match=r"1000000000 points, more than sweep\.max_points=64"):
         make_sweep(["seed=range(0,1000000000)"])
     assert time.monotonic() - begin < 10
+
+
+def test_a_long_sweep_says_how_far_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pipeline.sweep.TOLD_EVERY", 0.0)
+    made(tmp_path, "seed=1,2,3")
+    said = capsys.readouterr().err
+    assert "ouro: 2 of 3 points are composed" in said
+    assert "ouro: 3 of 3 points are planned" in said
