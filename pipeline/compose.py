@@ -42,10 +42,11 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     """
     problems: list[str] = []
     composed = _laid_together(overrides, problems)
+    as_typed = len(problems)  # they quote the command line, where a stage may have been meant by a number
     config = schema.read(resolved(composed, problems), Config, "", problems)
     problems += stage_problems(config)
     if unread := own_algorithms.problems(config):  # of what it is made of, no rule can say anything
-        return config, [_by_name(p, _stage_names(composed)) for p in problems + unread]
+        return config, _by_name(problems + unread, as_typed, _stage_names(composed))
     problems += broken_rules(config) + secrets.problems_of(config)
     ordered = are_ordered(config["stages"])
     if ordered:
@@ -53,7 +54,7 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
         problems += distillation.problems(config) + turn_rules.problems(config)
     if problems and ordered:
         problems += stage_rules.problems_of(config)
-    return config, [_by_name(p, _stage_names(composed)) for p in problems]
+    return config, _by_name(problems, as_typed, _stage_names(composed))
 
 
 def warnings(overrides: list[str]) -> list[str]:
@@ -79,9 +80,10 @@ def check(config: dict) -> list[str]:
     return problems + broken_rules(read) + secrets.problems_of(config)
 
 
-def _by_name(problem: str, names: list[str]) -> str:
-    """Stages are told by name, not by their position in the list."""
-    return re.sub(r"^(.*?'?)stages\.(\d+)\.", lambda m: f"stage '{names[int(m[2])]}': {m[1]}", problem)
+def _by_name(problems: list[str], first: int, names: list[str]) -> list[str]:
+    """Stages are told by name, not by their position in the list. first: the first problem that is ours to word."""
+    return problems[:first] + [re.sub(r"^(.*?'?)stages\.(\d+)\.", lambda m: f"stage '{names[int(m[2])]}': {m[1]}", p)
+                               for p in problems[first:]]
 
 
 # ---------------------------------------------------------------------------------------------------------- overrides
@@ -213,11 +215,32 @@ def _hydra(overrides: list[str], problems: list[str]):
     made = pickle.loads(_of_groups(choices, tuple(map(str, directories()))))  # six times as fast as deepcopy
     for override in (o for o in parsed if o.is_force_add()):
         key, value = override.key_or_group, override.value()
+        if lacking := _lacking(made, key):
+            problems.append(f"'{key}={override.get_value_element_as_str()}': {lacking}")
+            continue
         there = OmegaConf.select(made, key)
         plain = OmegaConf.to_container(there, resolve=False) if OmegaConf.is_config(there) else there
         if schema.fitting({key: value}, {key: plain}, "", problems):
             OmegaConf.update(made, key, value, merge=True, force_add=True)
     return made
+
+
+def _lacking(composed, key: str) -> str | None:
+    """The sentence for an element that a list does not have; an override changes those that a recipe has."""
+    from omegaconf import DictConfig, ListConfig
+
+    node, above = composed, []
+    for part in key.split("."):
+        if isinstance(node, ListConfig):
+            if not part.isdigit() or int(part) >= len(node):
+                name, there = ".".join(above), f"has {len(node)}, counted from 0" if len(node) else "is empty"
+                return (f"{name} has no element {part}: it {there}. An override changes an element that is there; to "
+                        f"set the list as a whole: {name}=[{{...}}].")
+            node = node[int(part)]
+        else:
+            node = node.get(part) if isinstance(node, DictConfig) else None
+        above.append(part)
+    return None
 
 
 @cache

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 # names of environment variables that hold a secret
 SECRET_VARIABLE = re.compile(r"(^|_)(secrets?|pass(word|wd|phrase)|credentials?)(_|$)|_pwd(_|$)"
-                             r"|(^|_)(api)?(keys?|tokens?)$", re.I)
+                             r"|(^|_)(api)?(keys?|(?<!max_)(?<!min_)(?<!num_)tokens?)$", re.I)
 SHORTEST = 6  # characters: a shorter value stands in a message by chance
 
 

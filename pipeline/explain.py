@@ -96,7 +96,7 @@ def _values(config: dict, stage: str, key: str, overrides: list[str]) -> list[tu
     stage: the only one that is meant, if any; its value is told in any case.
     """
     def row(name: str, value: Any, source: str) -> list[tuple[str, str]]:
-        secret = is_secret(key)
+        secret = is_secret(key) and value not in (ABSENT, None, "")
         text = "***" if secret else shown(value)
         return [(name, text), *([("  comes from", source)] if value != ABSENT and not secret else [])]
 

@@ -9,6 +9,7 @@ from typing import Any
 from pipeline import files
 from pipeline.errors import ConfigError, DataError, nearest
 from pipeline.files import CONF
+from pipeline.imports import taken_in
 
 # keys whose value may be package.module:function
 USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type", "advantage_fn",
@@ -55,14 +56,18 @@ def module_file(name: str) -> Path | None:
 
 
 def digest_code(dotted: str) -> str:
-    """Hash of the user's module behind `package.module:function`, so that an edited reward function is a new stage."""
-    source = module_file(dotted.partition(":")[0])
+    """Hash of the user's module behind `package.module:function`, and of those of the user's that it takes in, so that
+    an edited reward function is a new stage. Where they lie does not count.
+    """
+    module = dotted.partition(":")[0]
+    source = module_file(module)
     if source is None:
         raise ConfigError(f"'{dotted}': no such module. {NEEDED}")
     name = dotted.partition(":")[2]
     if source.suffix == ".py" and name not in (known := _names(source)) and "*" not in known:
         raise ConfigError(f"'{dotted}': {source} has no '{name}'.{nearest(name, known)}")
-    return files.hash_file(source)
+    found = taken_in(source, module)
+    return files.hash_json({name: files.hash_file(path) for name, path in found.items()})
 
 
 def _names(source: Path) -> set[str]:
@@ -113,6 +118,21 @@ def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:
         if not resolve(name).exists():
             raise missing(Path(name), key)
     return [digest_tree(resolve(name), root) for name in names]
+
+
+def digest_meaning(path: str | None, key: str) -> list[str]:
+    """As `digests`, of one YAML file by what it says: a comment or another order of keys is no other content."""
+    import yaml
+
+    if not path:
+        return []
+    if not resolve(path).exists():
+        raise missing(Path(path), key)
+    try:
+        said = yaml.safe_load(resolve(path).read_bytes())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{key}={path} is no YAML: {' '.join(str(error).split())}") from error
+    return [files.hash_text(yaml.safe_dump(said))]
 
 
 def digest_tree(path: Path, root: str) -> str:

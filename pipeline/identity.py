@@ -15,7 +15,7 @@ from pipeline import files
 from pipeline.algorithms import PAIR_TYPES
 from pipeline.config import walk
 from pipeline.devices import gpus_of_machine
-from pipeline.external import digest_code, digest_tree, digests, users_code, values_of
+from pipeline.external import digest_code, digest_meaning, digest_tree, digests, users_code, values_of
 from pipeline.files import CONF
 from pipeline.process import namespace
 from pipeline.records import FORMAT
@@ -95,28 +95,40 @@ EXTERNAL = {
     "bench": (PATHS[2], JUDGES, "model.chat_template_path"),
 }
 
+BY_MEANING = ("data_processor.task_pipeline.config_path",)  # of these, YAML files, what they say and not their bytes
+
+# Our files that hold what settings name (functions of the tables), and what a setting switches on in a stage of that
+# kind. What the rest of the code means by its files is records.FORMAT. A test has every other file with its reason.
+ARGUMENTS = ("operators/arguments.py", "operators/choice.py")
 ADVANTAGES = ("operators/advantage.py", "operators/advantages/action_tokens.py", "operators/advantages/group.py",
               "operators/advantages/query.py", "operators/advantages/steps.py", "operators/advantages/token.py",
-              "operators/priority.py", "operators/sampling.py")
+              "operators/priority.py", "operators/sampling.py", "stages/learner/critic.py",
+              "stages/learner/experts.py", "stages/learner/penalty.py", "stages/learner/replay.py",
+              "stages/learner/sampling.py", "stages/learner/teacher.py")
 LOSSES = ("operators/aggregation.py", "operators/correction.py", "operators/entropy.py", "operators/kl.py",
           "operators/loss.py", "operators/losses/clipped.py", "operators/losses/demonstrations.py",
           "operators/losses/mixture.py", "operators/losses/preference.py", "operators/losses/ratio.py",
-          "operators/losses/weighted.py")
+          "operators/losses/weighted.py", "stages/learner/adapter.py", "stages/learner/objective.py",
+          "stages/learner/rates.py", *ARGUMENTS)
+DEMONSTRATIONS = ("stages/learner/demonstrations.py", "stages/learner/preferences.py", "stages/learner/texts.py",
+                  "workflows/demonstrations.py", "workflows/prompts.py")
+ANSWERING = ("operators/reward.py", "operators/shaping.py", "workflows/prompts.py", "workflows/retry.py",
+             "workflows/reward_model.py", "workflows/rewards.py", "workflows/single_turn.py",
+             "workflows/task_at_hand.py", "workflows/trajectory.py", *ARGUMENTS)
+EXPLORING = (*ANSWERING, "stages/resample.py")
+EVALUATING = (*ANSWERING, "operators/statistics.py", "workflows/evaluation.py")
 
-ANSWERING = ("operators/reward.py", "operators/shaping.py", "workflows/retry.py", "workflows/reward_model.py",
-             "workflows/single_turn.py")
-
-# kind -> our files that hold what settings name. What the rest of the code means by its files is records.FORMAT.
 CODE = {
-    "tasks": ("operators/generate.py", "operators/formats.py"),
-    "curate": ("operators/curation.py", "operators/juicer.py", "operators/reward.py"),
+    "tasks": ("operators/generate.py", "operators/formats.py", *ARGUMENTS),
+    "curate": ("operators/curation.py", "operators/generate.py", "operators/juicer.py", "operators/reward.py",
+               "operators/shaping.py", *ARGUMENTS),
     "model": ("stages/model.py",),
-    "train": LOSSES,
-    "rft": (*ADVANTAGES, *LOSSES, *ANSWERING),
-    "rollout": ANSWERING,
+    "train": (*LOSSES, *DEMONSTRATIONS),
+    "rft": (*ADVANTAGES, *LOSSES, *EXPLORING, "stages/learner/demonstrations.py", "workflows/demonstrations.py"),
+    "rollout": EXPLORING,
     "offline": (*ADVANTAGES, *LOSSES),
-    "evaluate": (*ANSWERING, "operators/statistics.py"),
-    "bench": (*ANSWERING, "operators/statistics.py"),
+    "evaluate": EVALUATING,
+    "bench": EVALUATING,
 }
 
 # lists of sections, as `a.b.*`
@@ -190,7 +202,8 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
     read = uses(kind, settings["algorithm"]["algorithm_type"])
     used, how = (_select(settings, keys) for keys in _keys(kind, read))
-    external = {key: [digests(value, root, name) for name, value in values_of(settings, key)] for key in paths}
+    external = {key: [digest_meaning(value, name) if key in BY_MEANING else digests(value, root, name)
+                      for name, value in values_of(settings, key)] for key in paths}
     external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))

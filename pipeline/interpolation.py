@@ -1,22 +1,51 @@
-"""Fills in `${other.key}` and `${oc.env:VARIABLE}` of a composition, and names what leads nowhere or in a circle."""
+"""Fills in `${other.key}` and `${oc.env:VARIABLE}` of a composition, and names what leads nowhere or in a circle.
+
+The environment knows texts alone. What comes from there is therefore marked, and read as the type that its setting
+wants (pipeline/schema.py); a text that stands in a file, in quotes, is meant as one.
+"""
 
 import re
 from typing import Any
 
 from pipeline import secrets
 
+NAMED = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
+
+
+class FromEnvironment(str):
+    """A text that an interpolation of the environment gave, whole or in part."""
+
+    def as_value(self) -> Any:
+        """What the text would be in a YAML file: a number, true, a list; the plain text when it is nothing else."""
+        from pipeline.bridges.source import scalar
+
+        return scalar(str(self))
+
+
+def settled(value: Any) -> Any:
+    """A copy of a nest in which every text of the environment is what it would be in a YAML file."""
+    if isinstance(value, dict):
+        return {name: settled(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [settled(part) for part in value]
+    return value.as_value() if isinstance(value, FromEnvironment) else value
+
 
 def resolved(composed, problems: list[str]) -> dict[str, Any]:
-    """Plain dicts and lists with every interpolation filled in; those of secrets stay (pipeline/secrets.py)."""
+    """Plain dicts and lists with every interpolation filled in; those of secrets stay (pipeline/secrets.py).
+
+    Texts of the environment are FromEnvironment.
+    """
     from omegaconf import OmegaConf
 
-    made = _fill(composed, OmegaConf.to_container(composed, resolve=False), "", problems)
+    whole = OmegaConf.to_container(composed, resolve=False)
+    made = _fill(composed, whole, "", problems, whole)
     problems += secrets.leaks(made)
     return made
 
 
-def _fill(node, raw: Any, key: str, problems: list[str]) -> Any:
-    """node: an OmegaConf container, raw: the same as plain dicts and lists."""
+def _fill(node, raw: Any, key: str, problems: list[str], whole: dict) -> Any:
+    """node: an OmegaConf container. raw: the same as plain dicts and lists. whole: the composition, as raw."""
     from omegaconf.errors import OmegaConfBaseException
 
     pairs = raw.items() if isinstance(raw, dict) else enumerate(raw)
@@ -24,11 +53,11 @@ def _fill(node, raw: Any, key: str, problems: list[str]) -> Any:
     for name, value in pairs:
         full = f"{key}.{name}" if key else str(name)
         if isinstance(value, (dict, list)):
-            made[name] = _fill(node[name], value, full, problems)
+            made[name] = _fill(node[name], value, full, problems, whole)
         elif isinstance(value, str) and "${" in value and not (
                 secrets.is_secret(full) or secrets.named_in(value)):
             try:
-                made[name] = _plain(node[name])
+                made[name] = _marked(_plain(node[name]), value, whole)
             except (OmegaConfBaseException, RecursionError) as error:
                 problems.append(_unresolved(full, value, error))  # and left out: its default stands in
         else:
@@ -40,6 +69,41 @@ def _plain(value: Any) -> Any:
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def _marked(value: Any, raw: Any, whole: dict) -> Any:
+    """A value with the texts in it that came from the environment marked. raw: the same, interpolations unresolved."""
+    if isinstance(raw, str):
+        section = _at(whole, raw) if isinstance(value, (dict, list)) else None
+        if section is not None:  # `${section}` stands for all that is below it
+            return _marked(value, section, whole)
+        return FromEnvironment(value) if isinstance(value, str) and _of_environment(raw, whole) else value
+    if isinstance(value, dict) and isinstance(raw, dict):
+        return {name: _marked(part, raw[name], whole) for name, part in value.items()}
+    if isinstance(value, list) and isinstance(raw, list):
+        return [_marked(part, one, whole) for part, one in zip(value, raw, strict=True)]
+    return value
+
+
+def _of_environment(text: str, whole: dict, visited: tuple[str, ...] = ()) -> bool:
+    """Whether a text names the environment, or a setting that does."""
+    if "${oc.env:" in text:
+        return True
+    named = [f"${{{key}}}" for key in NAMED.findall(text)]
+    return any(isinstance(there := _at(whole, one), str) and _of_environment(there, whole, (*visited, one))
+               for one in named if one not in visited)
+
+
+def _at(whole: dict, text: str) -> Any:
+    """What stands, unresolved, where `${a.b}` points; None for any other text."""
+    found: Any = whole
+    match = NAMED.fullmatch(text)
+    for part in match[1].split(".") if match else ():
+        if isinstance(found, list) and part.isdigit() and int(part) < len(found):
+            found = found[int(part)]
+        else:
+            found = found.get(part) if isinstance(found, dict) else None
+    return found if match else None
 
 
 def _unresolved(key: str, value: str, error: Exception) -> str:

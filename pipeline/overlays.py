@@ -12,6 +12,7 @@ from typing import Any
 from pipeline import schema
 from pipeline.algorithms import DEMONSTRATED, filled, functions
 from pipeline.config import Config
+from pipeline.interpolation import settled
 
 ITS_OWN = ("stage_name", "after")  # what an entry says besides settings
 RESERVED = ("tasks", "curate", "model", "evaluate_base", "report")  # names of stages that the plan adds
@@ -78,8 +79,9 @@ def stage_problems(config: dict) -> list[str]:
     above: list[str] = []
     kept: list[dict] = []
     own: list[str]
-    for index, entry in enumerate(config["stages"]):
-        name, own = entry.get("stage_name"), []
+    for index, given in enumerate(config["stages"]):
+        entry, own = {**given, **{key: settled(given[key]) for key in ITS_OWN if key in given}}, []
+        name = entry.get("stage_name")
         read = schema.read({k: v for k, v in entry.items() if k not in ITS_OWN}, Config, "", own, partial=True)
         own += [f"{key} is a setting of the whole run, not of a stage." for key in read if key in RUN_WIDE]
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name == "all":
@@ -91,7 +93,7 @@ def stage_problems(config: dict) -> list[str]:
             own.append(f"two entries of `stages` have the name '{name}'; needed names that differ.")
         own += _reserved_problems(name, above) + _after_problems(entry, above)
         problems += [f"stage '{name}': {p}" for p in own]
-        kept.append({**{k: v for k, v in entry.items() if k in ITS_OWN}, **read})
+        kept.append({k: v for k, v in {**entry, **read}.items() if k in ITS_OWN or (k in read and k not in RUN_WIDE)})
         above.append(name)
     config["stages"] = kept
     return problems

@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 from pipeline.config import Config
 from pipeline.errors import nearest
 from pipeline.guide import explain_absent, explain_value
+from pipeline.interpolation import FromEnvironment, settled
 from pipeline.key_names import nearest_key
 from pipeline.setting import choices_of
 
@@ -25,6 +26,8 @@ def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = F
     kind: a dataclass of pipeline/config.py or the type of a setting. partial: keys may be missing (a stage's entry);
     otherwise a missing one gets its default.
     """
+    if isinstance(value, FromEnvironment):
+        value = _of_environment(value, kind)
     if dataclasses.is_dataclass(kind):
         return _section(value, kind, key, problems, partial)
     if isinstance(kind, UnionType):
@@ -38,6 +41,13 @@ def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = F
     if get_origin(kind) is dict:
         return _mapping(value, get_args(kind)[1], key, problems)
     return value if kind is Any else _scalar(value, kind, key, problems)
+
+
+def _of_environment(text: FromEnvironment, kind: Any) -> Any:
+    """A text of the environment as the type that a setting wants; one that takes texts takes it as it is."""
+    wanted = {get_origin(k) or k for k in (get_args(kind) if isinstance(kind, UnionType) else (kind,))}
+    value = text.as_value()
+    return str(text) if str in wanted and type(value) not in wanted - {int, float} else value
 
 
 def fitting(content: dict, base: dict, key: str, problems: list[str]) -> dict:
@@ -91,8 +101,8 @@ def _list(value: Any, element: Any, key: str, problems: list[str]) -> Any:
 def _mapping(value: Any, element: Any, key: str, problems: list[str]) -> Any:
     if not isinstance(value, dict):
         return wrong(value, "a mapping", key, problems)
-    if element is Any:
-        return value
+    if element is Any:  # a stage's settings are read once more, by their own types (pipeline/overlays.py)
+        return value if key.startswith("stages.") else settled(value)
     found = {str(name): read(v, element, f"{key}.{name}", problems) for name, v in value.items()}
     return {name: v for name, v in found.items() if v is not UNREADABLE}
 

@@ -142,7 +142,8 @@ def _tell_keys(title: str, keys: list[tuple["Given", str]], out) -> None:
         print(f"\n{title}:", file=out)
     for why, those in reasons.items():
         for given in those:
-            print(f"  line {given.line:<4} {printable(given.key)}={printable(_shown(given))}", file=out)
+            line = f"line {given.line}" if given.line else "made here"
+            print(f"  {line:<9} {printable(given.key)}={printable(_shown(given))}", file=out)
         _wrapped(printable(why), " " * 12, out)
 
 
@@ -158,10 +159,11 @@ def _tell_lines(title: str, lines: list[tuple[int, str]], out) -> None:
 def _shown(given: "Given") -> str:
     """A value for the terminal: short, and no secret."""
     from pipeline.bridges.recipe import value_text
-    from pipeline.secrets import IN_ADDRESS, mask
+    from pipeline.secret_values import hidden
+    from pipeline.secrets import mask
 
     text = value_text(mask({given.key.rpartition(".")[2]: given.value}).popitem()[1])
-    text = IN_ADDRESS.sub("://***@", text)
+    text = hidden(text)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -194,7 +196,7 @@ def _check(made: "Translation", choice: str, out, told: str = "") -> int:
         problems = error.problems or (str(error),)
         print(f"it does not compose yet: {len(problems)} problem{'s' if len(problems) > 1 else ''}", file=out)
         for problem in problems:
-            _wrapped(problem, "  ", out, hang="    ")
+            _wrapped(problem.replace(f"recipe={choice}", told), "  ", out, hang="    ")
         print(f"next: mend the file, then  ouro config check {told}", file=out)
         return 1
     print(f"it composes. next: ouro config check {told}", file=out)

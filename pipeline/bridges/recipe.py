@@ -11,6 +11,7 @@ import yaml
 from pipeline.bridges.source import Loader
 from pipeline.bridges.translation import Entry, Path, Translation, Unread
 from pipeline.config import Config
+from pipeline.secret_values import hidden
 
 WIDTH = 116  # characters of a comment line
 
@@ -51,8 +52,8 @@ def value_text(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Text for a comment or the terminal: one line, nothing that cannot be shown."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    """Text for a comment or the terminal: one line, nothing that cannot be shown, no secret in an address."""
+    return hidden("".join(c if c.isprintable() else "?" for c in " ".join(text.split())))
 
 
 def _comment(note: str) -> list[str]:

@@ -19,6 +19,12 @@ def shown(text: str) -> str:
     return HOLE.sub(lambda match: unquote(match[1]), text)
 
 
+def short(text: str) -> str:
+    """A text for a message: one line of at most 60 characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 60 else flat[:57] + "..."
+
+
 def reason(text: str) -> str | None:
     """Why a text is not known as a whole; None when it is."""
     first = HOLE.search(text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.bridges.arithmetic import NotArithmetic, evaluate
-from pipeline.bridges.shell_holes import hole, reason, shown
+from pipeline.bridges.shell_holes import hole, reason, short, shown
 from pipeline.bridges.shell_words import Lexer, Piece, Word
 from pipeline.secrets import is_secret
 
@@ -152,25 +152,25 @@ class Values:
         if piece.kind == "text":
             return piece.text
         if piece.kind == "command":
-            raise Unknown(f"the output of a command, $({_short(piece.text)}), which is not run")
+            raise Unknown(f"the output of a command, $({short(piece.text)}), which is not run")
         if piece.kind == "arithmetic":
             return self._arithmetic(piece.text)
         return self._parameter(piece.text)
 
     def _arithmetic(self, expression: str) -> str:
         if "$(" in expression or "`" in expression:
-            raise Unknown(f"the arithmetic $(({_short(expression)})), with the output of a command, which is not run")
+            raise Unknown(f"the arithmetic $(({short(expression)})), with the output of a command, which is not run")
         try:
             plain = re.sub(r"\$\{(\w+)\}", r"\1", expression)
             filled = re.sub(r"\$\{([^{}]+)\}", lambda m: f"({_solid(self._parameter(m[1]))})", plain)
             return str(evaluate(filled, self._number))
         except NotArithmetic as error:
-            raise Unknown(f"the arithmetic $(({_short(expression)})): {error}") from error
+            raise Unknown(f"the arithmetic $(({short(expression)})): {error}") from error
 
     def _number(self, name: str) -> int:
         text = _solid(self._plain(name))
         if not re.fullmatch(r"[-+]?\d{1,18}", text.strip()):
-            raise Unknown(f"arithmetic with {name}, which is no whole number here: {_short(text)}")
+            raise Unknown(f"arithmetic with {name}, which is no whole number here: {short(text)}")
         return int(text)
 
     def _parameter(self, inside: str) -> str:
@@ -178,7 +178,7 @@ class Values:
             return f"${{{inside}}}"
         match = PARAMETER.fullmatch(inside)
         if not match:
-            raise Unknown(f"the expansion ${{{_short(inside)}}}")
+            raise Unknown(f"the expansion ${{{short(inside)}}}")
         name, index, rest = match["name"], match["index"], match["rest"]
         if not rest:
             return self._plain(name, index)
@@ -186,14 +186,14 @@ class Values:
             return self._with_default(match, default)
         if cut := CUT.fullmatch(rest):
             return self._cut(self._plain(name, index), cut["sign"], cut["pattern"])
-        raise Unknown(f"the expansion ${{{_short(inside)}}}")
+        raise Unknown(f"the expansion ${{{short(inside)}}}")
 
     def _plain(self, name: str, index: str | None = None) -> str:
         value = self._held(name)
         if isinstance(value, Unknown):
             raise value
         if isinstance(value, str) and index in (None, "0", "@", "*"):
-            return value
+            return self._of_environment(name) if value and is_secret(name.lower()) else value
         if isinstance(value, list):
             return self._element(name, value, index or "0")
         if name in ("@", "*"):
@@ -202,6 +202,11 @@ class Values:
             raise Unknown(f"${name}, which only a call of the script sets")
         if index is not None:
             raise Unknown(f"{name}[{index}], which the script does not assign")
+        return f"${{oc.env:{name}}}"
+
+    def _of_environment(self, name: str) -> str:
+        """A variable that the script assigns and that is a secret by its name: what it holds stays in the script."""
+        self.remarks.append((self.line, f"{name} is a secret by its name: set it where the run starts, too"))
         return f"${{oc.env:{name}}}"
 
     def _held(self, name: str) -> Any:
@@ -250,8 +255,10 @@ class Values:
         if sign == "?":
             return self._plain(name, index)
         chosen = self._word(text)
+        if chosen and is_secret(name.lower()):
+            return self._of_environment(name)
         if value is None:
-            told = "***" if is_secret(name) else _short(shown(chosen))
+            told = short(shown(chosen))
             which = f"{name} is not assigned in the script" if re.match(r"[A-Za-z_]", name) else f"${name} is not known"
             self.remarks.append((self.line, f"{which}; its default was taken: {told}"))
         if sign == "=":
@@ -269,7 +276,7 @@ class Values:
     def _cut(self, value: str, sign: str, pattern: str) -> str:
         """${X##*/} and its kin: the shortest or longest prefix or suffix that a pattern matches is cut off."""
         if "${oc.env:" in _solid(value) or len(value) > LONGEST_CUT:
-            raise Unknown(f"a part of {_short(value)}")
+            raise Unknown(f"a part of {short(value)}")
         sizes = range(len(value) + 1) if len(sign) == 1 else range(len(value), -1, -1)
         wanted = re.compile(fnmatch.translate(self._word(pattern)))
         for size in sizes:
@@ -290,8 +297,3 @@ def _solid(text: str) -> str:
     if why := reason(text):
         raise Unknown(why)
     return text
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 60 else flat[:57] + "..."

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.bridges.source import Given
 from pipeline.config import walk
 from pipeline.guide import general
-from pipeline.secrets import IN_ADDRESS, REFERENCE, is_secret
+from pipeline.secrets import kept_out
 
 Path = tuple[str | int, ...]
 
@@ -103,6 +103,18 @@ class Translation:
         self.chosen.append("default_reward_fn_type=reward_model: a scalar model scores the rollouts; needed a sequence "
                            "classifier with one label and a chat template. Evaluation sets have accuracy_reward.")
 
+    def keep_secrets_out(self) -> None:
+        """The gate that every line passes, whichever rule wrote it: one that holds a secret is left out."""
+        for path, entry in list(self.entries.items()):
+            key = ".".join(map(str, path))
+            if not (why := kept_out(key, entry.value)):
+                continue
+            del self.entries[path]
+            source = [g for g in self.kept if g.path == path] + [g for g, to in self.renamed if to == key]
+            self.kept = [given for given in self.kept if given not in source]
+            self.renamed = [(given, to) for given, to in self.renamed if given not in source]
+            self.left_out += [(given, why) for given in source or [Given(path, entry.value, 0)]]
+
     def _taken(self, path: Path) -> str | None:
         """Why nothing more can be written at a path: a value is there, above it or below it."""
         at = next((p for p in self.entries if p == path or p == path[:len(p)] or path == p[:len(path)]), None)
@@ -114,11 +126,8 @@ class Translation:
 
 def unfit(key: str, value: Any) -> str | None:
     """Why a value cannot stand at a key of ours: a secret, a number outside its bounds, null for a value."""
-    if isinstance(value, str) and value and is_secret(key) and not REFERENCE.fullmatch(value):
-        return ("a secret does not go into a file: put it into the environment, and write "
-                f"{key.rsplit('.', 1)[-1]}: ${{oc.env:VARIABLE}}.")
-    if isinstance(value, str) and IN_ADDRESS.search(value):
-        return "the address carries a password, which does not go into a file: give it by the environment."
+    if why := kept_out(key, value):
+        return why
     if key in UNCUT and value != UNCUT[key]:
         return ("cuts the distribution that rollouts are sampled from, and the trainer scores the whole one: its "
                 "ratios would be biased. Evaluation sets have rollout_args of their own.")

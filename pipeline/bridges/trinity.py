@@ -43,6 +43,7 @@ def translate(given: list[Given], source: str) -> Translation:
     _mend_references(made, values)
     _say_defaults(made, values)
     complete(made, values)
+    made.keep_secrets_out()
     return made
 
 

@@ -49,6 +49,7 @@ def translate(launch: Launch, made: Translation) -> Translation:
             verl.by_itself(key, keys)
     (verl_sft if is_sft else verl_rules).defaults(verl)
     verl_rules.decode_numbers(made)
+    made.keep_secrets_out()
     return made
 
 

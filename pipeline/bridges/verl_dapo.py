@@ -26,7 +26,7 @@ ROWS = {
 
 def asked_by(verl: Verl) -> str | None:
     """What in a source with the advantage of GRPO asks for DAPO: its program or its sampling."""
-    if verl.value(f"{GROUPS}.enable") is True:
+    if verl.is_on(f"{GROUPS}.enable"):
         return f"{GROUPS}.enable=True draws fresh tasks for groups without variance"
     return f"the script starts {verl.entry.module}" if verl.entry and verl.entry.name == "main_dapo" else None
 
@@ -38,12 +38,12 @@ def sampling(verl: Verl) -> None:
             to = f"algorithm.policy_loss_fn_args.clip_range_{side}"
             if f"{CLIP}_{side}" not in verl.values and CLIP not in verl.values:
                 verl.say(f"{CLIP}_{side}", to, 0.2, default=True)
-    enabled = verl.value(f"{GROUPS}.enable", False)
+    enabled = verl.is_on(f"{GROUPS}.enable")
     verl.leave("data.gen_batch_size", "an explorer step draws as many tasks as it trains on, and rounds of fresh "
                                       f"ones only for groups without variance: {ROUNDS}.", idle=True)
-    if verl.algorithm_type != "dapo" and enabled is not True:
+    if verl.algorithm_type != "dapo" and not enabled:
         return
-    if enabled is not True:
+    if not enabled:
         verl.say(f"{GROUPS}.enable", ROUNDS, 0, default=True)
         return
     _rounds(verl)
@@ -70,7 +70,7 @@ def _rounds(verl: Verl) -> None:
 
 def overlong(verl: Verl) -> None:
     """The penalty on responses near the longest: a reward function here, beside the one that says what is right."""
-    prefix = next((p for p in PENALTIES if verl.value(f"{p}.enable") is True), None)
+    prefix = next((p for p in PENALTIES if verl.is_on(f"{p}.enable")), None)
     by_model = ("explorer", "auxiliary_models", 0, "model_path") in verl.made.entries
     if prefix is None or by_model:
         return

@@ -51,7 +51,7 @@ def _taskset(verl: Verl, root: tuple, key: str, file: str, suffix: str, taken: s
                 f"check it: in files that veRL's own scripts make it is {TRUTH_KEPT_BY_VERL}"
                 if truth == "answer" else "found in the file")
     if not suffix and "data.shuffle" in verl.values:
-        order = "sequential" if verl.value("data.shuffle") is False else "shuffle"
+        order = "shuffle" if verl.is_on("data.shuffle", True) else "sequential"
         made.choose((*root, "data_selector", "selector_type"), order, "data.shuffle")
     if not suffix and isinstance(verl.value("data.seed"), int):
         made.choose((*root, "data_selector", "seed"), verl.value("data.seed"), "data.seed")
@@ -128,7 +128,7 @@ def _sampling_of_evaluations(verl: Verl) -> None:
 def reward_model(verl: Verl) -> None:
     """`reward_model.enable`: a scalar model rewards the rollouts, alone, as there."""
     key = "reward_model.model.path"
-    if verl.value("reward_model.enable") is not True or not isinstance(verl.value(key), str):
+    if not verl.is_on("reward_model.enable") or not isinstance(verl.value(key), str):
         return
     verl.done.add(key)
     verl.made.rename(verl.values[key], ("explorer", "auxiliary_models", 0, "model_path"), verl.value(key), key)

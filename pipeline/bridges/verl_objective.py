@@ -31,7 +31,7 @@ def algorithm(verl: Verl) -> None:
 
 
 def _advantage(verl: Verl, advantage: str, said_by: str) -> None:
-    if verl.value("algorithm.norm_adv_by_std_in_grpo") is False and advantage == "grpo":
+    if advantage == "grpo" and not verl.is_on("algorithm.norm_adv_by_std_in_grpo", True):
         verl.say("algorithm.norm_adv_by_std_in_grpo", "algorithm.advantage_fn", "dr_grpo")
     else:
         verl.leave("algorithm.norm_adv_by_std_in_grpo", f"said by the advantage function, {advantage}.", idle=True)
@@ -47,7 +47,7 @@ def losses(verl: Verl) -> None:
     """KL in the reward and in the loss, the clip range, the loss itself."""
     _kl(verl, "algorithm.use_kl_in_reward", "algorithm.kl_penalty", "kl", "algorithm.kl_ctrl.kl_coef",
         "algorithm.kl_penalty_fn")
-    if verl.value("algorithm.use_kl_in_reward") is True:
+    if verl.is_on("algorithm.use_kl_in_reward"):
         if verl.value("algorithm.kl_ctrl.type") == "adaptive":
             verl.say("algorithm.kl_ctrl.type", "algorithm.kl_penalty_fn_args.adaptive", True)
         else:
@@ -95,7 +95,7 @@ def correction(verl: Verl) -> None:
 
 def _kl(verl: Verl, switch: str, kind: str, kind_default: str, coefficient: str, to: str) -> None:
     """One of the two KL terms: switched on, of some kind, with a coefficient; `none` when it is off."""
-    if verl.value(switch, False) is not True:
+    if not verl.is_on(switch):
         verl.say(switch, to, "none", default=True)
         return
     name = str(verl.value(kind, kind_default))

@@ -130,7 +130,7 @@ def data(verl: Verl) -> None:
     else:
         verl.leave(key, "needed the path of a file, or a list of them.")
     newer = verl.entry is not None and verl.entry.name != "fsdp_sft_trainer" and "data.prompt_key" not in verl.values
-    if verl.value("data.multiturn.enable", newer) is True:
+    if verl.is_on("data.multiturn.enable", newer):
         _conversations(verl)
     else:
         verl.leave("data.multiturn.enable", "said by prompt_type=plaintext.", idle=True)

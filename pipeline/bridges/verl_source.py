@@ -12,6 +12,7 @@ from pipeline.guide_keys import Refused, Renamed
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 LARGEST = 10**12  # of a whole number
+OFF = ("false", "no", "off", "0", "none", "null")
 UNKNOWN = "unknown"  # algorithm_type where only running the script would tell it
 
 
@@ -33,6 +34,14 @@ class Verl:
     def value(self, key: str, default: Any = None) -> Any:
         """The value of a key; the default where the source does not have it, None where it is not known."""
         return self.values[key].value if key in self.values else None if key in self.unknown else default
+
+    def is_on(self, key: str, default: bool = False) -> bool:
+        """Whether a switch is on, as Python takes its value; the default where it is not known.
+
+        A word for off (`"False"`, `no`) is one, though Python would take the text for true.
+        """
+        value = self.value(key, default)
+        return default if value is None else bool(value) and str(value).strip().lower() not in OFF
 
     def say(self, key: str, to: str, value: Any, note: str = "", default: bool = False) -> None:
         """Writes our key with a value that comes from veRL's; with default, also where the source is silent."""

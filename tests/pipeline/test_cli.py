@@ -1,5 +1,6 @@
 """The command line: words and mistakes, the status and the report of a run."""
 
+import resource
 import shlex
 import subprocess
 import sys
@@ -34,6 +35,15 @@ def test_help_is_quick_because_it_imports_nothing_heavy():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=invoke.HOME)
     heavy = {"torch", "hydra", "omegaconf", "duckdb", "mlflow", "pyarrow", "numpy", "snakemake"}
     assert not heavy & set(loaded.stdout.split())
+
+
+def test_a_check_without_data_takes_its_time_in_seconds_of_cpu():
+    """1.5 s on a core of its own (it takes 0.9 s); twice that where others share the machine's caches."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "pipeline.cli", "config", "check", "--no-data", "--elsewhere"],
+                   capture_output=True, check=True, cwd=invoke.HOME)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 2 * 1.5
 
 
 def test_an_unknown_option_of_run_points_to_the_dashes(capsys):

@@ -109,3 +109,12 @@ def test_stages_are_written_only_when_asked(tmp_path, capsys):
     assert len(list(tmp_path.glob("store/*/stage.json"))) == 8
     assert cli.main(["status", root]) == 0
     assert capsys.readouterr().out.count("missing") == 8
+
+
+def test_a_secret_that_nobody_gave_is_told_as_such(capsys, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "hush-hush")
+    key = "explorer.env_vars.OPENAI_API_KEY"
+    assert cli.main(["config", "explain", key]) == 0
+    assert "value now  not given" in capsys.readouterr().out
+    assert cli.main(["config", "explain", key, f"{key}=${{oc.env:OPENAI_API_KEY}}"]) == 0
+    assert "value now  ***" in capsys.readouterr().out

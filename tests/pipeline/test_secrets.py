@@ -6,10 +6,12 @@ import pytest
 
 from pipeline import secrets
 from pipeline.compose import compose
+from pipeline.config import walk
 from pipeline.errors import ConfigError
 from pipeline.explain import show
 from pipeline.plan import make_plan
 from pipeline.process import open_stage
+from pipeline.secret_values import hidden
 from tests.configs import changed
 
 KEY = "buffer.explorer_input.taskset.reward_fn_args"
@@ -151,3 +153,64 @@ def test_a_secret_that_another_setting_takes_over_is_not_shown(monkeypatch):
         compose([f"{FREE}.a=${{oc.env:OURO_TEST_KEY}}", f"seed=${{{FREE}.a}}"])
     assert "seed: here stands the value of OURO_TEST_KEY" in str(error.value)
     assert "hush" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", [
+    "HUGGINGFACE_TOKEN", "GITHUB_TOKEN", "MY_OWN_TOKEN", "SERVICE_KEY", "api-key", "x-api-key", "apiKey",
+    "headers.Authorization", "github_token", "accessToken", "Cookie"])
+def test_secrets_of_other_people(key):
+    assert secrets.is_secret(f"monitor_args.{key}")
+    assert "does not go into a file" in secrets.problems_of({"args": {key: "abc"}} if "." not in key else
+                                                            {"headers": {"Authorization": "Bearer abc"}})[0]
+
+
+@pytest.mark.parametrize("key", ["MAX_TOKENS", "EOS_TOKEN", "PROMPT_KEY", "text_key", "cost_per_token", "keyboard"])
+def test_what_is_no_secret(key):
+    assert not secrets.is_secret(f"args.{key}")
+
+
+def test_no_setting_of_the_schema_is_a_secret():
+    assert [key for key, _ in walk() if secrets.is_secret(key)] == []
+
+
+def test_a_number_may_be_a_secret_and_a_switch_is_none():
+    assert "does not go into a file" in secrets.problems_of({"password": 12345})[0]
+    assert secrets.problems_of({"token": True}) == []
+
+
+@pytest.mark.parametrize(("text", "what", "shown"), [
+    ("postgresql://u:p/x@h", "a password", "postgresql://u:***@h"), ("http://u:pw@h/v1", "a password", "http://u:***@h/v1"),
+    ("https://tok@host/v1", "a token", "https://***@host/v1"),
+    ("http://h/v1?a=1&api_key=abc", "a key in its query", "http://h/v1?a=1&api_key=***"),
+    ("http://h/?token=abc#x", "a key in its query", "http://h/?token=***#x"),
+    ("see hf_abcdefghijklmnopqrstuv", "a key", "see ***"), ("sk-abcdefghijklmnop12", "a key", "***")])
+def test_what_a_text_carries_is_refused_and_hidden(text, what, shown):
+    (problem,) = secrets.problems_of({"a": text})
+    assert problem.startswith(("a: the address carries " + what, "a: the text carries " + what))
+    assert hidden(text) == shown
+
+
+@pytest.mark.parametrize("text", [
+    "http://host:80/a@b", "http://host/a:b@c", "ssh://git@host/x", "s3://bucket/a", "http://h/?max_tokens=5&page=2",
+    "http://[::1]:80/a@b", "sk-learn", "a sentence: with @ and ?key=1", "http://h/v1?api_key=${oc.env:X_API_KEY}"])
+def test_what_carries_nothing(text):
+    assert secrets.written_out("a", text) is None
+    assert hidden("http://host:80/a@b") == "http://host:80/a@b"
+
+
+def test_a_secret_may_be_empty_by_default_and_nothing_else(monkeypatch):
+    monkeypatch.delenv("OURO_TEST_KEY", raising=False)
+    for text in ("${oc.env:OURO_TEST_KEY,}", "${oc.env:OURO_TEST_KEY, ''}", "${oc.env:OURO_TEST_KEY,null}"):
+        assert secrets.problems_of({"api_key": text}) == []
+        assert secrets.reveal({"api_key": text}) == {"api_key": ""}
+    assert compose([f"{KEY}.api_key=${{oc.env:OURO_TEST_KEY,''}}"])
+    (problem,) = secrets.problems_of({"api_key": "${oc.env:OURO_TEST_KEY,hush}"})
+    assert "a default of OURO_TEST_KEY would be a secret that is written out" in problem
+    assert "hush" not in problem
+
+
+def test_a_header_may_say_its_scheme(monkeypatch):
+    monkeypatch.setenv("OURO_TEST_KEY", "hush-hush")
+    given = {"headers": {"Authorization": "Bearer ${oc.env:OURO_TEST_KEY}"}}
+    assert secrets.problems_of(given) == []
+    assert secrets.reveal(given) == {"headers": {"Authorization": "Bearer hush-hush"}}

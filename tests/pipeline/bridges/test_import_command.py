@@ -174,6 +174,14 @@ def test_the_table_of_keys(here, capsys):
     assert "| `data.train_batch_size` | `synchronizer.sync_interval`" in told.out
 
 
+def test_a_recipe_that_has_no_place_yet_is_not_told_by_one(here, capsys):
+    (here / "open.yaml").write_text("model:\n  model_path: ${oc.env:HOME\n")
+    code, told = ouro(capsys, "trinity", "open.yaml", "--stdout")
+    assert code == 1
+    assert "recipe=FILE, line 4: '${' without its '}'" in told.err
+    assert "/recipe.yaml" not in told.err
+
+
 def test_a_word_that_could_not_be_read_ends_with_1_and_says_how_many_lines_hang_on_it(here, capsys):
     (here / "run.sh").write_text((SOURCES / "grpo_seq_balance.sh").read_text().replace("$@", "$(cat more.txt)"))
     code, told = ouro(capsys, "verl", "run.sh", "--name", "more")

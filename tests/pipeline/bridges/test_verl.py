@@ -289,6 +289,17 @@ def test_an_adapter_is_one_where_its_rank_is_more_than_zero(theirs, expected):
     assert made.keys == len(theirs.split()) + 1
 
 
+@pytest.mark.parametrize(("value", "on"), [("1", True), ("yes", True), ("on", True), ('"True"', True), ("TRUE", True),
+                                           ("0", False), ("no", False), ("off", False), ("null", False)])
+def test_a_switch_is_on_whatever_the_word(value, on):
+    actor = "actor_rollout_ref.actor"
+    made = written(from_verl(launch(f"{actor}.use_kl_loss={value}", f"{actor}.kl_loss_coef=0.01",
+                                    f"algorithm.use_kl_in_reward={value}")))
+    assert made["algorithm.kl_loss_fn"] == ("low_var_kl" if on else "none")
+    assert made.get("algorithm.kl_loss_fn_args.kl_coef") == (0.01 if on else None)
+    assert made["algorithm.kl_penalty_fn"] == ("k1" if on else "none")
+
+
 @pytest.mark.parametrize(("given", "kept"), [((), None), (("3",), 3), (("null",), None), (("-1",), None)])
 def test_all_checkpoints_are_kept_unless_a_number_above_0_is_given(given, kept):
     """veRL's checkpoint manager deletes only when the number is above 0."""

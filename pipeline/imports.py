@@ -1,0 +1,63 @@
+"""Which files of the user's a module takes in, read from source: what a function does lies in all of them.
+
+Only modules below the same project directory count, the one from which the module is imported; a library that is
+installed there is told by its version elsewhere, and our own code by pipeline/identity.py.
+"""
+
+import ast
+from pathlib import Path
+
+from pipeline.errors import ConfigError
+from pipeline.files import CONF
+
+OURS = ("operators", "pipeline", "stages", "workflows")
+INSTALLED = ("site-packages", "dist-packages")
+
+
+def taken_in(source: Path, module: str) -> dict[str, Path]:
+    """Dotted name -> file of a module and of all that it takes in below its project directory, itself included.
+
+    source: the file of `module`. Imports within functions count too. Raises ConfigError for a file that is no Python.
+    """
+    parts = module.split(".")
+    root = source.parents[len(parts) - (source.name != "__init__.py")]
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = source if name == module else _file(root, name)
+        if path is None or name in found or not _is_of(root, name, parts[0]):
+            continue
+        found[name] = path
+        waiting += [".".join(name.split(".")[:size]) for size in range(1, name.count(".") + 1)]  # its packages run too
+        waiting += _named(path, name) if path.suffix == ".py" else []
+    return found
+
+
+def _is_of(root: Path, name: str, package: str) -> bool:
+    """Whether a module belongs to the project; among installed ones, to the same package."""
+    first = name.partition(".")[0]
+    return first == package if root.name in INSTALLED else not (root == CONF.parent and first in OURS)
+
+
+def _file(root: Path, name: str) -> Path | None:
+    here = root.joinpath(*name.split("."))
+    return next((p for p in (here / "__init__.py", here.with_name(f"{here.name}.py")) if p.is_file()), None)
+
+
+def _named(path: Path, module: str) -> list[str]:
+    """Dotted names of what a file imports, modules and names in them alike."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"{path}, line {getattr(error, 'lineno', 1)}: {getattr(error, 'msg', error)}") from error
+    package = module.split(".")[: None if path.name == "__init__.py" else -1]
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            names += [base, *(f"{base}.{alias.name}" if base else alias.name for alias in node.names)]
+    return [name for name in names if all(part.isidentifier() for part in name.split("."))]

@@ -1,0 +1,36 @@
+"""The recipes in README.md and docs/: what a reader copies composes and passes `ouro config check`."""
+
+import re
+
+import pytest
+from omegaconf import OmegaConf
+
+from pipeline import preflight
+from pipeline.compose import compose
+from pipeline.config import Config
+from pipeline.files import CONF
+
+BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.M | re.S)
+PAGES = [CONF.parent / "README.md", *sorted((CONF.parent / "docs").glob("*.md"))]
+BLOCKS = {f"{page.name}-{number}": text for page in PAGES
+          for number, text in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))}
+OTHERWISE = {"add-an-algorithm.md-0",  # a file of conf/algorithm/: tests/operators/test_add_an_algorithm.py
+             "migrate.md-0", "migrate.md-1"}  # of Trinity-RFT, and what becomes of it: tests/pipeline/bridges/
+
+
+def test_there_are_recipes_in_the_pages():
+    assert {name for name, text in BLOCKS.items() if "@package _global_" in text} >= {"README.md-0", "recipes.md-0"}
+    assert set(BLOCKS) >= OTHERWISE
+
+
+@pytest.mark.parametrize("name", sorted(set(BLOCKS) - OTHERWISE))
+def test_a_recipe_of_the_pages_has_no_problem(tmp_path, monkeypatch, name):
+    """A part of a recipe is laid over the default one. What is on no machine (models, data) is not judged."""
+    given = OmegaConf.create(BLOCKS[name])
+    assert set(given) <= set(Config.__dataclass_fields__)
+    if "@package _global_" not in BLOCKS[name]:
+        given = OmegaConf.merge(OmegaConf.load(CONF / "recipe" / "countdown.yaml"), given)
+    monkeypatch.chdir(tmp_path)
+    OmegaConf.save(given, "recipe.yaml")
+    report = preflight.check(compose(["recipe=recipe.yaml"]), elsewhere=True)
+    assert report.problems == []

@@ -1,0 +1,61 @@
+"""What a module of the user's takes in below its project directory, and that it changes identities."""
+
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.external import digest_code
+from pipeline.imports import taken_in
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project directory: rewards.py takes in parsing.py, that a package, by every kind of import."""
+    monkeypatch.chdir(tmp_path)
+    written = {
+        "mine/__init__.py": "", "mine/rewards.py": "import json\nfrom . import weights\n\n\ndef f(r, a):\n"
+                                                   "    import shared.numbers\n    return {'accuracy': 1.0}\n",
+        "mine/weights.py": "from .deep.inside import ONE\nimport mine.rewards\n", "mine/deep/__init__.py": "",
+        "mine/deep/inside.py": "ONE = 1\n", "mine/other.py": "", "shared/numbers.py": "TWO = 2\n"}
+    for name, text in written.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_every_kind_of_import_is_followed_and_libraries_are_not(project):
+    assert set(taken_in(project / "mine" / "rewards.py", "mine.rewards")) == {
+        "mine", "mine.rewards", "mine.weights", "mine.deep", "mine.deep.inside", "shared.numbers"}
+    assert set(taken_in(project / "mine" / "deep" / "__init__.py", "mine.deep")) == {"mine", "mine.deep"}
+
+
+@pytest.mark.parametrize(("edited", "counts"), [
+    ("mine/rewards.py", True), ("mine/deep/inside.py", True), ("mine/__init__.py", True),
+    ("shared/numbers.py", True), ("mine/other.py", False)])
+def test_an_edit_of_what_is_taken_in_is_other_code(project, edited, counts):
+    first = digest_code("mine.rewards:f")
+    with (project / edited).open("a") as file:
+        file.write("\nX = 3\n")
+    assert (digest_code("mine.rewards:f") != first) == counts
+
+
+def test_where_the_project_lies_does_not_count(project, monkeypatch):
+    first = digest_code("mine.rewards:f")
+    (project / "moved").mkdir()
+    for name in ("mine", "shared"):
+        (project / name).rename(project / "moved" / name)
+    monkeypatch.chdir(project / "moved")
+    assert digest_code("mine.rewards:f") == first
+
+
+def test_of_an_installed_package_only_itself_is_followed(tmp_path):
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "one.py").write_text("import two\n")
+    (site / "two.py").write_text("")
+    assert set(taken_in(site / "one.py", "one")) == {"one"}
+
+
+def test_a_mistake_in_a_module_that_is_taken_in_is_named(project):
+    (project / "mine" / "weights.py").write_text("ONE = = 1\n")
+    with pytest.raises(ConfigError, match=r"weights\.py, line 1: invalid syntax"):
+        digest_code("mine.rewards:f")

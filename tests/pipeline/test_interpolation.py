@@ -1,0 +1,71 @@
+"""Texts of the environment are read as the type that a setting wants; elements that a list lacks, stages by number."""
+
+import pytest
+
+from pipeline.compose import compose, judged
+from pipeline.errors import ConfigError
+from pipeline.sweep import make_sweep
+from tests.configs import refused
+
+ARGS = "data_processor.task_pipeline.generator_args"
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch):
+    monkeypatch.delenv("OURO_TEST", raising=False)
+
+
+@pytest.mark.parametrize(("key", "text", "value"), [
+    ("trainer.save_interval", "2", 2), ("trainer.grad_clip", "1e-1", 0.1), ("explorer.eval_on_startup", "True", True),
+    ("name", "2", "2"), ("algorithm.repeat_times", "null", None), ("trainer.save_interval", "1e3", 1000)])
+def test_a_text_of_the_environment_is_what_the_setting_wants(monkeypatch, key, text, value):
+    section, _, name = key.rpartition(".")
+    config = compose([f"{key}=${{oc.env:OURO_TEST,{text}}}"])
+    assert (config[section] if section else config)[name] == value
+    monkeypatch.setenv("OURO_TEST", text)
+    config = compose([f"{key}=${{oc.env:OURO_TEST}}"])
+    found = (config[section] if section else config)[name]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_so_is_one_that_another_setting_names_and_one_of_a_stage():
+    config = compose(["name=${oc.env:OURO_TEST,2}", "seed=${name}", "stages.sft.seed=${oc.env:OURO_TEST,3}"])
+    assert (config["name"], config["seed"], config["stages"][0]["seed"]) == ("2", 2, 3)
+
+
+def test_a_free_argument_is_what_it_would_be_in_a_file():
+    config = compose([f"{ARGS}.low=${{oc.env:OURO_TEST,2}}", f"{ARGS}.high='9'"])
+    found = config["data_processor"]["task_pipeline"]["generator_args"]
+    assert (found["low"], found["high"]) == (2, "9")
+
+
+def test_a_text_in_quotes_is_meant_as_one():
+    assert "needed a whole number, found the text '2'" in refused("trainer.save_interval='2'")
+
+
+def test_a_text_that_is_no_number_is_refused():
+    assert "needed a whole number, found the text 'two'" in refused("trainer.save_interval=${oc.env:OURO_TEST,two}")
+
+
+@pytest.mark.parametrize(("override", "why"), [
+    ("buffer.explorer_input.eval_tasksets.5.limit=4", "eval_tasksets has no element 5: it has 1, counted from 0"),
+    ("explorer.auxiliary_models.0.engine_num=1", "explorer.auxiliary_models has no element 0: it is empty")])
+def test_an_element_that_a_list_lacks_is_named(override, why):
+    assert why in refused(override)
+    with pytest.raises(ConfigError, match=why):
+        make_sweep([f"{override},9"])
+
+
+def test_a_stage_that_is_meant_by_its_number_is_told_in_the_users_words():
+    _, problems = judged(["stages.0.seed=1"])
+    assert problems == ["'stages.0.seed=1': no stage '0' in this recipe. Stages: sft, rft."]
+
+
+def test_a_text_that_needs_quotes_is_told_so():
+    assert "goes in quotes: \"name='ünïcode'\"." in refused("name=ünïcode")
+    assert compose(["name='ünïcode'"])["name"] == "ünïcode"
+
+
+def test_a_setting_of_the_whole_run_in_a_stage_is_told_once():
+    _, problems = judged(["stages.sft.project=x"])
+    assert problems == ["stage 'sft': project is a setting of the whole run, not of a stage."]
