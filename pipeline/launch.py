@@ -11,7 +11,7 @@ from pipeline.compose import compose
 from pipeline.errors import ConfigError, OuroError
 from pipeline.monitors import check_monitor
 from pipeline.plan import Plan, make_plan
-from pipeline.stage_rules import unread, without_data
+from pipeline.stage_rules import unread, unusable_root, without_data
 
 Planner = Callable[[dict[str, Any]], Plan]
 MULTIRUN = "-m"  # among the overrides: they have several values
@@ -21,7 +21,7 @@ def checked_plan(config: dict[str, Any]) -> Plan:
     """The plan of a composed configuration whose monitor is installed (it must not fail after hours), of which every
     setting of a stage is read, and that names data."""
     check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
-    if problems := unread(config) + without_data(config):
+    if problems := unread(config) + without_data(config) + unusable_root(config["checkpoint_root_dir"]):
         raise ConfigError("\n  ".join(problems), problems)
     return make_plan(config)
 

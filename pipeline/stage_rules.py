@@ -3,6 +3,8 @@
 They need the sources of functions and no file of the user's but his code; what needs files is in pipeline/preflight.py.
 """
 
+import os
+from pathlib import Path
 from typing import Any
 
 from pipeline import inputs, schema
@@ -105,3 +107,14 @@ def _has(nest: Any, key: str) -> bool:
             return False
         nest = nest[part]
     return True
+
+
+def unusable_root(root: str) -> list[str]:
+    """The line for a `checkpoint_root_dir` below which no directory can be made. Makes none."""
+    above = Path(os.path.abspath(root))
+    while not above.exists() and above != above.parent:
+        above = above.parent
+    if above.is_dir() and os.access(above, os.W_OK):
+        return []
+    wrong = "cannot be written to" if above.is_dir() else "is no directory"
+    return [f"checkpoint_root_dir={root}: {above} {wrong}. Name a place in which store/ and runs/ can be made."]

@@ -20,7 +20,7 @@ def test_a_person_may_type_overrides_as_shell_words():
                   "or use `ouro run seed=2`."),
     ({"overrides": "name=x", "seed": 2}, 'overrides="name=x seed=2"'),
     ({"overrides": ["name=x"], "seed": 2}, "`ouro run name=x seed=2`"),
-    ({"overrides": "checkpoint_root_dir=/dev/null/x"}, "ouro: Not a directory: /dev/null/x/store\n"),
+    ({"overrides": "checkpoint_root_dir=/dev/null/x"}, "checkpoint_root_dir=/dev/null/x: /dev/null is no directory."),
 ])
 def test_what_cannot_be_run_is_a_message_and_exit_code_2(given, words, capsys):
     with pytest.raises(SystemExit) as ended:

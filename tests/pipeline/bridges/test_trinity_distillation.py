@@ -1,0 +1,40 @@
+"""A distillation of Trinity-RFT, whose teacher is an auxiliary model, as a recipe."""
+
+from tests.bridges import from_trinity, written
+
+
+def values(text: str) -> dict:
+    return written(from_trinity(text))
+
+
+def left_out(text: str) -> dict[str, str]:
+    made = from_trinity(text)
+    return {given.key: why for given, why in [*made.left_out, *made.idle]}
+
+
+DISTILLATION = """
+algorithm: {algorithm_type: on_policy_distill, repeat_times: 4}
+model: {model_path: small}
+buffer: {batch_size: 8, explorer_input: {default_workflow_type: on_policy_distill_workflow, taskset: {path: a.jsonl}}}
+explorer: {auxiliary_models: [{model_path: large, engine_num: 2}]}
+"""
+
+
+def test_the_auxiliary_model_of_a_distillation_is_the_teacher():
+    found = values(DISTILLATION)
+    assert found["model.teacher_model_path"] == "large"
+    assert found["buffer.explorer_input.default_workflow_type"] == "simple_workflow"
+    assert found["buffer.explorer_input.default_reward_fn_type"] == "accuracy_reward"
+    assert not any(key.startswith("explorer.auxiliary_models") for key in found)
+    assert "the trainer's own GPUs score by it" in left_out(DISTILLATION)["explorer.auxiliary_models.0.engine_num"]
+
+
+def test_of_a_stage_that_distils_the_teacher_is_the_stages():
+    found = values("stages: [{stage_name: a, algorithm: {algorithm_type: jsd}, "
+                   "explorer: {auxiliary_models: [{model_path: large}]}}]")
+    assert found["stages.0.model.teacher_model_path"] == "large"
+
+
+def test_without_distillation_an_auxiliary_model_stays_one():
+    found = values("{buffer: {batch_size: 8}, explorer: {auxiliary_models: [{model_path: large}]}}")
+    assert found["explorer.auxiliary_models.0.model_path"] == "large"
