@@ -105,7 +105,7 @@ def texts(root: Path) -> tuple[str, ...]:
     made = explored(root, texts=TEXTS, held_out=HELD_OUT)
     shown = "stages.sft.buffer.trainer_input.experience_buffer"
     return (*demonstrations(root), "data_processor.task_pipeline.generator=null",
-            "data_processor.task_pipeline.generator_args=null", "data_processor.task_pipeline.config_path=null",
+            "data_processor.task_pipeline.generator_args={}", "data_processor.task_pipeline.config_path=null",
             f"buffer.explorer_input.eval_tasksets.0.path={made['held_out']}", f"{shown}.path={made['texts']}",
             f"{shown}.format.prompt_key=text")
 

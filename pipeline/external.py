@@ -120,12 +120,14 @@ def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:
     return [digest_tree(resolve(name), root) for name in names]
 
 
-def digest_meaning(path: str | None, root: str, key: str) -> list[str]:
+def digest_meaning(path: str | None, key: str) -> list[str]:
     """As `digests`, of one YAML file by what it says: a comment or another order of keys is no other content."""
     import yaml
 
-    if not digests(path, root, key):  # also tells, while planning, a store that cannot be written
+    if not path:
         return []
+    if not resolve(path).exists():
+        raise missing(Path(path), key)
     try:
         said = yaml.safe_load(resolve(path).read_bytes())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

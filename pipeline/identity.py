@@ -202,7 +202,7 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
     read = uses(kind, settings["algorithm"]["algorithm_type"])
     used, how = (_select(settings, keys) for keys in _keys(kind, read))
-    external = {key: [digest_meaning(value, root, name) if key in BY_MEANING else digests(value, root, name)
+    external = {key: [digest_meaning(value, name) if key in BY_MEANING else digests(value, root, name)
                       for name, value in values_of(settings, key)] for key in paths}
     external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}

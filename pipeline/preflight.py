@@ -71,11 +71,12 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     report.add("", [absent_package(monitor["monitor_type"])], "unjudged" if elsewhere else "problems")
     report.add("", [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]), *stage_rules.unread(config),
                     *stage_rules.without_data(config)])
-    report.add("", [] if elsewhere else stage_rules.unusable_root(config["checkpoint_root_dir"]))
+    unusable = [] if elsewhere else stage_rules.unusable_root(config["checkpoint_root_dir"])
+    report.add("", unusable)
     report.add("", stage_rules.unread_by_all(config), "warnings")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_adapters(settings)])
     report.add("", unnamed(config))
-    if not absent:
+    if not absent and not unusable:  # planning keeps digests there
         _plan(report, config)
     if data:
         _preview(report, config, list(stages.values()))
