@@ -27,6 +27,22 @@ def written(made: Translation) -> dict:
     return flat(OmegaConf.to_container(OmegaConf.create(write(made, "test")), resolve=False))
 
 
+def values_of_verl(text: str, name: str = "run.sh") -> dict:
+    """The recipe of a source of veRL, as `written` reads it."""
+    return written(from_verl(text, name))
+
+
+def values_of_trinity(text: str) -> dict:
+    """The recipe of a configuration of Trinity-RFT, as `written` reads it."""
+    return written(from_trinity(text))
+
+
+def left_out_of_trinity(text: str) -> dict[str, str]:
+    """Key -> reason, of what a recipe lacks, whether or not it is missed."""
+    made = from_trinity(text)
+    return {given.key: why for given, why in [*made.left_out, *made.idle]}
+
+
 def flat(value, prefix: str = "") -> dict:
     """A nest of dicts and lists of dicts as dotted key -> value."""
     if isinstance(value, dict) and value:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pipeline import tables
 from stages.learner.zero import Process
 
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
@@ -16,3 +17,23 @@ def process():
         started = Process.start(1)
         yield started
         started.stop()
+
+
+@pytest.fixture
+def cut_off(monkeypatch):
+    """cut_off(directory, step, work): calls `work`, which is interrupted before it writes the record of that step."""
+
+    def run(directory, step: int, work) -> None:
+        write = tables.write
+
+        def until(path, *arguments):
+            if path == tables.step_file(directory, "steps", step):
+                raise KeyboardInterrupt
+            write(path, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tables, "write", until)
+            with pytest.raises(KeyboardInterrupt):
+                work()
+
+    return run

@@ -90,19 +90,9 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
 
 
 @pytest.mark.parametrize("broken", [3, 4, 5])
-def test_cut_off_anywhere_and_resumed_it_leaves_what_an_unbroken_run_leaves(stage, monkeypatch, broken):
+def test_cut_off_anywhere_and_resumed_it_leaves_what_an_unbroken_run_leaves(stage, cut_off, broken):
     """The row of a step must be there before its checkpoint is: a resumed stage never writes it again."""
-    write = tables.write
-
-    def cut_off(path, *arguments):
-        if path == tables.step_file(stage.directory, "steps", broken):
-            raise KeyboardInterrupt
-        write(path, *arguments)
-
-    monkeypatch.setattr(tables, "write", cut_off)
-    with pytest.raises(KeyboardInterrupt):
-        learn.Trainer(stage).run()
-    monkeypatch.setattr(tables, "write", write)
+    cut_off(stage.directory, broken, lambda: learn.Trainer(stage).run())
     went_on = {3: 2, 4: 2, 5: 4}[broken]
     assert checkpoints.rewind(stage.directory) == went_on
     files.remove_leftovers(stage.directory)

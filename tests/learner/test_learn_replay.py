@@ -55,7 +55,7 @@ def made_by(context):
         last / files.MANIFEST)["weights_hash"]
 
 
-def test_cut_off_and_taken_up_it_trains_on_the_same_rows_to_the_same_weights(stage, monkeypatch):
+def test_cut_off_and_taken_up_it_trains_on_the_same_rows_to_the_same_weights(stage, cut_off):
     """Eight rows a batch: four new, a group of two again from step 2 on, two of an expert."""
     whole, cut = stage("whole"), stage("cut")
     learn.Trainer(whole).run()
@@ -67,17 +67,7 @@ def test_cut_off_and_taken_up_it_trains_on_the_same_rows_to_the_same_weights(sta
     assert max(r["use_count"] or 0 for r in trained) >= 1
     assert sum(r["is_expert"] for r in trained) == 10
 
-    write = tables.write
-
-    def cut_off(path, *arguments):
-        if path == tables.step_file(cut.directory, "steps", 4):
-            raise KeyboardInterrupt
-        write(path, *arguments)
-
-    monkeypatch.setattr(tables, "write", cut_off)
-    with pytest.raises(KeyboardInterrupt):
-        learn.Trainer(cut).run()
-    monkeypatch.setattr(tables, "write", write)
+    cut_off(cut.directory, 4, lambda: learn.Trainer(cut).run())
     assert checkpoints.rewind(cut.directory) == 2
     files.remove_leftovers(cut.directory)
     roll(cut)  # what later weights made is made again

@@ -6,16 +6,8 @@ from pipeline.bridges.recipe import value_text, write
 from pipeline.bridges.source import read_yaml, scalar
 from pipeline.errors import ConfigError
 from tests.bridges import SOURCES, from_trinity, written
-
-
-def values(text: str) -> dict:
-    return written(from_trinity(text))
-
-
-def left_out(text: str) -> dict[str, str]:
-    made = from_trinity(text)
-    return {given.key: why for given, why in [*made.left_out, *made.idle]}
-
+from tests.bridges import left_out_of_trinity as left_out
+from tests.bridges import values_of_trinity as values
 
 # -------------------------------------------------------------------------------------------------------------- fates
 

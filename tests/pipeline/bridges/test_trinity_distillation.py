@@ -1,16 +1,7 @@
 """A distillation of Trinity-RFT, whose teacher is an auxiliary model, as a recipe."""
 
-from tests.bridges import from_trinity, written
-
-
-def values(text: str) -> dict:
-    return written(from_trinity(text))
-
-
-def left_out(text: str) -> dict[str, str]:
-    made = from_trinity(text)
-    return {given.key: why for given, why in [*made.left_out, *made.idle]}
-
+from tests.bridges import left_out_of_trinity as left_out
+from tests.bridges import values_of_trinity as values
 
 DISTILLATION = """
 algorithm: {algorithm_type: on_policy_distill, repeat_times: 4}

@@ -2,13 +2,10 @@
 
 import pytest
 
-from tests.bridges import from_verl, launch, written
+from tests.bridges import from_verl, launch
+from tests.bridges import values_of_verl as values
 
 INPUT = "buffer.explorer_input"
-
-
-def values(text: str, name: str = "run.sh") -> dict:
-    return written(from_verl(text, name))
 
 
 # -------------------------------------------------------------------------------------------------------------- rules

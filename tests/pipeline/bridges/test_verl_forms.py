@@ -4,12 +4,9 @@ import pytest
 
 from pipeline.errors import ConfigError
 from tests.bridges import from_verl, launch, written
+from tests.bridges import values_of_verl as values
 
 INPUT = "buffer.explorer_input"
-
-
-def values(text: str, name: str = "run.sh") -> dict:
-    return written(from_verl(text, name))
 
 
 def test_yaml_with_nested_keys_and_references():
