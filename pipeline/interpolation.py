@@ -4,11 +4,16 @@ The environment knows texts alone. What comes from there is therefore marked, an
 wants (pipeline/schema.py); a text that stands in a file, in quotes, is meant as one.
 """
 
+import contextlib
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline import secrets
+from pipeline.secret_marks import names_secret
 
+ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
 NAMED = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 
 
@@ -31,6 +36,24 @@ def settled(value: Any) -> Any:
     return value.as_value() if isinstance(value, FromEnvironment) else value
 
 
+@dataclass
+class Filling:
+    """whole: the composition as plain dicts and lists, unresolved. secret: variables that a setting takes as a secret.
+
+    taken: the variables that OmegaConf took from the environment, which is emptied before every setting.
+    """
+
+    whole: dict
+    secret: set[str]
+    taken: set[str]
+    problems: list[str]
+
+    def misdirected(self, key: str) -> list[str]:
+        """A line for every secret that was filled into a setting."""
+        found = [name for name in self.taken if name in self.secret or names_secret(name, is_variable=True)]
+        return [secrets.misdirected(key, name) for name in sorted(found)]
+
+
 def resolved(composed, problems: list[str]) -> dict[str, Any]:
     """Plain dicts and lists with every interpolation filled in; those of secrets stay (pipeline/secrets.py).
 
@@ -39,30 +62,60 @@ def resolved(composed, problems: list[str]) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     whole = OmegaConf.to_container(composed, resolve=False)
-    made = _fill(composed, whole, "", problems, whole)
+    with _recorded() as taken:
+        made = _fill(composed, whole, "", Filling(whole, secrets.taken_as_secrets(whole), taken, problems))
     problems += secrets.leaks(made)
     return made
 
 
-def _fill(node, raw: Any, key: str, problems: list[str], whole: dict) -> Any:
-    """node: an OmegaConf container. raw: the same as plain dicts and lists. whole: the composition, as raw."""
-    from omegaconf.errors import OmegaConfBaseException
+@contextlib.contextmanager
+def _recorded() -> Iterator[set[str]]:
+    """Meanwhile the set gets the name of every variable that OmegaConf takes, however the interpolation is spelled."""
+    from omegaconf import OmegaConf
+    from omegaconf.resolvers import oc
 
+    taken: set[str] = set()
+
+    def env(name: str, *default: Any) -> Any:
+        taken.add(name)
+        return oc.env(name, *default)
+
+    OmegaConf.register_new_resolver("oc.env", env, replace=True)
+    try:
+        yield taken
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+
+
+def _fill(node, raw: Any, key: str, filling: Filling) -> Any:
+    """node: an OmegaConf container. raw: the same as plain dicts and lists. What is wrong is left out."""
     pairs = raw.items() if isinstance(raw, dict) else enumerate(raw)
     made = {}
     for name, value in pairs:
         full = f"{key}.{name}" if key else str(name)
         if isinstance(value, (dict, list)):
-            made[name] = _fill(node[name], value, full, problems, whole)
+            made[name] = _fill(node[name], value, full, filling)
         elif isinstance(value, str) and "${" in value and not (
                 secrets.is_secret(full) or secrets.named_in(value)):
-            try:
-                made[name] = _marked(_plain(node[name]), value, whole)
-            except (OmegaConfBaseException, RecursionError) as error:
-                problems.append(_unresolved(full, value, error))  # and left out: its default stands in
+            found, problems = _filled(node, name, value, full, filling)
+            filling.problems += problems
+            if not problems:  # else its default stands in
+                made[name] = found
         else:
             made[name] = value
     return made if isinstance(raw, dict) else list(made.values())
+
+
+def _filled(node, name: Any, value: str, full: str, filling: Filling) -> tuple[Any, list[str]]:
+    """What an interpolation stands for, and what is wrong with it."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    filling.taken.clear()
+    try:
+        found = _marked(_plain(node[name]), value, filling.whole)
+    except (OmegaConfBaseException, RecursionError) as error:
+        return None, [_unresolved(full, value, error)]
+    return found, filling.misdirected(full)
 
 
 def _plain(value: Any) -> Any:
@@ -87,7 +140,7 @@ def _marked(value: Any, raw: Any, whole: dict) -> Any:
 
 def _of_environment(text: str, whole: dict, visited: tuple[str, ...] = ()) -> bool:
     """Whether a text names the environment, or a setting that does."""
-    if "${oc.env:" in text:
+    if ENVIRONMENT.search(text):
         return True
     named = [f"${{{key}}}" for key in NAMED.findall(text)]
     return any(isinstance(there := _at(whole, one), str) and _of_environment(there, whole, (*visited, one))

@@ -159,7 +159,7 @@ def _tell_lines(title: str, lines: list[tuple[int, str]], out) -> None:
 def _shown(given: "Given") -> str:
     """A value for the terminal: short, and no secret."""
     from pipeline.bridges.recipe import value_text
-    from pipeline.secret_values import hidden
+    from pipeline.secret_marks import hidden
     from pipeline.secrets import mask
 
     text = value_text(mask({given.key.rpartition(".")[2]: given.value}).popitem()[1])

@@ -11,7 +11,7 @@ import yaml
 from pipeline.bridges.source import Loader
 from pipeline.bridges.translation import Entry, Path, Translation, Unread
 from pipeline.config import Config
-from pipeline.secret_values import hidden
+from pipeline.secret_marks import hidden
 
 WIDTH = 116  # characters of a comment line
 

@@ -9,7 +9,7 @@ ADDRESSES = ("data.train_files=https://user:hushPW@host/x.parquet", "data.val_fi
 
 
 @pytest.mark.parametrize("script", [
-    launch(*ADDRESSES), launch("trainer.project_name=sk-hushhushhushhush1"),
+    launch(*ADDRESSES), launch("trainer.project_name=sk-proj-hushhushhush1"),
     "WANDB_API_KEY=hush\n" + launch("trainer.project_name=$WANDB_API_KEY", "trainer.experiment_name=x-$WANDB_API_KEY"),
     launch("actor_rollout_ref.model.path=${HF_TOKEN:-hush}/foo", "trainer.default_local_dir=/x/$HF_TOKEN")])
 def test_a_script_of_verl(script):
