@@ -32,7 +32,7 @@ project: ${oc.env:OPENAI_API_KEY}
 explorer:
   env_vars: {GITHUB_TOKEN: hush, WANDB_AUTH: hush, DEPTH: "3", A: "${oc.env:MY_TOKEN,hush}"}
 monitor: {monitor_args: {base_url: "http://h/?token=hush", headers: {Authorization: Bearer hush}}}
-buffer: {explorer_input: {taskset: {path: "https://hush@host/x", workflow_args: {pw: hush, depth: 3}}}}
+buffer: {explorer_input: {taskset: {path: "https://hush@host/x", workflow_args: {pw: hush}}}}
 """)
     text = write(made, "test")
     assert "hush" not in text
@@ -45,8 +45,9 @@ buffer: {explorer_input: {taskset: {path: "https://hush@host/x", workflow_args: 
 
 
 @pytest.mark.parametrize("word", [
-    "$(curl -H 'Authorization: Bearer hush' http://h)", "`curl -H hush`", "x-$(curl -u me:hush h)/y", "$(HF_TOKEN=hush f)",
-    "${X:-$(curl -u me:hush h)}", "$((8 * $(curl -u me:hush h)))", "<(curl -u me:hush h)", '"$(echo $(curl hush))"'])
+    "$(curl -H 'Authorization: Bearer hush' http://h)", "`curl -H hush`", "x-$(curl -u me:hush h)/y",
+    "$(HF_TOKEN=hush f)", "${X:-$(curl -u me:hush h)}", "$((8 * $(curl -u me:hush h)))",
+    "<(curl -u me:hush h)", '"$(echo $(curl hush))"'])
 def test_of_a_command_in_a_value_only_the_name_is_told(word, capsys):
     """What it is called with may hold a secret of any form."""
     made = from_verl(launch(f"data.val_files={word}", f"X={word}", f"data.train_files=[{word}]"))
