@@ -40,12 +40,12 @@ OF_TRAINING = _listed(
     "trailing train trigger true truth turn unk value verdict video vision wrong yes")
 # nor before these: where a secret is found, how long it is; what is said of each token
 PLACES = _listed(
-    "column count dir directory endpoint env field file files folder format length limit name names path paths size "
-    "type uri url variable")
+    "column count dir directory endpoint env field file files folder format length limit name names path paths "
+    "replacement size type uri url variable")
 OF_EACH = _listed(
-    "accuracy advantage budget cost dtype embedding embeddings entropy header ids index kl len level levels logprob "
-    "logprobs loss map mask mean per position price probs ratio reward rewards score sum usage weight weights "
-    "window")
+    "accuracy advantage budget budgets cost dim dtype embedding embeddings entropy header ids index indices kl len "
+    "level levels logprob logprobs loss map mask max mean min mode num number per position price prob probs ratio "
+    "reward rewards score second sum threshold thresholds usage weight weights window")
 # words that only tell one secret from another
 WHICH = _listed(
     "backup default dev development header headers live local main new old primary prod production raw read ro rw "

@@ -107,6 +107,7 @@ FREE = "buffer.explorer_input.taskset.workflow_args"
     ("AWS_ACCESS_KEY_ID", True), ("AZURE_STORAGE_CONNECTION_STRING", True), ("my_key", True), ("DB_PASSWORD_2", True),
     ("HF_TOKEN_PATH", False), ("SSH_PUBLIC_KEY", False), ("TOKENIZERS_PARALLELISM", False), ("XAUTHORITY", False),
     ("SSH_AUTH_SOCK", False), ("VLLM_MAX_NUM_BATCHED_TOKENS", False), ("TOKEN_BUDGET", False), ("KEY_COLUMN", False),
+    ("VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD", False),
     ("HOME", False), ("MODEL_PATH", False), ("KEYBOARD", False), ("MAX_TOKENS_PER_GPU", False), ("MONKEY", False),
     ("API_URL", False), ("PWD", False), ("OLDPWD", False), ("DB_PWD", True)])
 def test_which_variables_hold_a_secret(name, is_one, monkeypatch):
@@ -180,7 +181,7 @@ def test_secrets_of_other_people(key):
     "MAX_TOKENS", "EOS_TOKEN", "PROMPT_KEY", "text_key", "cost_per_token", "keyboard", "max_tokens", "prompt_key",
     "pad_token", "eos_token_id", "token_level", "num_tokens", "messages_key", "image_key", "key", "token_ids",
     "new_tokens", "token_reward", "forward_pass", "good_token", "step_token", "pass_at_k", "compass",
-    "password_file", "api_key_env", "special_tokens", "per_token_kl", "PWD"])
+    "password_file", "api_key_env", "special_tokens", "per_token_kl", "secret_replacement", "PWD"])
 def test_what_is_no_secret(key):
     assert not secrets.is_secret(f"args.{key}")
 
