@@ -110,9 +110,9 @@ def taken_as_secrets(config: Any) -> set[str]:
 
 def misdirected(key: str, variable: str) -> str:
     """The line for a setting into which the value of a secret variable was filled."""
+    plainly = f", or name it plainly in a free argument: ${{oc.env:{variable}}}" if names_secret(variable, True) else ""
     return (f"{key}: here stands the value of {variable}, which is a secret, and a configuration is written to files. "
-            "Leave it to the setting that is named as one, or name it plainly in a free argument: "
-            f"${{oc.env:{variable}}}.")
+            f"Leave it to the setting that is named as one{plainly}.")
 
 
 def leaks(config: Any) -> list[str]:
