@@ -69,7 +69,7 @@ def on_policy_distill(batch: pa.Table, kl_coef: float = 1.0) -> pa.Table:
 
 
 def jsd(batch: pa.Table, lambda_coef: float = 0.5, kl_coef: float = 1.0) -> pa.Table:
-    """Distillation by the generalised Jensen-Shannon divergence (Agarwal et al. 2023, arXiv:2306.13649, eq. 1).
+    """Distillation by the generalised Jensen-Shannon divergence (Agarwal et al. 2023, arXiv:2306.13649, section 2).
 
     With student q, teacher p, b = lambda_coef and m = b p + (1 - b) q, the divergence at one state is
     D = b sum p log(p / m) + (1 - b) sum q log(q / m). Its derivative by q(x) is, the other terms cancelling,
@@ -77,17 +77,19 @@ def jsd(batch: pa.Table, lambda_coef: float = 0.5, kl_coef: float = 1.0) -> pa.T
 
         A = kl_coef (1 - b) log(m / q),
 
-    positive exactly where the teacher finds the token likelier than the student. b = 0 is KL(q || p): A = log(p / q);
-    b = 1 is KL(p || q): A = p / q - 1, log ratio clamped to 20. Needs teacher_logprobs, old_logprobs.
+    positive exactly where the teacher finds the token likelier than the student, 0 where they agree. At the ends D is
+    0, so there it stands, as in the paper, for its limit per weight: b = 0 for D / b -> KL(p || q), A = p / q - 1
+    (log ratio at most 20), which spreads over all that the teacher says; b = 1 for D / (1 - b) -> KL(q || p),
+    A = log(p / q), which is on_policy_distill. Assumes tokens drawn from q. Needs teacher_logprobs, old_logprobs.
     """
     check_number(f"{KEY}.lambda_coef", lambda_coef, least=0, most=1)
     check_number(f"{KEY}.kl_coef", kl_coef, above=0)
     tokens = action_tokens(batch)
     gap = tokens.take(batch, "teacher_logprobs") - tokens.take(batch, "old_logprobs")  # log(p / q)
     if lambda_coef == 0:
-        gain = gap
-    elif lambda_coef == 1:
         gain = np.expm1(np.minimum(gap, 20.0))
+    elif lambda_coef == 1:
+        gain = gap
     else:
         gain = (1 - lambda_coef) * np.logaddexp(np.log(lambda_coef) + gap, np.log1p(-lambda_coef))
     return _answer(batch, tokens, kl_coef * gain)
