@@ -41,6 +41,8 @@ def importance_correction(logprobs: Tensor, rollout_logprobs: Tensor, rows: Tens
 def mismatch(logprobs: Tensor, rollout_logprobs: Tensor, weights: Tensor, corrected: Tensor) -> dict[str, float]:
     """How far trainer and rollout are apart over all N action tokens of a batch; all 0 (size 1) when there is none.
 
+    Assumes tokens that the rollout sampled, with the same weights on both sides: else its age is in the numbers too.
+
     mismatch_mean, mismatch_max: |trainer - rollout| log-prob. kl_rollout_trainer, kl_trainer_rollout: in nats, from
     tokens that the rollout sampled, in forms that are never negative: mean of w - 1 - log w, and of w log w - w + 1
     (Schulman 2020). effective_sample_size: (sum w)^2 / (N sum w^2) of the bounded weights (Kish 1965), in [0, 1]; 1

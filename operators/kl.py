@@ -47,7 +47,7 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 
 
 def low_var_kl(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """k3 with f - l clamped to +-20 and the result to +-10, as veRL has it: no gradient comes from farther away.
+    """k3 (Schulman 2020) with f - l clamped to +-20 and the result to +-10, as veRL has it: no gradient from beyond.
 
     Assumes that this is rare: what the clamp cuts off makes the value too small. 0 where both agree.
     """
@@ -94,8 +94,8 @@ def penalise(reward: float, logprobs: np.ndarray, ref_logprobs: np.ndarray, acti
 
     reward stands on the last action token, unless token_rewards [R] are given. logprobs, ref_logprobs: [R], of the
     policy that sampled and of the reference; what they hold at other tokens is not read, and the reward there is 0.
-    The sum of the answer is the penalised reward of the response, for advantages that compare responses. Without an
-    action token all is 0.
+    The sum of the answer is the penalised reward of the response, for advantages that compare responses. Assumes that
+    both score the distribution that was sampled from. Without an action token all is 0.
     """
     acts = np.flatnonzero(action_mask)
     rewards = np.zeros(len(action_mask))

@@ -43,8 +43,8 @@ def mix(step: int, train_batch_size: int, expert_data_ratio: float = 0.5, sft_da
 
     The ratio is taken as it is written in decimals: 0.07 of 100 rows is 7, where binary fractions make it 8. A run
     needs one below 1. Expert rows are taken in turn, cyclically: step t takes those after the ones of step t - 1, so an
-    epoch over them sees each once; fewer than a batch needs come several times in it. For the losses mix and mix_chord
-    (Zhang et al. 2025, arXiv:2508.11408), which average the two kinds apart.
+    epoch over them sees each once; fewer than a batch needs come several times in it. Assumes a loss that averages
+    the two kinds apart, mix or mix_chord (Zhang et al. 2025, arXiv:2508.11408).
     """
     check_number(f"{KEY}.expert_data_ratio", expert_data_ratio, above=0, most=1)
     if not isinstance(sft_dataset_name, str):

@@ -106,8 +106,8 @@ def reinforce(batch: pa.Table) -> pa.Table:
 def rloo(batch: pa.Table) -> pa.Table:
     """Leave-one-out (Ahmadian et al. 2024, arXiv:2402.14740): A_i = r_i - mean of the others.
 
-    Equal to (r_i - mean) n / (n - 1). Unbiased for independent responses of the policy itself, since the baseline does
-    not know r_i. Sums to zero over a group; equal rewards give 0. A group of one has no others: A = r.
+    Equal to (r_i - mean) n / (n - 1). Unbiased assuming independent responses of the policy itself, since the baseline
+    does not know r_i. Sums to zero over a group; equal rewards give 0. A group of one has no others: A = r.
     """
     return _compare(batch, f"CASE WHEN count(*) OVER g = 1 THEN reward ELSE ({CENTRED.format('reward')}) "
                            "* count(*) OVER g / (count(*) OVER g - 1) END")
