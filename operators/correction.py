@@ -22,8 +22,8 @@ def importance_correction(logprobs: Tensor, rollout_logprobs: Tensor, rows: Tens
     rollout_logprobs), level sequence: exp of the sum over the row, given to each of its tokens; none: 1.
     mode truncate: min(w, threshold) (Espeholt et al. 2018, IMPALA, arXiv:1802.01561); mask: w where w <= threshold,
     else 0, so that what the trainer finds that unlike is not learnt from at all (Liu et al. 2025, "When speed kills
-    stability"). Assumes the same weights on both sides, so that their gap is of the program and small. Equal log-probs
-    give 1 everywhere. The log ratio is clamped to +-20.
+    stability"). Assumes two policies that are close: of the same weights their gap is of the program alone, of a stale
+    row what the policy moved since is in it too. Equal log-probs give 1 everywhere. The log ratio is clamped to +-20.
     """
     check_choice(f"{KEY}.level", level, ("none", "token", "sequence"))
     check_choice(f"{KEY}.mode", mode, ("truncate", "mask"))
