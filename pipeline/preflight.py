@@ -130,7 +130,7 @@ def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None
     """Reads samples of the data in a process of its own."""
     from pipeline.samples import preview
 
-    found = preview(config, list(dict.fromkeys(s for settings in stages for s in inputs.sources(settings))))
+    found = preview(config, stages, list(dict.fromkeys(s for settings in stages for s in inputs.sources(settings))))
     report.add("", found["problems"])
     report.add("", found["warnings"], "warnings")
     report.add("", found["unjudged"], "unjudged")
