@@ -9,21 +9,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
+from pipeline import files, inputs
 from pipeline.errors import StageError
 from pipeline.external import resolve
 from pipeline.files import CONF
-from pipeline.inputs import Source
 
 ROWS = 200  # read of each source
 
 
-def preview(config: dict[str, Any], stages: list[dict[str, Any]], sources: list[Source]) -> dict[str, list]:
+def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, list]:
     """Lists `problems`, `warnings`, `unjudged`, and `facts` as [word, sentence], of the sources that exist and of the
     Data-Juicer recipes and operators of the stages.
 
     stages: their whole settings. Raises StageError when the process dies.
     """
+    sources = dict.fromkeys(source for stage in stages for source in inputs.sources(stage))
     pipelines = [stage["data_processor"]["task_pipeline"] for stage in stages]
     request = {
         "sources": [{**dataclasses.asdict(s), "key": s.told, "path": str(resolve(s.path)), "columns": dict(s.columns)}
