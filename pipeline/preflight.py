@@ -69,11 +69,11 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
     monitor = config["monitor"]
     report.add("", [absent_package(monitor["monitor_type"])], "unjudged" if elsewhere else "problems")
-    report.add("", [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]), *stage_rules.unread(config),
+    report.add("", [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
                     *stage_rules.without_data(config)])
     unusable = [] if elsewhere else stage_rules.unusable_root(config["checkpoint_root_dir"])
     report.add("", unusable)
-    report.add("", stage_rules.unread_by_all(config), "warnings")
+    report.add("", stage_rules.unread(config), "warnings")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_adapters(settings)])
     report.add("", unnamed(config))
     if not absent and not unusable:  # planning keeps digests there
