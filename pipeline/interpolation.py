@@ -24,12 +24,16 @@ class FromEnvironment(str):
 
 
 def settled(value: Any) -> Any:
-    """A copy of a nest in which every text of the environment is what it would be in a YAML file."""
+    """A copy of a nest in which every text of the environment is what it would be in a YAML file.
+
+    Names are texts there, `1: x` too: they are those of arguments, and JSON, by which a stage is handed them, has no
+    others.
+    """
     if isinstance(value, dict):
-        return {name: settled(part) for name, part in value.items()}
+        return {name if isinstance(name, str) else str(name).lower(): settled(part) for name, part in value.items()}
     if isinstance(value, list):
         return [settled(part) for part in value]
-    return value.as_value() if isinstance(value, FromEnvironment) else value
+    return settled(value.as_value()) if isinstance(value, FromEnvironment) else value
 
 
 def settings_named(text: str, key: str) -> list[str]:

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from pipeline import algorithms, inputs
+from pipeline import algorithms, inputs, preflight
+from pipeline.compose import compose
 from pipeline.config import AuxiliaryModel
 from pipeline.data_config import AuxiliaryBuffer, Taskset
 from pipeline.identity import EXTERNAL, PATHS
@@ -98,6 +99,29 @@ def test_an_argument_that_a_function_does_not_have(key, given, words):
     (problem,) = inputs.wrong_arguments(rft({key: given}))
     assert problem.startswith(f"{key}: ")
     assert words in problem
+
+
+@pytest.mark.parametrize(("override", "key"), [
+    (f"{TASKS}.generator_args={{1: 2, low: 1}}", f"{TASKS}.generator_args"),
+    (f"{EXPLORER}.taskset.workflow_args={{1: 2}}", f"{EXPLORER}.taskset.workflow_args"),
+    (f"{EXPLORER}.taskset.reward_fn_args={{1: 2}}", f"{EXPLORER}.taskset.reward_fn_args"),
+    ("stages.rft.algorithm.policy_loss_fn_args={1: 2}", "algorithm.policy_loss_fn_args"),
+    ("algorithm.advantage_fn_args={1: 2}", "algorithm.advantage_fn_args"),
+    ("monitor.monitor_args={1: 2}", "monitor.monitor_args")])
+def test_a_name_that_is_a_number_is_one_that_no_function_has(override, key):
+    """YAML reads `1: 2` as a number; JSON, which a stage is handed, knows texts alone, beside others or nested."""
+    found = [line for line in preflight.check(compose([override])).problems if key in line]
+    assert len(found) == 1
+    assert "'1'" in found[0] or f"{key}.1: unknown" in found[0]
+
+
+def test_names_of_free_arguments_are_texts_in_a_stage_and_in_the_run(monkeypatch):
+    monkeypatch.setenv("OURO_TEST", "{5: 6}")
+    words = [f"{key}.x={{1: [{{2: 3, true: 4}}], y: ${{oc.env:OURO_TEST}}}}"
+             for key in (f"{TASKS}.generator_args", f"stages.rft.{TASKS}.generator_args")]
+    config, named = compose(words), {"1": [{"2": 3, "true": 4}], "y": {"5": 6}}
+    for settings in (config, config["stages"][1]):
+        assert settings["data_processor"]["task_pipeline"]["generator_args"]["x"] == named
 
 
 @pytest.mark.parametrize("kind", algorithms.names())
