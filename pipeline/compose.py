@@ -14,10 +14,11 @@ from typing import Any
 from pipeline import axes, distillation, modes, own_algorithms, schema, secrets, stage_rules, turn_rules
 from pipeline.choices import absent_default, choose, directories, flat, groups, search_path
 from pipeline.config import Config, walk
+from pipeline.consequences import without_consequences
 from pipeline.early_values import early_values
 from pipeline.errors import ConfigError, nearest
 from pipeline.interpolation import resolved
-from pipeline.overlays import are_ordered, stage_problems
+from pipeline.overlays import are_ordered, entries, stage_problems
 from pipeline.reward_rules import unasked_models
 from pipeline.rules import broken_rules
 from pipeline.sample_rules import unread_sampling
@@ -47,11 +48,12 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     problems += stage_problems(config)
     if unread := own_algorithms.problems(config):  # of what it is made of, no rule can say anything
         return config, _worded(problems + unread, as_typed, composed, config)
-    problems += broken_rules(config) + secrets.problems_of(config)
-    ordered = are_ordered(config["stages"])
+    broken, ordered = broken_rules(config), are_ordered(config["stages"])
     if ordered:
-        problems += modes.problems(config) + unasked_models(config) + unread_sampling(config)
-        problems += distillation.problems(config) + turn_rules.problems(config)
+        broken += modes.problems(config) + unasked_models(config) + unread_sampling(config)
+        broken += distillation.problems(config) + turn_rules.problems(config)
+    problems += without_consequences(broken, problems, [entry["stage_name"] for entry in entries(config)])
+    problems += secrets.problems_of(config)
     if problems and ordered:
         problems += stage_rules.problems_of(config)
     return config, _worded(problems, as_typed, composed, config)
@@ -77,7 +79,8 @@ def check(config: dict) -> list[str]:
     """Every wrong value and every broken rule of a configuration as plain dicts, one line each."""
     problems: list[str] = []
     read = schema.read(config, Config, "", problems)
-    return problems + broken_rules(read) + secrets.problems_of(config)
+    names = [entry["stage_name"] for entry in entries(read)]
+    return problems + without_consequences(broken_rules(read), problems, names) + secrets.problems_of(config)
 
 
 def _worded(problems: list[str], first: int, composed, config: dict) -> list[str]:

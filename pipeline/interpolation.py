@@ -14,7 +14,8 @@ from pipeline import secrets
 from pipeline.secret_marks import names_secret
 
 ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
-NAMED = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
+# another setting, `${a.b}`, `${ a[b] }` or, beside the one that says it, `${.b}`; a resolver (oc.env:HOME) has a colon
+NAMED = re.compile(r"\$\{\s*(\.*)([^\s${}:]+)\s*\}")
 
 
 class FromEnvironment(str):
@@ -28,12 +29,28 @@ class FromEnvironment(str):
 
 
 def settled(value: Any) -> Any:
-    """A copy of a nest in which every text of the environment is what it would be in a YAML file."""
+    """A copy of a nest in which every text of the environment is what it would be in a YAML file.
+
+    Names are texts there, `1: x` too: they are those of arguments, and JSON, by which a stage is handed them, has no
+    others.
+    """
     if isinstance(value, dict):
-        return {name: settled(part) for name, part in value.items()}
+        return {name if isinstance(name, str) else str(name).lower(): settled(part) for name, part in value.items()}
     if isinstance(value, list):
         return [settled(part) for part in value]
-    return value.as_value() if isinstance(value, FromEnvironment) else value
+    return settled(value.as_value()) if isinstance(value, FromEnvironment) else value
+
+
+def settings_named(text: str, key: str) -> list[str]:
+    """The settings that the interpolations of a text name, dotted from the root. key: of the text itself."""
+    return [_from_root(match, key) for match in NAMED.finditer(text)]
+
+
+def _from_root(match: re.Match, key: str) -> str:
+    """`${.b}` stands beside the text, `${..b}` a section above."""
+    dots, named = match.groups()
+    above = key.split(".")[:-len(dots)] if dots else []
+    return ".".join([*above, *re.findall(r"[^.\[\]]+", named)])
 
 
 @dataclass
@@ -112,7 +129,7 @@ def _filled(node, name: Any, value: str, full: str, filling: Filling) -> tuple[A
 
     filling.taken.clear()
     try:
-        found = _marked(_plain(node[name]), value, filling.whole)
+        found = _marked(_plain(node[name]), value, full, filling.whole)
     except (OmegaConfBaseException, RecursionError) as error:
         return None, [_unresolved(full, value, error)]
     return found, filling.misdirected(full)
@@ -124,39 +141,39 @@ def _plain(value: Any) -> Any:
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def _marked(value: Any, raw: Any, whole: dict) -> Any:
-    """A value with the texts in it that came from the environment marked. raw: the same, interpolations unresolved."""
+def _marked(value: Any, raw: Any, key: str, whole: dict) -> Any:
+    """A value with the texts in it that came from the environment marked. raw: the same, interpolations unresolved,
+    as it stands at `key`."""
     if isinstance(raw, str):
-        section = _at(whole, raw) if isinstance(value, (dict, list)) else None
-        if section is not None:  # `${section}` stands for all that is below it
-            return _marked(value, section, whole)
-        return FromEnvironment(value) if isinstance(value, str) and _of_environment(raw, whole) else value
+        match = NAMED.fullmatch(raw) if isinstance(value, (dict, list)) else None
+        if match and (section := _at(whole, named := _from_root(match, key))) is not None:
+            return _marked(value, section, named, whole)  # `${section}` stands for all that is below it
+        return FromEnvironment(value) if isinstance(value, str) and _of_environment(raw, key, whole) else value
     if isinstance(value, dict) and isinstance(raw, dict):
-        return {name: _marked(part, raw[name], whole) for name, part in value.items()}
+        return {name: _marked(part, raw[name], f"{key}.{name}", whole) for name, part in value.items()}
     if isinstance(value, list) and isinstance(raw, list):
-        return [_marked(part, one, whole) for part, one in zip(value, raw, strict=True)]
+        return [_marked(part, one, f"{key}.{index}", whole)
+                for index, (part, one) in enumerate(zip(value, raw, strict=True))]
     return value
 
 
-def _of_environment(text: str, whole: dict, visited: tuple[str, ...] = ()) -> bool:
-    """Whether a text names the environment, or a setting that does."""
+def _of_environment(text: str, key: str, whole: dict, visited: tuple[str, ...] = ()) -> bool:
+    """Whether a text, which stands at `key`, names the environment, or a setting that does."""
     if ENVIRONMENT.search(text):
         return True
-    named = [f"${{{key}}}" for key in NAMED.findall(text)]
-    return any(isinstance(there := _at(whole, one), str) and _of_environment(there, whole, (*visited, one))
-               for one in named if one not in visited)
+    return any(isinstance(there := _at(whole, one), str) and _of_environment(there, one, whole, (*visited, one))
+               for one in settings_named(text, key) if one not in visited)
 
 
-def _at(whole: dict, text: str) -> Any:
-    """What stands, unresolved, where `${a.b}` points; None for any other text."""
+def _at(whole: dict, key: str) -> Any:
+    """What stands, unresolved, at a dotted key; None where nothing does."""
     found: Any = whole
-    match = NAMED.fullmatch(text)
-    for part in match[1].split(".") if match else ():
+    for part in key.split("."):
         if isinstance(found, list) and part.isdigit() and int(part) < len(found):
             found = found[int(part)]
         else:
             found = found.get(part) if isinstance(found, dict) else None
-    return found if match else None
+    return found
 
 
 def _unresolved(key: str, value: str, error: Exception) -> str:
