@@ -2,7 +2,8 @@
 
 A function of ours refuses wrong arguments by `check_number(f"{KEY}.epsilon", epsilon, above=0)` or `check_choice`
 (operators/arguments.py), in its own lines or in those of a function that it uses. Read here, such a check is made
-before a run begins, without the seconds that importing torch takes.
+before a run begins, without the seconds that importing torch takes. Of a user's function only what cannot be meant
+otherwise is read: the rest it says itself when it is called.
 """
 
 import ast
@@ -14,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import schema, syntax
+from pipeline.imports import OURS
 
 UNKNOWN = object()  # a type, a default or a bound that cannot be told from the source
-TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "dict": dict, "None": None}
+TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "dict": dict,
+         "None": type(None)}
 WIDER = {list: list[Any], dict: dict[str, Any]}  # as the schema calls them
+ARGUMENTS = syntax.HOME / "operators" / "arguments.py"
+PLACES = {"value": 1, "choices": 2, "least": 2, "most": 3, "above": 4}  # of the parameters of its checks
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,14 @@ class Limit:
         if self.choices is not None:
             words = ", ".join(map(_yaml, self.choices))
             return [] if value in self.choices else [f"{told}={value}: needed one of {words}."]
-        least, most, above = (_number(bound, values) for bound in (self.least, self.most, self.above))
-        if value is None or ((least is None or value >= least) and (most is None or value <= most)
-                             and (above is None or value > above)):
+        if value is None or (_is_number(value) and self._holds(value, values)):
             return []
         return [f"{told}={value}: needed a number{self._words(values)}."]
+
+    def _holds(self, value: float, values: dict[str, Any]) -> bool:
+        least, most, above = (_number(bound, values) for bound in (self.least, self.most, self.above))
+        return ((least is None or value >= least) and (most is None or value <= most)
+                and (above is None or value > above))
 
     def _words(self, values: dict[str, Any]) -> str:
         bounds = (("greater than", self.above), ("at least", self.least), ("at most", self.most))
@@ -80,7 +88,7 @@ def problems(key: str, parameters: dict[str, Parameter], given: dict[str, Any]) 
 def read(path: Path, node: syntax.Function) -> dict[str, Parameter]:
     """The parameters of a function by name. path: of the file that has it."""
     limits: dict[str, list[Limit]] = {}
-    for name, limit in _limits(path, node, set()):
+    for name, limit in _limits(path, node, set()) if _is_ours(path) else _checked(path, node):
         limits.setdefault(name, []).append(limit)
     defaults = _defaults(node.args)
     return {one.arg: Parameter(_kind(one.annotation), defaults.get(one.arg, UNKNOWN), tuple(limits.get(one.arg, ())))
@@ -88,7 +96,7 @@ def read(path: Path, node: syntax.Function) -> dict[str, Parameter]:
 
 
 def _mistyped(key: str, value: Any, one: Parameter) -> list[str]:
-    if one.kind is UNKNOWN or (type(value) is type(one.default) and value == one.default):
+    if one.kind in (UNKNOWN, type(None)) or (type(value) is type(one.default) and value == one.default):
         return []
     wrong: list[str] = []
     made = schema.read(value, one.kind, key, wrong)
@@ -101,11 +109,15 @@ def _mistyped(key: str, value: Any, one: Parameter) -> list[str]:
 
 def _number(bound: Any, values: dict[str, Any]) -> float | None:
     found = values.get(bound) if isinstance(bound, str) else bound
-    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+    return found if _is_number(found) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _yaml(value: Any) -> str:
-    return {None: "null", True: "true", False: "false"}.get(value, str(value))
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # ---------------------------------------------------------------------------------------------------------- from source
@@ -123,6 +135,10 @@ def _kind(annotation: ast.expr | None) -> Any:
     return WIDER.get(found, found)
 
 
+def _is_ours(path: Path) -> bool:
+    return path.is_relative_to(syntax.HOME) and path.relative_to(syntax.HOME).parts[0] in OURS
+
+
 def _defaults(arguments: ast.arguments) -> dict[str, Any]:
     positional = [*arguments.posonlyargs, *arguments.args]
     pairs = [*zip(positional[len(positional) - len(arguments.defaults):], arguments.defaults, strict=True),
@@ -135,7 +151,7 @@ def _literal(node: ast.expr) -> Any:
         return math.inf
     try:
         return ast.literal_eval(node)
-    except ValueError:  # an expression: what it comes to is known when it runs
+    except (ValueError, TypeError):  # an expression: what it comes to is known when it runs
         return UNKNOWN
 
 
@@ -181,20 +197,40 @@ def _blamed(label: ast.expr, loops: dict[str, list[str]]) -> list[str]:
     return [last.value.rpartition(".")[2].partition(" ")[0]] if isinstance(last, ast.Constant) else []
 
 
+def _checked(path: Path, node: syntax.Function) -> Iterator[tuple[str, Limit]]:
+    """(parameter, its limit) of the checks that a user's function makes first, always, of a value as it is given."""
+    changed = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)}
+    for line in node.body:
+        if any(isinstance(one, ast.Return) for one in ast.walk(line)):  # what follows may not be reached
+            return
+        call = line.value if isinstance(line, ast.Expr) and isinstance(line.value, ast.Call) else None
+        found = syntax.resolve(path, call.func, syntax.ours) if call else None
+        if not found or found[0] != ARGUMENTS or found[1].name not in CHECKS:
+            continue
+        value, limit = _given(call, "value"), CHECKS[found[1].name](call, None)
+        names = {one.id for one in ast.walk(call) if isinstance(one, ast.Name)}
+        if isinstance(value, ast.Name) and limit and not names & changed:
+            yield value.id, limit
+
+
 def _of_number(call: ast.Call, when: str | None) -> Limit:
     """The limit of `check_number(key, value, least=, most=, above=)`."""
-    return Limit(**{word.arg: word.value.id if isinstance(word.value, ast.Name) else _bound(word.value)
-                    for word in call.keywords}, when=when)
+    bounds = {name: _given(call, name) for name in ("least", "most", "above")}
+    return Limit(**{name: node.id if isinstance(node, ast.Name) else _literal(node)
+                    for name, node in bounds.items() if node}, when=when)
 
 
-def _bound(node: ast.expr) -> Any:
-    found = _literal(node)
-    return None if found is UNKNOWN else found
+def _of_choice(call: ast.Call, when: str | None) -> Limit | None:
+    """The limit of `check_choice(key, value, choices)`; None when the choices cannot be told."""
+    node = _given(call, "choices")
+    choices = _literal(node) if node else UNKNOWN
+    return Limit(choices=tuple(choices), when=when) if isinstance(choices, tuple | list) else None
 
 
-def _of_choice(call: ast.Call, when: str | None) -> Limit:
-    """The limit of `check_choice(key, value, choices)`."""
-    return Limit(choices=_bound(call.args[2]), when=when)
+def _given(call: ast.Call, name: str) -> ast.expr | None:
+    """What a call of a check gives its parameter of that name; None when nothing, or when that cannot be told."""
+    places = [] if any(isinstance(one, ast.Starred) for one in call.args) else call.args
+    return next((word.value for word in call.keywords if word.arg == name), next(iter(places[PLACES[name]:]), None))
 
 
 CHECKS = {"check_number": _of_number, "check_choice": _of_choice}

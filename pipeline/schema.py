@@ -18,6 +18,8 @@ from pipeline.key_names import nearest_key
 from pipeline.setting import choices_of
 
 UNREADABLE = object()
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
+         dict: "a mapping"}
 
 
 def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = False) -> Any:
@@ -31,16 +33,27 @@ def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = F
     if dataclasses.is_dataclass(kind):
         return _section(value, kind, key, problems, partial)
     if isinstance(kind, UnionType):
-        if value is None:
+        if value is None and type(None) in get_args(kind):
             return None
-        kinds = [k for k in get_args(kind) if k is not type(None)]
-        lists = [k for k in kinds if get_origin(k) is list and isinstance(value, list)]
-        return read(value, (lists or kinds)[0], key, problems, partial)
+        return _any_of(value, [k for k in get_args(kind) if k is not type(None)], key, problems, partial)
     if get_origin(kind) is list:
         return _list(value, *get_args(kind), key, problems)
     if get_origin(kind) is dict:
         return _mapping(value, get_args(kind)[1], key, problems)
     return value if kind is Any else _scalar(value, kind, key, problems)
+
+
+def _any_of(value: Any, kinds: list[Any], key: str, problems: list[str], partial: bool) -> Any:
+    """`value` as the first of these types that takes it, its own type before others."""
+    own = [kind for kind in kinds if (get_origin(kind) or kind) is type(value)] or kinds
+    if len(own) == 1:
+        return read(value, *own, key, problems, partial)
+    for kind in own:
+        refused: list[str] = []
+        found = read(value, kind, key, refused, partial)
+        if not refused:
+            return found
+    return wrong(value, " or ".join(WORDS[get_origin(kind) or kind] for kind in kinds), key, problems)
 
 
 def _of_environment(text: FromEnvironment, kind: Any) -> Any:
@@ -117,8 +130,7 @@ def _scalar(value: Any, kind: type, key: str, problems: list[str]) -> Any:
         return float(value)
     if kind is str and isinstance(value, (str, int, float)):
         return str(value)
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-    return wrong(value, words[kind], key, problems)
+    return wrong(value, WORDS[kind], key, problems)
 
 
 def wrong(value: Any, needed: str, key: str, problems: list[str]) -> Any:

@@ -94,3 +94,60 @@ def test_a_users_annotations_count_and_what_they_leave_open_passes(tmp_path):
     assert parameters.problems("a", read, {"x": 1, "y": None, "z": "any", "w": 3, "v": None, "u": [1]}) == []
     assert [p.partition(":")[0] for p in parameters.problems("a", read, {"x": "1", "y": 1.5, "v": "n", "u": 1})] == [
         "key 'a.x'", "key 'a.y'", "key 'a.v'", "key 'a.u'"]
+
+
+def users(tmp_path, source: str) -> dict[str, Parameter]:
+    """The parameters of the first function of a user's file."""
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    return parameters.read(file, next(node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)))
+
+
+OWN = "def f(r, a, scale=1, other=2):\n    {}\ndef check_choice(x): ...\ndef check_number(x, minimum=0): ...\n"
+OURS = "from operators import arguments\nfrom operators.arguments import check_choice, check_number as number\n\n"
+
+
+@pytest.mark.parametrize("source", [
+    OWN.format("check_choice(scale)"), OWN.format("check_number('f.scale', minimum=0)"),
+    OWN.format("check_number('f.scale', scale, above=5)"),  # a function of the user's that is called as ours
+    OWN.format("for (i, j), k in (((1, 2), 3), ((), 4)): check_choice(k)"),
+    OURS + "def f(scale=1):\n    if scale < 0:\n        number('f.scale', scale, above=5)\n",
+    OURS + "def f(scale=1):\n    if scale < 5: return 0\n    number('f.scale', scale, above=5)\n",
+    OURS + "def f(scale=1):\n    scale = scale + 9\n    number('f.scale', scale, above=5)\n",
+    OURS + "def f(scale=1):\n    number('f.scale', scale + 9, above=5)\n    number(*scale)\n    number('x', **scale)\n",
+    OURS + "def f(scale=1, all=()):\n    check_choice('f.scale', scale, all)\n",
+    OURS + "def f(scale={[]: 1}): ...\n",
+    OURS + "def f(scale=1): check(2 * scale)\n\ndef check(scale):\n    number('f.scale', scale, above=5)\n",
+])
+def test_of_a_users_function_nothing_is_refused_that_it_may_take(source, tmp_path):
+    read = users(tmp_path, source)
+    assert "scale" in read
+    assert parameters.problems("args", read, {"scale": 3}) == []
+
+
+@pytest.mark.parametrize(("check", "value", "expected"), [
+    ("number('f.scale', scale, above=0)", "abc", ["args.scale=abc: needed a number greater than 0."]),
+    ("number('f.scale', scale, above=0)", True, ["args.scale=True: needed a number greater than 0."]),
+    ("number('f.scale', scale, above=0)", 0.5, []),
+    ("arguments.check_number(key='scale', value=scale, least=2)", 1, ["args.scale=1: needed a number at least 2."]),
+    ("number('f.scale', scale, 2, 4)", 5, ["args.scale=5: needed a number at least 2 and at most 4."]),
+    ("check_choice('f.scale', scale, [3, True, None])", [4], ["args.scale=[4]: needed one of 3, true, null."]),
+])
+def test_a_check_of_ours_in_a_users_function_counts(check, value, expected, tmp_path):
+    read = users(tmp_path, OURS + f"def f(scale=3):\n    {check}\n    return scale\n")
+    assert parameters.problems("args", read, {"scale": value}) == expected
+
+
+@pytest.mark.parametrize(("annotation", "right", "wrong"), [
+    ("int | float", [1, 0.5], {"abc": "needed a whole number or a number, found the text 'abc'"}),
+    ("list[str] | str", ["b", ["b"]], {3: "needed a text, found 3"}),
+    ("str | int", [5, "five"], {None: "needed a text or a whole number, found null"}),
+    ("bool | dict | None", [True, {"a": 1}, None], {1: "needed true or false or a mapping, found 1"}),
+    ("None", [3], {}),
+])
+def test_a_value_that_one_of_several_types_takes_passes(annotation, right, wrong, tmp_path):
+    read = users(tmp_path, f"def f(x: {annotation}): ...\n")
+    assert [line for value in right for line in parameters.problems("args", read, {"x": value})] == []
+    for value, words in wrong.items():
+        (problem,) = parameters.problems("args", read, {"x": value})
+        assert words in problem
