@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from pipeline.errors import StageError
@@ -123,6 +124,20 @@ def hash_file(path: Path) -> str:
     """First 16 hex digits of the sha256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def stamp(path: Path) -> str:
+    """What changes with a file's content: inode, size, times. The change time too: a copy that keeps the modification
+    time (cp -p, rsync, tar) cannot keep that one.
+    """
+    stat = path.stat()
+    return f"{stat.st_ino}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}"
+
+
+def remembered(read: Callable) -> Callable:
+    """`read(path, ...)`, called anew only when the file has changed. Its result is shared: not to be altered."""
+    made = cache(lambda stamp, path, *rest: read(path, *rest))
+    return lambda path, *rest: made(stamp(path), path, *rest)
 
 
 @contextlib.contextmanager
