@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 from pipeline.errors import StageError
 
@@ -140,6 +141,22 @@ def remembered(read: Callable) -> Callable:
     return lambda path, *rest: made(stamp(path), path, *rest)
 
 
+def take_lock(file: IO) -> bool:
+    """Whether nobody else holds an open file; then it is this process's until it is closed.
+
+    Raises StageError where the file system has no such locks.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise StageError(f"{file.name} cannot be locked ({error.strerror}), and stages know of each other by locks. "
+                         "Set checkpoint_root_dir to a directory of a file system that has them (flock), or have this "
+                         "one mounted with them.") from error
+    return True
+
+
 @contextlib.contextmanager
 def locked(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Holds an exclusive lock on a file for the block. Waits, after telling `on_wait` who holds it.
@@ -150,16 +167,12 @@ def locked(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+", encoding="utf-8") as file:
         told = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not told:
-                    file.seek(0)
-                    on_wait(file.read().strip() or "unknown")
-                    told = True
-                time.sleep(0.2)
+        while not take_lock(file):
+            if not told:
+                file.seek(0)
+                on_wait(file.read().strip() or "unknown")
+                told = True
+            time.sleep(0.2)
         file.truncate(0)
         file.write(f"process {os.getpid()}")
         file.flush()
