@@ -81,7 +81,8 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     if data:
         _preview(report, config, list(stages.values()))
     if gpus.count is None:
-        report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set."], "unjudged")
+        report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set. Jobs of SLURM ask for none "
+                        "without it where the machine that submits them shows none."], "unjudged")
     if gpus.any and not gpus.gib:
         report.add("", ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its "
                         "own."], "unjudged")
