@@ -87,6 +87,12 @@ def test_the_coefficient_follows_the_target_by_at_most_a_fifth_of_batch_over_hor
     assert adaptive_coefficient(0.2, kl, 0.1, 1000, 100) == pytest.approx(coefficient)
 
 
+def test_the_coefficient_moves_by_the_rows_that_were_seen():
+    """A tenth over the target: 0.1 * 50 / 200 in a batch of 50 rows, half of it in one of 25."""
+    assert adaptive_coefficient(0.2, 0.11, 0.1, 200, 50) == pytest.approx(0.2 * 1.025)
+    assert adaptive_coefficient(0.2, 0.11, 0.1, 200, 25) == pytest.approx(0.2 * 1.0125)
+
+
 def test_an_adaptive_coefficient_needs_a_target():
     with pytest.raises(ConfigError, match="target_kl=0"):
         adaptive_coefficient(0.2, 0.1, 0, 1000, 100)
