@@ -131,7 +131,7 @@ class Step:
         pa.float64(), "mean of kl_loss_fn over the trained tokens, nats, before its coefficient", null=True)
     kl_loss_coef: float | None = column(pa.float64(), "its coefficient in this step", null=True)
     kl_penalty: float | None = column(
-        pa.float64(), "mean of kl_penalty_fn over the tokens of all rows compared, nats, before its coefficient",
+        pa.float64(), "mean of kl_penalty_fn over the tokens of the batch's rows, nats, before its coefficient",
         null=True)
     kl_penalty_coef: float | None = column(pa.float64(), "its coefficient in this step", null=True)
     teacher_kl: float | None = column(

@@ -183,7 +183,8 @@ class Rollouts:
         if self.penalty:
             table, kl = penalised(table, self.penalty)
             measured = {"kl_penalty": kl, "kl_penalty_coef": self.penalty.kl_coef}
-            self.penalty.steer(kl, len(table))
+            if kl is not None:
+                self.penalty.steer(kl, len(cut.chosen))
         found = self.advantage(table)
         for id_, *values in zip(found["experience_id"].to_pylist(), *_columns(found), strict=True):
             if id_ in cut.chosen:
@@ -193,6 +194,9 @@ class Rollouts:
                              f"{self.context.config.algorithm.advantage_fn} dropped all of them.")
         made.sort(key=lambda item: item[0])
         rows = [self._with_advantage(cut.rows[index], *values) for index, values in made]
+        if not any(any(row.mask) for row in rows + cut.experts):
+            raise StageError(f"trainer step {cut.step} has no token that the policy said itself: the action_mask of "
+                             f"its {len(rows)} rows is 0 throughout. Mend the workflow that wrote them.")
         chosen = {name: [column[index] for index, _ in made] for name, column in facts.items()}
         if "teacher_logprobs" in made_by_models:
             measured["teacher_kl"] = divergence(rows)

@@ -207,6 +207,35 @@ def test_a_penalty_reaches_the_very_token_and_its_coefficient_adapts(stage):
     assert made[3].advantage == pytest.approx(-0.15 / std)
 
 
+@pytest.mark.parametrize(("size", "coefficient"), [(4, 0.2 * 1.008), (2, 0.2 * 1.004**2), (1, 0.2 * 1.002**4)])
+def test_an_adaptive_coefficient_follows_the_rows_of_the_step_however_few_are_cut(stage, size, coefficient):
+    """k1 = 0.2 everywhere, twice the target: 0.2 x rows / 100 more in each trainer step, of four rows in all."""
+    adaptive = "algorithm.kl_penalty_fn_args={kl_coef: 0.2, adaptive: true, target_kl: 0.1, horizon: 100}"
+    context = stage("algorithm.kl_penalty_fn=k1", adaptive, f"buffer.train_batch_size={size}")
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    source = Rollouts(context)
+    for step in range(1, 4 // size + 1):
+        cut = source.cut(step)
+        for row_ in cut.rows:
+            row_.columns["ref_logprobs"] = np.full(len(row_.mask), -0.7, np.float32)
+        assert source.batch(cut).facts["kl_penalty"] == pytest.approx(0.2)
+    assert source.penalty.kl_coef == pytest.approx(coefficient)
+
+
+def test_a_step_without_an_action_token_says_so(stage):
+    """Row 3 alone has some, and trainer step 1 is row 0: there is no KL to follow, and nothing to learn."""
+    context = stage("algorithm.kl_penalty_fn=k1", "buffer.train_batch_size=1")
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    path = tables.step_file(context.directory, "experience", 1)
+    made = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
+    for one in made[:3]:
+        one.action_mask = [0] * len(one.response_tokens)
+    tables.write(path, records.Experience, made)
+    source = Rollouts(context)
+    with pytest.raises(StageError, match="trainer step 1 has no token that the policy said itself"):
+        source.batch(with_reference(source, 1, [-0.5, -1.0, -1.0, -1.0]))
+
+
 def test_gae_takes_the_critics_values_and_gives_it_returns(stage):
     """Reward 1 at the end, V = 0.25 throughout, gamma = lambda = 1: G = 1 - V everywhere, so whitened 0; returns 1."""
     context = stage("algorithm.advantage_fn=ppo", "algorithm.advantage_fn_args={}")
