@@ -138,8 +138,9 @@ class Step:
         pa.float64(), "mean of log policy - log teacher over the trained tokens before the step, nats: an estimate of "
         "KL(policy || teacher)", null=True)
     mismatch_mean: float | None = column(
-        pa.float64(), "mean |rollout log-prob - train log-prob| over the tokens of rows with staleness 0", null=True
-    )
+        pa.float64(), "mean |rollout log-prob - train log-prob| over the tokens of all rows that the policy rolled "
+        "out, before the update: of engine and trainer alone where staleness_max is 0, else also of what the policy "
+        "moved since; by staleness it can be asked of `trained`", null=True)
     mismatch_max: float | None = column(pa.float64(), "the largest of the same", null=True)
     kl_rollout_trainer: float | None = column(
         pa.float64(), "KL(rollout policy || trained policy) of the same tokens, nats", null=True)

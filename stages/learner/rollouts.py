@@ -225,16 +225,15 @@ class Rollouts:
 
     def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
         """What the step made of each row; measures on the way how far rollout and training log-probs are apart."""
-        fresh = [index for index, age in enumerate(batch.staleness) if age == 0]
-        if fresh:
-            batch.facts |= self._mismatch([batch.rows[index] for index in fresh], [logprobs[index] for index in fresh])
+        rolled_out = [index for index, age in enumerate(batch.staleness) if age is not None]
+        batch.facts |= self._mismatch(*([of[index] for index in rolled_out] for of in (batch.rows, logprobs)))
         return [
             _trained(row, step, age, used, scored)
             for row, age, used, scored in zip(batch.rows, batch.staleness, batch.uses, logprobs, strict=True)
         ]
 
     def _mismatch(self, rows: list[Row], logprobs: list[np.ndarray]) -> dict[str, float]:
-        """How far the rollout engine's log-probs are from the trainer's where the weights are the same."""
+        """How far the rollout engine's log-probs are from the trainer's; of a stale row, with what the policy moved."""
         import torch
 
         ours, engines = (torch.from_numpy(np.concatenate(parts))
