@@ -139,3 +139,12 @@ def test_a_loss_without_advantages_on_rollouts_is_told():
     assert inputs.loss_note(overridden("algorithm.policy_loss_fn=sft", "mode=explore")) is None
     assert inputs.loss_note(overridden()) is None
     assert inputs.loss_note(overridden("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo")) is None
+
+
+@pytest.mark.parametrize(("given", "refused"), [
+    ({}, True), ({"algorithm.bypass_old_logprobs": False}, False),
+    ({"algorithm.rollout_correction.level": None}, False),
+    ({"algorithm.algorithm_type": "raft", "algorithm.advantage_fn": "raft", "algorithm.policy_loss_fn": "sft"}, False)])
+def test_a_rollout_correction_is_refused_where_the_loss_has_a_ratio_to_the_rollout(given, refused):
+    found = inputs.wrong_arguments(rft({"algorithm.rollout_correction.level": "token", **given}))
+    assert [("takes old_logprobs, which are then the rollout's" in line) for line in found] == [True] * refused
