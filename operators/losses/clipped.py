@@ -57,7 +57,8 @@ def decoupled_ppo(logprobs: Tensor, old_logprobs: Tensor, prox_logprobs: Tensor,
     loss = w max(-A u, -A clip(u, 1 - low, 1 + high)), u = pi / pi_prox, w = pi_prox / pi_old without gradient, cut off
     at behave_weight_cap, so that a token above it counts less and does not vanish. prox is the policy just before this
     update, old the one that sampled (AReaL, Fu et al. 2025, arXiv:2505.24298). Assumes both log-probs of one program:
-    their gap is taken for staleness. With prox = old it is PPO without the dual clip. A = 0 gives 0.
+    their gap is taken for staleness. With prox = old it is PPO without the dual clip. A = 0 gives 0. A
+    train batch is one update here, so prox = pi and u = 1 in value: what acts is w, the clip has nothing to hold.
     """
     if behave_weight_cap is not None:
         check_number(f"{KEY}.behave_weight_cap", behave_weight_cap, above=0)
@@ -108,12 +109,12 @@ def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos: fl
 
     loss = -A (4 / tau) sigmoid(tau (ratio - 1)), tau = tau_pos where A > 0, tau_neg elsewhere, differentiated through
     the ratio: its gradient is -A ratio grad log pi times a gate 4 s (1 - s), s the sigmoid, which is 1 at ratio 1 and
-    fades on both sides, so nothing needs a hard clip. Assumes tau_neg >= tau_pos, so that failures fade sooner. At
-    ratio 1 the gradient is the policy gradient, whatever tau; A = 0 gives 0. Averaged as seq-mean-token-mean.
+    fades on both sides, so nothing needs a hard clip. The paper takes tau_neg > tau_pos, so that failures fade sooner.
+    At ratio 1 the gradient is the policy gradient, whatever tau; A = 0 gives 0. Averaged as seq-mean-token-mean.
     clip_fraction counts gates below 1/2.
     """
     check_number(f"{KEY}.tau_pos", tau_pos, above=0)
-    check_number(f"{KEY}.tau_neg", tau_neg, least=tau_pos)
+    check_number(f"{KEY}.tau_neg", tau_neg, above=0)
     tau = torch.where(advantages > 0, tau_pos, tau_neg).to(logprobs.dtype)
     ratio = log_ratio(logprobs, old_logprobs).exp()
     soft = torch.sigmoid(tau * (ratio - 1.0))

@@ -18,7 +18,7 @@ def dpo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1,
     """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290, eq. 7).
 
     D = log(pi / ref) of chosen - of rejected; loss = -(1 - s) log sigmoid(beta D) - s log sigmoid(-beta D), with
-    s = label_smoothing < 1/2 the share of wrong labels (conservative DPO, Mitchell 2023). Assumes preferences that
+    s = label_smoothing <= 1/2 the share of wrong labels (conservative DPO, Mitchell 2023). Assumes preferences that
     follow Bradley and Terry's model. At pi = ref: log 2; the same response twice teaches nothing.
     """
     check_number(f"{KEY}.beta", beta, above=0)
