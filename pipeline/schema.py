@@ -96,9 +96,10 @@ def _section(value: Any, kind: type, key: str, problems: list[str], partial: boo
             problems.append(unknown(full))
             continue
         found = read(given, fields[name].type, full, problems, partial)
-        if found is not UNREADABLE:
-            made[name] = found
-            problems += _outside(full, found, fields[name].metadata)
+        outside = [] if found is UNREADABLE else _outside(full, found, fields[name].metadata)
+        problems += outside
+        if found is not UNREADABLE and not (outside and isinstance(found, (int, float))):
+            made[name] = found  # a number outside its bounds is left out: rules count with it
     if not partial:
         made |= {name: default(item) for name, item in fields.items() if name not in made}
     return made
