@@ -184,17 +184,13 @@ def _check_text(made: "Translation", text: str, out) -> int:
 
 def _check(made: "Translation", choice: str, out, told: str = "") -> int:
     """Whether the recipe composes, what it still needs, and what to type next. 0 or 1, as the command ends."""
-    from pipeline.compose import compose
-
     told = told or f"recipe={choice}"
     if not made.kept and not made.renamed:
         print("none of its keys could be translated: the recipe is nothing but defaults.", file=out)
         return 1
-    try:
-        compose([f"recipe={choice}"])
-    except ConfigError as error:
-        problems = error.problems or (str(error),)
-        print(f"it does not compose yet: {len(problems)} problem{'s' if len(problems) > 1 else ''}", file=out)
+    verdict, problems = _problems(choice)
+    if problems:
+        print(f"{verdict}: {len(problems)} problem{'s' if len(problems) > 1 else ''}", file=out)
         for problem in problems:
             _wrapped(problem.replace(f"recipe={choice}", told), "  ", out, hang="    ")
         print(f"next: mend the file, then  ouro config check {told}", file=out)
@@ -204,3 +200,17 @@ def _check(made: "Translation", choice: str, out, told: str = "") -> int:
     if doubted:
         _wrapped(f"{doubted} of its lines are veRL's defaults{made.doubt}: look there, and set what it says.", "", out)
     return 1 if doubted else 0
+
+
+def _problems(choice: str) -> tuple[str, list[str]]:
+    """(what the problems keep it from, the problems) of a recipe, as far as no file of the user's says more."""
+    from pipeline.compose import judged
+    from pipeline.stage_rules import problems_of
+
+    try:
+        config, problems = judged([f"recipe={choice}"])
+    except ConfigError as error:
+        return "it does not compose yet", list(error.problems or (str(error),))
+    if problems:
+        return "it does not compose yet", problems
+    return "it composes, but `ouro config check` refuses it", problems_of(config)

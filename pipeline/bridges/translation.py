@@ -107,13 +107,16 @@ class Translation:
         """The gate that every line passes, whichever rule wrote it: one that holds a secret is left out."""
         for path, entry in list(self.entries.items()):
             key = ".".join(map(str, path))
-            if not (why := kept_out(key, entry.value)):
-                continue
-            del self.entries[path]
-            source = [g for g in self.kept if g.path == path] + [g for g, to in self.renamed if to == key]
-            self.kept = [given for given in self.kept if given not in source]
-            self.renamed = [(given, to) for given, to in self.renamed if given not in source]
-            self.left_out += [(given, why) for given in source or [Given(path, entry.value, 0)]]
+            if why := kept_out(key, entry.value):
+                self.withdraw(path, why)
+
+    def withdraw(self, path: Path, why: str) -> None:
+        """Takes a line out again; the keys of the source that made it are left out with the reason."""
+        key, entry = ".".join(map(str, path)), self.entries.pop(path)
+        source = [g for g in self.kept if g.path == path] + [g for g, to in self.renamed if to == key]
+        self.kept = [given for given in self.kept if given not in source]
+        self.renamed = [(given, to) for given, to in self.renamed if given not in source]
+        self.left_out += [(given, why) for given in source or [Given(path, entry.value, 0)]]
 
     def _taken(self, path: Path) -> str | None:
         """Why nothing more can be written at a path: a value is there, above it or below it."""

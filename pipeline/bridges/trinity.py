@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from pipeline import guide
-from pipeline.bridges import trinity_reasons, trinity_sizes, trinity_teacher, trinity_verl
+from pipeline.bridges import arguments, trinity_reasons, trinity_sizes, trinity_teacher, trinity_verl
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
 from pipeline.bridges.trinity_reasons import TRAINING_SET
@@ -43,6 +43,7 @@ def translate(given: list[Given], source: str) -> Translation:
     _mend_references(made, values)
     _say_defaults(made, values)
     complete(made, values)
+    arguments.leave_out_unknown(made)
     made.keep_secrets_out()
     return made
 

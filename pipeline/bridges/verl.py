@@ -8,7 +8,16 @@ executed.
 import re
 from typing import Any
 
-from pipeline.bridges import verl_adapter, verl_dapo, verl_data, verl_keys, verl_objective, verl_rules, verl_sft
+from pipeline.bridges import (
+    arguments,
+    verl_adapter,
+    verl_dapo,
+    verl_data,
+    verl_keys,
+    verl_objective,
+    verl_rules,
+    verl_sft,
+)
 from pipeline.bridges.shell import read_script
 from pipeline.bridges.source import Given, read_yaml, scalar
 from pipeline.bridges.translation import Translation
@@ -49,6 +58,7 @@ def translate(launch: Launch, made: Translation) -> Translation:
             verl.by_itself(key, keys)
     (verl_sft if is_sft else verl_rules).defaults(verl)
     verl_rules.decode_numbers(made)
+    arguments.leave_out_unknown(made)
     made.keep_secrets_out()
     return made
 

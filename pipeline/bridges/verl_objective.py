@@ -102,6 +102,11 @@ def _kl(verl: Verl, switch: str, kind: str, kind_default: str, coefficient: str,
     if kind in verl.unknown:
         verl.say(kind, to, None)
         verl.fold(switch, to)
+    elif name.endswith("+") and name[:-1] in KL:  # the value of one estimator, with the gradient of k2
+        learnt = to.endswith("loss_fn")
+        verl.say(kind, to, "k2" if learnt else KL[name[:-1]],
+                 ", whose gradient is that of k2" if learnt else ", of which a reward takes the value alone")
+        verl.fold(switch, to)
     elif kind in verl.values:
         verl.say(kind, to, KL.get(name, name))
         verl.fold(switch, to)

@@ -25,13 +25,15 @@ def test_keys_that_work_stay_and_interpolations_survive_untouched():
     found = values("""
 project: p
 checkpoint_root_dir: ${oc.env:ROOT,./checkpoints}
-algorithm: {algorithm_type: ppo, optimizer: {lr: 1e-6}, policy_loss_fn_args: {clip_range_low: 0.1, mine: [1, 2]}}
+algorithm: {algorithm_type: ppo, optimizer: {lr: 1e-6}, policy_loss_fn_args: {clip_range_low: 0.1}}
+explorer: {rollout_model: {extra_engine_args: {mine: [1, 2]}}}
 model: {model_path: "${oc.env:MODEL}", critic_model_path: "${model.model_path}"}
 buffer: {batch_size: 4}
 """)
     assert found == {"project": "p", "checkpoint_root_dir": "${oc.env:ROOT,./checkpoints}", "buffer.batch_size": 4,
                      "algorithm.algorithm_type": "ppo", "algorithm.optimizer.lr": 1e-6,
-                     "algorithm.policy_loss_fn_args.clip_range_low": 0.1, "algorithm.policy_loss_fn_args.mine": [1, 2],
+                     "algorithm.policy_loss_fn_args.clip_range_low": 0.1,
+                     "explorer.rollout_model.extra_engine_args.mine": [1, 2],
                      "model.model_path": "${oc.env:MODEL}", "model.critic_model_path": "${model.model_path}",
                      "trainer.max_checkpoints_to_keep": None}  # all, the original's default
 
