@@ -16,12 +16,15 @@ CONTINUED = re.compile(r"\\(?:[ \t]+#[^\n]*|[ \t]*)(?:\n|\Z)")
 COMMENT_LINE = re.compile(r"[ \t]*#[^\n]*\n")
 GOES_ON = re.compile(r"[ \t]*(?:#|[\"']?\$)")
 PLAIN = re.compile(r"[^\s;&|()<>\\'\"$`]+")
+ARITHMETIC = "(("
 VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a word. kind: text, variable (inside of ${}), arithmetic (of $(())), command (of $() or backticks)."""
+    """A part of a word. kind: text, variable (inside of ${}), arithmetic (of $(())), command (of $() or backticks);
+    ARITHMETIC: the whole of the command ((...)).
+    """
 
     kind: str
     text: str
@@ -35,7 +38,7 @@ class Word:
 
     @property
     def raw(self) -> str:
-        marks = {"text": "{}", "variable": "${{{}}}", "arithmetic": "$(({}))", "command": "$({})"}
+        marks = {"text": "{}", "variable": "${{{}}}", "arithmetic": "$(({}))", "command": "$({})", ARITHMETIC: "(({}))"}
         return "".join(marks[p.kind].format(p.text) for p in self.pieces)
 
     @property
@@ -43,6 +46,11 @@ class Word:
         """The text of a word that is wholly unquoted text (such as `if`), else nothing."""
         plain = all(piece.kind == "text" and not piece.quoted for piece in self.pieces)
         return "".join(piece.text for piece in self.pieces) if plain else ""
+
+    @property
+    def arithmetic(self) -> str | None:
+        """The expression of the command ((...)); None for any other word."""
+        return self.pieces[0].text if self.pieces and self.pieces[0].kind == ARITHMETIC else None
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,8 @@ class Lexer:
         if array:
             self._take(len(array[0]))
             return Array(here, array[1], bool(array[2]), tuple(self._elements()))
+        if self.text.startswith(ARITHMETIC, self.at) and (expression := self._double_parentheses()) is not None:
+            return Word(here, (Piece(ARITHMETIC, expression, True),))
         if operator := next((o for o in OPERATORS if self.text.startswith(o, self.at)), None):
             if operator in ("<", ">") and self.text.startswith(operator + "(", self.at):
                 return self.word()
@@ -106,6 +116,15 @@ class Lexer:
         word = self.word()
         descriptor = word.bare.isdigit() and self._peek() in ("<", ">")
         return None if descriptor else word
+
+    def _double_parentheses(self) -> str | None:
+        """The text within ((...)), a command of its own; None, and nothing is taken, for subshells in one another."""
+        before = self.at, self.line, list(self.remarks)
+        inner = self._inside("(", ")")
+        if inner.startswith("(") and inner.endswith(")"):
+            return inner[1:-1]
+        self.at, self.line, self.remarks = before
+        return None
 
     def _elements(self) -> list[Word]:
         """Words up to the closing parenthesis of an array."""
