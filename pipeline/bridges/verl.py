@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.bridges import (
     arguments,
     verl_adapter,
+    verl_correction,
     verl_dapo,
     verl_data,
     verl_keys,
@@ -109,6 +110,6 @@ def _home(value: Any) -> Any:
     return re.sub(r"^~(?=/)", "${oc.env:HOME}", value) if isinstance(value, str) else value
 
 
-RULES = (verl_objective.algorithm, verl_objective.losses, verl_objective.correction, verl_dapo.sampling,
-         verl_rules.batches, verl_rules.gpus, verl_data.tasksets, verl_dapo.overlong, verl_rules.lengths,
-         verl_adapter.adapter, verl_rules.run)
+RULES = (verl_objective.algorithm, verl_objective.losses, verl_dapo.sampling, verl_rules.batches,
+         verl_correction.old_logprobs, verl_correction.greedy, verl_rules.gpus, verl_data.tasksets, verl_dapo.overlong,
+         verl_rules.lengths, verl_adapter.adapter, verl_rules.run)

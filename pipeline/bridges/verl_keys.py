@@ -154,7 +154,7 @@ REFUSED = {
     f"{ROLLOUT}.free_cache_engine": Refused(_SLEEPS),
     f"{ROLLOUT}.multi_stage_wake_up": Refused("the engine wakes once, to load weights."),
     f"{ROLLOUT}.disable_log_stats": Refused(_ALWAYS),
-    f"{ROLLOUT}.do_sample": Refused("said by model.temperature."),
+    f"{ROLLOUT}.do_sample": Refused(_ALWAYS),
     f"{ROLLOUT}.ignore_eos": Refused("a response ends with its end token."),
     f"{ROLLOUT}.prompt_length": Refused("set model.max_prompt_tokens."),
     f"{ROLLOUT}.response_length": Refused("set model.max_response_tokens."),
@@ -212,7 +212,8 @@ REFUSED = {
                                        "algorithm.max_resample_rounds.", (("enable", False),)),
     "algorithm.kl_penalty": Refused(_OFF_KL_PENALTY),
     "algorithm.kl_ctrl": Refused(_OFF_KL_PENALTY),
-    "algorithm.rollout_correction": Refused("set algorithm.rollout_correction of ours: level, mode, threshold."),
+    "algorithm.rollout_correction": Refused("above its threshold a weight is cut to it, or with "
+                                            "algorithm.rollout_correction.mode=mask is 0: there is no more to set."),
     "algorithm.rollout_is": Refused("set algorithm.rollout_correction: level, mode, threshold."),
     "algorithm.rollout_is_threshold": Refused("set algorithm.rollout_correction: level, mode, threshold."),
     "trainer.balance_batch": Refused(_BALANCED),

@@ -1,4 +1,4 @@
-"""What veRL says of the objective by several keys at once: the algorithm, KL, the clip range, the correction."""
+"""What veRL says of the objective by several keys at once: the algorithm, KL, the clip range."""
 
 from pipeline.bridges import verl_dapo
 from pipeline.bridges.verl_source import ACTOR, UNKNOWN, Verl
@@ -78,19 +78,6 @@ def losses(verl: Verl) -> None:
         if name not in LOSSES:
             verl.made.chosen.append(f"algorithm.policy_loss_fn={name}: no loss here is known to be veRL's {name}; its "
                                     "name stands in the recipe, so that it is not taken for another. Choose one.")
-
-
-def correction(verl: Verl) -> None:
-    """Truncated importance sampling between engine and trainer: a cap on the ratio of their probabilities."""
-    cap, ours = f"{ACTOR}.tis_imp_ratio_cap", "algorithm.rollout_correction"
-    value = verl.value(cap)
-    if not isinstance(value, (int, float)) or value <= 0:
-        verl.leave(cap, "off there too: no correction unless algorithm.rollout_correction says so.",
-                   idle=cap not in verl.unknown)
-        return
-    verl.say(cap, f"{ours}.threshold", value)
-    verl.choose(f"{ours}.level", "token", cap)
-    verl.choose("algorithm.bypass_old_logprobs", False, f"{cap}: the trainer's own log-probs are the old ones")
 
 
 def _kl(verl: Verl, switch: str, kind: str, kind_default: str, coefficient: str, to: str) -> None:
