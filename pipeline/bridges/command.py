@@ -196,10 +196,37 @@ def _check(made: "Translation", choice: str, out, told: str = "") -> int:
         print(f"next: mend the file, then  ouro config check {told}", file=out)
         return 1
     print(f"it composes. next: ouro config check {told}", file=out)
-    doubted = sum(entry.comment.endswith(made.doubt) for entry in made.entries.values()) if made.doubt else 0
-    if doubted:
-        _wrapped(f"{doubted} of its lines are veRL's defaults{made.doubt}: look there, and set what it says.", "", out)
-    return 1 if doubted else 0
+    open_questions = _open_questions(made)
+    for question in open_questions:
+        _wrapped(question, "", out)
+    return 1 if open_questions else 0
+
+
+def _open_questions(made: "Translation") -> list[str]:
+    """What keeps a recipe that composes from being the source's: where it is silent, our defaults apply."""
+    from pipeline.bridges.translation import lines_of
+
+    questions = []
+    if doubted := made.doubt and sum(entry.comment.endswith(made.doubt) for entry in made.entries.values()):
+        questions.append(f"{doubted} of its lines are veRL's defaults{made.doubt}: look there, and set what it says.")
+    if made.lost:
+        questions.append(f"it lacks the overrides of {lines_of(made.lost)}, which were not read: mend the source, or "
+                         "set what they say.")
+    said = {".".join(map(str, path)) for path in made.entries}
+    silent = dict.fromkeys(key for unread in made.unknown for key in unread.to if key not in said and _decides(key))
+    if silent:
+        questions.append(f"our defaults stand where a value is unknown that decides what is made: set "
+                         f"{', '.join(silent)}.")
+    return questions
+
+
+def _decides(key: str) -> bool:
+    """Whether a setting says what is made: not how it runs, nor what the run is called."""
+    from pipeline.bridges.translation import SETTINGS
+    from pipeline.guide import general
+
+    item = SETTINGS.get(general(key))
+    return key not in ("project", "name") and not (item and item.metadata["how"])
 
 
 def _problems(choice: str) -> tuple[str, list[str]]:

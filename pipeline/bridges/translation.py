@@ -50,6 +50,7 @@ class Translation:
     assumed: list[tuple[int, str]] = field(default_factory=list)
     passed: list[tuple[int, str]] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)  # lines with words that may set any key
+    lost: list[int] = field(default_factory=list)  # lines with overrides that were not read
 
     @property
     def keys(self) -> int:
@@ -58,11 +59,7 @@ class Translation:
     @property
     def doubt(self) -> str:
         """What a default of the source's is true without; nothing when every word was read."""
-        lines = sorted(set(self.unread))
-        if not lines:
-            return ""
-        told = f"lines {', '.join(map(str, lines))}" if lines[1:] else f"line {lines[0]}"
-        return f", unless {told}, which could not be read, says otherwise"
+        return f", unless {lines_of(self.unread)}, which could not be read, says otherwise" if self.unread else ""
 
     def keep(self, given: Given) -> None:
         """The same name, the same value; a value that cannot stand here is left out with its reason."""
@@ -85,6 +82,11 @@ class Translation:
         else:
             self.entries[path] = Entry(value, comment)
             self.renamed.append((given, key))
+
+    def lose(self, line: int, what: str) -> None:
+        """An override was not read: the recipe lacks what it sets."""
+        self.lost.append(line)
+        self.skipped.append((line, what))
 
     def leave(self, given: Given, reason: str) -> None:
         self.left_out.append((given, reason))
@@ -125,6 +127,12 @@ class Translation:
             return None
         said = f" as {self.entries[at].value}" if at == path else ""
         return f"{'.'.join(map(str, at))} is given already{said}."
+
+
+def lines_of(numbers: list[int]) -> str:
+    """`line 3`, or `lines 3, 5`."""
+    lines = sorted(set(numbers))
+    return f"lines {', '.join(map(str, lines))}" if lines[1:] else f"line {lines[0]}"
 
 
 def unfit(key: str, value: Any) -> str | None:
