@@ -231,4 +231,5 @@ def _rewards(made: Translation, values: dict[Path, Any]) -> None:
                        "(after ####, boxed, or the last number) with the truth.")
 
 
-FREE = tuple(f"{key}." for key, item in walk() if str(item.type).startswith(("dict", "list[dict")))
+FREE = tuple(f"{key}." for key, item in walk()  # mappings with any keys
+             if str(item.type).startswith(("dict", "list[dict")) and "Any" in str(item.type))

@@ -275,3 +275,13 @@ def test_a_replay_of_theirs_is_by_seconds_and_none_without_them():
     assert {given.key for given in made.kept} == {f"{key}.enable", f"{key}.priority_fn"}
     made = from_trinity(replay.format(""), "x.yaml")
     assert [given.key for given, why in made.left_out if "without one not at all" in why] == [f"{key}.enable"]
+
+
+def test_an_unknown_key_of_an_auxiliary_buffer_is_left_out_like_any_other():
+    sets = "buffer.trainer_input.auxiliary_buffers.sft"
+    made = from_trinity("buffer: {trainer_input: {auxiliary_buffers: {sft: {path: /d/a.jsonl, total_epochs: 25, "
+                        "format: {prompt_key: q, nonsense: 1}}}}}")
+    assert {given.key: why.partition(".")[0] for given, why in made.left_out} == {
+        f"{sets}.total_epochs": "no key of the guide, and none here",
+        f"{sets}.format.nonsense": "no key of the guide, and none here"}
+    assert [given.key for given in made.kept] == [f"{sets}.path", f"{sets}.format.prompt_key"]
