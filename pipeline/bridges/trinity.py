@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from pipeline import guide
-from pipeline.bridges import arguments, trinity_reasons, trinity_sizes, trinity_teacher, trinity_verl
+from pipeline.bridges import arguments, trinity_inputs, trinity_reasons, trinity_sizes, trinity_teacher, trinity_verl
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
 from pipeline.bridges.trinity_reasons import TRAINING_SET
@@ -29,6 +29,7 @@ def translate(given: list[Given], source: str) -> Translation:
     values = {g.path: None if g.value == "None" else g.value for g in given}
     given = [Given(g.path, trinity_reasons.as_number(g.key, values[g.path]), g.line) for g in given]
     given = [g for g in given if not _shapeless(made, g)]
+    given = trinity_inputs.read_by_a_set(made, given, values)
     works = [g for g in given if isinstance(_fate(g.key), Works)]
     for key in works:
         _works(made, key, values)

@@ -16,8 +16,9 @@ def test_every_key_of_the_guide_is_accounted_for():
     made = from_trinity((SOURCES / "every_key.yaml").read_text(), "every_key.yaml")
     assert made.keys == len(read_yaml((SOURCES / "every_key.yaml").read_text(), "every_key.yaml")) == 173
     assert sorted(given.key for given, _ in made.renamed) == [
-        "buffer.trainer_input.experience_buffer.format.chat_template", "stages.0.buffer.train_batch_size",
-        "trainer.total_steps", "trainer.trainer_strategy"]
+        "buffer.trainer_input.experience_buffer.format.chat_template",
+        "data_processor.task_pipeline.inputs", "stages.0.buffer.train_batch_size", "trainer.total_steps",
+        "trainer.trainer_strategy"]
     assert [given.key for given, why in made.left_out if "no key of the guide" in why] == []
 
 
