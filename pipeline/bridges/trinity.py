@@ -7,7 +7,15 @@ import re
 from typing import Any
 
 from pipeline import guide
-from pipeline.bridges import arguments, trinity_inputs, trinity_reasons, trinity_sizes, trinity_teacher, trinity_verl
+from pipeline.bridges import (
+    arguments,
+    trinity_gpus,
+    trinity_inputs,
+    trinity_reasons,
+    trinity_sizes,
+    trinity_teacher,
+    trinity_verl,
+)
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
 from pipeline.bridges.trinity_reasons import TRAINING_SET
@@ -210,7 +218,7 @@ def _say_defaults(made: Translation, values: dict[Path, Any]) -> None:
         made.choose(("algorithm", "optimizer", "min_lr_ratio"), 0.01, ITS_DEFAULT)
     made.choose(("trainer", "max_checkpoints_to_keep"), None, f"{ITS_DEFAULT}: all are kept")
     trinity_sizes.lengths(made)
-    trinity_sizes.gpus(made)
+    trinity_gpus.gpus(made, values.get(("cluster", "node_num")))
     _rewards(made, values)
     trinity_sizes.budget(made)
 
