@@ -103,10 +103,11 @@ def _place(made: "Translation", arguments) -> tuple[Path, str]:
 
 def _say_about_models(made: "Translation") -> None:
     """A model is a directory here; the name of one on the hub is fetched first."""
-    for path, entry in made.entries.items():
-        if path[-1] in ("model_path", "critic_model_path") and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", str(entry.value)):
-            made.chosen.append(f"{path[-1]}={entry.value}: the name of a model on the hub; needed a directory. "
-                               f"Fetch it (hf download {entry.value} --local-dir {entry.value}), or name another.")
+    paths = [str(entry.value) for path, entry in made.entries.items()
+             if path[-1] in ("model_path", "critic_model_path")]
+    for model in dict.fromkeys(path for path in paths if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path)):
+        made.chosen.append(f"model_path={model}: the name of a model on the hub; needed a directory. "
+                           f"Fetch it (hf download {model} --local-dir {model}), or name another.")
 
 
 # ------------------------------------------------------------------------------------------------------------ telling
@@ -192,7 +193,7 @@ def _check(made: "Translation", choice: str, out, told: str = "") -> int:
     if problems:
         print(f"{verdict}: {len(problems)} problem{'s' if len(problems) > 1 else ''}", file=out)
         for problem in problems:
-            _wrapped(problem.replace(f"recipe={choice}", told), "  ", out, hang="    ")
+            _wrapped(_without_list(problem.replace(f"recipe={choice}", told)), "  ", out, hang="    ")
         print(f"next: mend the file, then  ouro config check {told}", file=out)
         return 1
     print(f"it composes. next: ouro config check {told}", file=out)
@@ -200,6 +201,13 @@ def _check(made: "Translation", choice: str, out, told: str = "") -> int:
     for question in open_questions:
         _wrapped(question, "", out)
     return 1 if open_questions else 0
+
+
+def _without_list(problem: str) -> str:
+    """A problem without the names of all that could stand there, where they are many."""
+    key = problem.partition("=")[0]
+    return re.sub(r"needed one of (?:[\w-]+, ){12,}.*", f"needed one of those that `ouro config explain {key}` lists.",
+                  problem)
 
 
 def _open_questions(made: "Translation") -> list[str]:

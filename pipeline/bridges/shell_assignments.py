@@ -45,7 +45,7 @@ def _assigned(values: Values, name: str, value: Word, more: bool, conditional: b
     if not more:
         return text
     if isinstance(before, Unknown):
-        return hole(f"${name}", str(before)) + text
+        return hole(f"${{{name}}}", str(before)) + text
     return (before if isinstance(before, str) else "") + text
 
 

@@ -148,7 +148,8 @@ def _refused(made: Translation, given: Given, fate: Refused, values: dict[Path, 
     key = guide.general(given.key)
     inner = key.removeprefix(trinity_verl.PREFIX)
     if inner == key or not trinity_verl.translated(made, given, inner, values, _renamed):
-        made.leave(given, off(given.value, _idle(fate, given, values)) + fate.why)
+        said = off(given.value, _idle(fate, given, values))
+        (made.idle if said else made.left_out).append((given, said + fate.why))
 
 
 def _idle(fate: Refused, given: Given, values: dict[Path, Any]) -> tuple:

@@ -5,6 +5,18 @@ from pipeline.bridges.verl_source import ACTOR, UNKNOWN, Verl
 
 ESTIMATORS = {"gae": "ppo", "grpo": "grpo", "grpo_vectorized": "grpo", "reinforce_plus_plus": "reinforceplusplus",
               "rloo": "rloo", "rloo_vectorized": "rloo", "remax": "remax"}
+# what a name that has no counterpart does, and what comes near it
+NEAR = {
+    "opo": "a baseline of rewards weighed by lengths; rloo has the mean of the other responses",
+    "gpg": "no ratio and no clip; algorithm_type=reinforce comes near",
+    "grpo_passk": "the best response of a group alone has an advantage; nothing here comes near",
+    "reinforce_plus_plus_baseline": "the mean of the group is subtracted first; reinforceplusplus has no such baseline",
+    "optimal_token_baseline": "a baseline for each token; nothing here comes near",
+    "tir_optimal_token_baseline": "a baseline for each token; nothing here comes near",
+    "clip_cov": "tokens of large covariance are clipped; ppo clips by the ratio alone",
+    "kl_cov": "tokens of large covariance have a KL penalty; ppo clips by the ratio alone",
+    "geo_mean": "the ratio is the geometric mean over the response, as in gspo, clipped by token",
+}
 LOSSES = {"vanilla": "ppo", "gspo": "gspo", "cispo": "cispo", "sapo": "sapo"}
 KL = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "low_var_kl", "k3": "low_var_kl"}
 
@@ -24,8 +36,8 @@ def algorithm(verl: Verl) -> None:
     verl.say(key, "algorithm.algorithm_type", verl.algorithm_type, default=True)
     if str(estimator) not in ESTIMATORS:
         verl.made.chosen.append(f"algorithm.algorithm_type={estimator}: no algorithm here is known to be veRL's "
-                                f"estimator {estimator}; its name stands in the recipe, so that it is not taken for "
-                                "another. Choose one.")
+                                f"estimator {estimator}{_near(estimator)}; its name stands in the recipe, so that it "
+                                "is not taken for another. Choose one.")
         return
     _advantage(verl, named, f"{key}={estimator}")
 
@@ -76,8 +88,13 @@ def losses(verl: Verl) -> None:
         name = str(verl.value(mode))
         verl.say(mode, "algorithm.policy_loss_fn", LOSSES.get(name, name))
         if name not in LOSSES:
-            verl.made.chosen.append(f"algorithm.policy_loss_fn={name}: no loss here is known to be veRL's {name}; its "
-                                    "name stands in the recipe, so that it is not taken for another. Choose one.")
+            verl.made.chosen.append(f"algorithm.policy_loss_fn={name}: no loss here is known to be veRL's {name}"
+                                    f"{_near(name)}; its name stands in the recipe, so that it is not taken for "
+                                    "another. Choose one.")
+
+
+def _near(name: object) -> str:
+    return f" ({NEAR[str(name)]})" if str(name) in NEAR else ""
 
 
 def _kl(verl: Verl, switch: str, kind: str, kind_default: str, coefficient: str, to: str) -> None:
