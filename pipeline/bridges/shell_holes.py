@@ -7,6 +7,7 @@ import re
 from urllib.parse import quote, unquote
 
 HOLE = re.compile("\ue000([^\ue000-\ue002\\s]*)\ue001([^\ue000-\ue002\\s]*)\ue002")  # characters for private use
+COMMAND = re.compile(r"(?:\$\((?!\()|[<>]\(|`)\s*(?P<name>[\w./-]*)(?P<end>[)`])?")
 
 
 def hole(written: str, why: str) -> str:
@@ -20,8 +21,8 @@ def shown(text: str) -> str:
 
 
 def short(text: str) -> str:
-    """A text for a message: one line of at most 60 characters."""
-    flat = " ".join(text.split())
+    """A text for a message: one line of at most 60 characters, no arguments of commands."""
+    flat = " ".join(quiet(text).split())
     return flat if len(flat) <= 60 else flat[:57] + "..."
 
 
@@ -34,3 +35,9 @@ def reason(text: str) -> str | None:
 def doubtful(text: str, why: str) -> str:
     """A text each of whose words may stand there or not."""
     return re.sub(r"\S+", lambda word: word[0] + hole("", why), text)
+
+
+def quiet(text: str) -> str:
+    """A text to quote, up to the arguments of a command in it, which may be secrets: `8 * $(curl ...)`."""
+    long = next((command for command in COMMAND.finditer(text) if not command["end"]), None)
+    return f"{text[:long.start()]}$({long['name']}{' ' * bool(long['name'])}...)" if long else text

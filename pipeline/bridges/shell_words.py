@@ -7,6 +7,8 @@ lines does not end the command, nor do blanks behind a continuing backslash. Eac
 import re
 from dataclasses import dataclass, field
 
+from pipeline.bridges.shell_holes import quiet
+
 OPERATORS = (";;&", "<<<", "<<-", "&>>", ";;", ";&", "&&", "||", "|&", "&>", "<<", ">>", "<&", ">&", "<>", ">|",
              ";", "&", "|", "(", ")", "<", ">")
 NEWLINE = "\n"
@@ -38,8 +40,10 @@ class Word:
 
     @property
     def raw(self) -> str:
-        marks = {"text": "{}", "variable": "${{{}}}", "arithmetic": "$(({}))", "command": "$({})", ARITHMETIC: "(({}))"}
-        return "".join(marks[p.kind].format(p.text) for p in self.pieces)
+        """As it is written, to be quoted."""
+        marks = {"variable": "${{{}}}", "arithmetic": "$(({}))", ARITHMETIC: "(({}))"}
+        return "".join(p.text if p.kind == "text" else quiet(f"$({p.text})") if p.kind == "command" else
+                       marks[p.kind].format(quiet(p.text)) for p in self.pieces)
 
     @property
     def bare(self) -> str:
