@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError
 from pipeline.external import NEEDED, digest_code, module_file, resolve, users_code, values_of
 from pipeline.modes import kind_of
 from pipeline.parameters import Limit, Parameter
-from pipeline.parts import wrong_parameters
+from pipeline.parts import counted_twice, wrong_parameters
 from pipeline.reward_rules import reward_functions
 from pipeline.shape import absent_model, wrong_model
 from pipeline.signatures import Signature
@@ -165,7 +165,7 @@ def wrong_arguments(config: dict[str, Any]) -> list[str]:
     wrong = [problem for key, name, given, signature, passed in _named(config) if signature
              for problem in (*(f"{key}: '{name}' {line}" for line in signature.problems(given, passed)),
                              *signature.wrong_values(key, given))]
-    return _wrong_parameters(config) + wrong
+    return _wrong_parameters(config) + _counted_twice(config["algorithm"]) + wrong
 
 
 def _wrong_parameters(config: dict[str, Any]) -> list[str]:
@@ -177,6 +177,15 @@ def _wrong_parameters(config: dict[str, Any]) -> list[str]:
     found = {part: _in("", "", algorithm[part]) for part in _used(algorithm) if ":" in (algorithm[part] or "")}
     return [problem for part, signature in found.items() if signature for problem in wrong_parameters(
         part, (*signature.required, *("**" for _ in range(signature.anything))), algorithm)]
+
+
+def _counted_twice(algorithm: dict[str, Any]) -> list[str]:
+    """The line for a rollout correction that the loss takes already, if any."""
+    if algorithm["algorithm_type"] in GIVEN or not algorithm["policy_loss_fn"]:
+        return []
+    signature = _in(*PARTS["policy_loss_fn"], algorithm["policy_loss_fn"])
+    problem = signature and counted_twice(algorithm, signature.required)
+    return [problem] if problem else []
 
 
 def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, int | None]]:

@@ -80,11 +80,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
         _plan(report, config)
     if data:
         _preview(report, config, list(stages.values()))
-    if any(one.count is None for one in gpus.values()):
-        report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set."], "unjudged")
-    if any(one.any and not one.gib for one in gpus.values()):
-        report.add("", ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its "
-                        "own."], "unjudged")
+    _gpus(report, list(gpus.values()))
     needed = [_stage(report, settings, starts[name], name, gpus[name]) for name, settings in stages.items()]
     for name, model in teachers.items():
         if model and _made(report.plan, name) is not None:
@@ -143,6 +139,16 @@ def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None
     report.add("", found["warnings"], "warnings")
     report.add("", found["unjudged"], "unjudged")
     report.facts.append(("data", [tuple(fact) for fact in found["facts"]]))
+
+
+def _gpus(report: Report, gpus: list[Gpus]) -> None:
+    """Says what is not known of the GPUs that stages may count on."""
+    if any(one.count is None for one in gpus):
+        report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set. Jobs of SLURM ask for none "
+                        "without it where the machine that submits them shows none."], "unjudged")
+    if any(one.any and not one.gib for one in gpus):
+        report.add("", ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its "
+                        "own."], "unjudged")
 
 
 def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus) -> float | None:

@@ -144,11 +144,6 @@ def _rollouts(c: dict) -> list[str]:
         problems.append(f"algorithm.repeat_times=1: {algorithm['advantage_fn']} compares the rollouts of a group, "
                         "needed at least 2.")
     problems += _groups(algorithm)
-    level = algorithm["rollout_correction"]["level"]
-    if algorithm["bypass_old_logprobs"] and level not in (None, "none"):
-        problems.append(f"algorithm.rollout_correction.level={level} with algorithm.bypass_old_logprobs=true: the "
-                        "ratio of the loss is taken to the rollout's log-probs, and a second weight would count the "
-                        "gap twice. Set bypass_old_logprobs=false, or level=none.")
     if c["trainer"]["critic_warmup"] and algorithm["advantage_fn"] != "ppo":
         problems.append(f"trainer.critic_warmup={c['trainer']['critic_warmup']} with algorithm.advantage_fn="
                         f"{algorithm['advantage_fn']}: only ppo has a critic. Set it to 0, or advantage_fn=ppo.")

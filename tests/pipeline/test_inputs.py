@@ -214,3 +214,12 @@ def test_a_loss_without_advantages_on_rollouts_is_told():
 def test_a_clip_around_the_policy_before_the_only_update_of_a_batch_is_told(words, told):
     """The ratio to it is 1; that to the rollout's policy is not."""
     assert ("nothing is clipped" in (inputs.clip_note(overridden(*words)) or "")) == told
+
+
+@pytest.mark.parametrize(("given", "refused"), [
+    ({}, True), ({"algorithm.bypass_old_logprobs": False}, False),
+    ({"algorithm.rollout_correction.level": None}, False),
+    ({"algorithm.algorithm_type": "raft", "algorithm.advantage_fn": "raft", "algorithm.policy_loss_fn": "sft"}, False)])
+def test_a_rollout_correction_is_refused_where_the_loss_has_a_ratio_to_the_rollout(given, refused):
+    found = inputs.wrong_arguments(rft({"algorithm.rollout_correction.level": "token", **given}))
+    assert [("takes old_logprobs, which are then the rollout's" in line) for line in found] == [True] * refused
