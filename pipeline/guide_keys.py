@@ -127,6 +127,7 @@ MEANT: dict[str, dict[Any, Any]] = {
     "algorithm.optimizer.lr_warmup_steps": {-1: 0},
     "synchronizer.sync_method": {"offline": "checkpoint"},
     "model.top_k": {0: -1},
+    "log.level": {name.lower(): name for name in ("DEBUG", "INFO", "WARNING", "ERROR")},
     "trainer.max_checkpoints_to_keep": {0: None},
     **{key: dict.fromkeys(("math_workflow", "math_boxed_workflow", "async_math_workflow", "async_math_boxed_workflow",
                            "async_simple_workflow", "on_policy_distill_workflow", "on_policy_distill_math_workflow"),

@@ -103,10 +103,11 @@ def _place(made: "Translation", arguments) -> tuple[Path, str]:
 
 def _say_about_models(made: "Translation") -> None:
     """A model is a directory here; the name of one on the hub is fetched first."""
-    for path, entry in made.entries.items():
-        if path[-1] in ("model_path", "critic_model_path") and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", str(entry.value)):
-            made.chosen.append(f"{path[-1]}={entry.value}: the name of a model on the hub; needed a directory. "
-                               f"Fetch it (hf download {entry.value} --local-dir {entry.value}), or name another.")
+    paths = [str(entry.value) for path, entry in made.entries.items()
+             if path[-1] in ("model_path", "critic_model_path")]
+    for model in dict.fromkeys(path for path in paths if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path)):
+        made.chosen.append(f"model_path={model}: the name of a model on the hub; needed a directory. "
+                           f"Fetch it (hf download {model} --local-dir {model}), or name another.")
 
 
 # ------------------------------------------------------------------------------------------------------------ telling
@@ -183,23 +184,67 @@ def _check_text(made: "Translation", text: str, out) -> int:
 
 def _check(made: "Translation", choice: str, out, told: str = "") -> int:
     """Whether the recipe composes, what it still needs, and what to type next. 0 or 1, as the command ends."""
-    from pipeline.compose import compose
-
     told = told or f"recipe={choice}"
     if not made.kept and not made.renamed:
         print("none of its keys could be translated: the recipe is nothing but defaults.", file=out)
         return 1
-    try:
-        compose([f"recipe={choice}"])
-    except ConfigError as error:
-        problems = error.problems or (str(error),)
-        print(f"it does not compose yet: {len(problems)} problem{'s' if len(problems) > 1 else ''}", file=out)
+    verdict, problems = _problems(choice)
+    if problems:
+        print(f"{verdict}: {len(problems)} problem{'s' if len(problems) > 1 else ''}", file=out)
         for problem in problems:
-            _wrapped(problem.replace(f"recipe={choice}", told), "  ", out, hang="    ")
+            _wrapped(_without_list(problem.replace(f"recipe={choice}", told)), "  ", out, hang="    ")
         print(f"next: mend the file, then  ouro config check {told}", file=out)
         return 1
     print(f"it composes. next: ouro config check {told}", file=out)
-    doubted = sum(entry.comment.endswith(made.doubt) for entry in made.entries.values()) if made.doubt else 0
-    if doubted:
-        _wrapped(f"{doubted} of its lines are veRL's defaults{made.doubt}: look there, and set what it says.", "", out)
-    return 1 if doubted else 0
+    open_questions = _open_questions(made)
+    for question in open_questions:
+        _wrapped(question, "", out)
+    return 1 if open_questions else 0
+
+
+def _without_list(problem: str) -> str:
+    """A problem without the names of all that could stand there, where they are many."""
+    key = problem.partition("=")[0]
+    return re.sub(r"needed one of (?:[\w-]+, ){12,}.*", f"needed one of those that `ouro config explain {key}` lists.",
+                  problem)
+
+
+def _open_questions(made: "Translation") -> list[str]:
+    """What keeps a recipe that composes from being the source's: where it is silent, our defaults apply."""
+    from pipeline.bridges.translation import lines_of
+
+    questions = []
+    if doubted := made.doubt and sum(entry.comment.endswith(made.doubt) for entry in made.entries.values()):
+        questions.append(f"{doubted} of its lines are veRL's defaults{made.doubt}: look there, and set what it says.")
+    if made.lost:
+        questions.append(f"it lacks the overrides of {lines_of(made.lost)}, which were not read: mend the source, or "
+                         "set what they say.")
+    said = {".".join(map(str, path)) for path in made.entries}
+    silent = dict.fromkeys(key for unread in made.unknown for key in unread.to if key not in said and _decides(key))
+    if silent:
+        questions.append(f"our defaults stand where a value is unknown that decides what is made: set "
+                         f"{', '.join(silent)}.")
+    return questions
+
+
+def _decides(key: str) -> bool:
+    """Whether a setting says what is made: not how it runs, nor what the run is called."""
+    from pipeline.bridges.translation import SETTINGS
+    from pipeline.guide import general
+
+    item = SETTINGS.get(general(key))
+    return key not in ("project", "name") and not (item and item.metadata["how"])
+
+
+def _problems(choice: str) -> tuple[str, list[str]]:
+    """(what the problems keep it from, the problems) of a recipe, as far as no file of the user's says more."""
+    from pipeline.compose import judged
+    from pipeline.stage_rules import problems_of
+
+    try:
+        config, problems = judged([f"recipe={choice}"])
+    except ConfigError as error:
+        return "it does not compose yet", list(error.problems or (str(error),))
+    if problems:
+        return "it does not compose yet", problems
+    return "it composes, but `ouro config check` refuses it", problems_of(config)

@@ -18,6 +18,11 @@ BY_RULES = {
     f"{ACTOR}.clip_ratio": "`clip_range_low` and `clip_range_high` of `algorithm.policy_loss_fn_args`",
     f"{ACTOR}.policy_loss.loss_mode": "`algorithm.policy_loss_fn` (vanilla: ppo)",
     f"{ACTOR}.tis_imp_ratio_cap": "`algorithm.rollout_correction.threshold`, at the level of tokens",
+    "algorithm.rollout_correction.rollout_is": "`algorithm.rollout_correction.level` (null: none)",
+    "algorithm.rollout_correction.rollout_is_threshold": "`algorithm.rollout_correction.threshold`",
+    "algorithm.rollout_correction.bypass_mode": "`algorithm.bypass_old_logprobs`; without weights, and where a step of "
+                                                "veRL has several optimizer steps, true",
+    f"{ROLLOUT}.do_sample": "always so: rollouts to train on are sampled",
     f"{ACTOR}.ppo_mini_batch_size": "`buffer.batch_size`; times rollout.n: `buffer.train_batch_size`",
     "data.train_batch_size": "`synchronizer.sync_interval`, divided by ppo_mini_batch_size",
     f"{ACTOR}.ppo_max_token_len_per_gpu": "`trainer.max_token_len_per_gpu`",

@@ -8,7 +8,9 @@ end of the part (a branch, a round, a body) and Unknown behind it.
 import re
 from dataclasses import dataclass, field
 
-from pipeline.bridges.shell_assignments import assign, set_arguments
+from pipeline.bridges.arithmetic import assigned
+from pipeline.bridges.shell_assignments import assign, hands_on, note_integers, set_arguments
+from pipeline.bridges.shell_builtins import set_variables, settles
 from pipeline.bridges.shell_construct import Construct
 from pipeline.bridges.shell_functions import REDIRECTIONS, Function, calls, function_at
 from pipeline.bridges.shell_script import Command, Script, script_of
@@ -20,7 +22,7 @@ CLOSING = ("fi", "done", "esac")
 BETWEEN = ("then", "do", "else", "elif", "!", "time", "in")
 DECLARING = ("export", "declare", "typeset", "local", "readonly")
 NOT_READ = {"source": "the file that it reads is not read", ".": "the file that it reads is not read",
-            "shift": "the script's own arguments are not known", "read": "is not run"}
+            "shift": "the script's own arguments are not known"}
 DEEPEST = 4  # scripts within `bash -c` within scripts
 
 
@@ -187,6 +189,10 @@ class _Reader:
             self._enter(word.bare, word.line)
         if word.bare in ("for", "select") and name:
             self._loop_variable(name)
+        elif word.bare == "for" and isinstance(following, Word) and following.arithmetic is not None:
+            self.at += 1
+            for one in assigned(following.arithmetic):
+                self.values.assign(one, Unknown(f"{one}, to which {self.open[-1]} gives one value after another"))
         elif word.bare == "function":
             self.at += 1
             if [getattr(t, "text", "") for t in self.tokens[self.at:self.at + 2]] == ["(", ")"]:
@@ -232,7 +238,8 @@ class _Reader:
             self.at += 1
         while parts and assign(self.values, parts[0], conditional):
             parts.pop(0)
-        self.tested = bool(parts) and isinstance(parts[0], Word) and parts[0].bare in ("[", "test")
+        self.tested = bool(parts) and isinstance(parts[0], Word) and (
+            parts[0].bare in ("[", "test") or parts[0].arithmetic is not None)
         if parts:
             self._simple(line, parts, conditional)
 
@@ -244,12 +251,18 @@ class _Reader:
     def _simple(self, line: int, parts: list[Word | Array], conditional: bool) -> None:
         name = parts[0].bare if isinstance(parts[0], Word) else ""
         if name in DECLARING:
+            note_integers(self.values, parts[1:])
             for part in parts[1:]:
                 if name == "local":
                     self._make_local(part.name if isinstance(part, Array) else part.raw.partition("=")[0])
                 assign(self.values, part, conditional)
             return
         if name in ("set", "shift") and set_arguments(self.values, parts, conditional):
+            return
+        if isinstance(parts[0], Word) and settles(parts[0]):
+            words = [part for part in parts if isinstance(part, Word)]
+            if unknown := set_variables(self.values, words, conditional):
+                self.script.skipped.append((line, f"`{name or words[0].raw}`: sets {', '.join(unknown)}, not known"))
             return
         if name in NOT_READ:
             self.script.skipped.append((line, f"`{name}`: {NOT_READ[name]}"))
@@ -258,7 +271,7 @@ class _Reader:
         if name == "eval":
             self._evaluate(line, parts[1:])
         elif name in self.functions:
-            is_open = self.values.hands_on([part for part in parts[1:] if isinstance(part, Word)])
+            is_open = hands_on(self.values, [part for part in parts[1:] if isinstance(part, Word)])
             self._call(self.functions.pop(name), arguments[1:], is_open)
         elif nested and self.depth < DEEPEST:
             inner = read_script(nested.whole or nested.text, depth=self.depth + 1)

@@ -1,7 +1,9 @@
 """What a command of a shell script assigns: variables, arrays, and by `set --` and `shift` the arguments themselves."""
 
+import re
+
 from pipeline.bridges.shell_holes import hole
-from pipeline.bridges.shell_values import Argument, Unknown, Values
+from pipeline.bridges.shell_values import FURTHER, Argument, Unknown, Values
 from pipeline.bridges.shell_words import Array, Word
 
 
@@ -38,11 +40,29 @@ def _assigned(values: Values, name: str, value: Word, more: bool, conditional: b
         if not (more and before):
             return unknown
         text = hole(value.raw, str(unknown))
+    if name in values.integers:
+        return _integer(values, text, before, more)
     if not more:
         return text
     if isinstance(before, Unknown):
-        return hole(f"${name}", str(before)) + text
+        return hole(f"${{{name}}}", str(before)) + text
     return (before if isinstance(before, str) else "") + text
+
+
+def note_integers(values: Values, parts: list[Word | Array]) -> None:
+    """`declare -i N`: what is assigned to N from here on is arithmetic."""
+    words = [part for part in parts if isinstance(part, Word)]
+    if any(re.fullmatch(r"-\w*i\w*", word.bare) for word in words):
+        values.integers |= {re.split(r"\+?=", word.raw)[0] for word in words}
+
+
+def _integer(values: Values, text: str, before: object, more: bool) -> str | Unknown:
+    if more and isinstance(before, Unknown):
+        return before
+    try:
+        return values.arithmetic(f"{before or 0} + ({text})" if more else text)
+    except Unknown as unknown:
+        return unknown
 
 
 def set_arguments(values: Values, parts: list[Word | Array], conditional: bool) -> bool:
@@ -52,9 +72,16 @@ def set_arguments(values: Values, parts: list[Word | Array], conditional: bool) 
     if words[0].bare == "set" and option == "--":
         why = f"what line {words[0].line} sets on a condition" if conditional else None
         values.set_arguments([Argument(a.text, a.line, a.problem or why) for word in words[2:]
-                              for a in values.arguments(word)], values.hands_on(words[2:]))
+                              for a in values.arguments(word)], hands_on(values, words[2:]))
     elif words[0].bare == "shift" and isinstance(known, list) and (option.isdigit() or not words[1:]):
         values.assign("@", known[int(option or 1):])
     else:
         return words[0].bare == "shift" and isinstance(known, Unknown)
     return True
+
+
+def hands_on(values: Values, words: list[Word]) -> bool:
+    """Whether words hold the script's own arguments, which nobody knows: `$@`, and nothing has set them."""
+    is_own = "@" not in values.known or bool(values.known.get(FURTHER))
+    return is_own and any(piece.kind == "variable" and piece.text[:1] in ("@", "*")
+                          for word in words for piece in word.pieces)

@@ -6,9 +6,8 @@ A hole has no blanks and nothing that a shell reads, so it survives being split 
 import re
 from urllib.parse import quote, unquote
 
-from pipeline.bridges.shell_words import quiet
-
 HOLE = re.compile("\ue000([^\ue000-\ue002\\s]*)\ue001([^\ue000-\ue002\\s]*)\ue002")  # characters for private use
+COMMAND = re.compile(r"(?:\$\((?!\()|[<>]\(|`)\s*(?P<name>[\w./-]*)(?P<end>[)`])?")
 
 
 def hole(written: str, why: str) -> str:
@@ -36,3 +35,9 @@ def reason(text: str) -> str | None:
 def doubtful(text: str, why: str) -> str:
     """A text each of whose words may stand there or not."""
     return re.sub(r"\S+", lambda word: word[0] + hole("", why), text)
+
+
+def quiet(text: str) -> str:
+    """A text to quote, up to the arguments of a command in it, which may be secrets: `8 * $(curl ...)`."""
+    long = next((command for command in COMMAND.finditer(text) if not command["end"]), None)
+    return f"{text[:long.start()]}$({long['name']}{' ' * bool(long['name'])}...)" if long else text

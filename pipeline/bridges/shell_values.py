@@ -4,12 +4,12 @@ What cannot be known without running something is Unknown, and so is everything 
 A variable that the script does not assign becomes `${oc.env:NAME}`, which is filled in when the recipe is composed.
 """
 
-import fnmatch
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.bridges import shell_expansions
 from pipeline.bridges.arithmetic import NotArithmetic, evaluate
 from pipeline.bridges.shell_holes import hole, reason, short, shown
 from pipeline.bridges.shell_words import Lexer, Piece, Word
@@ -18,8 +18,6 @@ from pipeline.secret_marks import names_secret
 PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<rest>.*)", re.DOTALL)
 DEFAULT = re.compile(r"(?P<colon>:?)(?P<sign>[-=+?])(?P<text>.*)", re.DOTALL)
 PART = re.compile(r"(?::\s*(?P<first>\d{1,6})(?::(?P<count>\d{1,6}))?)?")
-CUT = re.compile(r"(?P<sign>##?|%%?)(?P<pattern>.*)", re.DOTALL)
-LONGEST_CUT = 4096  # characters of a value of which a part is cut off
 LONGEST = 100_000  # characters of one expanded word: variables that double one another must end
 
 
@@ -52,6 +50,7 @@ class Values:
     known: dict[str, str | list[Argument] | Unknown] = field(default_factory=dict)
     remarks: list[tuple[int, str]] = field(default_factory=list)
     scopes: list[dict[str, Any]] = field(default_factory=list)
+    integers: set[str] = field(default_factory=set)  # variables that `declare -i` makes numbers
     line: int = 0
 
     def assign(self, name: str, value: str | list[Argument] | Unknown) -> None:
@@ -154,16 +153,17 @@ class Values:
         if piece.kind == "command":
             raise Unknown(f"the output of a command, {short(f'$({piece.text})')}, which is not run")
         if piece.kind == "arithmetic":
-            return self._arithmetic(piece.text)
+            return self.arithmetic(piece.text)
         return self._parameter(piece.text)
 
-    def _arithmetic(self, expression: str) -> str:
+    def arithmetic(self, expression: str, assign: Callable[[str, int], None] | None = None) -> str:
+        """The value of an expression. assign: takes what it sets; without it nothing is set. Raises Unknown."""
         if "$(" in expression or "`" in expression:
             raise Unknown(f"the arithmetic $(({short(expression)})), with the output of a command, which is not run")
         try:
-            plain = re.sub(r"\$\{(\w+)\}", r"\1", expression)
+            plain = re.sub(r"\$\{([A-Za-z_]\w*)\}", r"\1", expression)
             filled = re.sub(r"\$\{([^{}]+)\}", lambda m: f"({_solid(self._parameter(m[1]))})", plain)
-            return str(evaluate(filled, self._number))
+            return str(evaluate(filled, self._number, assign))
         except NotArithmetic as error:
             raise Unknown(f"the arithmetic $(({short(expression)})): {error}") from error
 
@@ -176,6 +176,8 @@ class Values:
     def _parameter(self, inside: str) -> str:
         if inside.startswith("oc.env:"):  # what an expansion before this one left to the environment
             return f"${{{inside}}}"
+        if inside[:1] == "#" and (counted := PARAMETER.fullmatch(inside[1:])) and not counted["rest"]:
+            return self._size(counted["name"], counted["index"])
         match = PARAMETER.fullmatch(inside)
         if not match:
             raise Unknown(f"the expansion ${{{short(inside)}}}")
@@ -184,9 +186,25 @@ class Values:
             return self._plain(name, index)
         if default := DEFAULT.fullmatch(rest):
             return self._with_default(match, default)
-        if cut := CUT.fullmatch(rest):
-            return self._cut(self._plain(name, index), cut["sign"], cut["pattern"])
+        if shell_expansions.is_known(rest):
+            return shell_expansions.expand(self._whole(self._plain(name, index)), rest, self._word)
         raise Unknown(f"the expansion ${{{short(inside)}}}")
+
+    def _size(self, name: str, index: str | None) -> str:
+        """${#X}: the characters of a text; the elements of an array, or of `$@`."""
+        if name in ("@", "*") or index in ("@", "*"):
+            counted = self._positional("") if name in ("@", "*") else self.known.get(name)
+            if not isinstance(counted, list) or any(argument.problem for argument in counted):
+                raise Unknown(f"the expansion ${{#{name}[{index}]}}" if index else f"${{#{name}}}")
+            return str(len(counted))
+        return str(len(self._whole(self._plain(name, index))))
+
+    @staticmethod
+    def _whole(value: str) -> str:
+        """A value of which every character is known. Raises Unknown."""
+        if "${oc.env:" in _solid(value) or len(value) > shell_expansions.LONGEST:
+            raise Unknown(f"a part of {short(value)}")
+        return value
 
     def _plain(self, name: str, index: str | None = None) -> str:
         value = self._held(name)
@@ -220,12 +238,6 @@ class Values:
             chosen = given[int(name) - 1]
             return Unknown(chosen.problem) if chosen.problem else chosen.text
         return self.known.get(name)
-
-    def hands_on(self, words: list[Word]) -> bool:
-        """Whether words hold the script's own arguments, which nobody knows: `$@`, and nothing has set them."""
-        is_own = "@" not in self.known or bool(self.known.get(FURTHER))
-        return is_own and any(piece.kind == "variable" and piece.text[:1] in ("@", "*")
-                              for word in words for piece in word.pieces)
 
     def set_arguments(self, arguments: list[Argument] | Unknown, is_open: bool = False) -> None:
         """What `$1`, `$@` are from here on. is_open: the script's own arguments follow."""
@@ -272,18 +284,6 @@ class Values:
             before, pieces = lexer.at, lexer.word().pieces
             parts.append("".join(self._piece(piece) for piece in pieces) if pieces else text[before:lexer.at])
         return "".join(parts)
-
-    def _cut(self, value: str, sign: str, pattern: str) -> str:
-        """${X##*/} and its kin: the shortest or longest prefix or suffix that a pattern matches is cut off."""
-        if "${oc.env:" in _solid(value) or len(value) > LONGEST_CUT:
-            raise Unknown(f"a part of {short(value)}")
-        sizes = range(len(value) + 1) if len(sign) == 1 else range(len(value), -1, -1)
-        wanted = re.compile(fnmatch.translate(self._word(pattern)))
-        for size in sizes:
-            part = value[:size] if sign[0] == "#" else value[len(value) - size:]
-            if wanted.fullmatch(part):
-                return value[size:] if sign[0] == "#" else value[:len(value) - size]
-        return value
 
     @staticmethod
     def _bounded(text: str) -> str:

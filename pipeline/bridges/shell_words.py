@@ -7,6 +7,8 @@ lines does not end the command, nor do blanks behind a continuing backslash. Eac
 import re
 from dataclasses import dataclass, field
 
+from pipeline.bridges.shell_holes import quiet
+
 OPERATORS = (";;&", "<<<", "<<-", "&>>", ";;", ";&", "&&", "||", "|&", "&>", "<<", ">>", "<&", ">&", "<>", ">|",
              ";", "&", "|", "(", ")", "<", ">")
 NEWLINE = "\n"
@@ -16,21 +18,15 @@ CONTINUED = re.compile(r"\\(?:[ \t]+#[^\n]*|[ \t]*)(?:\n|\Z)")
 COMMENT_LINE = re.compile(r"[ \t]*#[^\n]*\n")
 GOES_ON = re.compile(r"[ \t]*(?:#|[\"']?\$)")
 PLAIN = re.compile(r"[^\s;&|()<>\\'\"$`]+")
+ARITHMETIC = "(("
 VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
-
-
-COMMAND = re.compile(r"(?:\$\((?!\()|[<>]\(|`)\s*(?P<name>[\w./-]*)(?P<end>[)`])?")
-
-
-def quiet(text: str) -> str:
-    """A text to quote, up to the arguments of a command in it, which may be secrets: `8 * $(curl ...)`."""
-    long = next((command for command in COMMAND.finditer(text) if not command["end"]), None)
-    return f"{text[:long.start()]}$({long['name']}{' ' * bool(long['name'])}...)" if long else text
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a word. kind: text, variable (inside of ${}), arithmetic (of $(())), command (of $() or backticks)."""
+    """A part of a word. kind: text, variable (inside of ${}), arithmetic (of $(())), command (of $() or backticks);
+    ARITHMETIC: the whole of the command ((...)).
+    """
 
     kind: str
     text: str
@@ -45,7 +41,7 @@ class Word:
     @property
     def raw(self) -> str:
         """As it is written, to be quoted."""
-        marks = {"variable": "${{{}}}", "arithmetic": "$(({}))"}
+        marks = {"variable": "${{{}}}", "arithmetic": "$(({}))", ARITHMETIC: "(({}))"}
         return "".join(p.text if p.kind == "text" else quiet(f"$({p.text})") if p.kind == "command" else
                        marks[p.kind].format(quiet(p.text)) for p in self.pieces)
 
@@ -54,6 +50,11 @@ class Word:
         """The text of a word that is wholly unquoted text (such as `if`), else nothing."""
         plain = all(piece.kind == "text" and not piece.quoted for piece in self.pieces)
         return "".join(piece.text for piece in self.pieces) if plain else ""
+
+    @property
+    def arithmetic(self) -> str | None:
+        """The expression of the command ((...)); None for any other word."""
+        return self.pieces[0].text if self.pieces and self.pieces[0].kind == ARITHMETIC else None
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ class Lexer:
         if array:
             self._take(len(array[0]))
             return Array(here, array[1], bool(array[2]), tuple(self._elements()))
+        if self.text.startswith(ARITHMETIC, self.at) and (expression := self._double_parentheses()) is not None:
+            return Word(here, (Piece(ARITHMETIC, expression, True),))
         if operator := next((o for o in OPERATORS if self.text.startswith(o, self.at)), None):
             if operator in ("<", ">") and self.text.startswith(operator + "(", self.at):
                 return self.word()
@@ -117,6 +120,15 @@ class Lexer:
         word = self.word()
         descriptor = word.bare.isdigit() and self._peek() in ("<", ">")
         return None if descriptor else word
+
+    def _double_parentheses(self) -> str | None:
+        """The text within ((...)), a command of its own; None, and nothing is taken, for subshells in one another."""
+        before = self.at, self.line, list(self.remarks)
+        inner = self._inside("(", ")")
+        if inner.startswith("(") and inner.endswith(")"):
+            return inner[1:-1]
+        self.at, self.line, self.remarks = before
+        return None
 
     def _elements(self) -> list[Word]:
         """Words up to the closing parenthesis of an array."""

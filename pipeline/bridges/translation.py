@@ -50,6 +50,7 @@ class Translation:
     assumed: list[tuple[int, str]] = field(default_factory=list)
     passed: list[tuple[int, str]] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)  # lines with words that may set any key
+    lost: list[int] = field(default_factory=list)  # lines with overrides that were not read
 
     @property
     def keys(self) -> int:
@@ -58,11 +59,7 @@ class Translation:
     @property
     def doubt(self) -> str:
         """What a default of the source's is true without; nothing when every word was read."""
-        lines = sorted(set(self.unread))
-        if not lines:
-            return ""
-        told = f"lines {', '.join(map(str, lines))}" if lines[1:] else f"line {lines[0]}"
-        return f", unless {told}, which could not be read, says otherwise"
+        return f", unless {lines_of(self.unread)}, which could not be read, says otherwise" if self.unread else ""
 
     def keep(self, given: Given) -> None:
         """The same name, the same value; a value that cannot stand here is left out with its reason."""
@@ -86,6 +83,11 @@ class Translation:
             self.entries[path] = Entry(value, comment)
             self.renamed.append((given, key))
 
+    def lose(self, line: int, what: str) -> None:
+        """An override was not read: the recipe lacks what it sets."""
+        self.lost.append(line)
+        self.skipped.append((line, what))
+
     def leave(self, given: Given, reason: str) -> None:
         self.left_out.append((given, reason))
 
@@ -107,13 +109,16 @@ class Translation:
         """The gate that every line passes, whichever rule wrote it: one that holds a secret is left out."""
         for path, entry in list(self.entries.items()):
             key = ".".join(map(str, path))
-            if not (why := kept_out(key, entry.value)):
-                continue
-            del self.entries[path]
-            source = [g for g in self.kept if g.path == path] + [g for g, to in self.renamed if to == key]
-            self.kept = [given for given in self.kept if given not in source]
-            self.renamed = [(given, to) for given, to in self.renamed if given not in source]
-            self.left_out += [(given, why) for given in source or [Given(path, entry.value, 0)]]
+            if why := kept_out(key, entry.value):
+                self.withdraw(path, why)
+
+    def withdraw(self, path: Path, why: str) -> None:
+        """Takes a line out again; the keys of the source that made it are left out with the reason."""
+        key, entry = ".".join(map(str, path)), self.entries.pop(path)
+        source = [g for g in self.kept if g.path == path] + [g for g, to in self.renamed if to == key]
+        self.kept = [given for given in self.kept if given not in source]
+        self.renamed = [(given, to) for given, to in self.renamed if given not in source]
+        self.left_out += [(given, why) for given in source or [Given(path, entry.value, 0)]]
 
     def _taken(self, path: Path) -> str | None:
         """Why nothing more can be written at a path: a value is there, above it or below it."""
@@ -122,6 +127,12 @@ class Translation:
             return None
         said = f" as {self.entries[at].value}" if at == path else ""
         return f"{'.'.join(map(str, at))} is given already{said}."
+
+
+def lines_of(numbers: list[int]) -> str:
+    """`line 3`, or `lines 3, 5`."""
+    lines = sorted(set(numbers))
+    return f"lines {', '.join(map(str, lines))}" if lines[1:] else f"line {lines[0]}"
 
 
 def unfit(key: str, value: Any) -> str | None:

@@ -7,7 +7,15 @@ import re
 from typing import Any
 
 from pipeline import guide
-from pipeline.bridges import trinity_reasons, trinity_sizes, trinity_teacher, trinity_verl
+from pipeline.bridges import (
+    arguments,
+    trinity_gpus,
+    trinity_inputs,
+    trinity_reasons,
+    trinity_sizes,
+    trinity_teacher,
+    trinity_verl,
+)
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, directory_name, off
 from pipeline.bridges.trinity_reasons import TRAINING_SET
@@ -29,6 +37,7 @@ def translate(given: list[Given], source: str) -> Translation:
     values = {g.path: None if g.value == "None" else g.value for g in given}
     given = [Given(g.path, trinity_reasons.as_number(g.key, values[g.path]), g.line) for g in given]
     given = [g for g in given if not _shapeless(made, g)]
+    given = trinity_inputs.read_by_a_set(made, given, values)
     works = [g for g in given if isinstance(_fate(g.key), Works)]
     for key in works:
         _works(made, key, values)
@@ -43,6 +52,7 @@ def translate(given: list[Given], source: str) -> Translation:
     _mend_references(made, values)
     _say_defaults(made, values)
     complete(made, values)
+    arguments.leave_out_unknown(made)
     made.keep_secrets_out()
     return made
 
@@ -138,7 +148,8 @@ def _refused(made: Translation, given: Given, fate: Refused, values: dict[Path, 
     key = guide.general(given.key)
     inner = key.removeprefix(trinity_verl.PREFIX)
     if inner == key or not trinity_verl.translated(made, given, inner, values, _renamed):
-        made.leave(given, off(given.value, _idle(fate, given, values)) + fate.why)
+        said = off(given.value, _idle(fate, given, values))
+        (made.idle if said else made.left_out).append((given, said + fate.why))
 
 
 def _idle(fate: Refused, given: Given, values: dict[Path, Any]) -> tuple:
@@ -208,7 +219,7 @@ def _say_defaults(made: Translation, values: dict[Path, Any]) -> None:
         made.choose(("algorithm", "optimizer", "min_lr_ratio"), 0.01, ITS_DEFAULT)
     made.choose(("trainer", "max_checkpoints_to_keep"), None, f"{ITS_DEFAULT}: all are kept")
     trinity_sizes.lengths(made)
-    trinity_sizes.gpus(made)
+    trinity_gpus.gpus(made, values.get(("cluster", "node_num")))
     _rewards(made, values)
     trinity_sizes.budget(made)
 
@@ -230,4 +241,5 @@ def _rewards(made: Translation, values: dict[Path, Any]) -> None:
                        "(after ####, boxed, or the last number) with the truth.")
 
 
-FREE = tuple(f"{key}." for key, item in walk() if str(item.type).startswith(("dict", "list[dict")))
+FREE = tuple(f"{key}." for key, item in walk()  # mappings with any keys
+             if str(item.type).startswith(("dict", "list[dict")) and "Any" in str(item.type))

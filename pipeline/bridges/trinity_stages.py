@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from pipeline.algorithms import GIVEN
 from pipeline.bridges.translation import Entry, Path, Translation
 from pipeline.overlays import RESERVED
 
@@ -36,6 +37,7 @@ def complete(made: Translation, values: dict[Path, Any]) -> None:
             after = [renamed.get(str(n), n) for n in (entry.value if isinstance(entry.value, list) else [entry.value])]
             made.entries[path] = Entry(after, entry.comment)
     _remark(made, values)
+    _remark_half(made, values)
 
 
 def _remark(made: Translation, values: dict[Path, Any]) -> None:
@@ -47,3 +49,15 @@ def _remark(made: Translation, values: dict[Path, Any]) -> None:
     if "algorithm.algorithm_type" in {g.key for g in made.kept} and ("algorithm", "repeat_times") not in values:
         made.chosen.append("algorithm.repeat_times is not given: the algorithm's own applies, as the guide says. "
                            "(Trinity-RFT itself then makes one rollout per task.)")
+
+
+def _remark_half(made: Translation, values: dict[Path, Any]) -> None:
+    """A run that explores or trains alone is half of one there: the halves meet through buffer and checkpoints."""
+    mode, algorithm = values.get(("mode",)), values.get(("algorithm", "algorithm_type"))
+    if mode not in ("explore", "train") or (mode == "train" and algorithm in GIVEN) or names_of(values):
+        return
+    alone = ("explores alone, by the weights that it begins with" if mode == "explore" else
+             "trains on what an earlier stage with mode=explore wrote")
+    made.chosen.append(f"mode={mode}: there one half of a run, which meets the other through the buffer and the "
+                       f"checkpoints; here it {alone}. The two halves together are one run with mode=both, or two "
+                       "stages of one recipe, with mode=explore and mode=train.")

@@ -141,3 +141,12 @@ def refuse_verls(given: list[Given], source: str) -> None:
         raise ConfigError(f"{source} has the sections of veRL at its root ({', '.join(of_verl)}) and none that Trinity-"
                           "RFT alone has. Import a configuration of veRL by `ouro import verl`; as a part of one of "
                           "Trinity-RFT it belongs below trainer.trainer_config.")
+
+
+def refuse_trinitys(given: list[Given], source: str) -> None:
+    """Raises ConfigError for a configuration of Trinity-RFT where one of veRL is to be read."""
+    sections = {str(g.path[0]) for g in given}
+    of_trinity = sorted(sections & set(TRINITYS) - {"mode", "model"})
+    if of_trinity and not sections & {"actor_rollout_ref", "data", "optim"}:
+        raise ConfigError(f"{source} has sections that Trinity-RFT alone has ({', '.join(of_trinity)}) and none of "
+                          "veRL. Import a configuration of Trinity-RFT by `ouro import trinity`.")

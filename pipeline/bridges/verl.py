@@ -8,10 +8,21 @@ executed.
 import re
 from typing import Any
 
-from pipeline.bridges import verl_adapter, verl_dapo, verl_data, verl_keys, verl_objective, verl_rules, verl_sft
+from pipeline.bridges import (
+    arguments,
+    verl_adapter,
+    verl_correction,
+    verl_dapo,
+    verl_data,
+    verl_keys,
+    verl_objective,
+    verl_rules,
+    verl_sft,
+)
 from pipeline.bridges.shell import read_script
 from pipeline.bridges.source import Given, read_yaml, scalar
 from pipeline.bridges.translation import Translation
+from pipeline.bridges.trinity_verl import refuse_trinitys
 from pipeline.bridges.verl_entry import SFT
 from pipeline.bridges.verl_launch import Launch, kind_of_keys, read_launch
 from pipeline.bridges.verl_source import Verl
@@ -29,12 +40,23 @@ def read(text: str, name: str) -> tuple[Launch, Translation]:
     made = Translation(name)
     is_script = name.endswith((".sh", ".bash", ".sbatch", ".slurm")) or SCRIPT.search(text)
     if name.endswith((".yaml", ".yml")) or not is_script:
-        given = {g.key: g for g in read_yaml(text, name)}
+        settings = read_yaml(text, name)
+        refuse_trinitys(settings, name)
+        given = {g.key: g for g in settings if not _names_files(made, g)}
         launch = Launch(kind_of_keys(list(given)), given=given)
     else:
         launch = read_launch(read_script(text), made)
     _resolve(launch)
     return launch, made
+
+
+def _names_files(made: Translation, given: Given) -> bool:
+    """Whether a key chooses further files, which are not here, and is told like `--config-name`."""
+    names = given.path[0] == "defaults" or given.key == "hydra.searchpath"
+    if names:
+        made.skipped.append((given.line, f"{given.key}={given.value}: names files of veRL's configuration, which are "
+                                         "not read; only what this file itself says is"))
+    return names
 
 
 def translate(launch: Launch, made: Translation) -> Translation:
@@ -49,6 +71,7 @@ def translate(launch: Launch, made: Translation) -> Translation:
             verl.by_itself(key, keys)
     (verl_sft if is_sft else verl_rules).defaults(verl)
     verl_rules.decode_numbers(made)
+    arguments.leave_out_unknown(made)
     made.keep_secrets_out()
     return made
 
@@ -99,6 +122,6 @@ def _home(value: Any) -> Any:
     return re.sub(r"^~(?=/)", "${oc.env:HOME}", value) if isinstance(value, str) else value
 
 
-RULES = (verl_objective.algorithm, verl_objective.losses, verl_objective.correction, verl_dapo.sampling,
-         verl_rules.batches, verl_rules.gpus, verl_data.tasksets, verl_dapo.overlong, verl_rules.lengths,
-         verl_adapter.adapter, verl_rules.run)
+RULES = (verl_objective.algorithm, verl_objective.losses, verl_dapo.sampling, verl_rules.batches,
+         verl_correction.old_logprobs, verl_correction.greedy, verl_rules.gpus, verl_data.tasksets, verl_dapo.overlong,
+         verl_rules.lengths, verl_adapter.adapter, verl_rules.run)

@@ -83,6 +83,7 @@ _NO_RAY = "there is no Ray here."
 _KERNELS = "kernels are chosen by trainer.attention."
 OWN_LAYOUT = "a checkpoint holds the model and its exact state, in the stage's own directory."
 _ALWAYS = "always so."
+_OWN_DIRECTORY = "a run has a directory of its own, with its logs in it."
 _COLOCATED = "said by mode=colocate."
 _PUBLISHED = "the engine loads the weights that the trainer publishes."
 _TOGETHER = "all attempts of a step go to the engine together."
@@ -108,7 +109,7 @@ _STARTED = "the longest wait is synchronizer.sync_timeout."
 WITHOUT_EFFECT = (BUDGET, PACKED, _REFERENCE, _CURATED, _ANSWERS_ONLY, BY_ZERO, _NO_RAY, _KERNELS, OWN_LAYOUT,
                   _ALWAYS, _COLOCATED, _PUBLISHED, _TOGETHER, _ORDER, _OFF_KL_LOSS, _OFF_KL_PENALTY, FOLLOWS, _SLEEPS,
                   _RECOMPUTED, _CHUNKED, _KEPT, _TRUNCATION, _WHOLE_EVALUATION, _BALANCED, _IN_SAMPLES, _SECONDS,
-                  _GREEDY, _STARTED, _OFF_OVERLONG)
+                  _GREEDY, _STARTED, _OFF_OVERLONG, _OWN_DIRECTORY)
 
 REFUSED = {
     "actor_rollout_ref.hybrid_engine": Refused(_COLOCATED),
@@ -154,7 +155,7 @@ REFUSED = {
     f"{ROLLOUT}.free_cache_engine": Refused(_SLEEPS),
     f"{ROLLOUT}.multi_stage_wake_up": Refused("the engine wakes once, to load weights."),
     f"{ROLLOUT}.disable_log_stats": Refused(_ALWAYS),
-    f"{ROLLOUT}.do_sample": Refused("said by model.temperature."),
+    f"{ROLLOUT}.do_sample": Refused(_ALWAYS),
     f"{ROLLOUT}.ignore_eos": Refused("a response ends with its end token."),
     f"{ROLLOUT}.prompt_length": Refused("set model.max_prompt_tokens."),
     f"{ROLLOUT}.response_length": Refused("set model.max_response_tokens."),
@@ -212,7 +213,8 @@ REFUSED = {
                                        "algorithm.max_resample_rounds.", (("enable", False),)),
     "algorithm.kl_penalty": Refused(_OFF_KL_PENALTY),
     "algorithm.kl_ctrl": Refused(_OFF_KL_PENALTY),
-    "algorithm.rollout_correction": Refused("set algorithm.rollout_correction of ours: level, mode, threshold."),
+    "algorithm.rollout_correction": Refused("above its threshold a weight is cut to it, or with "
+                                            "algorithm.rollout_correction.mode=mask is 0: there is no more to set."),
     "algorithm.rollout_is": Refused("set algorithm.rollout_correction: level, mode, threshold."),
     "algorithm.rollout_is_threshold": Refused("set algorithm.rollout_correction: level, mode, threshold."),
     "trainer.balance_batch": Refused(_BALANCED),
@@ -228,6 +230,7 @@ REFUSED = {
     "trainer.max_critic_ckpt_to_keep": Refused("a checkpoint holds actor and critic."),
     "trainer.device": Refused("GPUs are used where they are.", ("cuda",)),
     "trainer.ray_wait_register_center_timeout": Refused(_NO_RAY),
+    "hydra": Refused(_OWN_DIRECTORY),
     "ray_init": Refused(_NO_RAY),
     "ray_kwargs": Refused(_NO_RAY),
 }

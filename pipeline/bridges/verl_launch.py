@@ -5,7 +5,7 @@ recipe `passed`.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.bridges.shell_script import Command, Script
@@ -21,6 +21,7 @@ FROM_OUTSIDE = re.compile(r"\$\{oc\.env:\w+\}")
 DELETION = re.compile(r"~[\w./@-]+")
 SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "engine", "global_profiler",
             "model", "optim", "ray_init", "ray_kwargs", "reward", "reward_model", "trainer", "transfer_queue")
+KEY = re.compile(r"[+~]{0,2}(?P<section>[A-Za-z_]\w*)\.\w")
 HARMLESS = ("set", "wait", "echo", "printf", "cd", "mkdir", "ulimit", "sleep", ":", "tee", "unset", "[", "test",
             "shift", "read", "source", ".", "exit", "true", "false")
 HYDRA = re.compile(r"--?(config-name|config-path|config-dir|cn|cp|cd)(=(?P<value>.*))?")
@@ -46,7 +47,7 @@ def read_launch(script: Script, made: Translation) -> Launch:
     entry = _entry(command) if command else None
     launch = Launch(RL, entry)
     for one in [command] if command else script.commands:
-        _arguments(launch, made, one, is_launch=bool(command))
+        _arguments(launch, made, one if command else _spaced(one, made), is_launch=bool(command))
     launch.kind = entry.kind if entry else kind_of_keys([*launch.given, *launch.unknown])
     _tell_constructs(script, command, made)
     _tell_rest(script, command, made)
@@ -74,6 +75,8 @@ def _chosen(script: Script, made: Translation) -> Command | None:
     """The command that starts veRL: main_ppo before another entry point, that before a command of overrides alone."""
     def rank(command: Command) -> int:
         entry, overrides = _entry(command), _overrides(command)
+        if entry is None and _is_verls(command.arguments[0].text):
+            return 0  # a line of overrides starts nothing
         if entry is None:
             return min(overrides, 2) - 1  # one override alone is a line where a backslash was forgotten
         if entry.kind == OTHER:
@@ -118,7 +121,29 @@ def _arguments(launch: Launch, made: Translation, command: Command, is_launch: b
             _take(launch, made, match, argument)
         elif is_launch:
             _note(made, argument, before if started else None)
+        elif _is_key(command.arguments[0].text):
+            made.lose(argument.line, f"{argument.text}: is no override; needed key=value, without blanks")
         started = started or bool(entry_of(argument.text)) or (bool(match) and launch.entry is None)
+
+
+def _spaced(command: Command, made: Translation) -> Command:
+    """The words of a line of overrides, `key = value` as the one word that it stands for."""
+    words: list[Argument] = []
+    for argument in command.arguments:
+        joins = len(words) > 1 and words[-1].text == "=" and _is_key(words[-2].text)
+        if joins and not argument.problem:
+            key = words[-2].text
+            words[-2:] = [Argument(f"{key}={argument.text}", argument.line)]
+            made.assumed.append((argument.line, f"{key} = {argument.text}: read as if no blanks stood around the ="))
+        else:
+            words.append(argument)
+    return replace(command, arguments=words)
+
+
+def _is_key(text: str) -> bool:
+    """Whether a word begins with the name of a key of veRL, whatever follows."""
+    match = KEY.match(text)
+    return bool(match) and match["section"] in SECTIONS
 
 
 def _option(launch: Launch, command: Command, position: int, option: re.Match) -> None:
@@ -218,12 +243,12 @@ def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> Non
             made.skipped.append((command.line, f"a call of the function {first}, which starts veRL: what it hands over "
                                                "is not read, for there are several"))
         elif chosen and command is not chosen and _is_verls(first):
-            made.skipped.append((command.line, f"{first}: stands outside the command that starts veRL (a backslash "
-                                               "missing at the end of the line above?)"))
+            made.lose(command.line, f"{first}: stands outside the command that starts veRL (a backslash missing at the "
+                                    "end of the line above?)")
         elif chosen and command is not chosen and first not in HARMLESS and _overrides(command) and not _entry(command):
             made.skipped.append((command.line, f"{first}: is not the command that starts veRL; its overrides are not "
                                                "read"))
-        elif command is not chosen and first not in HARMLESS and not _overrides(command):
+        elif command is not chosen and not (first in HARMLESS or _overrides(command) or _is_key(first)):
             others.setdefault(first, command.line)
     if others:
         words = ", ".join(f"{word} (line {line})" for word, line in list(others.items())[:8])

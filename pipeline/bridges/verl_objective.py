@@ -1,10 +1,22 @@
-"""What veRL says of the objective by several keys at once: the algorithm, KL, the clip range, the correction."""
+"""What veRL says of the objective by several keys at once: the algorithm, KL, the clip range."""
 
 from pipeline.bridges import verl_dapo
 from pipeline.bridges.verl_source import ACTOR, UNKNOWN, Verl
 
 ESTIMATORS = {"gae": "ppo", "grpo": "grpo", "grpo_vectorized": "grpo", "reinforce_plus_plus": "reinforceplusplus",
               "rloo": "rloo", "rloo_vectorized": "rloo", "remax": "remax"}
+# what a name that has no counterpart does, and what comes near it
+NEAR = {
+    "opo": "a baseline of rewards weighed by lengths; rloo has the mean of the other responses",
+    "gpg": "no ratio and no clip; algorithm_type=reinforce comes near",
+    "grpo_passk": "the best response of a group alone has an advantage; nothing here comes near",
+    "reinforce_plus_plus_baseline": "the mean of the group is subtracted first; reinforceplusplus has no such baseline",
+    "optimal_token_baseline": "a baseline for each token; nothing here comes near",
+    "tir_optimal_token_baseline": "a baseline for each token; nothing here comes near",
+    "clip_cov": "tokens of large covariance are clipped; ppo clips by the ratio alone",
+    "kl_cov": "tokens of large covariance have a KL penalty; ppo clips by the ratio alone",
+    "geo_mean": "the ratio is the geometric mean over the response, as in gspo, clipped by token",
+}
 LOSSES = {"vanilla": "ppo", "gspo": "gspo", "cispo": "cispo", "sapo": "sapo"}
 KL = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "low_var_kl", "k3": "low_var_kl"}
 
@@ -24,8 +36,8 @@ def algorithm(verl: Verl) -> None:
     verl.say(key, "algorithm.algorithm_type", verl.algorithm_type, default=True)
     if str(estimator) not in ESTIMATORS:
         verl.made.chosen.append(f"algorithm.algorithm_type={estimator}: no algorithm here is known to be veRL's "
-                                f"estimator {estimator}; its name stands in the recipe, so that it is not taken for "
-                                "another. Choose one.")
+                                f"estimator {estimator}{_near(estimator)}; its name stands in the recipe, so that it "
+                                "is not taken for another. Choose one.")
         return
     _advantage(verl, named, f"{key}={estimator}")
 
@@ -76,21 +88,13 @@ def losses(verl: Verl) -> None:
         name = str(verl.value(mode))
         verl.say(mode, "algorithm.policy_loss_fn", LOSSES.get(name, name))
         if name not in LOSSES:
-            verl.made.chosen.append(f"algorithm.policy_loss_fn={name}: no loss here is known to be veRL's {name}; its "
-                                    "name stands in the recipe, so that it is not taken for another. Choose one.")
+            verl.made.chosen.append(f"algorithm.policy_loss_fn={name}: no loss here is known to be veRL's {name}"
+                                    f"{_near(name)}; its name stands in the recipe, so that it is not taken for "
+                                    "another. Choose one.")
 
 
-def correction(verl: Verl) -> None:
-    """Truncated importance sampling between engine and trainer: a cap on the ratio of their probabilities."""
-    cap, ours = f"{ACTOR}.tis_imp_ratio_cap", "algorithm.rollout_correction"
-    value = verl.value(cap)
-    if not isinstance(value, (int, float)) or value <= 0:
-        verl.leave(cap, "off there too: no correction unless algorithm.rollout_correction says so.",
-                   idle=cap not in verl.unknown)
-        return
-    verl.say(cap, f"{ours}.threshold", value)
-    verl.choose(f"{ours}.level", "token", cap)
-    verl.choose("algorithm.bypass_old_logprobs", False, f"{cap}: the trainer's own log-probs are the old ones")
+def _near(name: object) -> str:
+    return f" ({NEAR[str(name)]})" if str(name) in NEAR else ""
 
 
 def _kl(verl: Verl, switch: str, kind: str, kind_default: str, coefficient: str, to: str) -> None:
@@ -101,6 +105,11 @@ def _kl(verl: Verl, switch: str, kind: str, kind_default: str, coefficient: str,
     name = str(verl.value(kind, kind_default))
     if kind in verl.unknown:
         verl.say(kind, to, None)
+        verl.fold(switch, to)
+    elif name.endswith("+") and name[:-1] in KL:  # the value of one estimator, with the gradient of k2
+        learnt = to.endswith("loss_fn")
+        verl.say(kind, to, "k2" if learnt else KL[name[:-1]],
+                 ", whose gradient is that of k2" if learnt else ", of which a reward takes the value alone")
         verl.fold(switch, to)
     elif kind in verl.values:
         verl.say(kind, to, KL.get(name, name))

@@ -12,6 +12,7 @@ MONITORS = ("wandb", "mlflow", "tensorboard")
 _ROWS = "a micro-batch is a token budget here (trainer.max_token_len_per_gpu), rows x the longest sequence:"
 EVALUATED = ("buffer", "explorer_input", "eval_tasksets")
 GPUS = "trainer.n_gpus_per_node"
+SHARDED = "veRL splits the model over the GPUs, too"
 
 
 def batches(verl: Verl) -> None:
@@ -66,7 +67,7 @@ def gpus(verl: Verl) -> None:
     verl.say(of_engine, "explorer.rollout_model.tensor_parallel_size", verl.value(of_engine, split), default=True)
     verl.choose("mode", "colocate", "veRL's hybrid engine: rollout and training take turns on the same GPUs")
     nodes(verl, each)
-    verl.choose("trainer.zero_stage", 3, "veRL's FSDP shards parameters, gradients and optimizer states")
+    verl.choose("trainer.zero_stage", 3, SHARDED)
     if each is None:
         if "${" in str(verl.value(GPUS)):
             verl.choose("trainer.ranks", "${cluster.gpu_per_node}", "all GPUs")
@@ -88,8 +89,12 @@ def gpus(verl: Verl) -> None:
     verl.choose("explorer.rollout_model.engine_num", engines, "a quarter of the GPUs, as in the guide's examples",
                 of=(GPUS, of_engine))
     verl.made.chosen.append(
-        f"explorer.rollout_model.engine_num={engines}: veRL runs {max(each // split, 1)} engines, the guide's examples "
+        f"explorer.rollout_model.engine_num={engines}: veRL runs {_count(max(each // split, 1))}, the guide's examples "
         "have a quarter of the GPUs for them.")
+
+
+def _count(engines: int) -> str:
+    return f"{engines} engine{'s' if engines > 1 else ''}"
 
 
 def nodes(verl: Verl, each: int | None) -> None:
@@ -212,7 +217,8 @@ def monitor(verl: Verl) -> None:
     loggers = [str(v) for v in (value if isinstance(value, list) else [value])]
     known = [name for name in loggers if name in MONITORS]
     unknown = [name for name in loggers if name not in (*MONITORS, "console", "None")]
-    verl.say(key, "monitor.monitor_type", known[0] if known else "none", f"={', '.join(loggers)}", default=True)
+    listed = "" if key in verl.values and not isinstance(value, list) else f"={', '.join(loggers)}"
+    verl.say(key, "monitor.monitor_type", known[0] if known else "none", listed, default=True)
     if len(known) > 1 or unknown:
         verl.made.chosen.append(f"monitor.monitor_type={known[0] if known else 'none'}: one monitor at a time, of "
                                 f"{', '.join(MONITORS)}; asked for {', '.join(loggers)}. The terminal shows every step "

@@ -81,6 +81,7 @@ KEYS: dict[str, Renamed | Refused] = {
     "trainer.balance_batch": verl_keys.KEYS["trainer.balance_batch"],
     "checkpoint": Refused(verl_keys.OWN_LAYOUT),
     "trainer.checkpoint": Refused(verl_keys.OWN_LAYOUT),
+    "hydra": verl_keys.KEYS["hydra"],
     "profiler": verl_keys.KEYS["actor_rollout_ref.actor.profiler"],
 }
 
@@ -112,7 +113,7 @@ def gpus(verl: Verl, options: dict[str, Given]) -> None:
     verl_rules.nodes(verl, verl.whole(verl_rules.GPUS, 1))
     if each := verl.whole(verl_rules.GPUS, 1):
         verl.choose("trainer.ranks", each, "all GPUs, one process each")
-        verl.choose("trainer.zero_stage", 3, "veRL's FSDP shards parameters, gradients and optimizer states")
+        verl.choose("trainer.zero_stage", 3, verl_rules.SHARDED)
     else:
         verl.made.chosen.append(f"trainer.ranks is not set: {verl.doubt(verl_rules.GPUS)}.")
 

@@ -85,7 +85,7 @@ class Verl:
         elif isinstance(found, Renamed):
             self._renamed(key, found)
         else:
-            said = off(self.value(key)) if key in self.values else ""
+            said = off(self.value(key)) if key in self.values and not found.why.startswith("always so") else ""
             self.leave(key, said + found.why,
                        idle=bool(said) or found.why in WITHOUT_EFFECT or self._is_idle(key, entry, found))
 

@@ -121,7 +121,7 @@ python3 -m verl.trainer.main_ppo --config-name=c data.train_batch_size=$B actor_
   actor_rollout_ref.rollout.n=4
 """)
     code, told = ouro(capsys, "verl", "x.sh")
-    assert code == 0
+    assert code == 1  # data.train_batch_size decides what is made
     assert "7 keys: 4 translated, 1 unknown, 1 left out, 1 without effect here" in told.out
     marks = ["unknown (nothing is written", "data.train_batch_size=${B}", "left out:", "foo.bar=1", "not read (2):",
              "--config-name=c", "assumed:", "NODES is not assigned in the script; its default was taken: 1", "chosen:",
@@ -193,3 +193,17 @@ def test_a_word_that_could_not_be_read_ends_with_1_and_says_how_many_lines_hang_
     recipe = (here / "conf/recipe/more.yaml").read_text()
     count = next(words for words in told.out.splitlines() if "of its lines" in words).split()[0]
     assert recipe.count(f"unless line {line}, which could not be read") == int(count) > 0
+
+
+@pytest.mark.parametrize(("script", "code", "said"), [
+    ("python3 -m verl.trainer.main_ppo trainer.nnodes=1 actor_rollout_ref.actor.optim.lr=$(cat lr)", 1,
+     "set algorithm.optimizer.lr."),
+    ("python3 -m verl.trainer.main_ppo trainer.nnodes=1 trainer.experiment_name=run_$(date) "
+     "trainer.n_gpus_per_node=$(nproc)", 0, "it composes"),
+    ("python3 -m verl.trainer.main_ppo trainer.nnodes=1\n  trainer.total_epochs=2", 1,
+     "it lacks the overrides of line 2, which were not read")])
+def test_what_the_recipe_lacks_of_what_is_made_ends_with_1(here, capsys, script, code, said):
+    """A learning rate of ours instead of the script's is another run; a name or a number of GPUs is not."""
+    (here / "x.sh").write_text(f"{script}\n")
+    found, told = ouro(capsys, "verl", "x.sh")
+    assert (found, said in " ".join(told.out.split())) == (code, True)

@@ -98,7 +98,8 @@ def test_an_argument_knows_its_line():
 @pytest.mark.parametrize(("value", "why"), [
     ("$(date)", "the output of a command, $(date)"), ("`date`", "the output of a command"),
     ("$1", "$1, which only a call"),
-    ("${X/a/b}", "the expansion ${X/a/b}"), ("${A[7]}", "A[7], which the script does not assign"),
+    ("${X/a/b}", "a part of ${oc.env:X}"),
+    ("${X@Q}", "the expansion ${X@Q}"), ("${A[7]}", "A[7], which the script does not assign"),
     ("$((x y))", "the arithmetic"), ("$((HOME * 2))", "HOME, which is no whole number"), ("$RANDOM$(id)", "$(id)"),
     ("$((8 * $(nproc)))", "with the output of a command"), ("$((8 * D))", "$(date)"),
     ("$((10 ** 100))", "an exponent outside"), ("$((1 / 0))", "the arithmetic"),
@@ -218,12 +219,16 @@ def test_deep_nesting_ends():
 
 
 @pytest.mark.parametrize(("expression", "value"), [
-    ("2 ** 10", 1024), ("-(3 - 5)", 2), ("7 % 4", 3), ("+1", 1), ("N * 2", 10)])
+    ("2 ** 10", 1024), ("-(3 - 5)", 2), ("7 % 4", 3), ("+1", 1), ("N * 2", 10),
+    ("-2 ** 2", 4), ("2 ** 3 ** 2", 512), ("10 - 3 - 2", 5), ("7 / -2", -3), ("N > 4 ? 8 : 1 / 0", 8),
+    ("0 && 1 / 0", 0), ("1 << 4 | 3 & 2 ^ 1", 19), ("!0 + ~5", -5), ("0x1F + 010", 39),
+    ("1 <= 2 || 1 / 0", 1), ("1, 2", 2)])
 def test_arithmetic(expression, value):
     assert evaluate(expression, {"N": 5}.__getitem__) == value
 
 
-@pytest.mark.parametrize("expression", ["a.b + 1", "1.5", "f(1)", "1 < 2", "", "(" * 200, "9 ** 64 * 9", "x" * 500])
+@pytest.mark.parametrize("expression", ["a.b + 1", "1.5", "f(1)", "08", "1 ? 2", "N = 3", "N++", "",
+                                        "(" * 200, "9 ** 64 * 9", "x" * 500])
 def test_what_is_no_arithmetic(expression):
     with pytest.raises(NotArithmetic):
         evaluate(expression, lambda name: 1)

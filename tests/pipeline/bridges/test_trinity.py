@@ -16,8 +16,9 @@ def test_every_key_of_the_guide_is_accounted_for():
     made = from_trinity((SOURCES / "every_key.yaml").read_text(), "every_key.yaml")
     assert made.keys == len(read_yaml((SOURCES / "every_key.yaml").read_text(), "every_key.yaml")) == 173
     assert sorted(given.key for given, _ in made.renamed) == [
-        "buffer.trainer_input.experience_buffer.format.chat_template", "stages.0.buffer.train_batch_size",
-        "trainer.total_steps", "trainer.trainer_strategy"]
+        "buffer.trainer_input.experience_buffer.format.chat_template",
+        "data_processor.task_pipeline.inputs", "stages.0.buffer.train_batch_size", "trainer.total_steps",
+        "trainer.trainer_strategy"]
     assert [given.key for given, why in made.left_out if "no key of the guide" in why] == []
 
 
@@ -25,13 +26,15 @@ def test_keys_that_work_stay_and_interpolations_survive_untouched():
     found = values("""
 project: p
 checkpoint_root_dir: ${oc.env:ROOT,./checkpoints}
-algorithm: {algorithm_type: ppo, optimizer: {lr: 1e-6}, policy_loss_fn_args: {clip_range_low: 0.1, mine: [1, 2]}}
+algorithm: {algorithm_type: ppo, optimizer: {lr: 1e-6}, policy_loss_fn_args: {clip_range_low: 0.1}}
+explorer: {rollout_model: {extra_engine_args: {mine: [1, 2]}}}
 model: {model_path: "${oc.env:MODEL}", critic_model_path: "${model.model_path}"}
 buffer: {batch_size: 4}
 """)
     assert found == {"project": "p", "checkpoint_root_dir": "${oc.env:ROOT,./checkpoints}", "buffer.batch_size": 4,
                      "algorithm.algorithm_type": "ppo", "algorithm.optimizer.lr": 1e-6,
-                     "algorithm.policy_loss_fn_args.clip_range_low": 0.1, "algorithm.policy_loss_fn_args.mine": [1, 2],
+                     "algorithm.policy_loss_fn_args.clip_range_low": 0.1,
+                     "explorer.rollout_model.extra_engine_args.mine": [1, 2],
                      "model.model_path": "${oc.env:MODEL}", "model.critic_model_path": "${model.model_path}",
                      "trainer.max_checkpoints_to_keep": None}  # all, the original's default
 
@@ -273,3 +276,13 @@ def test_a_replay_of_theirs_is_by_seconds_and_none_without_them():
     assert {given.key for given in made.kept} == {f"{key}.enable", f"{key}.priority_fn"}
     made = from_trinity(replay.format(""), "x.yaml")
     assert [given.key for given, why in made.left_out if "without one not at all" in why] == [f"{key}.enable"]
+
+
+def test_an_unknown_key_of_an_auxiliary_buffer_is_left_out_like_any_other():
+    sets = "buffer.trainer_input.auxiliary_buffers.sft"
+    made = from_trinity("buffer: {trainer_input: {auxiliary_buffers: {sft: {path: /d/a.jsonl, total_epochs: 25, "
+                        "format: {prompt_key: q, nonsense: 1}}}}}")
+    assert {given.key: why.partition(".")[0] for given, why in made.left_out} == {
+        f"{sets}.total_epochs": "no key of the guide, and none here",
+        f"{sets}.format.nonsense": "no key of the guide, and none here"}
+    assert [given.key for given in made.kept] == [f"{sets}.path", f"{sets}.format.prompt_key"]

@@ -143,3 +143,31 @@ def test_engines_have_verls_gpus_where_the_script_is_silent(gpus, split, engines
 def test_a_launch_without_keys_is_one_with_verls_defaults():
     found = written(from_verl("python3 -m verl.trainer.main_ppo"))
     assert (found["algorithm.algorithm_type"], found["synchronizer.sync_interval"]) == ("ppo", 4)  # 1024 / 256
+
+
+@pytest.mark.parametrize("text", [
+    "data.train_batch_size=64 algorithm.adv_estimator=grpo\nactor_rollout_ref.rollout.n=8 trainer.total_epochs=2\n",
+    "# c\ndata.train_batch_size=64\n+actor_rollout_ref.rollout.n=8 algorithm.adv_estimator=grpo # d\n"
+    "trainer.total_epochs=2",
+    "data.train_batch_size=64\nactor_rollout_ref.rollout.n=8\nalgorithm.adv_estimator = grpo\n\n"
+    "trainer.total_epochs=2"])
+def test_without_a_command_that_starts_verl_every_line_is_overrides(text):
+    made = from_verl(text, "a.txt")
+    found = written(made)
+    assert found["synchronizer.sync_interval"] == 1  # 64 / 256 is one optimizer step
+    assert [found[key] for key in ("algorithm.repeat_times", "algorithm.algorithm_type", "buffer.total_epochs")] == [
+        8, "grpo", 2]
+    assert (made.skipped, made.lost) == ([], [])
+
+
+def test_a_word_among_overrides_that_is_none_is_told_as_lost():
+    made = from_verl("data.train_batch_size=64 trainer.nnodes=1\nalgorithm.adv_estimator: grpo\n"
+                     "trainer.total_epochs= 2")
+    assert made.skipped == [(line, f"{word}: is no override; needed key=value, without blanks")
+                            for line, word in ((2, "algorithm.adv_estimator:"), (2, "grpo"), (3, "2"))]
+    assert made.lost == [2, 2, 3]
+
+
+def test_a_line_behind_a_forgotten_backslash_is_lost():
+    made = from_verl(launch("data.train_batch_size=64") + "\n  trainer.total_epochs=2\n")
+    assert made.lost == [3]

@@ -1,0 +1,63 @@
+"""GPUs of the stages of a Trinity-RFT configuration, and of one that has several machines."""
+
+import pytest
+
+from tests.bridges import from_trinity, written
+
+STAGES = """
+cluster: {gpu_per_node: 8}
+explorer: {rollout_model: {engine_num: 4}}
+stages:
+- {stage_name: warmup, mode: train, algorithm: {algorithm_type: sft}}
+- {stage_name: rft, mode: both}
+- {stage_name: wide, explorer: {rollout_model: {engine_num: 7}}}
+- {stage_name: full, explorer: {rollout_model: {tensor_parallel_size: 2}}}
+- {stage_name: last, mode: bench}
+"""
+
+
+def test_every_stage_has_the_gpus_that_its_own_engines_leave():
+    """Of 8 GPUs four engines leave 4, seven leave 1, four of two GPUs none; a stage that only trains has all 8."""
+    made = from_trinity(STAGES)
+    ranks = {key: value for key, value in written(made).items() if key.endswith("trainer.ranks")}
+    assert ranks == {"trainer.ranks": 4, "stages.0.trainer.ranks": 8, "stages.2.trainer.ranks": 1}
+    told = " ".join(made.chosen)
+    assert "trainer.ranks=8 in stage warmup: all 8 GPUs, as in Trinity-RFT." in told
+    assert "trainer.ranks in stage full is not set: the engines take 8 of 8 GPUs and leave none." in told
+
+
+def test_ranks_that_the_source_gives_hold_for_every_stage():
+    made = from_trinity(STAGES + "trainer: {ranks: 2}")
+    found = written(made)
+    assert [note for note in made.chosen if note.startswith("trainer.ranks")] == []
+    assert {key: found[key] for key in found if key.endswith("trainer.ranks")} == {"trainer.ranks": 2}
+
+
+def test_a_run_on_given_pairs_has_no_engine_to_leave_gpus():
+    made = from_trinity("{mode: train, algorithm: {algorithm_type: dpo}, cluster: {gpu_per_node: 8}}")
+    assert written(made)["trainer.ranks"] == 8
+    assert made.chosen[0].startswith("trainer.ranks=8: all 8 GPUs, as in Trinity-RFT.")
+
+
+@pytest.mark.parametrize(("machines", "engines", "share", "ranks"), [(2, 8, 4, 4), (4, 12, 3, 5), (2, 4, 4, 4)])
+def test_engines_of_several_machines_that_would_take_all_of_one_are_shared(machines, engines, share, ranks):
+    """8 engines on 2 machines of 8 GPUs are 4 on one, and leave 4; 4 engines fit beside a trainer as they are."""
+    made = from_trinity(f"cluster: {{node_num: {machines}, gpu_per_node: 8}}\n"
+                        f"explorer: {{rollout_model: {{engine_num: {engines}}}}}")
+    found = written(made)
+    assert (found["explorer.rollout_model.engine_num"], found["trainer.ranks"]) == (share, ranks)
+    assert found["trainer.zero_stage"] == 3
+    assert any(f"there {engines} on {machines} machines" in note for note in made.chosen) == (share != engines)
+
+
+def test_engines_that_leave_the_trainer_nothing_are_said():
+    made = from_trinity("cluster: {gpu_per_node: 4}\nexplorer: {rollout_model: {engine_num: 4}}")
+    assert "trainer.ranks" not in written(made)
+    assert made.chosen[-1].startswith("trainer.ranks is not set: the engines take 4 of 4 GPUs and leave none.")
+
+
+@pytest.mark.parametrize(("source", "is_half"), [
+    ("mode: explore", True), ("mode: train\nalgorithm: {algorithm_type: grpo}", True), ("mode: both", False),
+    ("mode: train\nalgorithm: {algorithm_type: sft}", False), ("mode: explore\nstages: [{stage_name: a}]", False)])
+def test_a_mode_that_is_half_of_a_run_is_said(source, is_half):
+    assert any("there one half of a run" in note for note in from_trinity(source).chosen) == is_half
