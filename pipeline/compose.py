@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import Any
 
-from pipeline import axes, distillation, modes, own_algorithms, schema, secrets, stage_rules, turn_rules
+from pipeline import axes, distillation, modes, own_algorithms, recorded_rules, schema, secrets, stage_rules, turn_rules
 from pipeline.choices import choose, directories, flat, groups, search_path
 from pipeline.config import Config, walk
 from pipeline.early_values import early_values
@@ -51,7 +51,7 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     ordered = are_ordered(config["stages"])
     if ordered:
         problems += modes.problems(config) + unasked_models(config) + unread_sampling(config)
-        problems += distillation.problems(config) + turn_rules.problems(config)
+        problems += distillation.problems(config) + turn_rules.problems(config) + recorded_rules.problems(config)
     if problems and ordered:
         problems += stage_rules.problems_of(config)
     return config, _by_name(problems, as_typed, _stage_names(composed))
