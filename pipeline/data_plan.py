@@ -46,7 +46,7 @@ def data_settings(settings: dict[str, Any], purpose: str) -> dict[str, Any]:
 
 
 def _experts(settings: dict[str, Any]) -> dict[str, dict]:
-    """The auxiliary buffer that a stage mixes rows from, by its name; none where it mixes in none, or trains nothing."""
+    """The auxiliary buffer that a stage mixes rows from, by its name; none where it does not."""
     algorithm, buffers = settings["algorithm"], settings["buffer"]["trainer_input"]["auxiliary_buffers"]
     if algorithm["sample_strategy"] != "mix" or kind_of(settings) != "rft":
         return {}

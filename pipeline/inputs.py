@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline import signatures
 from pipeline.adapters import adapter_problem
-from pipeline.algorithms import DEMONSTRATED, GIVEN
+from pipeline.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places, workflow_of
 from pipeline.errors import ConfigError
 from pipeline.external import NEEDED, digest_code, module_file, resolve, users_code
@@ -21,6 +21,7 @@ from pipeline.train_batch import REPLAY
 from pipeline.workload import explores
 
 POOL = "inputs"  # what rows of no set are called
+PAIR = ("chosen_key", "rejected_key")  # settings of a format, for both responses of a pair
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,16 @@ class Source:
 def sources(config: dict[str, Any]) -> list[Source]:
     """Every file or directory that rows are read from."""
     key, settings = "data_processor.task_pipeline", config["data_processor"]["task_pipeline"]
+    given = config["buffer"]["trainer_input"]
     columns = _columns(settings["format"])
+    columns += () if given["experience_buffer"]["path"] else _paired(settings["format"], config)
     pool = [Source(POOL, f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", columns, ("solution_key",))
             for index, path in enumerate(settings["inputs"])]
     sets = [(f"buffer.explorer_input.{place}", one, _columns(one["format"])) for place, one in _tasksets(config)]
-    given = config["buffer"]["trainer_input"]
-    sets += [(key, one, _shown(one["format"], config)) for key, one in (
-        (SHOWN, given["experience_buffer"]),
-        *((f"{EXPERTS}.{name}", {**one, "name": name}) for name, one in given["auxiliary_buffers"].items()))]
+    shown = given["experience_buffer"]
+    sets.append((SHOWN, shown, _shown(shown["format"], config) + _paired(shown["format"], config)))
+    sets += [(f"{EXPERTS}.{name}", {**one, "name": name}, _shown(one["format"], config))
+             for name, one in given["auxiliary_buffers"].items()]
     return pool + [source for key, one, columns in sets for source in _files_of(key, one, columns)]
 
 
@@ -64,6 +67,13 @@ def _shown(columns: dict, config: dict[str, Any]) -> tuple[tuple[str, str], ...]
     """What a file of demonstrations has, or one of plain text."""
     prompt, text = ("prompt_key", _prompt_key(columns)), config["algorithm"]["algorithm_type"] == "cpt"
     return (prompt,) if text or columns["response_key"] is None else (prompt, ("solution_key", columns["response_key"]))
+
+
+def _paired(columns: dict, config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """What rows have besides that a stage reads as pairs; null is refused by pipeline/data_rules.py."""
+    if kind_of(config) != "train" or config["algorithm"]["algorithm_type"] not in PAIR_TYPES:
+        return ()
+    return tuple((key, columns[key]) for key in PAIR if columns[key] is not None)
 
 
 def _tasksets(config: dict[str, Any]) -> list[tuple[str, dict]]:

@@ -124,6 +124,20 @@ def test_buffers_of_an_expert_and_plain_texts_are_sources_too():
     assert inputs.sources(rft(given))[1] == demonstrations
 
 
+def test_a_file_of_pairs_has_both_responses():
+    """Whether it is the buffer's own or the pool; of a stage that reads no pairs nothing of the kind is wanted."""
+    dpo, both = {"algorithm.algorithm_type": "dpo"}, {"chosen_key": "chosen", "rejected_key": "rejected"}
+    buffer = {"buffer.trainer_input.experience_buffer.path": "pairs.jsonl"}
+    (pairs,) = inputs.sources(effective(changed(dpo | buffer), {}))
+    assert dict(pairs.columns) == {"prompt_key": "prompt", "solution_key": "response"} | both
+    assert pairs.optional == ("solution_key",)
+    pool = {"data_processor.task_pipeline.generator": None, "data_processor.task_pipeline.inputs": ["pairs.jsonl"]}
+    (pairs,) = inputs.sources(effective(changed(dpo | pool), {}))
+    assert both.items() <= dict(pairs.columns).items()
+    for other in (buffer | pool, dpo | buffer | {"mode": "bench"}):
+        assert not any(both.keys() & dict(one.columns) for one in inputs.sources(effective(changed(other), {})))
+
+
 @pytest.mark.parametrize(("given", "words"), [
     ({"algorithm.sample_strategy": "mix", "algorithm.sample_strategy_args": {"expert_ratio": 0.1}},
      "'mix' has no argument 'expert_ratio'. Did you mean 'expert_data_ratio'?"),
