@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import distillation, files, fit, inputs, stage_rules, workload
+from pipeline import batch_rules, distillation, files, fit, inputs, stage_rules, workload
 from pipeline.adapters import target_problem
 from pipeline.devices import Gpus, planned_gpus
 from pipeline.errors import ConfigError, OuroError, masked
@@ -76,6 +76,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     report.add("", stage_rules.unread_by_all(config), "warnings")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_adapters(settings)])
     report.add("", unnamed(config))
+    report.add("", batch_rules.problems(config))
     if not absent and not unusable:  # planning keeps digests there
         _plan(report, config)
     if data:
@@ -145,7 +146,7 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     judged = Report("") if made is None else report  # of what is complete nothing is wrong
     judged.add(name, inputs.wrong_arguments(config))
     judged.add(name, [fit.count_problem(config, gpus)])
-    judged.add(name, [inputs.loss_note(config), *step_notes(config)], "warnings")
+    judged.add(name, [inputs.loss_note(config), *step_notes(config), *batch_rules.batch_notes(config)], "warnings")
     learns = [("LoRA", words)] if shape and (words := fit.adapter_words(shape, config)) else []
     facts = [*workload.described(config), *learns, ("GPUs", fit.gpu_words(config, gpus))]
     if shape is None:
