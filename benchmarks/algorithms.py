@@ -2,39 +2,41 @@
 
 Each family of algorithms is one sweep over the countdown recipe (`ouro run -m`): the same warmup, tasks, seed and, but
 for what the family's line says, the same settings. Families whose algorithms learn from something else than rewards
-make it first: preference pairs are a solved and an unsolved response of the warmed-up policy to the same task, the
-teacher is what `grpo` made of that policy. The difference is paired: accuracy after minus before of each of the 256
-held-out tasks, 8 sampled responses to each, with its 95% interval over tasks.
+make it first: preference pairs are solved and unsolved responses of the warmed-up policy to the same task, the teacher
+is what `grpo` made of that policy. The difference is paired: accuracy after minus before of each of the 256 held-out
+tasks, by 8 responses sampled at temperature 1 and by the greedy one, each with its 95% interval over tasks.
 
-    python -m benchmarks.algorithms --root /tmp/algorithms            # all of them, about an hour on two quiet cores
+    python -m benchmarks.algorithms --root /tmp/algorithms            # all of them, over an hour on two quiet cores
     python -m benchmarks.algorithms --root /tmp/algorithms pairs      # one family; what is there is not made again
+    python -m benchmarks.algorithms --page                            # the saved results as the table of the docs
 """
 
 import argparse
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measurement import HERE, Measurement, table
+from benchmarks.measurement import HERE, RESULTS, Measurement, table
 from operators.statistics import Z
 from pipeline import files, tables
 from pipeline.view import Node, View, find_view, views
 
 PROJECT = "algorithms"
-COMMON = ("recipe=countdown", f"project={PROJECT}", "monitor=none", "algorithm.repeat_times=8")
+COMMON = ("recipe=countdown", "seed=1", f"project={PROJECT}", "monitor=none", "algorithm.repeat_times=8")
 PAIRED = """
 SELECT count(*), avg(difference), stddev_samp(difference), avg(before), avg(after)
 FROM (SELECT task_id, avg(coalesce(accuracy, 0)) FILTER (run = 'before') AS before,
              avg(coalesce(accuracy, 0)) FILTER (run = 'after') AS after, after - before AS difference
-      FROM samples WHERE decoding = 'sampled' GROUP BY task_id)"""
+      FROM samples WHERE decoding = ? GROUP BY task_id)"""
 PAIRS = """
-SELECT any_value(question) AS prompt, any_value(answer) AS answer, any_value(response) FILTER (accuracy = 1) AS chosen,
-       any_value(response) FILTER (accuracy = 0) AS rejected
-FROM experience JOIN tasks USING (run, task_id) GROUP BY task_id
-HAVING chosen IS NOT NULL AND rejected IS NOT NULL ORDER BY prompt"""
-
+WITH told AS (SELECT task_id, accuracy, response, min(experience_id) AS first_id FROM experience GROUP BY ALL),
+placed AS (SELECT *, row_number() OVER (PARTITION BY task_id, accuracy ORDER BY first_id) AS place FROM told)
+SELECT question AS prompt, answer, good.response AS chosen, bad.response AS rejected
+FROM placed AS good JOIN placed AS bad USING (task_id, place) JOIN tasks USING (task_id)
+WHERE good.accuracy = 1 AND bad.accuracy = 0 ORDER BY prompt, place"""
 TEXTS = "SELECT DISTINCT question || ':' || solution AS text FROM tasks WHERE split = 'sft' ORDER BY text"
 HELD_OUT = "SELECT question, answer FROM tasks WHERE split = 'test' ORDER BY row"
 
@@ -76,10 +78,13 @@ def mixed(root: Path) -> tuple[str, ...]:
 
 
 def pairs(root: Path) -> tuple[str, ...]:
-    """Preference pairs from the tables of a stage that only explores."""
+    """Preference pairs from the tables of a stage that only explores. Responses have six tokens, so the reference
+    holds the policy with a beta ten times that which is usual for hundreds."""
     path = explored(root, pairs=PAIRS)["pairs"]
     return (f"stages.rft.buffer.trainer_input.experience_buffer.path={path}", "stages.rft.buffer.batch_size=64",
-            "stages.rft.buffer.total_steps=150", "stages.rft.algorithm.optimizer.lr=2e-4")
+            "stages.rft.buffer.total_steps=300", "stages.rft.algorithm.optimizer.lr=1e-4",
+            "stages.rft.algorithm.optimizer.lr_scheduler_type=cosine",
+            "stages.rft.algorithm.policy_loss_fn_args.beta=1")
 
 
 def distillation(root: Path) -> tuple[str, ...]:
@@ -114,7 +119,7 @@ FAMILIES = {
     "rollouts": Family("150 steps of 64 tasks x 8 rollouts", (
         "grpo", "dr_grpo", "rloo", "reinforce", "reinforceplusplus", "opmd", "asymre", "raft", "rec", "ppo", "sppo",
         "gspo", "gspo_token", "sapo", "cispo", "topr", "m2po", "decoupled_ppo", "dapo", "remax"), rollouts),
-    "pairs": Family("150 steps of 64 pairs, solved before unsolved", ("dpo", "ipo", "kto"), pairs),
+    "pairs": Family("300 steps of 64 pairs, solved before unsolved", ("dpo", "ipo", "kto"), pairs),
     "distillation": Family("150 steps of 64 tasks x 8 rollouts, read by a teacher, without rewards",
                            ("on_policy_distill", "jsd"), distillation),
     "turns": Family("150 steps of 64 tasks x 8 attempts of up to three turns", ("gigpo", "multi_step_grpo"), turns),
@@ -137,8 +142,9 @@ def launch(root: Path, *words: str) -> None:
 def train(root: Path, name: str, family: Family) -> list[list]:
     """Trains a family; one row an algorithm."""
     settings = family.settings(root)
-    launch(root, f"name={name}", *settings, "-m", f"{family.key}={','.join(family.types)}")
-    made = [view for view in views(root) if view.run.startswith(f"{PROJECT}/{name}-")]
+    sweep = ["-m"] if len(family.types) > 1 else []
+    launch(root, f"name={name}", *settings, *sweep, f"{family.key}={','.join(family.types)}")
+    made = [view for view in views(root) if re.fullmatch(f"{PROJECT}/{name}{'-.*' if sweep else ''}", view.run)]
     found = {algorithm_of(trained(view)): measured(view, family) for view in made}
     return [[one, *found[one]] for one in family.types]
 
@@ -152,31 +158,55 @@ def algorithm_of(stage: Node) -> str:
 
 
 def measured(view: View, family: Family) -> list:
-    """Accuracy before and after in percent, the difference with its interval, whether it improved, steps, seconds."""
+    """What stands in a row behind the algorithm: see COLUMNS."""
     stages = {stage.name: stage.directory for stage in view.stages}
     session = tables.connect([("before", stages[family.before]), ("after", stages[family.after])])
-    tasks, difference, deviation, before, after = session.execute(PAIRED).fetchone()
-    half = Z * deviation / tasks**0.5
-    last = trained(view)
+    last, row, improved = trained(view), [], []
+    for decoding in DECODINGS:
+        tasks, difference, deviation, before, after = session.execute(PAIRED, [decoding]).fetchone()
+        half = Z * deviation / tasks**0.5
+        interval = f"[{100 * (difference - half):+.1f}, {100 * (difference + half):+.1f}]"
+        row += [f"{before:.1%}", f"{after:.1%}", interval]
+        improved += [decoding] if difference > half else []
     steps = tables.connect([("run", last.directory)]).execute("SELECT count(*) FROM steps").fetchone()[0]
     seconds = files.read_json(last.directory / files.MANIFEST)["seconds"]
-    interval = f"[{100 * (difference - half):+.1f}, {100 * (difference + half):+.1f}]"
-    return [f"{before:.1%}", f"{after:.1%}", f"{100 * difference:+.1f}", interval, difference > half, steps, seconds]
+    return [*row, " and ".join(improved) or "no", steps, round(seconds)]
+
+
+def page() -> str:
+    """The saved results as Markdown: a table, and the command that makes it."""
+    saved = files.read_json(RESULTS / "algorithms.json")
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    for name, rows in saved["result"].items():
+        lines += [f"| **{name}**: {FAMILIES[name].about} |" + " |" * (len(COLUMNS) - 1)]
+        lines += [f"| `{algorithm}` | " + " | ".join(map(str, values)) + " |" for algorithm, *values in rows]
+    on = saved["machine"]
+    return "\n".join([*lines, "", f"`{saved['command']}`, seed 1, commit {saved['commit']}, on {on['cpu']}, "
+                                  f"{on['cores']} cores.", ""])
+
+
+DECODINGS = ("sampled", "greedy")
+COLUMNS = ("algorithm", "sampled, before", "after", "points, 95%", "greedy, before", "after", "points, 95%", "improved",
+           "steps", "seconds")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", choices=[[], *FAMILIES], help="default: all")
-    parser.add_argument("--root", type=Path, required=True, help="directory for store/ and runs/")
+    parser.add_argument("--root", type=Path, help="directory for store/ and runs/")
+    parser.add_argument("--page", action="store_true", help="run nothing: print the saved results as Markdown")
     given = parser.parse_args()
-    said = Measurement("algorithms", "Every algorithm trained on countdown: held-out tasks solved, sampled at "
-                                     "temperature 1")
+    if given.page:
+        print(page(), end="")
+        return
+    if given.root is None:
+        parser.error("--root is needed")
+    said = Measurement("algorithms", "Every algorithm trained on countdown, seed 1: share of held-out tasks solved")
     result = {}
     for name in given.families or FAMILIES:
         family = FAMILIES[name]
         rows = train(given.root.resolve(), name, family)
-        said.add(f"{name}: {family.about}\n" + table(
-            ["algorithm", "before", "after", "points", "95% interval", "improved", "steps", "seconds"], rows))
+        said.add(f"{name}: {family.about}\n" + table(COLUMNS, rows))
         result[name] = rows
     said.save(result)
 

@@ -48,24 +48,34 @@ def token_weights_by_kind(mode: str, lengths: np.ndarray, kinds: np.ndarray,
 
 
 def _token_mean(lengths: np.ndarray, normalizer: float) -> np.ndarray:
-    """Sum over all tokens / their number: long responses weigh more (DAPO, Yu et al. 2025, arXiv:2503.14476)."""
+    """Sum over all tokens / their number: long responses weigh more (DAPO, Yu et al. 2025, arXiv:2503.14476).
+
+    Assumes that a token is worth the same wherever it stands. A row without tokens changes nothing.
+    """
     return np.full(len(lengths), 1.0 / lengths.sum())
 
 
 def _seq_mean_token_sum(lengths: np.ndarray, normalizer: float) -> np.ndarray:
-    """Mean over rows of the sum over their tokens: the policy gradient of whole responses."""
+    """Mean over rows of the sum over their tokens: the policy gradient of whole responses (Williams 1992).
+
+    Assumes responses of bounded length: the size of the gradient grows with it. A row without tokens counts as a 0.
+    """
     return np.full(len(lengths), 1.0 / len(lengths))
 
 
 def _seq_mean_token_mean(lengths: np.ndarray, normalizer: float) -> np.ndarray:
-    """Mean over rows of the mean over their tokens: every response weighs the same (GRPO, arXiv:2402.03300, eq. 3)."""
+    """Mean over rows of the mean over their tokens: every response weighs the same (GRPO, arXiv:2402.03300, eq. 3).
+
+    Assumes that a response is one act: each token of a long one weighs less. A row without tokens counts as a 0.
+    """
     return np.where(lengths > 0, 1.0 / (len(lengths) * np.maximum(lengths, 1)), 0.0)
 
 
 def _seq_mean_token_sum_norm(lengths: np.ndarray, normalizer: float) -> np.ndarray:
     """Mean over rows of (the sum over their tokens / normalizer): Dr. GRPO (Liu et al. 2025, arXiv:2503.20783).
 
-    Unbiased by length as long as the normalizer is the same in every step: give model.max_response_tokens.
+    Unbiased by length assuming that the normalizer is the same in every step: give model.max_response_tokens. A row
+    without tokens counts as a 0.
     """
     return np.full(len(lengths), 1.0 / (len(lengths) * normalizer))
 

@@ -38,7 +38,12 @@ def chosen_advantage(table: dict[str, Callable], name: str, key: str) -> Callabl
 
     @functools.wraps(function)
     def checked(batch: pa.Table, **arguments: Any) -> pa.Table:
-        return _advantages(function(batch, **arguments), batch, f"{key}={name}")
+        try:
+            found = function(batch, **arguments)
+        except KeyError as error:  # what a pyarrow table says of a column that it does not have
+            raise DataError(f"{key}={name}: {error.args[0]!s}. The batch has the columns "
+                            f"{', '.join(batch.column_names)}.") from error
+        return _advantages(found, batch, f"{key}={name}")
 
     return checked
 
@@ -47,7 +52,7 @@ def chosen_loss(table: dict[str, Callable], name: str, key: str) -> Callable:
     """As `chosen`; raises ConfigError when the user's function answers with no (loss [N], statistics of [N])."""
     return _per_token(table, name, key, lambda found: isinstance(found, tuple) and len(found) == 2 and
                       isinstance(found[1], dict) and [found[0], *found[1].values()],
-                      "(loss [N], {name of a statistic: [N]}), one number a token")
+                      "(loss [N], {name of a statistic: [N]}), one number a token", learns=True)
 
 
 def chosen_estimate(table: dict[str, Callable], name: str, key: str) -> Callable:
@@ -55,8 +60,12 @@ def chosen_estimate(table: dict[str, Callable], name: str, key: str) -> Callable
     return _per_token(table, name, key, lambda found: [found], "a tensor [N], one number a token")
 
 
-def _per_token(table: dict[str, Callable], name: str, key: str, tensors: Callable, needed: str) -> Callable:
-    """The function; the user's own with a look at the `tensors(answer)`, each of the shape of a column."""
+def _per_token(table: dict[str, Callable], name: str, key: str, tensors: Callable, needed: str,
+               learns: bool = False) -> Callable:
+    """The function; the user's own with a look at the `tensors(answer)`, each of the shape of a column.
+
+    learns: a gradient must reach the first where one is asked for.
+    """
     function = chosen(table, name, key)
     if ":" not in name:
         return function
@@ -70,9 +79,16 @@ def _per_token(table: dict[str, Callable], name: str, key: str, tensors: Callabl
             had = [str(tuple(part.shape)) if isinstance(part, Tensor) else type(part).__name__
                    for part in parts or [found]]
             raise ConfigError(f"{key}={name} answered with {', '.join(had)} for N = {length} tokens; needed {needed}.")
+        if learns and not parts[0].requires_grad and any(_asks(column) for column in given.values()):
+            raise ConfigError(f"{key}={name} answered with a value that no gradient reaches: it was computed from "
+                              "detached tensors, or not from what has a gradient. Nothing would be learnt.")
         return found
 
     return checked
+
+
+def _asks(column: Any) -> bool:
+    return isinstance(column, Tensor) and column.requires_grad
 
 
 def _advantages(found: Any, batch: pa.Table, what: str) -> pa.Table:

@@ -22,7 +22,8 @@ def importance_correction(logprobs: Tensor, rollout_logprobs: Tensor, rows: Tens
     rollout_logprobs), level sequence: exp of the sum over the row, given to each of its tokens; none: 1.
     mode truncate: min(w, threshold) (Espeholt et al. 2018, IMPALA, arXiv:1802.01561); mask: w where w <= threshold,
     else 0, so that what the trainer finds that unlike is not learnt from at all (Liu et al. 2025, "When speed kills
-    stability"). Equal log-probs give 1 everywhere. The log ratio is clamped to +-20.
+    stability"). Assumes two policies that are close: of the same weights their gap is of the program alone, of a stale
+    row what the policy moved since is in it too. Equal log-probs give 1 everywhere. The log ratio is clamped to +-20.
     """
     check_choice(f"{KEY}.level", level, ("none", "token", "sequence"))
     check_choice(f"{KEY}.mode", mode, ("truncate", "mask"))
@@ -40,10 +41,12 @@ def importance_correction(logprobs: Tensor, rollout_logprobs: Tensor, rows: Tens
 def mismatch(logprobs: Tensor, rollout_logprobs: Tensor, weights: Tensor, corrected: Tensor) -> dict[str, float]:
     """How far trainer and rollout are apart over all N action tokens of a batch; all 0 (size 1) when there is none.
 
+    Assumes tokens that the rollout sampled, with the same weights on both sides: else its age is in the numbers too.
+
     mismatch_mean, mismatch_max: |trainer - rollout| log-prob. kl_rollout_trainer, kl_trainer_rollout: in nats, from
-    tokens that the rollout sampled, in forms that are never negative: mean of w - 1 - log w, and of w log w - w + 1.
-    effective_sample_size: (sum w)^2 / (N sum w^2) of the bounded weights, in (0, 1]. corrected_fraction: mean of
-    `corrected`.
+    tokens that the rollout sampled, in forms that are never negative: mean of w - 1 - log w, and of w log w - w + 1
+    (Schulman 2020). effective_sample_size: (sum w)^2 / (N sum w^2) of the bounded weights (Kish 1965), in [0, 1]; 1
+    where all are equal, 0 where all are masked. corrected_fraction: mean of `corrected`.
     """
     if not len(logprobs):
         names = ("mismatch_mean", "mismatch_max", "kl_rollout_trainer", "kl_trainer_rollout", "corrected_fraction")

@@ -16,42 +16,59 @@ from operators.losses.ratio import MOST
 
 
 def none(logprobs: Tensor) -> Tensor:
-    """0: no reference is needed."""
+    """0: no reference is needed, and nothing holds the policy to one."""
     return torch.zeros_like(logprobs)
 
 
 def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """l - f: unbiased, noisy, negative for some tokens."""
+    """l - f (Schulman 2020): noisy, negative for some tokens; 0 where both agree.
+
+    Unbiased in value, assuming tokens that the policy sampled. As a loss its mean gradient is 0: for a penalty alone.
+    """
     return logprobs - ref_logprobs
 
 
 def k2(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """(l - f)^2 / 2: biased in value, with the gradient of KL(policy || reference)."""
+    """(l - f)^2 / 2 (Schulman 2020): biased in value, never negative, 0 where both agree.
+
+    As a loss it has the gradient of KL(policy || reference), assuming tokens that the policy sampled.
+    """
     return 0.5 * (logprobs - ref_logprobs).square()
 
 
 def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """e^(f - l) - 1 - (f - l): unbiased, never negative. In the exponent f - l is at most 20."""
+    """e^(f - l) - 1 - (f - l) (Schulman 2020): never negative, 0 where both agree.
+
+    Unbiased in value, assuming tokens that the policy sampled; as a loss it has the gradient of KL(reference ||
+    policy). In the exponent f - l is at most 20.
+    """
     gap = ref_logprobs - logprobs
     return gap.clamp(max=MOST).expm1() - gap
 
 
 def low_var_kl(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """k3 with f - l clamped to +-20 and the result to +-10: no gradient comes from farther away."""
+    """k3 (Schulman 2020) with f - l clamped to +-20 and the result to +-10, as veRL has it: no gradient from beyond.
+
+    Assumes that this is rare: what the clamp cuts off makes the value too small. 0 where both agree.
+    """
     gap = (ref_logprobs - logprobs).clamp(-MOST, MOST)
     return (gap.expm1() - gap).clamp(-10.0, 10.0)
 
 
 def absolute(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """|l - f|: the size of the change, whichever way."""
+    """|l - f|: the size of the change, whichever way (of Trinity-RFT and veRL, no paper).
+
+    No estimate of the KL. Its mean gradient, assuming tokens that the policy sampled, is that of sum |p - q|, whatever
+    the size of the gap; 0 where both agree.
+    """
     return (logprobs - ref_logprobs).abs()
 
 
 def corrected_k3(logprobs: Tensor, ref_logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
     """clip(e^(l - o), 0, 2) k3: k3 on tokens that an older policy sampled (DeepSeek-V3.2, arXiv:2512.02556).
 
-    Differentiated through the ratio too, which makes value and gradient unbiased for KL(policy || reference) where the
-    ratio is below 2. With l = o, as in a penalty, its value is k3's.
+    Differentiated through the ratio too, which makes value and gradient unbiased for KL(policy || reference) at the
+    prefixes that the older policy wrote, assuming ratios below 2. With l = o, as in a penalty, its value is k3's.
     """
     ratio = (logprobs - old_logprobs).clamp(-MOST, MOST).exp().clamp(0.0, 2.0)
     return ratio * k3(logprobs, ref_logprobs)
@@ -61,7 +78,8 @@ def adaptive_coefficient(coefficient: float, kl: float, target_kl: float, horizo
     """The next coefficient (Ziegler et al. 2019, arXiv:1909.08593): coefficient (1 + e batch / horizon).
 
     e = clip(kl / target_kl - 1, -0.2, 0.2). kl: the mean of the last batch, nats, of responses or of tokens, as
-    target_kl is meant. batch: its rows; horizon: rows over which it would grow by the error e once.
+    target_kl is meant. batch: its rows; horizon: rows over which it would grow by the error e once. Assumes that a
+    larger coefficient lowers the KL. At the target, or without rows, it stays; a coefficient of 0 stays 0 for ever.
     """
     for name, value in (("target_kl", target_kl), ("horizon", horizon)):
         check_number(f"algorithm.kl_penalty_fn_args.{name}", value, above=0)
@@ -76,8 +94,8 @@ def penalise(reward: float, logprobs: np.ndarray, ref_logprobs: np.ndarray, acti
 
     reward stands on the last action token, unless token_rewards [R] are given. logprobs, ref_logprobs: [R], of the
     policy that sampled and of the reference; what they hold at other tokens is not read, and the reward there is 0.
-    The sum of the answer is the penalised reward of the response, for advantages that compare responses. Without an
-    action token all is 0.
+    The sum of the answer is the penalised reward of the response, for advantages that compare responses. Assumes that
+    both score the distribution that was sampled from. Without an action token all is 0.
     """
     acts = np.flatnonzero(action_mask)
     rewards = np.zeros(len(action_mask))

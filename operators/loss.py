@@ -11,6 +11,8 @@ split), is_expert (bool; a loss that asks for it has expert rows and rollouts av
 token_weights_by_kind), step (0-d, the optimizer step from 1).
 """
 
+from typing import Any
+
 from operators.losses import clipped, demonstrations, mixture, preference, weighted
 
 POLICY_LOSSES = {
@@ -36,7 +38,18 @@ POLICY_LOSSES = {
     "topr": weighted.topr,
 }
 
-# how the tokens of a loss are averaged where its objective is not the mean over tokens (operators/aggregation.py)
+# losses whose objective is not the mean over tokens, whatever their arguments (operators/aggregation.py)
 NATURAL_AGGREGATION = dict.fromkeys(("dpo", "gspo", "gspo_token", "ipo", "kto", "sapo"), "seq-mean-token-mean")
 
 PAIRED = ("dpo", "ipo", "kto")  # rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected one of a pair
+
+
+def natural_aggregation(name: str, given: dict[str, Any]) -> str:
+    """The aggregation of a loss with the arguments `given`, unless algorithm.loss_agg_mode is set.
+
+    The mean over tokens, but over responses for those of NATURAL_AGGREGATION, and for rec where it looks at whole
+    responses (clip_mode gspo-one-side): in a mean over tokens, the long ones among them would weigh more.
+    """
+    if name == "rec" and given.get("clip_mode") == "gspo-one-side":
+        return "seq-mean-token-mean"
+    return NATURAL_AGGREGATION.get(name, "token-mean")

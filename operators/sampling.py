@@ -16,15 +16,16 @@ KEY = "algorithm.sample_strategy_args"
 
 
 def default(step: int, train_batch_size: int) -> str:
-    """All candidates."""
+    """All candidates: what the schedule offers, however old. None, if it offers none."""
     return _candidates("true")
 
 
 def staleness_control(step: int, train_batch_size: int, max_staleness: float = math.inf) -> str:
     """The candidates whose weights are at most max_staleness trainer steps behind those of this step.
 
-    weights_version >= max(step - max_staleness - 1, 0): step 1 trains version 0, so a fresh row has staleness 0. The
-    batch is smaller by the others. Without a limit it is `default`.
+    weights_version >= max(step - max_staleness - 1, 0): step 1 trains version 0, so a fresh row has staleness 0 (of
+    Trinity-RFT; the bound eta of AReaL, arXiv:2505.24298, refuses to sample instead). Assumes that what is older
+    misleads more than it teaches. The batch is smaller by the others. Without a limit it is `default`.
     """
     return _candidates(f"weights_version >= {oldest_version(step, max_staleness)!r}")
 
@@ -40,8 +41,10 @@ def oldest_version(step: int, max_staleness: float = math.inf) -> float:
 def mix(step: int, train_batch_size: int, expert_data_ratio: float = 0.5, sft_dataset_name: str = "sft_dataset") -> str:
     """All candidates, and ceil(expert_data_ratio train_batch_size) rows of the auxiliary buffer sft_dataset_name.
 
-    The ratio is less than 1 and taken as it is written in decimals: 0.07 of 100 rows is 7. Expert rows are taken in
-    turn, cyclically: step t takes those after the ones of step t - 1, so an epoch over them sees each once.
+    The ratio is taken as it is written in decimals: 0.07 of 100 rows is 7, where binary fractions make it 8. A run
+    needs one below 1. Expert rows are taken in turn, cyclically: step t takes those after the ones of step t - 1, so an
+    epoch over them sees each once; fewer than a batch needs come several times in it. Assumes a loss that averages
+    the two kinds apart, mix or mix_chord (Zhang et al. 2025, arXiv:2508.11408).
     """
     check_number(f"{KEY}.expert_data_ratio", expert_data_ratio, above=0, most=1)
     if not isinstance(sft_dataset_name, str):

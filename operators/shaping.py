@@ -8,7 +8,8 @@ def overlong_penalty(length: int, max_response_length: int, cache_length: int, p
     """The soft overlong punishment of DAPO (Yu et al. 2025, arXiv:2503.14476, eq. 13), to be added to the reward.
 
     0 up to M - c tokens, then linear to -penalty_factor at M, and that beyond; M = max_response_length, c =
-    cache_length, 0 < c < M. A response that was cut at M is punished in full.
+    cache_length, 0 < c < M. Assumes that what is longer would not have ended. A response that was cut at M is punished
+    in full; with a factor of 0 none is.
     """
     if not 0 < cache_length < max_response_length:
         raise ConfigError(f"cache_length={cache_length}: needed between 0 and max_response_length="

@@ -61,6 +61,14 @@ def choose(group: str, value: str, known: dict[str, list[str]], problems: list[s
     return None
 
 
+def absent_default(wanted: str) -> str:
+    """The sentence for what a file names in its `defaults` and there is not. wanted: group/choice, as Hydra looked."""
+    group, _, name = wanted.rpartition("/")
+    known = groups().get(group.rpartition("/")[2], [])
+    return (f"`defaults` of a file names '{name}', and there is no {group} of that name.{nearest(name, known)} Known: "
+            f"{', '.join(known) or 'none'}.")
+
+
 def _is_section(group: str) -> bool:
     return any(key.startswith(f"{group}.") for key, _ in walk())
 
@@ -72,14 +80,15 @@ def _of_user(group: str, path: Path, problems: list[str]) -> str:
 
     said = f"recipe={path}" if group == "recipe" and path.parent.parent != directories()[-1] else str(path)
     content = _load(path, said)
-    if not content and said != str(path):
+    if not content:
         raise ConfigError(f"{said} holds no settings; needed a mapping of them, as in conf/recipe/.")
     package = PACKAGE.search(path.read_text(encoding="utf-8"))
     whole = group == "recipe" or (package is not None and package[1] == "_global_")
     base = schema.defaults() if whole else {group: schema.defaults().get(group, {})}
     plain = OmegaConf.to_container(content, resolve=False)
     fitting = schema.fitting(plain if whole else {group: plain}, base, "", problems)
-    if said == str(path) and fitting == (plain if whole else {group: plain}):
+    in_place = package is not None or not whole  # a recipe is for the whole configuration, whether it says so or not
+    if said == str(path) and in_place and fitting == (plain if whole else {group: plain}):
         return f"{group}={path.stem}"
     ConfigStore.instance().store(group=group, name=recipe_name(path), node=OmegaConf.create(fitting),
                                  package="_global_")

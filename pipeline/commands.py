@@ -109,9 +109,13 @@ def config_reference(arguments) -> int:
 def config_explain(arguments) -> int:
     """Type, meaning, bounds, default, value of a setting and where it comes from, or the settings below a prefix."""
     from pipeline import explain
-    from pipeline.compose import compose
+    from pipeline.compose import TITLE, judged
+    from pipeline.errors import ConfigError
 
-    print(masked(explain.explain(compose(arguments.overrides), arguments.key, arguments.overrides)))
+    config, problems = judged(arguments.overrides)
+    print(masked(explain.explain(config, arguments.key, arguments.overrides)), flush=True)
+    if problems:  # what is wrong may be the very thing that is asked for
+        raise ConfigError.of(TITLE, problems)
     return 0
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from pipeline import axes, distillation, modes, own_algorithms, recorded_rules, schema, secrets, stage_rules, turn_rules
-from pipeline.choices import choose, directories, flat, groups, search_path
+from pipeline.choices import absent_default, choose, directories, flat, groups, search_path
 from pipeline.config import Config, walk
 from pipeline.early_values import early_values
 from pipeline.errors import ConfigError, nearest
@@ -250,7 +250,7 @@ def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]) -> bytes:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
-    from hydra.errors import HydraException
+    from hydra.errors import HydraException, MissingConfigException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -261,6 +261,8 @@ def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]) -> bytes:
             return pickle.dumps(hydra_compose("config", [*choices, *search_path(places)]))
     except yaml.YAMLError as error:
         raise ConfigError(f"a file of conf/ is no YAML: {flat(error)}") from error
+    except MissingConfigException as error:
+        raise ConfigError(absent_default(str(error.missing_cfg_file))) from error
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ if isinstance(error.__cause__, (OmegaConfBaseException, yaml.YAMLError)) else error
         raise ConfigError(f"the configuration cannot be composed: {flat(cause)}") from error

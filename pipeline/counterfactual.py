@@ -19,6 +19,8 @@ from pipeline.view import Node, View
 
 ORIGINAL = "as it was"  # what the stage's own algorithm is called in the answer
 KINDS = ("rft", "offline")  # stages that train on rollouts
+
+
 def choose_stage(shown: View, name: str | None) -> Node:
     """The stage of that name, or the run's last one that trains on rollouts. Raises DataError when there is none."""
     able = [stage for stage in shown.stages if stage.kind in KINDS]
@@ -100,7 +102,8 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, request)
         done = subprocess.run([sys.executable, "-m", "stages.counterfactual", str(asked), str(answer)],
-                              capture_output=True, text=True, env=our_environment(), check=False)
+                              capture_output=True, text=True, check=False,
+                              env=our_environment() | {"TQDM_DISABLE": "1"})  # or its last words are progress bars
         if done.returncode:
             last = "\n".join(done.stderr.strip().splitlines()[-5:])
             raise StageError(f"the batch could not be replayed:\n{last}")

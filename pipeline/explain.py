@@ -39,6 +39,9 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
     """
     from pipeline.bridges import page
 
+    if "=" in key:
+        raise ConfigError(f"'{key}' is an override; needed a key before it, such as "
+                          f"`ouro config explain algorithm.policy_loss_fn_args {key}`.")
     stage, key = _stage_of(config, key)
     leaves = dict(walk())
     general = general_key(key)

@@ -19,7 +19,7 @@ from pipeline.syntax import HOME
 
 WIDTH = 110
 NEW_LINE = "\n"
-SENTENCE_ENDS = r"(?<!et al)(?<!eq)(?<!eqs)[.;]\s+|\n\s*\n"
+SENTENCE_ENDS = r"(?<!et al)(?<!eq)(?<!eqs)[.;]\s+(?![^()]*\))|\n\s*\n"  # none within parentheses
 
 # last part of a setting that names functions -> files and tables of those that there are
 REWARDS = (("operators/reward.py", "REWARDS"), ("workflows/rewards.py", "OPENED"))
@@ -30,6 +30,8 @@ TABLES = {
     "kl_loss_fn": (("operators/kl.py", "KL_ESTIMATORS"),),
     "kl_penalty_fn": (("operators/kl.py", "KL_ESTIMATORS"),),
     "entropy_loss_fn": (("operators/entropy.py", "ENTROPY_LOSSES"),),
+    "sample_strategy": (("operators/sampling.py", "SAMPLE_STRATEGIES"),),
+    "priority_fn": (("operators/priority.py", "PRIORITIES"),),
     "loss_agg_mode": (("operators/aggregation.py", "AGGREGATIONS"),),
     "generator": (("operators/generate.py", "GENERATORS"),),
     "default_reward_fn_type": REWARDS,
@@ -123,8 +125,8 @@ def _told(part: str, function: Definition, given: dict[str, Any]) -> list[str]:
     values = {name: f"{name}={default}" + (f", here {given[name]}" if name in given else "")
               for name, (default, _) in own.items()}
     width = max(map(len, values.values()), default=0)
-    lines = [f"  defined in  {_shown(function.file)}, line {function.line}", f"  is given    {', '.join(takes)}",
-             "  arguments" + ("" if own else "   none")]
+    lines = [f"  defined in  {_shown(function.file)}, line {function.line}",
+             *([f"  is given    {', '.join(takes)}"] if takes else []), "  arguments" + ("" if own else "   none")]
     for name, (_, meaning) in own.items():
         lines += textwrap.wrap(meaning, WIDTH, initial_indent=f"    {values[name]:<{width}}  ",
                                subsequent_indent=" " * (width + 6)) or [f"    {values[name]}"]

@@ -81,8 +81,17 @@ WORKS = [
     "log.level",
 ]
 
-NOTED = {f"{BUFFERS[0]}.replay_buffer.reuse_cooldown_time": Works(
-    "in trainer steps, not in seconds, by which no run could be repeated")}
+NOTED = {
+    f"{BUFFERS[0]}.replay_buffer.reuse_cooldown_time": Works(
+        "in trainer steps, not in seconds, by which no run could be repeated"),
+    "algorithm.advantage_fn_args": Works(
+        "but for step_reward_key and env_state_hash_key (gigpo: the columns step_reward and state_hash of a workflow), "
+        "temperature and chunk_size (jsd: the teacher is scored at model.temperature, its logits in chunks)"),
+    "algorithm.policy_loss_fn_args": Works(
+        "but for loss_agg_mode, sft_loss_agg_mode and grpo_loss_agg_mode (algorithm.loss_agg_mode, for both kinds of "
+        "rows) and the sizes of batches (mix, mix_chord: the batch tells them)"),
+    "algorithm.optimizer.min_lr_ratio": Works("0 unless it is given, not 0.01"),
+}
 
 SECRETS = _below("monitor.monitor_args", "api_key username password")
 

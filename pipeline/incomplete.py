@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from pipeline import fit, inputs, preflight
+from pipeline import fit, preflight
 from pipeline.devices import planned_gpus
 from pipeline.modes import planned
 from pipeline.overlays import are_ordered, effective
@@ -11,7 +11,8 @@ from pipeline.samples import preview
 from pipeline.starts import unnamed
 
 # settings that the number of GPUs, and a look at the rows, depend on
-OF_GPUS = ("cluster", "mode", "trainer", "explorer", "algorithm.algorithm_type")
+OF_GPUS = ("cluster", "mode", "trainer.ranks", "explorer.rollout_model", "explorer.auxiliary_models",
+           "algorithm.algorithm_type")
 OF_ROWS = ("data_processor", "buffer.explorer_input", "buffer.trainer_input", "model")
 
 
@@ -24,13 +25,11 @@ def beside(config: dict[str, Any], problems: list[str], elsewhere: bool = False,
     if not elsewhere:
         found += preflight.absent_files(config)
     if are_ordered(config["stages"]) and _are_right(OF_GPUS, problems):
-        gpus = planned_gpus(config["cluster"], here=not elsewhere)
         stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
         found += [f"stage '{name}': {line}" for name, settings in stages.items()
-                  if (line := fit.count_problem(settings, gpus))]
+                  if (line := fit.count_problem(settings, planned_gpus(settings["cluster"], here=not elsewhere)))]
     if data and _are_right(OF_ROWS, problems):
-        settings = [effective(config, entry) for entry in planned(config)]
-        found += preview(config, list(dict.fromkeys(s for one in settings for s in inputs.sources(one))))["problems"]
+        found += preview(config, [effective(config, entry) for entry in planned(config)])["problems"]
     return found
 
 

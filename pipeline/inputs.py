@@ -20,6 +20,7 @@ from pipeline.signatures import Signature
 from pipeline.train_batch import REPLAY
 from pipeline.workload import explores
 
+CHOOSES_ROWS = ("raft",)  # advantages that say by the rows which they leave out what is learnt
 POOL = "inputs"  # what rows of no set are called
 PAIR = ("chosen_key", "rejected_key")  # settings of a format, for both responses of a pair
 
@@ -211,12 +212,29 @@ def loss_note(config: dict[str, Any]) -> str | None:
     name = algorithm["policy_loss_fn"]
     if algorithm["algorithm_type"] in GIVEN or not name or kind_of(config) not in ("rft", "offline"):
         return None
+    if algorithm["advantage_fn"] in CHOOSES_ROWS:
+        return None
     signature = _in(*PARTS["policy_loss_fn"], name)
     if signature is None or signature.anything or "advantages" in (*signature.required, *signature.optional):
         return None
-    return (f"algorithm.policy_loss_fn={name} takes no advantages: every response is learnt alike, whatever its "
-            f"reward, and advantage_fn={algorithm['advantage_fn']} changes nothing. Choose another loss if that "
-            "is not meant.")
+    return (f"algorithm.policy_loss_fn={name} takes no advantages: every response that advantage_fn="
+            f"{algorithm['advantage_fn']} keeps is learnt alike, whatever its reward. Choose another loss if that is "
+            "not meant.")
+
+
+def clip_note(config: dict[str, Any]) -> str | None:
+    """The warning about a clip that is set where the ratio that it holds is 1."""
+    algorithm = config["algorithm"]
+    name, given = algorithm["policy_loss_fn"], algorithm["policy_loss_fn_args"]
+    clips = [key for key in given if key.startswith("clip_")]
+    if algorithm["algorithm_type"] in GIVEN or not clips or kind_of(config) not in ("rft", "offline"):
+        return None
+    signature = _in(*PARTS["policy_loss_fn"], name)
+    if signature is None or not ("prox_logprobs" in signature.required or not algorithm["bypass_old_logprobs"]):
+        return None
+    return (f"algorithm.policy_loss_fn_args.{clips[0]}: a train batch is one update, so the policy before it, which "
+            f"{name} holds the new one to, is the policy itself: nothing is clipped. What bounds stale rows is "
+            "the importance weight.")
 
 
 def _used(algorithm: dict[str, Any]) -> list[str]:

@@ -60,8 +60,8 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     of rows, which takes seconds.
     """
     report = Report(f"{config['project']}/{config['name']}")
-    gpus = planned_gpus(config["cluster"], here=not elsewhere)
     stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
+    gpus = {name: planned_gpus(settings["cluster"], here=not elsewhere) for name, settings in stages.items()}
     starts = starts_of(config)
     teachers = {name: distillation.teacher_model(config, name, starts) for name in stages}
     absent = absent_files(config)
@@ -81,15 +81,15 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
         _plan(report, config)
     if data:
         _preview(report, config, list(stages.values()))
-    if gpus.count is None:
+    if any(one.count is None for one in gpus.values()):
         report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set."], "unjudged")
-    if gpus.any and not gpus.gib:
+    if any(one.any and not one.gib for one in gpus.values()):
         report.add("", ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its "
                         "own."], "unjudged")
-    needed = [_stage(report, settings, starts[name], name, gpus) for name, settings in stages.items()]
+    needed = [_stage(report, settings, starts[name], name, gpus[name]) for name, settings in stages.items()]
     for name, model in teachers.items():
         if model and _made(report.plan, name) is not None:
-            _teacher(report, stages[name], (starts[name], model), name, gpus)
+            _teacher(report, stages[name], (starts[name], model), name, gpus[name])
     if None not in needed:
         _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere, [
             name for name, settings in stages.items() if workload.workload(settings).experiences is None])
@@ -131,7 +131,7 @@ def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None
     """Reads samples of the data in a process of its own."""
     from pipeline.samples import preview
 
-    found = preview(config, list(dict.fromkeys(s for settings in stages for s in inputs.sources(settings))))
+    found = preview(config, stages)
     report.add("", found["problems"])
     report.add("", found["warnings"], "warnings")
     report.add("", found["unjudged"], "unjudged")
@@ -146,7 +146,8 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     judged = Report("") if made is None else report  # of what is complete nothing is wrong
     judged.add(name, inputs.wrong_arguments(config))
     judged.add(name, [fit.count_problem(config, gpus)])
-    judged.add(name, [inputs.loss_note(config), *step_notes(config), *batch_rules.batch_notes(config)], "warnings")
+    notes = [inputs.loss_note(config), inputs.clip_note(config), *step_notes(config), *batch_rules.batch_notes(config)]
+    judged.add(name, notes, "warnings")
     learns = [("LoRA", words)] if shape and (words := fit.adapter_words(shape, config)) else []
     facts = [*workload.described(config), *learns, ("GPUs", fit.gpu_words(config, gpus))]
     if shape is None:

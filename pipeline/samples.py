@@ -5,31 +5,35 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
+from pipeline import files, inputs
 from pipeline.errors import StageError
 from pipeline.external import resolve
 from pipeline.files import CONF
-from pipeline.inputs import Source
 
 ROWS = 200  # read of each source
 
 
-def preview(config: dict[str, Any], sources: list[Source]) -> dict[str, list]:
-    """Lists `problems`, `warnings`, `unjudged`, and `facts` as [word, sentence], of the sources that exist.
+def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, list]:
+    """Lists `problems`, `warnings`, `unjudged`, and `facts` as [word, sentence], of the sources that exist and of the
+    Data-Juicer recipes and operators of the stages.
 
-    Raises StageError when the process dies.
+    stages: their whole settings. Raises StageError when the process dies.
     """
-    recipe = config["data_processor"]["task_pipeline"]["config_path"]
+    sources = dict.fromkeys(source for stage in stages for source in inputs.sources(stage))
+    pipelines = [stage["data_processor"]["task_pipeline"] for stage in stages]
     request = {
         "sources": [{**dataclasses.asdict(s), "key": s.told, "path": str(resolve(s.path)), "columns": dict(s.columns)}
                     for s in sources if resolve(s.path).exists()],
         "rows": ROWS,
         "model": config["model"],
         "system_prompt": config["buffer"]["explorer_input"]["system_prompt"],
-        "recipe": str(resolve(recipe)) if recipe and resolve(recipe).exists() else None,
+        "recipes": _distinct(str(resolve(one["config_path"])) for one in pipelines
+                             if one["config_path"] and resolve(one["config_path"]).exists()),
+        "operators": _distinct([one["operators"], one["target_fields"]] for one in pipelines if one["operators"]),
     }
     with tempfile.TemporaryDirectory() as directory:
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
@@ -41,3 +45,11 @@ def preview(config: dict[str, Any], sources: list[Source]) -> dict[str, list]:
             last = "\n".join(done.stderr.strip().splitlines()[-5:])
             raise StageError(f"the preview of the data ended with exit code {done.returncode}:\n{last}")
         return files.read_json(answer)
+
+
+def _distinct(values: Iterable) -> list:
+    """Values that need not be hashable, each once, in order."""
+    kept: list = []
+    for value in values:
+        kept += [] if value in kept else [value]
+    return kept

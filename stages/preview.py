@@ -10,6 +10,7 @@ judged here, and facts. It is no stage of the plan: it makes nothing that anothe
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -198,14 +199,20 @@ class Preview:
         elif over > OFTEN * len(lengths):
             self.found["warnings"].append(line)
 
-    def recipe(self, path: str) -> None:
-        """Judges the Data-Juicer recipe: its operators and their arguments."""
+    def recipes(self) -> None:
+        """Judges Data-Juicer operators and their arguments, those of recipes and those written out."""
+        if not (self.request["recipes"] or self.request["operators"]):
+            return  # Data-Juicer takes a second to import
         from operators import juicer
 
-        try:
-            self.found["problems"] += [f"{path}: {line}" for line in juicer.problems(juicer.read_recipe(Path(path)))]
-        except OuroError as error:
-            self.found["problems"].append(str(error))
+        made = [(path, partial(juicer.read_recipe, Path(path))) for path in self.request["recipes"]]
+        made += [("data_processor.task_pipeline.operators", partial(juicer.inline_recipe, *given))
+                 for given in self.request["operators"]]
+        for said, recipe in made:
+            try:
+                self.found["problems"] += [f"{said}: {line}" for line in juicer.problems(recipe())]
+            except OuroError as error:
+                self.found["problems"].append(str(error))
 
 
 def _absent_columns(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
@@ -260,8 +267,7 @@ def main(request: str, answer: str) -> None:
     preview = Preview(files.read_json(Path(request)))
     for source in preview.request["sources"]:
         preview.source(source)
-    if preview.request["recipe"]:
-        preview.recipe(preview.request["recipe"])
+    preview.recipes()
     files.write_json(Path(answer), preview.found)
 
 

@@ -24,7 +24,8 @@ def grpo(batch: pa.Table, epsilon: float = 1e-6, std_threshold: float | None = N
     """Group-relative advantage (Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, section 4.1.2, outcome rewards).
 
     A = (r - mean_group) / (std + epsilon), std the unbiased (n - 1) form over the group, or over all rows with
-    std_cal_level batch. Sums to zero over a group. Degenerate: equal rewards, or a group of one, give 0.
+    std_cal_level batch. Assumes independent responses to one task. Sums to zero over a group. Degenerate: equal
+    rewards, or a group of one, give 0.
 
     std_threshold: groups whose own std is at most this, and groups of one, are left out. duplicate_experiences: each of
     them is replaced by a kept group, drawn with replacement by a hash of group ids, so always the same ones.
@@ -85,14 +86,19 @@ def _without_small_spread(made: pa.Table, threshold: float, duplicate: bool) -> 
 def dr_grpo(batch: pa.Table) -> pa.Table:
     """GRPO without the division by std (Liu et al. 2025, arXiv:2503.20783, section 3.1): A = r - mean_group.
 
-    Dividing by std weighs tasks of nearly equal rewards, the easiest and the hardest, up. Sums to zero over a group;
-    a group of one gives 0. Goes with loss_agg_mode seq-mean-token-sum-norm.
+    Dividing by std weighs tasks of nearly equal rewards, the easiest and the hardest, up. Assumes independent responses
+    to one task. Sums to zero over a group; equal rewards, or a group of one, give 0. Goes with loss_agg_mode
+    seq-mean-token-sum-norm.
     """
     return _compare(batch, CENTRED.format("reward"))
 
 
 def reinforce(batch: pa.Table) -> pa.Table:
-    """The reward itself (Williams, 1992): A = r. No baseline, so the gradient is unbiased and noisy."""
+    """The reward itself (Williams 1992, REINFORCE): A = r.
+
+    No baseline: unbiased where the policy itself sampled, and noisy. Assumes rewards whose sign says good or bad: where
+    all are positive, every response is made likelier. A reward of 0 teaches nothing; a group of one is like any other.
+    """
     require_finite(batch, "reward")
     return ask(batch, "SELECT experience_id, reward AS advantage FROM batch", "reward")
 
@@ -100,8 +106,8 @@ def reinforce(batch: pa.Table) -> pa.Table:
 def rloo(batch: pa.Table) -> pa.Table:
     """Leave-one-out (Ahmadian et al. 2024, arXiv:2402.14740): A_i = r_i - mean of the others.
 
-    Equal to (r_i - mean) n / (n - 1). Unbiased, since the baseline does not know r_i; sums to zero over a group. A
-    group of one has no others: A = r.
+    Equal to (r_i - mean) n / (n - 1). Unbiased assuming independent responses of the policy itself, since the baseline
+    does not know r_i. Sums to zero over a group; equal rewards give 0. A group of one has no others: A = r.
     """
     return _compare(batch, f"CASE WHEN count(*) OVER g = 1 THEN reward ELSE ({CENTRED.format('reward')}) "
                            "* count(*) OVER g / (count(*) OVER g - 1) END")
@@ -112,7 +118,8 @@ def opmd(batch: pa.Table, opmd_baseline: str = "mean", tau: float = 1.0) -> pa.T
 
     opmd_baseline mean: b the mean of the group. logavgexp: b = tau log mean exp(r / tau), tau > 0, the log-partition
     function that makes the optimum of the regularised objective consistent; never below the mean, and tends to it for
-    a large tau. A group of one has b = 0.
+    a large tau. Assumes that the policy towards which is regularised sampled the group. Equal rewards give 0; a group
+    of one has b = 0: A = r.
     """
     check_choice(f"{KEY}.opmd_baseline", opmd_baseline, ("mean", "logavgexp"))
     check_number(f"{KEY}.tau", tau, above=0)
@@ -126,7 +133,8 @@ def asymre(batch: pa.Table, baseline_shift: float = -0.1) -> pa.Table:
     """Asymmetric REINFORCE (Arnal et al. 2025, arXiv:2506.20520): A = r - (mean_group + baseline_shift).
 
     A baseline below the mean learns more from successes than from failures, which is what off-policy data bear; a
-    shift of at least 0 may let the policy collapse. Sums to -n shift. A group of one: A = r.
+    shift of at least 0 may let the policy collapse. Assumes rewards on a scale on which the shift is small. Sums to -n
+    shift over a group; equal rewards give -shift each; a group of one: A = r.
     """
     check_number(f"{KEY}.baseline_shift", baseline_shift)
     return _compare(batch, f"CASE WHEN count(*) OVER g = 1 THEN reward ELSE ({CENTRED.format('reward')}) "
@@ -138,7 +146,7 @@ def rec(batch: pa.Table, epsilon: float = 1e-6, std_normalize: bool = False, dro
 
     std_normalize: divided by (population std of the kept + epsilon). drop balance: where rows below the mean outnumber
     the others, as many of them as there are others are kept, chosen by a hash of experience_id; the rest get A = 0.
-    A group of one keeps A = r (mean 0, std 1).
+    Assumes independent responses to one task. Equal rewards give 0; a group of one keeps A = r (mean 0, std 1).
     """
     check_number(f"{KEY}.epsilon", epsilon, above=0)
     check_choice(f"{KEY}.drop", drop, (None, "balance"))
@@ -164,8 +172,8 @@ def rec(batch: pa.Table, epsilon: float = 1e-6, std_normalize: bool = False, dro
 def raft(batch: pa.Table) -> pa.Table:
     """Reward-ranked fine-tuning (Dong et al. 2023, arXiv:2304.06767): the best row of each group, A = 1; no others.
 
-    Goes with the loss sft. Of equally good rows the one with the smallest experience_id is kept; so a group in which
-    all failed still teaches one failure: give tasks that the model can solve, or filter by reward before.
+    Goes with the loss sft. Of equally good rows the one with the smallest experience_id is kept. Assumes that the best
+    is good: a group in which all failed, or of one, still teaches its first. Give tasks that the model can solve.
     """
     require(batch, "group_id")
     require_finite(batch, "reward")

@@ -13,12 +13,13 @@ KEY = "algorithm.advantage_fn_args"
 
 def step_wise_grpo(batch: pa.Table, epsilon: float = 1e-6, enable_step_norm: bool = False,
                    std_threshold: float | None = None, std_cal_level: str = "group") -> pa.Table:
-    """GRPO over runs, given to each of their turns (Trinity-RFT's multi-step GRPO).
+    """GRPO (Shao et al. 2024, arXiv:2402.03300) over runs, given to each of their turns (Trinity-RFT's step-wise GRPO).
 
     r is the reward of a run's last turn; A = (r - mean over the runs of the group) / (std + epsilon), std unbiased,
     over the group or with std_cal_level batch over all runs; divided by the number of turns with enable_step_norm, so
-    that a long run weighs no more than a short one. Degenerate: one run, or equal rewards, give 0. std_threshold:
-    groups whose std is at most this, and those of one run, are left out.
+    that a long run weighs no more than a short one. Assumes that the end of a run judges each of its turns. Degenerate:
+    one run, or equal rewards, give 0. std_threshold: groups whose std is at most this, and those of one run, are left
+    out.
     """
     check_number(f"{KEY}.epsilon", epsilon, above=0)
     check_choice(f"{KEY}.std_cal_level", std_cal_level, ("group", "batch"))
@@ -52,7 +53,8 @@ def gigpo(batch: pa.Table, omega: float = 1.0, gamma: float = 1.0, fnorm: str = 
     buckets of two and more A_S = (G - mean) / d, elsewhere 0. d = std + epsilon (unbiased) with fnorm std, 1 with none.
 
     A run none of whose turns has a step_reward is rewarded by `reward` on its last turn. A bucket never spans tasks:
-    the same observation of two tasks promises different returns. One run in a group gives A_E = 0.
+    the same observation of two tasks promises different returns. Assumes that equal hashes are the same state.
+    Degenerate: one run in a group gives A_E = 0, a bucket of one or of equal returns A_S = 0.
     """
     check_choice(f"{KEY}.fnorm", fnorm, ("none", "std"))
     for name, value in (("omega", omega), ("gamma", gamma), ("epsilon", epsilon)):

@@ -20,8 +20,9 @@ def ppo(batch: pa.Table, gamma: float = 1.0, lam: float = 1.0) -> pa.Table:
 
     delta_k = r_k + gamma V_(k+1) - V_k,  G_k = delta_k + gamma lam G_(k+1), over the action tokens k of a response,
     V = 0 behind the last. A = (G - mean) / sqrt(var + 1e-8) over all action tokens of the batch, var unbiased.
-    returns = G + V, what the critic is trained on. Needs `values` [R], V_k the value before action token k.
-    Degenerate: a single action token in the whole batch has A = 0; with lam = gamma = 1, G is reward to come - V.
+    returns = G + V, what the critic is trained on. Needs `values` [R], V_k the value before action token k. Assumes a
+    critic of the policy that sampled; one that is wrong biases G unless lam = 1. Degenerate: a single action token in
+    the whole batch, or equal G, have A = 0; with lam = gamma = 1, G is reward to come - V.
     """
     check_number(f"{KEY}.gamma", gamma, least=0, most=1)
     check_number(f"{KEY}.lam", lam, least=0, most=1)
@@ -37,7 +38,8 @@ def ppo(batch: pa.Table, gamma: float = 1.0, lam: float = 1.0) -> pa.Table:
 def reinforceplusplus(batch: pa.Table, gamma: float = 1.0) -> pa.Table:
     """REINFORCE++ (Hu 2025, arXiv:2501.03262): G_k = r_k + gamma G_(k+1), whitened over all action tokens of the batch.
 
-    The baseline is the mean of the batch, so no groups are needed. returns = G. Degenerate: equal returns give 0.
+    A = (G - mean) / sqrt(var + 1e-8), var unbiased. The baseline is the mean of the batch, so no groups are needed; it
+    assumes tasks whose rewards are on one scale. returns = G. Degenerate: equal returns, or a single token, give 0.
     """
     check_number(f"{KEY}.gamma", gamma, least=0, most=1)
     tokens = action_tokens(batch)
@@ -48,7 +50,8 @@ def reinforceplusplus(batch: pa.Table, gamma: float = 1.0) -> pa.Table:
 def remax(batch: pa.Table) -> pa.Table:
     """ReMax (Li et al. 2023, arXiv:2310.10505): A_k = sum of r from k on - reward of the greedy response to the task.
 
-    Needs `baseline_reward`. Unbiased, since the greedy response does not depend on the sampled one. returns = the sum.
+    Needs `baseline_reward`. Unbiased on the policy's own rollouts, since the greedy response does not depend on the
+    sampled one; assumes that both are judged alike. returns = the sum. Degenerate: equal rewards of the two give 0.
     """
     require_finite(batch, "baseline_reward")
     tokens = action_tokens(batch)
@@ -60,7 +63,8 @@ def on_policy_distill(batch: pa.Table, kl_coef: float = 1.0) -> pa.Table:
     """On-policy distillation (Gu et al. 2023, MiniLLM, arXiv:2306.08543; Agarwal et al. 2023, arXiv:2306.13649).
 
     A_t = kl_coef (log teacher - log student), the single-sample estimate of -KL(student || teacher) at token t on the
-    student's own tokens. No reward enters. Needs teacher_logprobs, old_logprobs. 0 where both agree.
+    student's own tokens. Assumes that the student drew them and that both models number tokens alike. No reward enters.
+    Needs teacher_logprobs, old_logprobs. Degenerate: 0 where both agree; unbounded below where the teacher excludes.
     """
     check_number(f"{KEY}.kl_coef", kl_coef, above=0)
     tokens = action_tokens(batch)
@@ -69,7 +73,7 @@ def on_policy_distill(batch: pa.Table, kl_coef: float = 1.0) -> pa.Table:
 
 
 def jsd(batch: pa.Table, lambda_coef: float = 0.5, kl_coef: float = 1.0) -> pa.Table:
-    """Distillation by the generalised Jensen-Shannon divergence (Agarwal et al. 2023, arXiv:2306.13649, eq. 1).
+    """Distillation by the generalised Jensen-Shannon divergence (Agarwal et al. 2023, arXiv:2306.13649, section 2).
 
     With student q, teacher p, b = lambda_coef and m = b p + (1 - b) q, the divergence at one state is
     D = b sum p log(p / m) + (1 - b) sum q log(q / m). Its derivative by q(x) is, the other terms cancelling,
@@ -77,17 +81,19 @@ def jsd(batch: pa.Table, lambda_coef: float = 0.5, kl_coef: float = 1.0) -> pa.T
 
         A = kl_coef (1 - b) log(m / q),
 
-    positive exactly where the teacher finds the token likelier than the student. b = 0 is KL(q || p): A = log(p / q);
-    b = 1 is KL(p || q): A = p / q - 1, log ratio clamped to 20. Needs teacher_logprobs, old_logprobs.
+    positive exactly where the teacher finds the token likelier than the student, 0 where they agree. At the ends D is
+    0, so there it stands, as in the paper, for its limit per weight: b = 0 for D / b -> KL(p || q), A = p / q - 1
+    (log ratio at most 20), which spreads over all that the teacher says; b = 1 for D / (1 - b) -> KL(q || p),
+    A = log(p / q), which is on_policy_distill. Assumes tokens drawn from q. Needs teacher_logprobs, old_logprobs.
     """
     check_number(f"{KEY}.lambda_coef", lambda_coef, least=0, most=1)
     check_number(f"{KEY}.kl_coef", kl_coef, above=0)
     tokens = action_tokens(batch)
     gap = tokens.take(batch, "teacher_logprobs") - tokens.take(batch, "old_logprobs")  # log(p / q)
     if lambda_coef == 0:
-        gain = gap
-    elif lambda_coef == 1:
         gain = np.expm1(np.minimum(gap, 20.0))
+    elif lambda_coef == 1:
+        gain = gap
     else:
         gain = (1 - lambda_coef) * np.logaddexp(np.log(lambda_coef) + gap, np.log1p(-lambda_coef))
     return _answer(batch, tokens, kl_coef * gain)

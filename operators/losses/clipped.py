@@ -23,7 +23,8 @@ def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
     low = clip_range_low, high = clip_range_high, each clip_range unless given; clip_range_high > clip_range_low is
     DAPO's clip-higher (Yu et al. 2025, arXiv:2503.14476). Dual clip: arXiv:1912.09729. enable_sequence_masking: rows
     whose mean of old - new exceeds delta_sequence_masking teach nothing where A < 0 (DeepSeek-V3.2, arXiv:2512.02556).
-    fallback_to_policy_gradient: old is taken to be new, which is exact on-policy; ratio 1, gradient -A. A = 0 gives 0.
+    fallback_to_policy_gradient: old is taken to be new, which is exact on-policy; ratio 1, gradient -A. Assumes a
+    policy close to the one that sampled: the ratio of a token leaves out that of its prefix. A = 0 gives 0.
     """
     check_number(f"{KEY}.clip_ratio_c", clip_ratio_c, above=1)
     old = logprobs.detach() if fallback_to_policy_gradient else old_logprobs
@@ -53,9 +54,11 @@ def decoupled_ppo(logprobs: Tensor, old_logprobs: Tensor, prox_logprobs: Tensor,
                   behave_weight_cap: float | None = None) -> Loss:
     """PPO whose trust region is not around the stale policy that sampled (Hilton et al. 2021, arXiv:2110.00641).
 
-    loss = w max(-A u, -A clip(u, 1 - low, 1 + high)), u = pi / pi_prox, w = pi_prox / pi_old without gradient, at most
-    behave_weight_cap. prox is the policy just before this update, old the one that sampled (AReaL, Fu et al. 2025,
-    arXiv:2505.24298). With prox = old it is PPO without the dual clip.
+    loss = w max(-A u, -A clip(u, 1 - low, 1 + high)), u = pi / pi_prox, w = pi_prox / pi_old without gradient, cut off
+    at behave_weight_cap, so that a token above it counts less and does not vanish. prox is the policy just before this
+    update, old the one that sampled (AReaL, Fu et al. 2025, arXiv:2505.24298). Assumes both log-probs of one program:
+    their gap is taken for staleness. With prox = old it is PPO without the dual clip. A = 0 gives 0. A
+    train batch is one update here, so prox = pi and u = 1 in value: what acts is w, the clip has nothing to hold.
     """
     if behave_weight_cap is not None:
         check_number(f"{KEY}.behave_weight_cap", behave_weight_cap, above=0)
@@ -73,8 +76,9 @@ def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tenso
     """Group sequence policy optimisation (Zheng et al. 2025, arXiv:2507.18071).
 
     s = exp(mean over the row of log(pi / pi_old)), the length-normalised ratio of the whole response, and each token's
-    loss is max(-A s, -A clip(s, 1 - low, 1 + high)), A the mean advantage of the row (group advantages are constant).
-    Averaged as seq-mean-token-mean it is the mean over responses. A row of one token is PPO with narrow bounds.
+    loss is max(-A s, -A clip(s, 1 - low, 1 + high)), A the mean advantage of the row. Assumes one advantage a response,
+    as groups give it; for one of each token: gspo_token. Averaged as seq-mean-token-mean it is the mean over responses.
+    A row of one token is PPO with narrow bounds and without the dual clip; A = 0 gives 0.
     """
     ratio = row_mean(logprobs - old_logprobs, rows).clamp(-20.0, 20.0).exp()
     advantage = row_mean(advantages, rows)
@@ -87,8 +91,10 @@ def gspo_token(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows:
                clip_range_low: float = 3e-4, clip_range_high: float = 4e-4) -> Loss:
     """GSPO with an advantage of each token (arXiv:2507.18071, section 4.3).
 
-    s_t = sg(s) pi_t / sg(pi_t), s as in gspo: its value is the row's, its gradient the token's. Where the advantage is
-    constant over a row, loss and gradient are those of gspo. Averaged as seq-mean-token-mean.
+    s_t = sg(s) pi_t / sg(pi_t), s as in gspo: its value is the row's, its gradient the token's; loss = max(-A_t s_t,
+    -A_t clip(s_t, 1 - low, 1 + high)). Assumes that the drift of the response judges each of its tokens. Where the
+    advantage is constant over a row, its loss and gradient, summed over the row, are those of gspo. Averaged as
+    seq-mean-token-mean. A = 0 gives 0.
     """
     sequence = row_mean(logprobs - old_logprobs, rows).clamp(-20.0, 20.0).exp().detach()
     ratio = sequence * (logprobs - logprobs.detach()).exp()
@@ -103,11 +109,12 @@ def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos: fl
 
     loss = -A (4 / tau) sigmoid(tau (ratio - 1)), tau = tau_pos where A > 0, tau_neg elsewhere, differentiated through
     the ratio: its gradient is -A ratio grad log pi times a gate 4 s (1 - s), s the sigmoid, which is 1 at ratio 1 and
-    fades on both sides, so nothing needs a hard clip. Averaged as seq-mean-token-mean. clip_fraction counts gates
-    below 1/2.
+    fades on both sides, so nothing needs a hard clip. The paper takes tau_neg > tau_pos, so that failures fade sooner. At
+    ratio 1 the gradient is the policy gradient, whatever tau; A = 0 gives 0. Averaged as seq-mean-token-mean.
+    clip_fraction counts gates below 1/2.
     """
     check_number(f"{KEY}.tau_pos", tau_pos, above=0)
-    check_number(f"{KEY}.tau_neg", tau_neg, least=tau_pos)
+    check_number(f"{KEY}.tau_neg", tau_neg, above=0)
     tau = torch.where(advantages > 0, tau_pos, tau_neg).to(logprobs.dtype)
     ratio = log_ratio(logprobs, old_logprobs).exp()
     soft = torch.sigmoid(tau * (ratio - 1.0))
@@ -116,9 +123,12 @@ def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos: fl
 
 
 def importance_sampling(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Loss:
-    """The unclipped surrogate (Kakade & Langford 2002): loss = -A ratio. Unbiased, with unbounded variance.
+    """The unclipped surrogate (Kakade & Langford 2002): loss = -A ratio, the log ratio clamped to +-20.
 
-    For advantages that are small by themselves, such as distillation's. The log ratio is clamped to +-20.
+    At ratio 1 its gradient is the policy gradient, elsewhere that of a first-order approximation: the ratio of a token
+    weighs its choice, not the prefix that led there, so it assumes a policy close to the one that sampled. Unbiased for
+    responses of one token alone, and of unbounded variance. For advantages that are small by themselves, such as
+    distillation's. A = 0 gives 0.
     """
     ratio = log_ratio(logprobs, old_logprobs).exp()
     never = torch.zeros_like(ratio)
@@ -131,8 +141,10 @@ def m2po(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tenso
     loss = -M A ratio. Of the tokens that PPO could clip (A > 0 and ratio > 1, or A < 0 and ratio < 1) those of the
     largest (log ratio)^2 get M = 0 until the mean of the remaining ones is at most m2_threshold; M = 1 elsewhere.
 
-    The paper takes that mean over the batch, here it is taken over each row: so the loss does not depend on how the
-    batch is cut, and the mean over the batch is within the threshold too, since each row's is.
+    The paper takes that mean over the whole batch, here it is taken over each row: so the loss does not depend on how
+    the batch is cut. The mean over the batch is then within the threshold too, and no fewer tokens are dropped: of rows
+    with the log ratios (0.3) and (0.1, 0.1, 0.1), A = 1, the paper keeps all (mean 0.03), here the 0.3 goes (0.09).
+    Assumes, as ppo, a close policy. At ratio 1 nothing is dropped and the gradient is -A; A = 0 gives 0.
     """
     check_number(f"{KEY}.m2_threshold", m2_threshold, least=0)
     change = log_ratio(logprobs, old_logprobs)
@@ -153,10 +165,11 @@ def _within_second_moment(moments: Tensor, bound: Tensor, rows: Tensor, threshol
 
 
 def sppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsilon: float = 0.3) -> Loss:
-    """Simple PPO, a log ratio inside a hard region (Trinity-RFT's sPPO): loss = -A log(ratio) I.
+    """Softmax PPO, a log ratio inside a hard region (Vaswani et al. 2021, arXiv:2108.05828): loss = -A log(ratio) I.
 
     I = 1 where 1 / (1 + epsilon) <= ratio <= 1 + epsilon, without gradient; outside a token teaches nothing, on
-    whichever side. The gradient inside is -A grad log pi: the plain policy gradient.
+    whichever side. The gradient inside is -A grad log pi: the plain policy gradient, which assumes that the region is
+    small. At ratio 1 the loss is 0 and its gradient -A; A = 0 gives 0.
     """
     check_number(f"{KEY}.epsilon", epsilon, above=0)
     change = logprobs - old_logprobs

@@ -23,9 +23,11 @@ Loss = tuple[Tensor, dict[str, Tensor]]
 def mix(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor, mu: float = 0.1,
         clip_range: float = 0.2, clip_range_low: float | None = None, clip_range_high: float | None = None,
         clip_ratio_c: float = 3.0) -> Loss:
-    """PPO on rollouts beside SFT on expert rows: loss = (1 - mu) PPO on the ones, mu (-log p) on the others.
+    """PPO on rollouts beside SFT on expert rows (Zhang et al. 2025, arXiv:2508.11408, with a fixed mu).
 
-    What old_logprobs and advantages hold on expert rows is not read. mu: 0 no imitation, 1 nothing else.
+    loss = (1 - mu) PPO on the ones, mu (-log p) on the others. Assumes that the two are averaged apart. What
+    old_logprobs and advantages hold on expert rows is not read. mu: 0 no imitation, 1 nothing else; without expert rows
+    it is (1 - mu) PPO.
     """
     check_number(f"{KEY}.mu", mu, least=0, most=1)
     clip = {"clip_range": clip_range, "clip_range_low": clip_range_low, "clip_range_high": clip_range_high,
@@ -40,7 +42,9 @@ def mix_chord(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: 
               clip_ratio_c: float = 3.0) -> Loss:
     """CHORD (Zhang et al. 2025, arXiv:2508.11408): mix with mu = chord_mu(step) and, with enable_phi_function, sft_phi.
 
-    step: 0-d, the optimizer step, from 1. Statistic mu stands on expert rows.
+    chord_mu: from 0 to mu_peak in a line over mu_warmup_steps, to mu_valley by half a cosine over mu_decay_steps, then
+    mu_valley: with both 0 it is mu_valley throughout. Assumes an expert worth imitating at first and a policy that
+    outgrows it. step: 0-d, the optimizer step, from 1. Statistic mu stands on expert rows.
     """
     mu = chord_mu(int(step), mu_warmup_steps, mu_decay_steps, mu_peak, mu_valley)
     clip = {"clip_range": clip_range, "clip_range_low": clip_range_low, "clip_range_high": clip_range_high,

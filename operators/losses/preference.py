@@ -18,7 +18,8 @@ def dpo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1,
     """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290, eq. 7).
 
     D = log(pi / ref) of chosen - of rejected; loss = -(1 - s) log sigmoid(beta D) - s log sigmoid(-beta D), with
-    s = label_smoothing < 1/2 the share of wrong labels (conservative DPO, Mitchell 2023). At pi = ref: log 2.
+    s = label_smoothing <= 1/2 the share of wrong labels (conservative DPO, Mitchell 2023). Assumes preferences that
+    follow Bradley and Terry's model. At pi = ref: log 2; the same response twice teaches nothing.
     """
     check_number(f"{KEY}.beta", beta, above=0)
     check_number(f"{KEY}.label_smoothing", label_smoothing, least=0, most=0.5)
@@ -31,8 +32,9 @@ def dpo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1,
 def ipo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1) -> Loss:
     """Identity preference optimisation (Azar et al. 2023, arXiv:2310.12036, eq. 17): loss = (D - 1 / (2 beta))^2.
 
-    D as in dpo, a sum over tokens; beta is the paper's tau. The margin has a target, so certain preferences do not
-    drive the policy to the ends. At pi = ref: 1 / (4 beta^2).
+    D as in dpo, a sum over tokens, not a mean; beta is the paper's tau. Assumes no model of preferences: the margin has
+    a target, so certain ones do not drive the policy to the ends. At pi = ref: 1 / (4 beta^2); at the target 0; the
+    same response twice teaches nothing.
     """
     check_number(f"{KEY}.beta", beta, above=0)
     chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows)
@@ -47,7 +49,8 @@ def kto(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1,
     loss = w_d (1 - sigmoid(beta (g - z))) for a chosen row, w_u (1 - sigmoid(beta (z - g))) for a rejected one, g its
     log-ratio. The two of a pair do not meet, so weights may balance them. z is the paper's KL(pi || ref), a
     reference_point >= 0 that is given, not estimated over the micro-batch: else the loss would depend on how the batch
-    is cut. 0 is exact at the start.
+    is cut. 0 is exact at the start, and assumes later that the policy stays near the reference. At pi = ref and z = 0
+    each row has half its weight.
     """
     check_number(f"{KEY}.beta", beta, above=0)
     for name, value in (("desirable_weight", desirable_weight), ("undesirable_weight", undesirable_weight),

@@ -13,7 +13,8 @@ def opmd(logprobs: Tensor, advantages: Tensor, tau: float = 1.0) -> Loss:
     """Online policy mirror descent (Kimi k1.5, arXiv:2501.12599; Yao et al. 2025, arXiv:2509.24203).
 
     loss = -A log pi / (1 + tau): the gradient of the squared consistency condition at pi = pi_old, tau > 0 the strength
-    of the regularisation towards it. With the advantages opmd or asymre. tau only scales the loss.
+    of the regularisation towards it. With the advantages opmd or asymre. No ratio enters, so it assumes rollouts that
+    are nearly the policy's own, or a baseline that bears older ones. tau only scales the loss. A = 0 gives 0.
     """
     check_number(f"{KEY}.tau", tau, above=0)
     return -advantages * logprobs / (1.0 + tau), {}
@@ -25,7 +26,8 @@ def topr(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tenso
 
     alpha = 1 where A > advantage_threshold, else the ratio clipped to [0, 1], without gradient: failures fade as the
     policy forgets them, successes never do. level sequence, the paper's: the ratio of the whole response; token: of
-    each token, which for a response of many tokens tapers far less.
+    each token, which for a response of many tokens tapers far less. Assumes A whose sign says good or bad, as rewards
+    of +-1. At ratio 1 it is REINFORCE; a failure that the policy no longer makes has alpha 0; A = 0 gives 0.
     """
     check_choice(f"{KEY}.level", level, ("sequence", "token"))
     change = (logprobs - old_logprobs).detach()
@@ -39,9 +41,10 @@ def cispo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range
           mask_clip_range_high: float = 0.28) -> Loss:
     """Clipped importance weights (MiniMax-M1, arXiv:2506.13585): loss = -A clip(ratio) M log pi.
 
-    The clipped ratio carries no gradient, so a token that PPO would drop still teaches. Low bound 1 - clip_range_low.
-    enable_mask_clip: M = 0 where ratio > 1 + mask_clip_range_high and A > 0, or ratio < 1 - mask_clip_range_low and
-    A < 0; else M = 1.
+    The clipped ratio, in [1 - clip_range_low, 1 + clip_range_high], carries no gradient, so a token that PPO would drop
+    still teaches. enable_mask_clip: M = 0 where ratio > 1 + mask_clip_range_high and A > 0, or ratio < 1 -
+    mask_clip_range_low and A < 0; else M = 1. Assumes, as ppo, a close policy. At ratio 1 it is REINFORCE; with a low
+    bound of 0, the default, a token that has become impossible weighs 0; A = 0 gives 0.
     """
     for name, value in (("mask_clip_range_low", mask_clip_range_low), ("mask_clip_range_high", mask_clip_range_high)):
         check_number(f"{KEY}.{name}", value, least=0)
@@ -62,8 +65,10 @@ def rec(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
     loss = -A' I log pi + c R. I by clip_mode: none 1; two-side 1 - low <= ratio <= 1 + high; one-side PPO's half of
     that (A >= 0: ratio <= 1 + high; A <= 0: ratio >= 1 - low); ring two-side, or A >= 0 and ratio <= 1 - low', or
     A <= 0 and ratio >= 1 + high'; gspo-one-side one-side with the row's mean ratio (average as seq-mean-token-mean).
-    A' by weight: none A; importance_sampling A ratio; gspo_importance_sampling A row ratio; advantage A exp(A / temp).
-    R by regularizer: none; k2 (log ratio)^2; forward-kl -log pi. Ratios carry no gradient; R does.
+    A' by weight: none A; importance_sampling A ratio; gspo_importance_sampling A row ratio; advantage A exp(A / temp),
+    A / temp at most 20. R by regularizer: none; k2 (log ratio)^2; forward-kl -log pi. Ratios carry no gradient; R does.
+    Without a clip or a weight it assumes nothing of the policy that sampled. At ratio 1 all but the weight advantage is
+    REINFORCE and R; A = 0 leaves R.
     """
     check_choice(f"{KEY}.clip_mode", clip_mode, ("none", "two-side", "one-side", "ring", "gspo-one-side"))
     check_choice(f"{KEY}.weight", weight, ("none", "importance_sampling", "gspo_importance_sampling", "advantage"))

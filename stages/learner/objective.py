@@ -20,7 +20,7 @@ from operators.choice import chosen_estimate, chosen_loss
 from operators.correction import importance_correction
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS, adaptive_coefficient
-from operators.loss import NATURAL_AGGREGATION, PAIRED, POLICY_LOSSES
+from operators.loss import PAIRED, POLICY_LOSSES, natural_aggregation
 from pipeline.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.errors import ConfigError
 from pipeline.parts import OF_THE_FORWARD, wrong_parameters
@@ -85,8 +85,8 @@ class Objective:
         self.entropy_loss, self.needs_entropy_gradient = _entropy_loss(algorithm, demonstrated)
         self.correction = correction_arguments(algorithm)
         paired = self._on_pairs(algorithm.algorithm_type)
-        natural = "seq-mean-token-mean" if paired else "token-mean"  # of a user's loss; ours say themselves
-        mode = algorithm.loss_agg_mode or NATURAL_AGGREGATION.get(self.name, natural)
+        of_pairs = "seq-mean-token-mean" if paired else None  # of a user's loss too; ours say themselves
+        mode = algorithm.loss_agg_mode or of_pairs or natural_aggregation(self.name, given)
         # a constant, as the mode asks for: the longest response of a batch would change from batch to batch
         normalizer = float(config.model.max_response_tokens) if mode == "seq-mean-token-sum-norm" else None
         self.aggregation = Aggregation(mode, normalizer, unit=2 if paired else 1,

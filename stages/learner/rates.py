@@ -7,8 +7,8 @@ def learning_rate(step: int, total: int, settings) -> float:
     """Learning rate of optimizer step 1 .. total: linear warmup from 0, then constant, cosine, linear or wsd.
 
     settings: `algorithm.optimizer` or the critic's. Shapes fall from lr to lr * min_lr_ratio at the last step; wsd
-    (warmup, stable, decay: Hu et al. 2024, MiniCPM, arXiv:2404.06395, section 4.2) stays at lr and falls in a straight
-    line over its last steps alone.
+    (warmup, stable, decay: Hu et al. 2024, MiniCPM, arXiv:2404.06395, who let it fall exponentially) stays at lr and
+    falls in a straight line over its last steps alone (the linear cooldown of Hagele et al. 2024, arXiv:2405.18392).
     """
     warmup = settings.lr_warmup_steps or round(settings.lr_warmup_steps_ratio * total)
     if step <= warmup:

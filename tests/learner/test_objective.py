@@ -100,6 +100,15 @@ def test_the_aggregation_is_the_losss_own_unless_it_is_set(objective, loss, give
     assert made.aggregation == Aggregation(mode)
 
 
+@pytest.mark.parametrize(("clip_mode", "given", "mode"), [
+    ("one-side", "null", "token-mean"), ("gspo-one-side", "null", "seq-mean-token-mean"),
+    ("gspo-one-side", "token-mean", "token-mean")])
+def test_rec_of_whole_responses_is_averaged_over_them(objective, clip_mode, given, mode):
+    made = objective("algorithm.algorithm_type=rec", "algorithm.policy_loss_fn=rec", f"algorithm.loss_agg_mode={given}",
+                     f"algorithm.policy_loss_fn_args={{clip_mode: {clip_mode}}}")
+    assert made.aggregation == Aggregation(mode)
+
+
 def test_the_normalizer_of_a_sum_is_the_longest_response_that_is_allowed(objective):
     made = objective("algorithm.loss_agg_mode=seq-mean-token-sum-norm")
     assert made.aggregation == Aggregation("seq-mean-token-sum-norm", 24.0)

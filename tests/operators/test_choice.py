@@ -35,6 +35,8 @@ def short(batch): return pa.table({"experience_id": batch["experience_id"], "adv
 def loss(logprobs, advantages): return -advantages * logprobs, {"size": logprobs.detach().abs()}
 def scalar(logprobs, advantages): return (-advantages * logprobs).mean(), {}
 def bare(logprobs, advantages): return -advantages * logprobs
+def detached(logprobs, advantages): return -advantages * logprobs.detach(), {}
+def of_a_teacher(batch): return batch["teacher_logprobs"]
 def summed(logprobs, advantages): return -advantages * logprobs, {"size": logprobs.sum()}
 def kl(logprobs, ref_logprobs): return (logprobs - ref_logprobs) ** 4
 def one(logprobs, ref_logprobs): return (logprobs - ref_logprobs).sum()
@@ -55,6 +57,19 @@ def batch():
 
 def advantages(name, **arguments):
     return chosen_advantage(ADVANTAGES, f"parts_of_mine:{name}", KEY)(batch(), **arguments)
+
+
+def test_a_loss_without_a_gradient_is_refused():
+    loss = chosen_loss(POLICY_LOSSES, "parts_of_mine:detached", "algorithm.policy_loss_fn")
+    columns = {"logprobs": torch.zeros(2, requires_grad=True), "advantages": torch.ones(2)}
+    with pytest.raises(ConfigError, match="policy_loss_fn=parts_of_mine:detached answered with a value that no grad"):
+        loss(**columns)
+    loss(**columns | {"logprobs": torch.zeros(2)})  # where none is asked for, none is missed
+
+
+def test_a_column_that_a_batch_does_not_have_is_told_with_those_that_it_has():
+    with pytest.raises(DataError, match=r'teacher_logprobs.* columns experience_id, reward, action_mask'):
+        advantages("of_a_teacher")
 
 
 def test_a_name_without_a_colon_is_one_of_ours():

@@ -40,6 +40,23 @@ def test_a_recipe_of_the_users_does_not_hide_behind_one_of_ours(project):
     assert "countdown.yaml has the name of one of ours" in refused()
 
 
+def test_a_recipe_is_one_whether_it_says_so_or_not(project):
+    """Without `@package _global_` Hydra would lay it below a key `recipe`."""
+    (project / "conf/recipe/mine.yaml").write_text(RECIPE.partition("\n")[2])
+    assert compose(["recipe=mine"])["buffer"]["batch_size"] == 3
+    (project / "conf/recipe/mine.yaml").write_text("")
+    assert "mine.yaml holds no settings" in refused("recipe=mine")
+
+
+@pytest.mark.parametrize(("given", "words"), [
+    ("countdwn", "names 'countdwn', and there is no recipe of that name. Did you mean 'countdown'? Known: countdown,"),
+    ("{trainer: tny}", "names 'tny', and there is no recipe/trainer of that name. Did you mean 'tiny'?")])
+def test_what_a_file_takes_for_granted_and_is_not_there_is_told_with_what_is(project, given, words):
+    (project / "conf/trainer/tiny.yaml").write_text("grad_clip: 2\n")
+    (project / "conf/recipe/mine.yaml").write_text(f"# @package _global_\ndefaults: [{given}, _self_]\nname: mine\n")
+    assert words in refused("recipe=mine")
+
+
 def test_a_recipe_can_be_a_file_anywhere(project):
     (project / "x").mkdir()
     (project / "x" / "my own.yaml").write_text(RECIPE)

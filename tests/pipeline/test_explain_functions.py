@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from pipeline import cli
 from pipeline.compose import compose
 from pipeline.errors import ConfigError
 from pipeline.explain import explain
@@ -54,9 +55,16 @@ def test_the_arguments_of_every_kl_are_those_of_the_term(settings):
 @pytest.mark.parametrize(("key", "words"), [
     ("buffer.explorer_input.taskset.reward_fn_args", "format_score=0.1"),
     ("data_processor.task_pipeline.generator_args", "tasks=(needed), here 2500"),
+    ("buffer.trainer_input.experience_buffer.replay_buffer.priority_fn_args", "decay=2.0  weights_version - decay"),
+    ("algorithm.entropy_loss_fn_args", "2016,\n                      arXiv:1602.01783)"),  # to the end of the sentence
 ])
 def test_other_functions_are_told_too(key, words):
     assert words in told(key)
+
+
+def test_the_arguments_of_a_strategy_are_told():
+    assert "max_staleness=math.inf" in told("algorithm.sample_strategy_args",
+                                            algorithm__sample_strategy="staleness_control")
 
 
 def test_a_users_function_is_told(tmp_path, monkeypatch):
@@ -86,3 +94,16 @@ def test_an_argument_that_no_function_has_is_refused():
     with pytest.raises(ConfigError, match="Did you mean 'kl_coef'"):
         explain(compose([]), "algorithm.kl_loss_fn_args.kl_cof", [])
     assert "kl_coef" in explain(compose([]), "algorithm.kl_loss_fn_args.kl_coef", [])
+
+
+def test_what_is_wrong_is_explained_all_the_same(capsys):
+    """mix without its buffer: what its arguments are, and then what is wrong."""
+    assert cli.main(["config", "explain", "algorithm.sample_strategy_args", "algorithm=mix"]) == 2
+    out, err = capsys.readouterr()
+    assert "sft_dataset_name='sft_dataset'" in out
+    assert "no buffer of that name" in err
+
+
+def test_an_override_in_place_of_a_key_is_told():
+    with pytest.raises(ConfigError, match="'algorithm=gspo' is an override; needed a key before it"):
+        told("algorithm=gspo")

@@ -48,6 +48,20 @@ def test_gpus_are_counted_beside_a_wrong_value(told):
     assert has(lines, "stage 'sft': trainer.ranks=5: needs 5 GPUs, cluster.node_num x gpu_per_node declares 2.")
     lines, _ = told("--no-data", "cluster.node_num=abc", "trainer.ranks=5", "cluster.gpu_per_node=2")
     assert not has(lines, "needs 5 GPUs")  # it depends on the value that is wrong
+    lines, _ = told("--no-data", "explorer.eval_interval=5", "buffer.explorer_input.eval_tasksets=[]",
+                    "trainer.ranks=5", "cluster.gpu_per_node=2")
+    assert has(lines, "nothing to evaluate on")
+    assert has(lines, "needs 5 GPUs")  # which does not
+
+
+@pytest.mark.parametrize("more", [(), (WRONG,)])
+def test_a_stage_may_have_another_machine(told, more):
+    """Two ranks and one engine: three GPUs of eight, but not of the stage's own two."""
+    own = "stages.rft.cluster.gpu_per_node=2"
+    lines, code = told("--no-data", "cluster.gpu_per_node=8", "trainer.ranks=2", own, *more)
+    assert code == 2
+    assert has(lines, "mode=both needs 3 GPUs (2 for trainer.ranks, 1 for explorer.rollout_model)")
+    assert not has(lines, "stage 'sft'")
 
 
 def test_columns_are_looked_for_beside_a_wrong_value(told, tmp_path):

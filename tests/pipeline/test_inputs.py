@@ -153,3 +153,15 @@ def test_a_loss_without_advantages_on_rollouts_is_told():
     assert inputs.loss_note(overridden("algorithm.policy_loss_fn=sft", "mode=explore")) is None
     assert inputs.loss_note(overridden()) is None
     assert inputs.loss_note(overridden("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo")) is None
+    assert inputs.loss_note(overridden("algorithm.algorithm_type=raft")) is None  # the best row of each group alone
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (("algorithm.algorithm_type=decoupled_ppo",), False),
+    (("algorithm.algorithm_type=decoupled_ppo", "algorithm.policy_loss_fn_args.clip_range=0.1"), True),
+    (("algorithm.policy_loss_fn_args.clip_range=0.1",), False),
+    (("algorithm.policy_loss_fn_args.clip_range=0.1", "algorithm.bypass_old_logprobs=false"), True),
+    (("algorithm.policy_loss_fn_args.clip_range=0.1", "algorithm.bypass_old_logprobs=false", "mode=explore"), False)])
+def test_a_clip_around_the_policy_before_the_only_update_of_a_batch_is_told(words, told):
+    """The ratio to it is 1; that to the rollout's policy is not."""
+    assert ("nothing is clipped" in (inputs.clip_note(overridden(*words)) or "")) == told

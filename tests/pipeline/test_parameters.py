@@ -51,8 +51,7 @@ LOSS, ADVANTAGE = ("operators/loss.py", "POLICY_LOSSES"), ("operators/advantage.
     (LOSS, "ppo", {"clip_ratio_c": 1}, "args.clip_ratio_c=1: needed a number greater than 1."),
     (LOSS, "mix", {"clip_ratio_c": 1}, "args.clip_ratio_c=1: needed"),  # checked by the ppo that it uses
     (LOSS, "mix_chord", {"mu_peak": 2}, "args.mu_peak=2: needed a number at least 0 and at most 1."),  # in a loop
-    (LOSS, "sapo", {"tau_neg": 0.5}, "args.tau_neg=0.5: needed a number at least 1.0."),  # tau_pos is 1.0
-    (LOSS, "sapo", {"tau_pos": 2}, "args.tau_neg=1.05: needed a number at least 2."),
+    (LOSS, "sapo", {"tau_neg": 0}, "args.tau_neg=0: needed a number greater than 0."),
     (LOSS, "topr", {"level": "word"}, "args.level=word: needed one of sequence, token."),
     (ADVANTAGE, "ppo", {"gamma": 7}, "args.gamma=7: needed a number at least 0 and at most 1."),
     (ADVANTAGE, "ppo", {"gamma": [1]}, "key 'args.gamma': needed a number, found a list."),

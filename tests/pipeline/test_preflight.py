@@ -251,7 +251,7 @@ def test_nothing_heavy_is_loaded_to_judge_a_run():
 
 def test_data_is_read_by_a_process_of_its_own_and_its_findings_are_the_reports(monkeypatch):
     found = {"problems": ["p"], "warnings": ["w"], "unjudged": ["u"], "facts": [["inputs", "3 rows"]]}
-    monkeypatch.setattr(samples, "preview", lambda config, sources: found)
+    monkeypatch.setattr(samples, "preview", lambda config, stages: found)
     report = check({}, data=True)
     assert (report.problems, report.warnings, report.unjudged) == (["p"], ["w"], ["u"])
     assert report.facts[0] == ("data", [("inputs", "3 rows")])

@@ -36,7 +36,7 @@ def previewed(tmp_path):
         source = {"name": "inputs", "key": "inputs.0", "path": str(path), "split": split, "format_key": "format",
                   "columns": COLUMNS | columns, "optional": ["solution_key"]}
         request = {"sources": [source], "rows": 200, "model": model or composed()["model"],
-                   "system_prompt": system_prompt, "recipe": None}
+                   "system_prompt": system_prompt, "recipes": [], "operators": []}
         found = Preview(request)
         found.source(source)
         return found.found
@@ -187,14 +187,18 @@ def test_without_the_model_columns_are_judged_and_lengths_are_not(previewed, tmp
 def test_request_and_answer_are_files(tmp_path):
     recipe = "process:\n  - text_length_fliter:\n  - text_length_filter: {max_length: 3}\n"
     (tmp_path / "recipe.yaml").write_text(recipe)
+    operators = [{"name": "text_length_fliter"}, {"name": "text_length_filter", "args": {"foo": 1}}]
     request = {"sources": [], "rows": 200, "model": composed()["model"], "system_prompt": None,
-               "recipe": str(tmp_path / "recipe.yaml")}
+               "recipes": [str(tmp_path / "recipe.yaml")], "operators": [[operators, []]]}
     (tmp_path / "request.json").write_text(json.dumps(request))
     preview.main(str(tmp_path / "request.json"), str(tmp_path / "answer.json"))
     found = json.loads((tmp_path / "answer.json").read_text())
-    first, second = found["problems"]
+    first, second, *written_out = found["problems"]
     assert "unknown Data-Juicer operator 'text_length_fliter'. Did you mean 'text_length_filter'?" in first
     assert "operator 'text_length_filter' has no argument 'max_length'. Did you mean 'max_len'?" in second
+    assert ["text_length_fliter" in written_out[0], "no argument 'foo'" in written_out[1], len(written_out)] == [
+        True, True, 2]
+    assert all(line.startswith("data_processor.task_pipeline.operators: ") for line in written_out)
 
 
 def test_plain_text_may_be_longer_than_a_prompt(tmp_path):

@@ -97,13 +97,20 @@ def test_jsd_has_the_sign_of_the_teachers_opinion():
     assert lists(made)[0] == pytest.approx([math.log(0.75) / 2, math.log(2) / 2, 0], abs=1e-7)
 
 
-def test_jsd_at_its_ends_is_a_kl():
-    """Teacher / student 3: ln 3 for KL(student || teacher), 3 - 1 for KL(teacher || student)."""
+def test_jsd_at_its_ends_is_the_kl_that_the_divergence_tends_to():
+    """Teacher / student 3: 3 - 1 for KL(teacher || student), ln 3 for KL(student || teacher); D / b and D / (1 - b)."""
     batch = teacher([[math.log(0.2)]], [[math.log(0.6)]])
-    assert lists(jsd(batch, lambda_coef=0))[0] == pytest.approx([math.log(3)], abs=1e-6)
-    assert lists(jsd(batch, lambda_coef=1))[0] == pytest.approx([2.0], abs=1e-6)
+    near = 1e-6
+    for b, of_kl in ((0, 2.0), (1, math.log(3))):
+        assert lists(jsd(batch, lambda_coef=b))[0] == pytest.approx([of_kl], abs=1e-6)
+        assert lists(jsd(batch, lambda_coef=abs(b - near)))[0][0] / near == pytest.approx(of_kl, rel=1e-5)
     far = teacher([[-90.0]], [[-0.5]])
-    assert lists(jsd(far, lambda_coef=1))[0] == pytest.approx([math.expm1(20)])
+    assert lists(jsd(far, lambda_coef=0))[0] == pytest.approx([math.expm1(20)])
+
+
+def test_jsd_of_the_students_end_is_on_policy_distillation():
+    batch = teacher([[-2.0, -1.0, -1.0]], [[-1.0, 5.0, -1.5]], [[1, 0, 1]])
+    assert lists(jsd(batch, lambda_coef=1.0, kl_coef=2.0)) == lists(on_policy_distill(batch, kl_coef=2.0))
 
 
 @pytest.mark.parametrize("b", [0.0, 0.2, 0.5, 0.9, 1.0])
@@ -113,7 +120,7 @@ def test_jsd_is_the_policy_gradient_of_the_divergence(b):
     p = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
     q = torch.softmax(logits, 0)
     m = b * p + (1 - b) * q
-    divergence = {0.0: (q * (q / p).log()).sum(), 1.0: (p * (p / q).log()).sum()}.get(
+    divergence = {0.0: (p * (p / q).log()).sum(), 1.0: (q * (q / p).log()).sum()}.get(
         b, b * (p * (p / m).log()).sum() + (1 - b) * (q * (q / m).log()).sum())
     (exact,) = torch.autograd.grad(divergence, logits, retain_graph=True)
     made = jsd(advantage_batch(action_mask=[[1] * 3], old_logprobs=[q.log().tolist()],

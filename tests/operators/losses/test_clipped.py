@@ -170,7 +170,7 @@ def test_sppo_is_a_log_ratio_inside_a_region():
 
 
 @pytest.mark.parametrize(("function", "arguments"), [
-    (ppo, {"clip_ratio_c": 1.0}), (sapo, {"tau_pos": 0}), (sapo, {"tau_neg": 0.9}), (sppo, {"epsilon": 0}),
+    (ppo, {"clip_ratio_c": 1.0}), (sapo, {"tau_pos": 0}), (sapo, {"tau_neg": 0}), (sppo, {"epsilon": 0}),
     (m2po, {"m2_threshold": -1})])
 def test_arguments_out_of_bounds_are_refused(function, arguments):
     with pytest.raises(ConfigError, match=rf"policy_loss_fn_args\.{next(iter(arguments))}"):
