@@ -12,6 +12,7 @@ from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places, work
 from pipeline.errors import ConfigError
 from pipeline.external import NEEDED, digest_code, module_file, resolve, users_code
 from pipeline.modes import kind_of
+from pipeline.own_code import absent_packages, by_position, wrong_function
 from pipeline.parameters import Limit, Parameter
 from pipeline.parts import wrong_parameters
 from pipeline.reward_rules import reward_functions
@@ -121,8 +122,9 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
 
 
 def missing_code(config: dict[str, Any]) -> list[str]:
-    """The user's modules that are named and not on this machine."""
-    return [f"'{name}': no such module. {NEEDED}" for name in _code(config) if _module(name) is None]
+    """The user's modules that are named, or packages that they import, and that are not on this machine."""
+    return [problem for name in _code(config) for problem in (
+        absent_packages(name) if _module(name) else [f"'{name}': no such module. {NEEDED}"])]
 
 
 def wrong_adapters(config: dict[str, Any]) -> list[str]:
@@ -149,7 +151,7 @@ def _code_problem(dotted: str) -> list[str]:
         digest_code(dotted)
     except ConfigError as error:
         return [str(error)]
-    return []
+    return list(filter(None, [wrong_function(dotted)]))
 
 
 def wrong_arguments(config: dict[str, Any]) -> list[str]:
@@ -171,8 +173,9 @@ def _wrong_parameters(config: dict[str, Any]) -> list[str]:
     """
     algorithm = config["algorithm"]
     found = {part: _in("", "", algorithm[part]) for part in _used(algorithm) if ":" in (algorithm[part] or "")}
-    return [problem for part, signature in found.items() if signature for problem in wrong_parameters(
-        part, (*signature.required, *("**" for _ in range(signature.anything))), algorithm)]
+    return [problem for part, signature in found.items() if signature for problem in by_position(
+        part, algorithm[part]) or wrong_parameters(
+            part, (*signature.required, *("**" for _ in range(signature.anything))), algorithm)]
 
 
 def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, int | None]]:

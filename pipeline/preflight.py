@@ -1,7 +1,8 @@
 """Everything that can be known about a run before it is started: what is wrong with it, and what it will take.
 
 `check` looks at the data files, the functions' arguments, the GPUs and their memory, and the disk; it runs nothing but,
-when asked for data, stages/preview.py in a process of its own. It imports neither torch nor any operator.
+when asked to, stages/preview.py and stages/own_code.py in processes of their own. It imports neither torch nor any
+operator.
 """
 
 import os
@@ -21,6 +22,7 @@ from pipeline.memory import GIB
 from pipeline.modes import planned
 from pipeline.monitors import absent_package, monitor_problems
 from pipeline.overlays import effective
+from pipeline.own_code import import_problems
 from pipeline.plan import Plan, make_plan
 from pipeline.shape import read_shape, room_problem, split_problem
 from pipeline.starts import starts as starts_of
@@ -53,11 +55,11 @@ class Report:
                 lines.append(f"stage {stage}: {line}" if stage else line)
 
 
-def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -> Report:
+def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False, code: bool = False) -> Report:
     """Judges a composed configuration.
 
     elsewhere: the run is for another machine; what is not on this one is not judged. data: read a sample of every file
-    of rows, which takes seconds.
+    of rows; code: import the user's functions that are named; both take seconds.
     """
     report = Report(f"{config['project']}/{config['name']}")
     stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
@@ -75,17 +77,14 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     report.add("", unusable)
     report.add("", stage_rules.unread_by_all(config), "warnings")
     report.add("", [line for settings in stages.values() for line in inputs.wrong_adapters(settings)])
-    report.add("", unnamed(config))
-    report.add("", batch_rules.problems(config))
+    report.add("", unnamed(config) + batch_rules.problems(config))
     if not absent and not unusable:  # planning keeps digests there
         _plan(report, config)
     if data:
         _preview(report, config, list(stages.values()))
-    if any(one.count is None for one in gpus.values()):
-        report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set."], "unjudged")
-    if any(one.any and not one.gib for one in gpus.values()):
-        report.add("", ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its "
-                        "own."], "unjudged")
+    if code:
+        _import(report, stages, elsewhere)
+    report.add("", _unknown_gpus(list(gpus.values())), "unjudged")
     needed = [_stage(report, settings, starts[name], name, gpus[name]) for name, settings in stages.items()]
     for name, model in teachers.items():
         if model and _made(report.plan, name) is not None:
@@ -94,6 +93,14 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
         _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere, [
             name for name, settings in stages.items() if workload.workload(settings).experiences is None])
     return report
+
+
+def _unknown_gpus(gpus: list[Gpus]) -> list[str | None]:
+    """What cannot be judged of GPUs that are not told and not here."""
+    return ["whether there are enough GPUs: cluster.gpu_per_node is not set."
+            if any(one.count is None for one in gpus) else None,
+            "whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its own."
+            if any(one.any and not one.gib for one in gpus) else None]
 
 
 def absent_files(config: dict[str, Any]) -> list[str]:
@@ -106,7 +113,7 @@ def absent_files(config: dict[str, Any]) -> list[str]:
 
 def judged_plan(config: dict[str, Any]) -> Plan:
     """The plan of a run that is about to start. Raises ConfigError with every problem; warnings go to stderr."""
-    report = check(config)
+    report = check(config, code=True)
     for line in report.warnings:
         warn(line)
     if report.problems:
@@ -136,6 +143,13 @@ def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None
     report.add("", found["warnings"], "warnings")
     report.add("", found["unjudged"], "unjudged")
     report.facts.append(("data", [tuple(fact) for fact in found["facts"]]))
+
+
+def _import(report: Report, stages: dict[str, dict], elsewhere: bool) -> None:
+    """Imports what stages that are still to be made name of the user's code, in a process of its own."""
+    waiting = [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
+    told = "\n".join([*report.problems, *report.unjudged])
+    report.add("", import_problems(waiting, list(inputs.PARTS), told), "unjudged" if elsewhere else "problems")
 
 
 def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus) -> float | None:
