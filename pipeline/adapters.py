@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
-from pipeline.errors import nearest
-from pipeline.shape import Shape
+from pipeline.errors import ModelError, nearest
+from pipeline.shape import Shape, json_object
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # peft's names
 
@@ -44,7 +43,10 @@ def adapter_problem(adapter: dict[str, Any], directory: Path) -> str | None:
     for name in (ADAPTER_CONFIG, ADAPTER):
         if not (directory / name).is_file():
             return f"{key}: no {name} there; needed a peft directory (looked from {Path.cwd()})."
-    found = files.read_json(directory / ADAPTER_CONFIG)
+    try:
+        found = json_object(directory / ADAPTER_CONFIG, key)
+    except ModelError as error:
+        return str(error)
     for ours, theirs in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
         if found.get(theirs) != adapter[ours]:
             return (f"{key}: it has {theirs}={found.get(theirs)}, and {ours} is {adapter[ours]}. Set "

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline import axes, inputs, schema
 from pipeline.algorithm_config import Algorithm
-from pipeline.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled
+from pipeline.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled, meant
 from pipeline.difference import frozen
 from pipeline.errors import ConfigError
 from pipeline.modes import Line
@@ -87,6 +87,7 @@ def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:
             problems.append(f"'{word}': {str(error).splitlines()[0]}")
             continue
         root, *path = parsed.key_or_group.split(".")
+        value = parsed.value() if path else meant(str(parsed.value()))
         path = path or ["algorithm_type"]
         if root != "algorithm" or path[0] in FIXED:
             problems.append(f"'{word}': a batch that is there is judged by another algorithm, and nothing else can be "
@@ -95,5 +96,5 @@ def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:
         place = section
         for part in path[:-1]:
             place = place.setdefault(part, {})
-        place[path[-1]] = parsed.value()
+        place[path[-1]] = value
     return section

@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.files import hash_json
+from pipeline.secrets import typed
 
 LONGEST_NAME = 60  # characters of a run's name
 HASH_LENGTH = 6
@@ -103,13 +104,13 @@ def set_twice(words: list[str]) -> list[str]:
         if key not in first:
             first[key] = word
         else:
-            problems.append(f"'{first[key]}' and '{word}' set the same key; leave one of them out.")
+            problems.append(f"'{typed(first[key])}' and '{typed(word)}' set the same key; leave one of them out.")
     return problems
 
 
 def _problem(word: str, override: Any) -> str | None:
     """Why a word cannot be an axis, or None. override: Hydra's reading of it."""
-    key = override.key_or_group
+    key, word = override.key_or_group, typed(word)
     if override.is_interval_sweep():
         return (f"'{word}': an interval has no points to list. Write the values, or choice(...), or range(...); a "
                 "search that decides point after point is in docs/sweeps.md.")
@@ -119,7 +120,7 @@ def _problem(word: str, override: Any) -> str | None:
         return f"'{word}': a sweep has one {key}; its points are named after what differs. Give one value."
     if override.is_range_sweep() and not override.value().step:
         return f"'{word}': a step of 0 never arrives; needed another."
-    axis = Axis(word, override)
+    axis = Axis(override.input_line, override)
     if not axis.size:
         return f"'{word}' stands for no value at all." + _groups_for(override)
     if override.is_choice_sweep() and len(set(map(plain, axis.values()))) < axis.size:

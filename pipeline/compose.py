@@ -14,10 +14,11 @@ from typing import Any
 from pipeline import axes, distillation, modes, own_algorithms, recorded_rules, schema, secrets, stage_rules, turn_rules
 from pipeline.choices import absent_default, choose, directories, flat, groups, search_path
 from pipeline.config import Config, walk
+from pipeline.consequences import without_consequences
 from pipeline.early_values import early_values
 from pipeline.errors import ConfigError, nearest
 from pipeline.interpolation import resolved
-from pipeline.overlays import are_ordered, stage_problems
+from pipeline.overlays import are_ordered, entries, stage_problems
 from pipeline.reward_rules import unasked_models
 from pipeline.rules import broken_rules
 from pipeline.sample_rules import unread_sampling
@@ -46,15 +47,16 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     config = schema.read(resolved(composed, problems), Config, "", problems)
     problems += stage_problems(config)
     if unread := own_algorithms.problems(config):  # of what it is made of, no rule can say anything
-        return config, _by_name(problems + unread, as_typed, _stage_names(composed))
-    problems += broken_rules(config) + secrets.problems_of(config)
-    ordered = are_ordered(config["stages"])
+        return config, _worded(problems + unread, as_typed, composed, config)
+    broken, ordered = broken_rules(config), are_ordered(config["stages"])
     if ordered:
-        problems += modes.problems(config) + unasked_models(config) + unread_sampling(config)
-        problems += distillation.problems(config) + turn_rules.problems(config) + recorded_rules.problems(config)
+        broken += modes.problems(config) + unasked_models(config) + unread_sampling(config)
+        broken += distillation.problems(config) + turn_rules.problems(config) + recorded_rules.problems(config)
+    problems += without_consequences(broken, problems, [entry["stage_name"] for entry in entries(config)])
+    problems += secrets.problems_of(config)
     if problems and ordered:
         problems += stage_rules.problems_of(config)
-    return config, _by_name(problems, as_typed, _stage_names(composed))
+    return config, _worded(problems, as_typed, composed, config)
 
 
 def warnings(overrides: list[str]) -> list[str]:
@@ -77,13 +79,16 @@ def check(config: dict) -> list[str]:
     """Every wrong value and every broken rule of a configuration as plain dicts, one line each."""
     problems: list[str] = []
     read = schema.read(config, Config, "", problems)
-    return problems + broken_rules(read) + secrets.problems_of(config)
+    names = [entry["stage_name"] for entry in entries(read)]
+    return problems + without_consequences(broken_rules(read), problems, names) + secrets.problems_of(config)
 
 
-def _by_name(problems: list[str], first: int, names: list[str]) -> list[str]:
-    """Stages are told by name, not by their position in the list. first: the first problem that is ours to word."""
-    return problems[:first] + [re.sub(r"^(.*?'?)stages\.(\d+)\.", lambda m: f"stage '{names[int(m[2])]}': {m[1]}", p)
-                               for p in problems[first:]]
+def _worded(problems: list[str], first: int, composed, config: dict) -> list[str]:
+    """Stages by name, not by their position in the list, and no secret. first: the first problem that we word."""
+    names = _stage_names(composed)
+    by_name = [re.sub(r"^(.*?'?)stages\.(\d+)\.", lambda m: f"stage '{names[int(m[2])]}': {m[1]}", problem)
+               for problem in problems[first:]]
+    return problems[:first] + secrets.unspoken(by_name, config)
 
 
 # ---------------------------------------------------------------------------------------------------------- overrides
@@ -113,15 +118,16 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    shown = secrets.typed(override)
     if not override.lstrip("+").partition("=")[0].strip():
-        problems.append(f"'{override}' has no key before the '='; write key=value.")
+        problems.append(f"'{shown}' has no key before the '='; write key=value.")
         return None
     if "=" not in override or override.startswith("~"):
-        problems.append(f"'{override}' is no override; write key=value. (A setting cannot be deleted: give it another "
+        problems.append(f"'{shown}' is no override; write key=value. (A setting cannot be deleted: give it another "
                         "value, such as null.)")
         return None
     if axes.has_several(override):
-        problems.append(f"'{override}' has several values; needed one. For a run of each: ouro run -m. A list is "
+        problems.append(f"'{shown}' has several values; needed one. For a run of each: ouro run -m. A list is "
                         "[1,2], and a text with commas goes in quotes.")
         return None
     key, value = override.lstrip("+").split("=", 1)
@@ -133,8 +139,9 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
     try:
         OverridesParser.create().parse_override(override)
     except HydraException as error:
-        problems.append(f"'{override}': the value cannot be read{_why(value, str(error))} A text with other characters "
-                        f"than letters, digits and . _ - / goes in quotes: {_quoted(key, value)}.")
+        why = _why(value, str(error)) if shown == override else "."  # a word of Hydra's may be the secret
+        problems.append(f"'{shown}': the value cannot be read{why} A text with other characters than letters, "
+                        f"digits and . _ - / goes in quotes: {_quoted(*shown.lstrip('+').split('=', 1))}.")
         return None
     return "++" + override.lstrip("+")  # no key is appended: it exists in the schema, though perhaps in no file
 
@@ -185,12 +192,12 @@ def _override_stage(composed, override: str, problems: list[str]) -> None:
 
     parsed = OverridesParser.create().parse_override(override)
     _, name, *path = parsed.key_or_group.split(".")
-    names = _stage_names(composed)
+    names, shown = _stage_names(composed), secrets.typed(override.lstrip("+"))
     if name in names and not path:
-        problems.append(f"'{override.lstrip('+')}': needed a key of the stage, stages.{name}.key=value.")
+        problems.append(f"'{shown}': needed a key of the stage, stages.{name}.key=value.")
         return
     if name not in names:
-        problems.append(f"'{override.lstrip('+')}': no stage '{name}' in this recipe.{nearest(name, names)} Stages: "
+        problems.append(f"'{shown}': no stage '{name}' in this recipe.{nearest(name, names)} Stages: "
                         f"{', '.join(names) or 'none'}.")
         return
     try:
@@ -216,7 +223,7 @@ def _hydra(overrides: list[str], problems: list[str]):
     for override in (o for o in parsed if o.is_force_add()):
         key, value = override.key_or_group, override.value()
         if lacking := _lacking(made, key):
-            problems.append(f"'{key}={override.get_value_element_as_str()}': {lacking}")
+            problems.append(f"'{secrets.typed(f'{key}={override.get_value_element_as_str()}')}': {lacking}")
             continue
         there = OmegaConf.select(made, key)
         plain = OmegaConf.to_container(there, resolve=False) if OmegaConf.is_config(there) else there

@@ -3,22 +3,22 @@
 `${buffer.batch_size}` is filled in once, in the settings of the run, and stages are merged over the result.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
-NAMED = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")  # another setting: one of the environment has a colon, oc.env:HOME
+from pipeline.interpolation import settings_named
 
 
 def early_values(composed: dict[str, Any]) -> list[str]:
     """A warning for each stage and setting. composed: plain dicts and lists, interpolations unresolved."""
     run = list(_leaves({key: value for key, value in composed.items() if key != "stages"}))
     found = []
-    for entry in composed["stages"] if isinstance(composed["stages"], list) else ():
-        left = [(key, value) for key, value in run if not _says(entry, key)]
+    for index, entry in enumerate(composed["stages"] if isinstance(composed["stages"], list) else ()):
+        left = [(key, value, key) for key, value in run if not _says(entry, key)]
+        own = [(key, value, f"stages.{index}.{key}") for key, value in _leaves(entry)]
         found += [f"stage '{entry.get('stage_name')}': {key}={value} has the {name} of the run, not that of the stage: "
                   f"interpolations are filled in before stages are merged. If the stage's is meant, set {key} there."
-                  for key, value in [*left, *_leaves(entry)] for name in NAMED.findall(value) if _says(entry, name)]
+                  for key, value, place in [*left, *own] for name in settings_named(value, place) if _says(entry, name)]
     return found
 
 

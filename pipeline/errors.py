@@ -6,21 +6,22 @@ Every message says what was found, what was needed and what to change. Our own m
 import difflib
 import importlib
 import os
-import re
 from collections.abc import Iterable
 
-# names of environment variables that hold a secret
-SECRET_VARIABLE = re.compile(r"(^|_)(secrets?|pass(word|wd|phrase)|credentials?)(_|$)|_pwd(_|$)"
-                             r"|(^|_)(api)?(keys?|(?<!max_)(?<!min_)(?<!num_)tokens?)$", re.I)
+from pipeline.secret_marks import hidden, names_secret
+
 SHORTEST = 6  # characters: a shorter value stands in a message by chance
+# names of environment variables that settings named as secrets took, whatever they are called (pipeline/secrets.py)
+TAKEN_AS_SECRETS: set[str] = set()
 
 
 def masked(text: str) -> str:
-    """The text with *** for the values of environment variables whose names say that they are secrets."""
-    values = {v for name, v in os.environ.items() if len(v) >= SHORTEST and SECRET_VARIABLE.search(name)}
+    """The text with *** for the values of environment variables that are secrets, and for what looks like one."""
+    values = {value for name, value in os.environ.items() if len(value) >= SHORTEST
+              and (name in TAKEN_AS_SECRETS or names_secret(name, is_variable=True))}
     for value in sorted(values, key=len, reverse=True):  # one may be a part of another
         text = text.replace(value, "***")
-    return text
+    return hidden(text)
 
 
 class OuroError(Exception):

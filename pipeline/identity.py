@@ -197,6 +197,12 @@ def uses(kind: str, algorithm_type: str) -> tuple[str, ...]:
     return (*USES[kind], *(PAIRS_USE if kind == "train" and algorithm_type in PAIR_TYPES else ()))
 
 
+def handed(kind: str, algorithm_type: str) -> tuple[str, ...]:
+    """The settings that a stage of this kind is handed besides those that say how: its identity, the files that it
+    names, what it watches itself by."""
+    return (*uses(kind, algorithm_type), *EXTERNAL.get(kind, ()), *WATCHES.get(kind, ()))
+
+
 def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str, waits=()) -> Stage:
     settings = without_unused(settings)
     paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not

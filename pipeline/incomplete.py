@@ -22,6 +22,8 @@ def beside(config: dict[str, Any], problems: list[str], elsewhere: bool = False,
     elsewhere, data: as preflight.check has them. What depends on a setting that is wrong is not judged.
     """
     found = unnamed(config) if _are_right(("model",), problems) else []
+    if _are_right(("model",), problems):
+        found += preflight.broken_models(config)
     if not elsewhere:
         found += preflight.absent_files(config)
     if are_ordered(config["stages"]) and _are_right(OF_GPUS, problems):

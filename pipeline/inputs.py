@@ -9,21 +9,25 @@ from pipeline import signatures
 from pipeline.adapters import adapter_problem
 from pipeline.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places, workflow_of
+from pipeline.distillation import KEY, asks_teacher
 from pipeline.errors import ConfigError
-from pipeline.external import NEEDED, digest_code, module_file, resolve, users_code
+from pipeline.external import NEEDED, digest_code, module_file, resolve, users_code, values_of
 from pipeline.modes import kind_of
 from pipeline.own_code import absent_packages, by_position, wrong_function
 from pipeline.parameters import Limit, Parameter
 from pipeline.parts import wrong_parameters
 from pipeline.reward_rules import reward_functions
-from pipeline.shape import absent_model
+from pipeline.shape import absent_model, wrong_model
 from pipeline.signatures import Signature
 from pipeline.train_batch import REPLAY
+from pipeline.unused import without_unused
 from pipeline.workload import explores
 
 CHOOSES_ROWS = ("raft",)  # advantages that say by the rows which they leave out what is learnt
 POOL = "inputs"  # what rows of no set are called
 PAIR = ("chosen_key", "rejected_key")  # settings of a format, for both responses of a pair
+FILES = ("data_processor.task_pipeline.config_path", "model.chat_template_path", "model.lora_configs.*.path")
+OTHER_MODELS = ("model.critic_model_path", "explorer.auxiliary_models.*.model_path")
 
 
 @dataclass(frozen=True)
@@ -110,15 +114,25 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
     """
     looked = f"does not exist (looked from {Path.cwd()})"
     lines = [f"{s.told}: {s.path} {looked}." for s in sources(config) if not resolve(s.path).exists()]
-    recipe, model = config["data_processor"]["task_pipeline"]["config_path"], start["model_path"]
-    if recipe and not resolve(recipe).exists():
-        lines.append(f"data_processor.task_pipeline.config_path: {recipe} {looked}.")
-    if model and not start["init"]["enable"] and (absent := absent_model(model)):
+    lines += [f"{key}: {path} {looked}." for single in FILES for key, path in values_of(config, single)
+              if path and not resolve(path).exists()]
+    if start["model_path"] and not start["init"]["enable"] and (absent := absent_model(start["model_path"])):
         lines.append(absent)
-    lines += [f"model.lora_configs.{index}.path: {one['path']} {looked}."
-              for index, one in enumerate(config["model"]["lora_configs"])
-              if one["path"] and not resolve(one["path"]).exists()]
+    lines += [absent_model(path, key) for key, path in _other_models(config) if absent_model(str(resolve(path)))]
     return lines + missing_code(config)
+
+
+def _other_models(config: dict[str, Any]) -> list[tuple[str, str]]:
+    """(setting, path) of the models that a stage reads besides the one it begins with and its teacher."""
+    return [(key, path) for several in OTHER_MODELS for key, path in values_of(without_unused(config), several) if path]
+
+
+def wrong_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
+    """Models that are here and whose config.json cannot be read, one line each. start: as for `missing`."""
+    own = [("model.model_path", start["model_path"])] if start["model_path"] and not start["init"]["enable"] else []
+    taught = [(KEY, config["model"]["teacher_model_path"])] if asks_teacher(config) else []
+    named = [*own, *taught, *((key, str(resolve(path))) for key, path in _other_models(config))]
+    return [line for key, path in named if path and (line := wrong_model(path, key))]
 
 
 def missing_code(config: dict[str, Any]) -> list[str]:

@@ -9,8 +9,10 @@ from typing import Any
 from pipeline.axes import vary_nothing
 from pipeline.compose import compose
 from pipeline.errors import ConfigError, OuroError
+from pipeline.invoke import SUMMARY_FOLLOWS
 from pipeline.monitors import check_monitor
 from pipeline.plan import Plan, make_plan
+from pipeline.preflight import warn
 from pipeline.stage_rules import unread, unusable_root, without_data
 
 Planner = Callable[[dict[str, Any]], Plan]
@@ -18,11 +20,13 @@ MULTIRUN = "-m"  # among the overrides: they have several values
 
 
 def checked_plan(config: dict[str, Any]) -> Plan:
-    """The plan of a composed configuration whose monitor is installed (it must not fail after hours), of which every
-    setting of a stage is read, and that names data."""
+    """The plan of a composed configuration whose monitor is installed (it must not fail after hours), and that names
+    data. Settings that nothing reads are told on stderr, unless `ouro run` has done so before it started this."""
     check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
-    if problems := unread(config) + without_data(config) + unusable_root(config["checkpoint_root_dir"]):
+    if problems := without_data(config) + unusable_root(config["checkpoint_root_dir"]):
         raise ConfigError("\n  ".join(problems), problems)
+    for line in [] if os.environ.get(SUMMARY_FOLLOWS) else unread(config):
+        warn(line)
     return make_plan(config)
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from pipeline.algorithms import GIVEN
 from pipeline.errors import ConfigError
-from pipeline.overlays import before, effective, entries, names_model
+from pipeline.overlays import BENCH, before, effective, entries, names_model
 from pipeline.schedule import Schedule
 
-BENCH = "bench"  # name of the stage that a run in mode `bench` has behind its recipe
 TRAINING = ("train", "rft", "offline")  # kinds that make a model by training
 
 
@@ -36,7 +35,8 @@ def planned(config: dict[str, Any]) -> list[dict]:
 class Line:
     """Who stands before whom. parents: name -> names that a stage comes directly after; kinds: name -> kind.
 
-    What `after` names and does not stand above is left out: pipeline/overlays.py tells it.
+    What `after` names and does not stand above is left out, and of entries with one name the first counts:
+    pipeline/overlays.py tells both. So nobody ever stands before himself.
     """
 
     def __init__(self, config: dict[str, Any]):
@@ -46,6 +46,8 @@ class Line:
         self.with_own: set[str] = set()  # stages that say themselves which model they begin with
         for entry in planned(config):
             name = entry["stage_name"]
+            if name in self.parents:
+                continue
             self.with_own |= {name} if names_model(entry) else set()
             named = before(entry, list(self.parents))
             self.parents[name] = [n for n in named if n in list(self.parents)] if isinstance(named, list) else []
@@ -54,12 +56,13 @@ class Line:
 
     def ancestors(self, name: str) -> list[str]:
         """Every stage before one, the nearest first."""
-        found: list[str] = []
+        found: dict[str, None] = {}
         here = self.parents[name]
         while here:
-            found += [n for n in dict.fromkeys(here) if n not in found]
-            here = [parent for n in here for parent in self.parents[n]]
-        return found
+            new = [n for n in dict.fromkeys(here) if n not in found]
+            found |= dict.fromkeys(new)
+            here = [parent for n in new for parent in self.parents[n]]
+        return list(found)
 
     def begins_with(self, name: str) -> str | None:
         """The stage whose model one begins with: the nearest before it that trains, and where none does, the first that

@@ -15,7 +15,8 @@ from pipeline.config import Config
 from pipeline.interpolation import settled
 
 ITS_OWN = ("stage_name", "after")  # what an entry says besides settings
-RESERVED = ("tasks", "curate", "model", "evaluate_base", "report")  # names of stages that the plan adds
+BENCH = "bench"  # name of the stage that a run in mode `bench` has behind its recipe
+RESERVED = ("tasks", "curate", "model", "evaluate_base", "report", BENCH)  # names of stages that the plan adds
 RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep")  # say what a run is, not what a stage does
 
 
@@ -115,7 +116,7 @@ def _reserved_problems(name: str, above: list[str]) -> list[str]:
                  if other == f"evaluate_{one}"]
     if evaluated:
         return [f"'evaluate_{evaluated[0]}' is the evaluation of '{evaluated[0]}'; needed another name."]
-    return [f"a stage of every run is called so; needed another name than {', '.join(RESERVED)}."
+    return [f"a run gives this name to a stage that it adds; needed another than {', '.join(RESERVED)}."
             ] if name in RESERVED else []
 
 

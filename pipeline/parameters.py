@@ -44,7 +44,7 @@ class Limit:
             words = ", ".join(map(_yaml, self.choices))
             return [] if value in self.choices else [f"{told}={value}: needed one of {words}."]
         least, most, above = (_number(bound, values) for bound in (self.least, self.most, self.above))
-        if value is None or ((least is None or value >= least) and (most is None or value <= most)
+        if not _is_number(value) or ((least is None or value >= least) and (most is None or value <= most)
                              and (above is None or value > above)):
             return []
         return [f"{told}={value}: needed a number{self._words(values)}."]
@@ -83,7 +83,8 @@ def read(path: Path, node: syntax.Function) -> dict[str, Parameter]:
     for name, limit in _limits(path, node, set()):
         limits.setdefault(name, []).append(limit)
     defaults = _defaults(node.args)
-    return {one.arg: Parameter(_kind(one.annotation), defaults.get(one.arg, UNKNOWN), tuple(limits.get(one.arg, ())))
+    return {one.arg: Parameter(_kind(one.annotation) or UNKNOWN, defaults.get(one.arg, UNKNOWN),
+                               tuple(limits.get(one.arg, ())))
             for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
 
 
@@ -101,11 +102,15 @@ def _mistyped(key: str, value: Any, one: Parameter) -> list[str]:
 
 def _number(bound: Any, values: dict[str, Any]) -> float | None:
     found = values.get(bound) if isinstance(bound, str) else bound
-    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+    return found if _is_number(found) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _yaml(value: Any) -> str:
-    return {None: "null", True: "true", False: "false"}.get(value, str(value))
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # ---------------------------------------------------------------------------------------------------------- from source
@@ -115,7 +120,7 @@ def _kind(annotation: ast.expr | None) -> Any:
     """The type that an annotation names; UNKNOWN when it is none of TYPES, alone or with `|`."""
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
         kinds = [_kind(annotation.left), _kind(annotation.right)]
-        return UNKNOWN if UNKNOWN in kinds else kinds[0] | kinds[1]
+        return UNKNOWN if UNKNOWN in kinds or kinds == [None, None] else kinds[0] | kinds[1]
     if isinstance(annotation, ast.Subscript):
         kind = _kind(annotation.value)
         return kind if kind in WIDER.values() else UNKNOWN
@@ -135,7 +140,7 @@ def _literal(node: ast.expr) -> Any:
         return math.inf
     try:
         return ast.literal_eval(node)
-    except ValueError:  # an expression: what it comes to is known when it runs
+    except (ValueError, TypeError):  # an expression: what it comes to is known when it runs
         return UNKNOWN
 
 
@@ -150,13 +155,13 @@ def _limits(path: Path, node: ast.AST, seen: set) -> Iterator[tuple[str, Limit]]
 def _within(path: Path, nodes: list[ast.AST], loops: dict, when: str | None, seen: set) -> Iterator[tuple[str, Limit]]:
     """loops: variable of a loop -> the names that it stands for. when: the parameter of the enclosing `if`."""
     for node in nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CHECKS:
-            limit = CHECKS[node.func.id](node, when)
+        check = _check(path, node)
+        if check and node.args:
+            limit = CHECKS[check](node, when)
             yield from ((name, limit) for name in _blamed(node.args[0], loops))
         elif isinstance(node, ast.If):
-            asked = node.test.id if isinstance(node.test, ast.Name) else when
-            yield from _within(path, node.body, loops, asked, seen)
-            yield from _within(path, [node.test, *node.orelse], loops, when, seen)
+            yield from _within(path, [node.test], loops, when, seen)
+            yield from _branches(path, node, loops, when, seen)
         elif isinstance(node, ast.For):
             yield from _within(path, [node.iter, *node.body], loops | _loop(node), when, seen)
         elif isinstance(node, ast.Name | ast.Attribute) and (used := syntax.resolve(path, node, syntax.ours)):
@@ -165,26 +170,49 @@ def _within(path: Path, nodes: list[ast.AST], loops: dict, when: str | None, see
             yield from _within(path, list(ast.iter_child_nodes(node)), loops, when, seen)
 
 
+def _check(path: Path, node: ast.AST) -> str | None:
+    """The check of operators/arguments.py that a node calls; the user may have a function of the same name."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)):
+        return None
+    used = syntax.resolve(path, node.func, syntax.ours)
+    return used[1].name if used and used[0] == ARGUMENTS and used[1].name in CHECKS else None
+
+
+def _branches(path: Path, node: ast.If, loops: dict, when: str | None, seen: set) -> Iterator[tuple[str, Limit]]:
+    """Of `if parameter:` the checks hold with it, of `if x is not None:` always (null passes them); of any other, and
+    of an `else`, it is not known when, so no number is refused for theirs."""
+    test, named = node.test, isinstance(node.test, ast.Name)
+    if named or (isinstance(test, ast.Compare) and ast.unparse(test).endswith(" is not None")):
+        yield from _within(path, node.body, loops, test.id if named else when, seen)
+
+
 def _loop(node: ast.For) -> dict[str, list[str]]:
     """Of `for name, value in (("mu_peak", peak), ...)`: name -> mu_peak, ..."""
-    if not (isinstance(node.target, ast.Tuple) and isinstance(node.iter, ast.Tuple)):
+    if not (isinstance(node.target, ast.Tuple) and isinstance(node.iter, ast.Tuple)
+            and node.target.elts and isinstance(node.target.elts[0], ast.Name)):
         return {}
-    rows = [row.elts[0] for row in node.iter.elts if isinstance(row, ast.Tuple)]
-    return {node.target.elts[0].id: [cell.value for cell in rows if isinstance(cell, ast.Constant)]}
+    rows = [row.elts[0] for row in node.iter.elts if isinstance(row, ast.Tuple) and row.elts]
+    return {node.target.elts[0].id: [cell.value for cell in rows if _is_text(cell)]}
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _blamed(label: ast.expr, loops: dict[str, list[str]]) -> list[str]:
     """The arguments that the first word of a check names: `f"{KEY}.epsilon"`, or `f"{KEY}.{name}"` in a loop."""
-    last = label.values[-1] if isinstance(label, ast.JoinedStr) else label
+    last = label.values[-1] if isinstance(label, ast.JoinedStr) and label.values else label
     if isinstance(last, ast.FormattedValue):
         return loops.get(ast.unparse(last.value), [])
-    return [last.value.rpartition(".")[2].partition(" ")[0]] if isinstance(last, ast.Constant) else []
+    return [last.value.rpartition(".")[2].partition(" ")[0]] if _is_text(last) else []
 
 
 def _of_number(call: ast.Call, when: str | None) -> Limit:
-    """The limit of `check_number(key, value, least=, most=, above=)`."""
-    return Limit(**{word.arg: word.value.id if isinstance(word.value, ast.Name) else _bound(word.value)
-                    for word in call.keywords}, when=when)
+    """The limit of `check_number(key, value, least, most, above)`."""
+    given = dict(zip(("least", "most", "above"), call.args[2:], strict=False))
+    given |= {word.arg: word.value for word in call.keywords if word.arg in ("least", "most", "above")}
+    return Limit(**{name: node.id if isinstance(node, ast.Name) else _bound(node) for name, node in given.items()},
+                 when=when)
 
 
 def _bound(node: ast.expr) -> Any:
@@ -193,8 +221,11 @@ def _bound(node: ast.expr) -> Any:
 
 
 def _of_choice(call: ast.Call, when: str | None) -> Limit:
-    """The limit of `check_choice(key, value, choices)`."""
-    return Limit(choices=_bound(call.args[2]), when=when)
+    """The limit of `check_choice(key, value, choices)`; none where the choices are not written out."""
+    given = call.args[2:3] or [word.value for word in call.keywords if word.arg == "choices"]
+    choices = _bound(given[0]) if given else None
+    return Limit(choices=tuple(choices) if isinstance(choices, tuple | list | set) else None, when=when)
 
 
+ARGUMENTS = syntax.HOME / "operators" / "arguments.py"
 CHECKS = {"check_number": _of_number, "check_choice": _of_choice}

@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError, ModelError
 from pipeline.identity import Stage, make_stage
 from pipeline.modes import TRAINING, Line, planned
 from pipeline.overlays import effective, names_model
-from pipeline.shape import absent_model, room_problem
+from pipeline.shape import absent_model, read_config, room_problem
 from pipeline.starts import NO_MODEL
 from pipeline.tasksets import HELD
 
@@ -225,7 +225,7 @@ def _model_directory(path: str | None, limits: dict, key: str = "model.model_pat
     if not any((Path(path) / n).is_file() for n in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         raise ModelError(f"{key}={path}: the model has no tokenizer (tokenizer.json or "
                          "tokenizer_config.json); copy the tokenizer files of the base model there.")
-    room = files.read_json(Path(path) / "config.json").get("max_position_embeddings")
+    room = read_config(path, key).get("max_position_embeddings")
     problem = room_problem(path, limits, room, key)
     if problem:
         raise ConfigError(problem)

@@ -24,7 +24,7 @@ from pipeline.monitors import absent_package, monitor_problems
 from pipeline.overlays import effective
 from pipeline.own_code import import_problems
 from pipeline.plan import Plan, make_plan
-from pipeline.shape import read_shape, room_problem, split_problem
+from pipeline.shape import read_shape, room_problem, split_problem, wrong_model
 from pipeline.starts import starts as starts_of
 from pipeline.starts import unnamed
 from pipeline.step_rules import step_notes
@@ -71,13 +71,12 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False, c
     report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
     monitor = config["monitor"]
     report.add("", [absent_package(monitor["monitor_type"])], "unjudged" if elsewhere else "problems")
-    report.add("", [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]), *stage_rules.unread(config),
+    report.add("", [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
                     *stage_rules.without_data(config)])
     unusable = [] if elsewhere else stage_rules.unusable_root(config["checkpoint_root_dir"])
     report.add("", unusable)
-    report.add("", stage_rules.unread_by_all(config), "warnings")
-    report.add("", [line for settings in stages.values() for line in inputs.wrong_adapters(settings)])
-    report.add("", unnamed(config) + batch_rules.problems(config))
+    report.add("", stage_rules.unread(config), "warnings")
+    report.add("", broken_models(config) + unnamed(config) + batch_rules.problems(config))
     if not absent and not unusable:  # planning keeps digests there
         _plan(report, config)
     if data:
@@ -109,6 +108,14 @@ def absent_files(config: dict[str, Any]) -> list[str]:
     named = (inputs.missing(effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
     taught = (distillation.absent_teacher(config, distillation.teacher_model(config, name, starts)) for name in starts)
     return list(dict.fromkeys([*(line for lines in named for line in lines), *filter(None, taught)]))
+
+
+def broken_models(config: dict[str, Any]) -> list[str]:
+    """Models and adapters that are on this machine and whose configuration cannot be used, one line each."""
+    starts = starts_of(config)
+    stages = ((effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
+    return list(dict.fromkeys(line for settings, start in stages for line in (
+        *inputs.wrong_models(settings, start), *inputs.wrong_adapters(settings))))
 
 
 def judged_plan(config: dict[str, Any]) -> Plan:
@@ -196,6 +203,8 @@ def _teacher(report: Report, config: dict[str, Any], models: tuple[dict, dict], 
 
 def _unknown_shape(start: dict[str, Any]) -> str:
     path = start["model_path"]
+    if path and wrong_model(path):
+        return f"the config.json of {path} cannot be used."
     if path and (Path(path) / "config.json").is_file():
         return f"the architecture of {path} is none that is counted here (see pipeline/shape.py)."
     return "the model is not here."

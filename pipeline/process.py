@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 from pipeline import files, secrets
 from pipeline.claims import claimed
 from pipeline.config import walk
-from pipeline.errors import OuroError, StageError
+from pipeline.errors import OuroError, StageError, masked
 
 FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.type in (dict[str, Any], list[dict[str, Any]])}
 
@@ -91,7 +91,7 @@ def _fail(context: Context, problem: str, code: int) -> NoReturn:
     context.log.error("%s", problem)
     context.log.error("%s", hint)
     with contextlib.suppress(OSError):  # a full disk may be what it is about
-        (place / "stage.error").write_text(f"{problem}\n{hint}\n", encoding="utf-8")
+        (place / "stage.error").write_text(f"{masked(problem)}\n{hint}\n", encoding="utf-8")
     sys.exit(code)
 
 
@@ -154,17 +154,24 @@ def environment(config) -> dict[str, str]:
     return {name: str(value) for name, value in config.explorer.env_vars.items()}
 
 
+class _Masked(logging.Formatter):
+    """Without secrets: what user code raises may quote them, tracebacks too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
+
 def open_log(path: Path, name: str, level: str, terminal: bool = True) -> logging.Logger:
-    """A logger that writes to a file in full, and, if wanted, to the terminal without time stamps.
+    """A logger that writes to a file in full but for secrets, and, if wanted, to the terminal without time stamps.
 
     A record with `extra={"file_only": True}` stays off the terminal: pipeline/progress.py shows it there itself.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     log = logging.Logger(f"ouro.{name}", level)
     to_file = logging.FileHandler(path, encoding="utf-8")
-    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    to_file.setFormatter(_Masked("%(asctime)s %(levelname)s %(message)s"))
     to_terminal = logging.StreamHandler(sys.stderr)
-    to_terminal.setFormatter(logging.Formatter(f"{name}: %(message)s"))
+    to_terminal.setFormatter(_Masked(f"{name}: %(message)s"))
     to_terminal.addFilter(lambda record: not getattr(record, "file_only", False))
     log.addHandler(to_file)
     if terminal:

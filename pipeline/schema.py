@@ -31,16 +31,25 @@ def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = F
     if dataclasses.is_dataclass(kind):
         return _section(value, kind, key, problems, partial)
     if isinstance(kind, UnionType):
-        if value is None:
+        if value is None and type(None) in get_args(kind):
             return None
-        kinds = [k for k in get_args(kind) if k is not type(None)]
-        lists = [k for k in kinds if get_origin(k) is list and isinstance(value, list)]
-        return read(value, (lists or kinds)[0], key, problems, partial)
+        return _member(value, [k for k in get_args(kind) if k is not type(None)], key, problems, partial)
     if get_origin(kind) is list:
         return _list(value, *get_args(kind), key, problems)
     if get_origin(kind) is dict:
         return _mapping(value, get_args(kind)[1], key, problems)
     return value if kind is Any else _scalar(value, kind, key, problems)
+
+
+def _member(value: Any, kinds: list, key: str, problems: list[str], partial: bool) -> Any:
+    """`value` as one of several types: its own, else the first that takes it; what is wrong is told of one of them."""
+    likest = sorted(kinds, key=lambda one: (get_origin(one) or one) is not type(value))
+    for one in likest if len(kinds) > 1 else ():
+        own: list[str] = []
+        found = read(value, one, key, own, partial)
+        if not own:
+            return found
+    return read(value, likest[0], key, problems, partial)
 
 
 def _of_environment(text: FromEnvironment, kind: Any) -> Any:
@@ -83,9 +92,10 @@ def _section(value: Any, kind: type, key: str, problems: list[str], partial: boo
             problems.append(unknown(full))
             continue
         found = read(given, fields[name].type, full, problems, partial)
-        if found is not UNREADABLE:
-            made[name] = found
-            problems += _outside(full, found, fields[name].metadata)
+        outside = [] if found is UNREADABLE else _outside(full, found, fields[name].metadata)
+        problems += outside
+        if found is not UNREADABLE and not (outside and isinstance(found, (int, float))):
+            made[name] = found  # a number outside its bounds is left out: rules count with it
     if not partial:
         made |= {name: default(item) for name, item in fields.items() if name not in made}
     return made

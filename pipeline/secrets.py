@@ -12,36 +12,28 @@ from functools import cache
 from typing import Any
 
 from pipeline.config import walk
-from pipeline.errors import SECRET_VARIABLE, ConfigError
-from pipeline.secret_values import carried
+from pipeline.errors import TAKEN_AS_SECRETS, ConfigError
+from pipeline.secret_marks import carried, hidden, names_secret
 
-SECRETS = re.compile(r"(^|_)(secrets?|pass(word|wd|phrase)|pwd|credentials?|authorization|cookies?)(_|$)"
-                     r"|(^|_)(api|secret|access|private|auth|openai|signing|encryption|ssh|account)_?keys?$"
-                     r"|(^|_)(access|auth|api|bearer|csrf|docker|gh|git_?hub|git_?lab|hf|hub|hugging_?face|npm|private|"
-                     r"pypi|refresh|registry|security|session|slack|wandb)_?tokens?$|^tokens?$", re.I)
-VARIABLES = re.compile(r"[A-Z][A-Z0-9]*_(?:[A-Z0-9]+_)*(KEYS?|TOKENS?|PAT)")  # as variables are written
-HARMLESS = re.compile(r"(^|_)(BOS|EOS|MAX|MIN|NUM|PAD|PROMPT|RESPONSE|STOP|UNK)_(KEYS?|TOKENS?)$")
-REFERENCE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*(,\s*(?:''|\"\"|null)?\s*)?\}")  # with an empty default, or without
+# as OmegaConf reads it, with blanks and quotes; what else it reads so (a name put together, say) is found as it is
+# filled in (pipeline/interpolation.py)
+VARIABLE = r"\$\{\s*oc\.env\s*:\s*(?P<quote>['\"]?)(?P<variable>\w+)(?P=quote)\s*"
+REFERENCE = re.compile(rf"{VARIABLE}(?P<empty>,\s*(?:''|\"\"|null)?\s*)?\}}")  # with an empty default, or without
 ALONE = re.compile(rf"((?:bearer|basic|token)\s+)?{REFERENCE.pattern}", re.I)  # and, of a header, the scheme before it
-WITH_DEFAULT = re.compile(r"\$\{oc\.env:\s*(\w+)\s*(,[^}]*)?\}")
+WITH_DEFAULT = re.compile(rf"{VARIABLE}(,[^}}]*)?\}}")
+ENTRY = re.compile(r"(?<![$\w.-])([\w.-]+)\s*:\s*(?!//)"  # of a mapping in an override
+                   r"""('[^']*'|"[^"]*"|\{[^{}]*\}|\[[^]]*\]|[^,{}\[\]]+)""")
 SHORTEST = 4  # characters: a shorter value is found by chance
 
 
 def is_secret(key: str) -> bool:
     """Whether a part of a dotted key names a secret: what stands below one is secret too."""
-    return any(_names_one(part) for part in key.split("."))
-
-
-def _names_one(part: str) -> bool:
-    """Whether `api-key`, `apiKey` or `API_KEY` names a secret."""
-    if VARIABLES.fullmatch(part):
-        return not HARMLESS.search(part)
-    return bool(SECRETS.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", part).replace("-", "_")))
+    return any(names_secret(part) for part in key.split("."))
 
 
 def named_in(text: str) -> list[str]:
     """The variables in `${oc.env:VARIABLE}` of a text whose names say that they are secrets."""
-    return [m[1] for m in WITH_DEFAULT.finditer(text) if SECRET_VARIABLE.search(m[1])]
+    return [m["variable"] for m in WITH_DEFAULT.finditer(text) if names_secret(m["variable"], is_variable=True)]
 
 
 def problems_of(value: Any, key: str = "") -> list[str]:
@@ -57,23 +49,26 @@ def problems_of(value: Any, key: str = "") -> list[str]:
     if not is_secret(key):
         return _misplaced(key, value) if named_in(value) else []
     named = REFERENCE.search(value)
-    return [f"key '{key}' wants the environment variable {named[1]}, which is not set. Set it, or let it be empty: "
-            f"${{oc.env:{named[1]},}}."] if not (named[2] or named[1] in os.environ) else []
+    variable = named["variable"]
+    return [f"key '{key}' wants the environment variable {variable}, which is not set. Set it, or let it be empty: "
+            f"${{oc.env:{variable},}}."] if not (named["empty"] or variable in os.environ) else []
 
 
 def written_out(key: str, value: Any) -> str | None:
     """Why one value does not go into a file: it is a secret that is written out, by its key or by its form."""
     if isinstance(value, str) and (what := carried(REFERENCE.sub("", value))):
-        return (f"{what}, which does not go into a file. Leave it out, and give it by the environment "
-                "(MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD for MLflow).")
+        return (f"{what}, which does not go into a file. Put it into the environment, where a library reads it itself "
+                "(MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD for MLflow's address) or a free argument names it "
+                "(${oc.env:MY_API_KEY}).")
     if value in (None, "") or isinstance(value, (bool, dict, list)) or not is_secret(key):
         return None
     name = key.rsplit(".", 1)[-1]
     if isinstance(value, str) and ALONE.fullmatch(value):
         return None
     if isinstance(value, str) and (given := WITH_DEFAULT.fullmatch(value)):
-        return (f"a default of {given[1]} would be a secret that is written out, and a secret does not go into a file; "
-                f"needed an empty one, {name}: ${{oc.env:{given[1]},}}, or none.")
+        variable = given["variable"]
+        return (f"a default of {variable} would be a secret that is written out, and a secret does not go into a file; "
+                f"needed an empty one, {name}: ${{oc.env:{variable},}}, or none.")
     return ("a secret does not go into a file, as a configuration is. Put it into the environment and write "
             f"{name}: ${{oc.env:VARIABLE}}.")
 
@@ -97,8 +92,9 @@ def _misplaced(key: str, text: str) -> list[str]:
     if "${" in REFERENCE.sub("", text):  # an empty default is none of these
         return [f"key '{key}': {name} is a secret by its name; needed ${{oc.env:{name}}}, without a default that says "
                 "something and without another interpolation beside it." for name in names]
-    return [f"key '{key}' wants the environment variable {m[1]}, which is not set." for m in REFERENCE.finditer(text)
-            if SECRET_VARIABLE.search(m[1]) and not (m[2] or m[1] in os.environ)]
+    return [f"key '{key}' wants the environment variable {m['variable']}, which is not set."
+            for m in REFERENCE.finditer(text) if names_secret(m["variable"], is_variable=True)
+            and not (m["empty"] or m["variable"] in os.environ)]
 
 
 @cache
@@ -107,14 +103,23 @@ def _free() -> set[str]:
     return {key.rpartition(".")[2] for key, item in walk() if str(item.type).startswith("dict")}
 
 
+def taken_as_secrets(config: Any) -> set[str]:
+    """The variables that settings named as secrets take, whatever they are called."""
+    return {m["variable"] for key, text in _texts(config) if is_secret(key) and (m := REFERENCE.search(text))}
+
+
+def misdirected(key: str, variable: str) -> str:
+    """The line for a setting into which the value of a secret variable was filled."""
+    plainly = f", or name it plainly in a free argument: ${{oc.env:{variable}}}" if names_secret(variable, True) else ""
+    return (f"{key}: here stands the value of {variable}, which is a secret, and a configuration is written to files. "
+            f"Leave it to the setting that is named as one{plainly}.")
+
+
 def leaks(config: Any) -> list[str]:
-    """Settings that hold the value of a variable which a secret names, one line each: it was interpolated there."""
-    named = {m[1] for key, text in _texts(config) if is_secret(key) and (m := REFERENCE.search(text))}
-    named |= {name for _, text in _texts(config) for name in named_in(text)}
+    """Settings in which the value of a variable that is named as a secret is written out, one line each."""
+    named = taken_as_secrets(config) | {name for _, text in _texts(config) for name in named_in(text)}
     values = {name: os.environ[name] for name in named if len(os.environ.get(name, "")) >= SHORTEST}
-    return [f"{key}: here stands the value of {name}, which is a secret, and a configuration is written to files. "
-            "Leave it to the setting that is named as one."
-            for key, text in _texts(config) for name, value in values.items() if value in text]
+    return [misdirected(key, name) for key, text in _texts(config) for name, value in values.items() if value in text]
 
 
 def _texts(value: Any, key: str = ""):
@@ -133,6 +138,24 @@ def mask(value: Any) -> Any:
     return [mask(v) for v in value] if isinstance(value, list) else value
 
 
+def unspoken(lines: list[str], config: Any) -> list[str]:
+    """The lines with *** for what stands in settings that are named as secrets: a rule may quote what it refuses."""
+    values = {text for key, text in _texts(config)
+              if is_secret(key) and len(text) >= SHORTEST and not REFERENCE.search(text)}
+    for value in sorted(values, key=len, reverse=True):
+        lines = [line.replace(value, "***") for line in lines]
+    return lines
+
+
+def typed(override: str) -> str:
+    """An override of the command line as a message may show it: without the secrets in it."""
+    key, equals, value = override.partition("=")
+    if equals and is_secret(key.lstrip("+~")):
+        return f"{key}=***"
+    within = ENTRY.sub(lambda m: f"{m[1]}:***" if is_secret(m[1]) else m[0], value)  # {api_key: x, depth: 3}
+    return key + equals + hidden(within)
+
+
 def reveal(value: Any, key: str = "") -> Any:
     """A copy with every `${oc.env:VARIABLE}` of a secret replaced by what the environment says.
 
@@ -145,12 +168,14 @@ def reveal(value: Any, key: str = "") -> Any:
     if not isinstance(value, str):
         return value
     secret = is_secret(key)
-    return REFERENCE.sub(lambda m: _value(m, key) if secret or SECRET_VARIABLE.search(m[1]) else m[0], value)
+    return REFERENCE.sub(
+        lambda m: _value(m, key) if secret or names_secret(m["variable"], is_variable=True) else m[0], value)
 
 
 def _value(reference: re.Match, key: str) -> str:
     """What the environment says of a variable; nothing where it is not set and its default is empty."""
-    variable, default = reference.groups()
-    if variable not in os.environ and not default:
+    variable = reference["variable"]
+    if variable not in os.environ and not reference["empty"]:
         raise ConfigError(f"'{key}' wants the environment variable {variable}, which is not set here.")
+    TAKEN_AS_SECRETS.add(variable)
     return os.environ.get(variable, "")

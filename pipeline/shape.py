@@ -5,14 +5,17 @@ attention, a gated MLP, two RMS norms a layer. Another architecture (experts, co
 unknown rather than be counted wrongly.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
+from pipeline.errors import ModelError
 
+CONFIG = "config.json"
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+SIZES = (*NEEDED, "num_key_value_heads", "head_dim")
 KNOWN = ("llama", "mistral", "qwen2", "qwen3")  # model_type
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 CHARACTERS = 99  # tokens of the model that `model.init` makes (stages/model.py; a test compares them)
@@ -106,13 +109,47 @@ def read_shape(model: dict[str, Any]) -> Shape | None:
 
 def shape_at(directory: str | None) -> Shape | None:
     """The shape of the model in a directory; None without one, or when it is none that is counted."""
-    path = Path(directory or "") / "config.json"
-    return shape_of(files.read_json(path)) if directory and path.is_file() else None
+    if not directory or not (Path(directory) / CONFIG).is_file() or wrong_model(directory):
+        return None  # each of them is told where a configuration is judged
+    return shape_of(read_config(directory))
+
+
+def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
+    """What config.json says of the model at `path`, the value of the setting `key`. Raises ModelError when it is no
+    JSON object, or has a size that is no whole number."""
+    found = json_object(Path(path) / CONFIG, f"{key}={path}")
+    wrong = [f"{name}={found[name]!r}" for name in SIZES if found.get(name) is not None and (
+        not isinstance(found[name], int) or isinstance(found[name], bool))]
+    if found.get("model_type") in KNOWN and wrong:
+        raise ModelError(f"{key}={path}: {CONFIG} there has {', '.join(wrong)}; needed whole numbers.")
+    return found
+
+
+def json_object(file: Path, told: str) -> dict[str, Any]:
+    """What a file of a model's directory says. told: the setting that names the directory, and its value. Raises
+    ModelError when it is no JSON object."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:  # no JSON, or no text at all
+        raise ModelError(f"{told}: {file.name} there is not valid JSON ({error}). Fetch the model again.") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{told}: {file.name} there is no JSON object, {{...}}. Fetch the model again.")
+    return found
+
+
+def wrong_model(path: str, key: str = "model.model_path") -> str | None:
+    """What is wrong with the config.json of the model at `path`, the value of the setting `key`, where it has one."""
+    try:
+        if (Path(path) / CONFIG).is_file():
+            read_config(path, key)
+    except ModelError as error:
+        return str(error)
+    return None
 
 
 def absent_model(path: str, key: str = "model.model_path") -> str | None:
     """What is wrong when `path`, the value of the setting `key`, is no Hugging Face model directory."""
-    if (Path(path) / "config.json").is_file():
+    if (Path(path) / CONFIG).is_file():
         return None
     hub = re.fullmatch(r"[\w.-]+/[\w.-]+", path)
     fetch = f" From the Hugging Face hub: hf download {path} --local-dir models/{path}" if hub else ""

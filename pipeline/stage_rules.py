@@ -11,7 +11,7 @@ from pipeline import inputs, schema
 from pipeline.config import walk
 from pipeline.data_rules import rowless
 from pipeline.distillation import KEY, asks_teacher
-from pipeline.identity import is_below, uses
+from pipeline.identity import handed, is_below
 from pipeline.modes import Line, planned
 from pipeline.monitors import monitor_problems
 from pipeline.overlays import RUN_WIDE, effective, entries, told
@@ -23,8 +23,8 @@ TOLD_ELSEWHERE = (KEY, "explorer.auxiliary_models", "buffer.explorer_input.tasks
 
 
 def problems_of(config: dict[str, Any]) -> list[str]:
-    """Wrong arguments, code that is not in its module, settings that nothing reads: one line each, with the stages
-    that it concerns. The stages must be named and ordered well.
+    """Wrong arguments, code that is not in its module: one line each, with the stages that it concerns. The stages must
+    be named and ordered well.
     """
     concerned: dict[str, list[str]] = {}
     for entry in entries(config):
@@ -32,7 +32,7 @@ def problems_of(config: dict[str, Any]) -> list[str]:
         for problem in [*inputs.wrong_code(settings), *inputs.wrong_arguments(settings)]:
             concerned.setdefault(problem, []).append(entry["stage_name"])
     monitor = config["monitor"]
-    return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]), *unread(config),
+    return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
             *(told(problem, names, config) for problem, names in concerned.items())]
 
 
@@ -49,50 +49,45 @@ def without_data(config: dict[str, Any]) -> list[str]:
 
 
 def unread(config: dict[str, Any]) -> list[str]:
-    """Settings of one stage that nothing made for it would ever read."""
-    kinds = Line(config).kinds
+    """Settings that somebody set and that change nothing where they stand, one line for each stage and one for the run.
+
+    They are warnings: a recipe may be shared, and a stage may repeat a section as a whole. Of the run, what stands at
+    its default is not told.
+    """
+    line, standard = Line(config), schema.defaults()
     problems = []
     for entry in planned(config):
-        lost = _lost(entry, kinds[entry["stage_name"]], effective(config, entry))
+        name = entry["stage_name"]
+        lost = _lost([key for key in _decisive() if _has(entry, key)], line.kinds[name], line.settings[name])
         if lost:
-            problems.append(f"stage '{entry['stage_name']}' does not read {', '.join(lost)}: it would change nothing "
-                            "there. Take it out, or set it where it is read.")
+            problems.append(f"stage '{name}' does not read {', '.join(lost)}: it changes nothing there. Take it out, "
+                            "or set it where it is read.")
+    given = [key for key in _decisive() if not is_below(key, (*RUN_WIDE, *TOLD_ELSEWHERE))
+             and _at(config, key) != _at(standard, key)]
+    for name, kind in line.kinds.items():
+        given = _lost(given, kind, line.settings[name])
+    if given:
+        problems.append(f"no stage of this run reads {', '.join(given)}: what is set there changes nothing. Take it "
+                        "out, unless the recipe is shared with runs that read it.")
     return problems
 
 
-def _lost(entry: dict[str, Any], kind: str, settings: dict[str, Any]) -> list[str]:
-    read = _read(kind, settings)
-    return [key for key in _decisive() if not is_below(key, read) and _has(entry, key)]
+def _lost(keys: list[str], kind: str, settings: dict[str, Any]) -> list[str]:
+    """Those of the keys that a stage of this kind does not read, or that its algorithm leaves unused."""
+    read, idle = _read(kind, settings), unused(settings["algorithm"])
+    return [key for key in keys if is_below(key, idle) or not is_below(key, read)]
 
 
 def _read(kind: str, settings: dict[str, Any]) -> tuple[str, ...]:
     """The settings that a stage of this kind reads, or what is made for it: its data, its model, its evaluation."""
     made, algorithm_type = (kind, "evaluate", "curate", "model"), settings["algorithm"]["algorithm_type"]
-    return (*(key for each in made for key in uses(each, algorithm_type)), "data_processor.task_pipeline",
+    return (*(key for each in made for key in handed(each, algorithm_type)), "data_processor.task_pipeline",
             "model.model_path", *([KEY] if asks_teacher(settings) else []))
 
 
 def _decisive() -> list[str]:
     """The settings that say what is made, not how: those of list elements stand for themselves as a whole."""
     return [key for key, item in walk() if "*" not in key and not item.metadata["how"]]
-
-
-def unread_by_all(config: dict[str, Any]) -> list[str]:
-    """The line for settings of the run that somebody set and no stage reads; a recipe may be shared, so they may stay.
-
-    What stands at its default is not told.
-    """
-    line, standard = Line(config), schema.defaults()
-    given = [key for key in _decisive() if not is_below(key, (*RUN_WIDE, *TOLD_ELSEWHERE))
-             and _at(config, key) != _at(standard, key)]
-    for name, kind in line.kinds.items():
-        settings = line.settings[name]
-        read, idle = _read(kind, settings), unused(settings["algorithm"])
-        given = [key for key in given if is_below(key, idle) or not is_below(key, read)]
-    if not given:
-        return []
-    return [f"no stage of this run reads {', '.join(given)}: what is set there changes nothing. Take it out, unless "
-            "the recipe is shared with runs that read it."]
 
 
 def _at(nest: dict[str, Any], key: str) -> Any:

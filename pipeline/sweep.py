@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pipeline import axes, files
-from pipeline.compose import compose, judged
+from pipeline.compose import compose, judged, warnings
 from pipeline.config import Sweep as Settings
 from pipeline.errors import ConfigError, OuroError
 from pipeline.identity import Stage
@@ -63,6 +63,10 @@ class Sweep:
 
     @property
     def warnings(self) -> list[str]:
+        """What its points say that may not be meant, one line each."""
+        return [*self._alike(), *dict.fromkeys(line for point in self.points for line in warnings(point.overrides))]
+
+    def _alike(self) -> list[str]:
         """A line for each group of points that plan the same stages: what they differ in says how, not what is made."""
         same: dict[tuple[str, ...], list[str]] = {}
         for point in self.points:

@@ -19,17 +19,19 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_bytes())
 
 
-def function(path: Path, name: str, find: Find | None = None) -> tuple[Path, Function] | None:
+def function(path: Path, name: str, find: Find | None = None, asked: tuple = ()) -> tuple[Path, Function] | None:
     """A function that a file defines, or imports from another file: the file that has it, and its tree.
 
-    find: gives the file of a module; default: `source_of`.
+    find: gives the file of a module; default: `source_of`. asked: (file, name) of those that led here: modules may
+    import from each other.
     """
     for node in parse(path).body:
         if isinstance(node, Function) and node.name == name:
             return path, node
     module, original = imported(path).get(name, (None, None))
     source = (find or source_of)(module) if module and original else None
-    return function(source, original, find) if source else None
+    once_more = (source, original) in asked
+    return function(source, original, find, (*asked, (source, original))) if source and not once_more else None
 
 
 def resolve(path: Path, value: ast.expr, find: Find | None = None) -> tuple[Path, Function] | None:

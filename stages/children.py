@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline import files
-from pipeline.errors import OuroError, StageError
+from pipeline.errors import OuroError, StageError, masked
 from pipeline.process import Context, die_with_parent, ending, open_stage, our_environment
 
 POLL_SECONDS = 0.05
@@ -136,4 +136,4 @@ def _leave_error(context: Context, name: str, short: str, full: str) -> None:
     if (context.directory / f"{name}.error").exists():  # of another rank, which failed first
         return
     with contextlib.suppress(OSError, StageError):  # on a full disk; the parent then says how little is free
-        files.write_atomic(context.directory / f"{name}.error", lambda path: path.write_text(short + "\n"))
+        files.write_atomic(context.directory / f"{name}.error", lambda path: path.write_text(masked(short) + "\n"))

@@ -13,7 +13,7 @@ import sys
 import traceback
 from multiprocessing.connection import Connection
 
-from pipeline.errors import OuroError, StageError
+from pipeline.errors import OuroError, StageError, masked
 from pipeline.process import die_with_parent
 from workflows.engine import Engine, open_one
 
@@ -36,7 +36,7 @@ def serve(connection: Connection) -> None:
             else:
                 value = getattr(engine, method)(*arguments)
         except Exception as error:  # whatever it is, the pool must hear of it in the words it was told in
-            traceback.print_exc()
+            print(masked(traceback.format_exc()), file=sys.stderr)
             connection.send((False, error if isinstance(error, OuroError) else _in_words(error)))
             return
         connection.send((True, value))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.config import longest_sequence
-from pipeline.errors import ConfigError, StageError
+from pipeline.errors import ConfigError, StageError, masked
 from workflows.engine import Engine, Reply, Request
 from workflows.rewards import RewardFunction
 from workflows.seeds import request_seed
@@ -46,7 +46,7 @@ class Outcome:
     """What became of one attempt; see pipeline.records.Experience for the statuses.
 
     trajectory, response: the only one, or that of the last turn, which is rewarded. earlier: those of the turns before
-    it; None where the workflow returned no turns.
+    it; None where the workflow returned no turns. reason: without secrets, which what user code raises may quote.
     """
 
     status: str
@@ -55,6 +55,9 @@ class Outcome:
     response: str = ""
     components: dict[str, float] = field(default_factory=dict)
     earlier: list[tuple[Trajectory, str]] | None = None
+
+    def __post_init__(self) -> None:
+        self.reason = self.reason and masked(self.reason)
 
     @property
     def reward(self) -> float | None:
@@ -73,7 +76,7 @@ class Outcome:
 
     def fail(self, status: str, reason: str) -> None:
         """Takes the reward away, and says why."""
-        self.status, self.reason, self.components = status, reason, {}
+        self.status, self.reason, self.components = status, masked(reason), {}
 
 
 REWARDED = ("ok", "no_variance", "baseline")  # statuses of rows that have a reward

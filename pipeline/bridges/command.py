@@ -159,11 +159,10 @@ def _tell_lines(title: str, lines: list[tuple[int, str]], out) -> None:
 def _shown(given: "Given") -> str:
     """A value for the terminal: short, and no secret."""
     from pipeline.bridges.recipe import value_text
-    from pipeline.secret_values import hidden
-    from pipeline.secrets import mask
+    from pipeline.secret_marks import hidden
+    from pipeline.secrets import is_secret, mask
 
-    text = value_text(mask({given.key.rpartition(".")[2]: given.value}).popitem()[1])
-    text = hidden(text)
+    text = hidden(value_text("***" if is_secret(given.key) and given.value else mask(given.value)))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

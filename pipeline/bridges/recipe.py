@@ -11,7 +11,8 @@ import yaml
 from pipeline.bridges.source import Loader
 from pipeline.bridges.translation import Entry, Path, Translation, Unread
 from pipeline.config import Config
-from pipeline.secret_values import hidden
+from pipeline.secret_marks import hidden
+from pipeline.secrets import typed
 
 WIDTH = 116  # characters of a comment line
 
@@ -31,7 +32,7 @@ def write(translation: Translation, account: str) -> str:
 
 
 def _unknown(unread: Unread) -> str:
-    return f"unknown: {', '.join(unread.to)} ({unread.given.key}={unread.given.value}): {unread.why}."
+    return f"unknown: {', '.join(unread.to)} ({typed(f'{unread.given.key}={unread.given.value}')}): {unread.why}."
 
 
 def _by_section(keys: list[str]) -> str:

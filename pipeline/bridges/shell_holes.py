@@ -6,6 +6,8 @@ A hole has no blanks and nothing that a shell reads, so it survives being split 
 import re
 from urllib.parse import quote, unquote
 
+from pipeline.bridges.shell_words import quiet
+
 HOLE = re.compile("\ue000([^\ue000-\ue002\\s]*)\ue001([^\ue000-\ue002\\s]*)\ue002")  # characters for private use
 
 
@@ -20,8 +22,8 @@ def shown(text: str) -> str:
 
 
 def short(text: str) -> str:
-    """A text for a message: one line of at most 60 characters."""
-    flat = " ".join(text.split())
+    """A text for a message: one line of at most 60 characters, no arguments of commands."""
+    flat = " ".join(quiet(text).split())
     return flat if len(flat) <= 60 else flat[:57] + "..."
 
 

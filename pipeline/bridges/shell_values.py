@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.bridges.arithmetic import NotArithmetic, evaluate
 from pipeline.bridges.shell_holes import hole, reason, short, shown
 from pipeline.bridges.shell_words import Lexer, Piece, Word
-from pipeline.secrets import is_secret
+from pipeline.secret_marks import names_secret
 
 PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<rest>.*)", re.DOTALL)
 DEFAULT = re.compile(r"(?P<colon>:?)(?P<sign>[-=+?])(?P<text>.*)", re.DOTALL)
@@ -152,7 +152,7 @@ class Values:
         if piece.kind == "text":
             return piece.text
         if piece.kind == "command":
-            raise Unknown(f"the output of a command, $({short(piece.text)}), which is not run")
+            raise Unknown(f"the output of a command, {short(f'$({piece.text})')}, which is not run")
         if piece.kind == "arithmetic":
             return self._arithmetic(piece.text)
         return self._parameter(piece.text)
@@ -193,7 +193,7 @@ class Values:
         if isinstance(value, Unknown):
             raise value
         if isinstance(value, str) and index in (None, "0", "@", "*"):
-            return self._of_environment(name) if value and is_secret(name.lower()) else value
+            return self._of_environment(name) if value and names_secret(name, is_variable=True) else value
         if isinstance(value, list):
             return self._element(name, value, index or "0")
         if name in ("@", "*"):
@@ -255,7 +255,7 @@ class Values:
         if sign == "?":
             return self._plain(name, index)
         chosen = self._word(text)
-        if chosen and is_secret(name.lower()):
+        if chosen and names_secret(name, is_variable=True):
             return self._of_environment(name)
         if value is None:
             told = short(shown(chosen))

@@ -19,6 +19,15 @@ PLAIN = re.compile(r"[^\s;&|()<>\\'\"$`]+")
 VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 
 
+COMMAND = re.compile(r"(?:\$\((?!\()|[<>]\(|`)\s*(?P<name>[\w./-]*)(?P<end>[)`])?")
+
+
+def quiet(text: str) -> str:
+    """A text to quote, up to the arguments of a command in it, which may be secrets: `8 * $(curl ...)`."""
+    long = next((command for command in COMMAND.finditer(text) if not command["end"]), None)
+    return f"{text[:long.start()]}$({long['name']}{' ' * bool(long['name'])}...)" if long else text
+
+
 @dataclass(frozen=True)
 class Piece:
     """A part of a word. kind: text, variable (inside of ${}), arithmetic (of $(())), command (of $() or backticks)."""
@@ -35,8 +44,10 @@ class Word:
 
     @property
     def raw(self) -> str:
-        marks = {"text": "{}", "variable": "${{{}}}", "arithmetic": "$(({}))", "command": "$({})"}
-        return "".join(marks[p.kind].format(p.text) for p in self.pieces)
+        """As it is written, to be quoted."""
+        marks = {"variable": "${{{}}}", "arithmetic": "$(({}))"}
+        return "".join(p.text if p.kind == "text" else quiet(f"$({p.text})") if p.kind == "command" else
+                       marks[p.kind].format(quiet(p.text)) for p in self.pieces)
 
     @property
     def bare(self) -> str:

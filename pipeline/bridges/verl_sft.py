@@ -201,7 +201,6 @@ def run(verl: Verl) -> None:
     verl_rules.interval(verl, "trainer.save_freq", "trainer.save_interval")
     verl_rules.in_optimizer_steps(verl, "trainer.total_training_steps", "buffer.total_steps")
     verl_rules.kept(verl, "trainer.max_ckpt_to_keep")
-    verl_rules.kept(verl, "trainer.max_ckpt_to_keep")
     verl_rules.monitor(verl)
 
 

@@ -100,6 +100,13 @@ def test_an_adapter_of_another_kind_is_known_before_the_run(begun, told, words):
     assert words in found
 
 
+@pytest.mark.parametrize("text", ["[1]", "{"])
+def test_an_adapter_whose_configuration_cannot_be_read_is_told(begun, text):
+    (begun / ADAPTER_CONFIG).write_text(text)
+    (found,) = wrong_adapters(changed({"model.lora_configs": [lora(path=str(begun))]}))
+    assert found.startswith(f"model.lora_configs.0.path={begun}: {ADAPTER_CONFIG} there is n")
+
+
 def test_an_adapter_that_is_not_there_is_named(tmp_path):
     config = changed({"model.lora_configs": [lora(path="no/where")]})
     assert [line for line in missing(config, config["model"]) if "model.lora_configs.0.path: no/where" in line]

@@ -44,6 +44,11 @@ def test_every_combination_is_an_alternative(run):
     assert found["algorithm=dapo,kl_loss_fn=k2"]["policy_loss_fn_args"]["clip_range_high"] == 0.28
 
 
+def test_a_name_may_be_spelt_as_for_a_run(run):
+    (found,) = made(run, "algorithm=gspo-token").values()
+    assert found["policy_loss_fn"] == "gspo_token"
+
+
 def test_what_the_run_says_itself_stays_and_groups_are_as_they_were(run):
     """dapo's own repeat_times is 16; the rows of the batch are in groups of 8."""
     (found,) = made(run, "algorithm=dapo", algorithm__kl_loss_fn="k3", algorithm__bypass_old_logprobs=False).values()

@@ -176,11 +176,10 @@ def test_unknown_keys_wrong_types_bounds_and_rules_come_at_once():
 
 def test_names_that_are_not_there_come_beside_wrong_values():
     message = refused("seed=-1", "algorithm.policy_loss_fn_args.foo=1", "monitor.monitor_args.foo=2",
-                      "stages.sft.synchronizer.sync_interval=2", "stages.sft.buffer.batch_size=0",
+                      "stages.sft.buffer.batch_size=0",
                       "data_processor.task_pipeline.generator_args.foo=3")
     for words in ("seed=-1: needed at least 0", "monitor.monitor_args.foo: unknown for monitor_type=mlflow",
                   "stage 'sft': buffer.batch_size=0: needed at least 1",
-                  "stage 'sft' does not read synchronizer.sync_interval",
                   "stage 'rft': algorithm.policy_loss_fn_args: 'ppo' has no argument 'foo'",
                   "\n  data_processor.task_pipeline.generator_args: 'countdown' has no argument 'foo'"):
         assert message.count(words) == 1

@@ -92,10 +92,10 @@ def test_without_a_teacher_nothing_is_wrong():
     assert Config().model.teacher_model_path is None
 
 
-def test_a_stage_that_asks_no_teacher_may_not_name_one(tmp_path):
+def test_a_stage_that_names_a_teacher_and_asks_none_is_told(tmp_path):
     named = {"teacher_model_path": teacher(tmp_path)}
-    (problem,) = unread(changed({**DISTIL, "stages.sft.model": named, "stages.rft.model": named}))
-    assert problem.startswith(f"stage 'sft' does not read {KEY}: ")
+    (line,) = unread(changed({**DISTIL, "stages.sft.model": named, "stages.rft.model": named}))
+    assert line.startswith(f"stage 'sft' does not read {KEY}: ")
 
 
 def test_a_teacher_that_is_not_there_is_named(tmp_path, monkeypatch):

@@ -1,7 +1,11 @@
 """Interpolations beside stages that set what they name."""
 
+import pytest
+from omegaconf import OmegaConf
+
 from pipeline import cli
 from pipeline.early_values import early_values
+from pipeline.sweep import make_sweep
 
 RUN = {"seed": 1, "name": "${oc.env:HOME}", "buffer": {"batch_size": 16, "train_batch_size": "${buffer.batch_size}"}}
 
@@ -18,6 +22,32 @@ def test_a_stage_that_sets_what_an_interpolation_names_is_told():
     assert first.startswith("stage 's0': buffer.train_batch_size=${buffer.batch_size} has the buffer.batch_size of the")
     assert second.startswith("stage 's3': buffer.total_steps=${buffer.batch_size} has")
     assert early_values(stages()) == []
+
+
+@pytest.mark.parametrize("form", ["${ buffer.batch_size }", "${.batch_size}", "${buffer[batch_size]}",
+                                  "${..buffer.batch_size}", "${[buffer][batch_size]}"])
+def test_every_form_that_names_a_setting_is_read(form):
+    """Of OmegaConf's grammar: blanks, a setting of the same section, brackets. None is a resolver (a colon)."""
+    (line,) = early_values({"buffer": {"batch_size": 16, "train_batch_size": form, "total_steps": "${oc.env:buffer}"},
+                            "stages": [{"stage_name": "s", "buffer": {"batch_size": 64}}]})
+    assert line.startswith(f"stage 's': buffer.train_batch_size={form} has the buffer.batch_size of the run")
+    assert OmegaConf.create({"buffer": {"batch_size": 16, "x": form}}).buffer.x == 16
+
+
+def test_what_a_stage_says_of_its_own_section_is_its_own():
+    """`${.batch_size}` in a stage's entry is filled in with what stands beside it there."""
+    entry = {"stage_name": "s", "buffer": {"batch_size": 64, "train_batch_size": "${.batch_size}"}}
+    run = {"buffer": {"batch_size": 16}, "stages": [entry]}
+    assert OmegaConf.to_container(OmegaConf.create(run), resolve=True)["stages"][0]["buffer"]["train_batch_size"] == 64
+    assert early_values(run) == []
+
+
+def test_a_sweep_tells_it_once(tmp_path):
+    """Both points say it of rft, by the recipe that they share of sft too."""
+    told = "buffer.train_batch_size=${buffer.batch_size}"
+    words = [told, "stages.rft.buffer.batch_size=32", "seed=1,2", f"checkpoint_root_dir={tmp_path}"]
+    found = make_sweep(words).warnings
+    assert [line.partition(" has the")[0] for line in found] == [f"stage 'sft': {told}", f"stage 'rft': {told}"]
 
 
 def test_the_check_tells_it(capsys):

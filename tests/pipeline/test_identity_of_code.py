@@ -9,8 +9,7 @@ import pytest
 from pipeline import files
 from pipeline.config import AuxiliaryModel
 from pipeline.errors import ConfigError, DataError
-from pipeline.launch import checked_plan
-from tests.configs import changed, element
+from tests.configs import element
 from tests.plans import AFTER_SFT, ALL, EVALS, identities, identities_of_default, planned, re_run
 
 
@@ -92,12 +91,6 @@ def test_our_own_code_that_settings_name_counts_where_it_is_used(tmp_path, monke
     hash_file = files.hash_file
     monkeypatch.setattr(files, "hash_file", lambda path: "edited" if str(path).endswith(file) else hash_file(path))
     assert re_run(tmp_path, {}) == expected
-
-
-def test_settings_that_a_stage_does_not_read_are_refused_there():
-    values = {"stages.sft.synchronizer.sync_interval": 2, "stages.sft.buffer.explorer_input.taskset.limit": 9}
-    with pytest.raises(ConfigError, match=r"'sft' does not read buffer\.explorer_input\.taskset\.limit, sync"):
-        checked_plan(changed(values))
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all:f", "nowhere.at.all:f", "sys:exit", "pipeline..x:f"])

@@ -43,6 +43,17 @@ def test_a_wrong_section_says_nothing_of_the_model(told):
     assert not has(lines, NO_MODEL)
 
 
+@pytest.mark.parametrize("words", [(), (WRONG,), (WRONG, "--elsewhere")])
+def test_a_model_that_cannot_be_read_is_told_once_beside_all_else(told, tmp_path, words):
+    (tmp_path / "config.json").write_text("{")
+    lines, code = told("--no-data", "model.init.enable=false", f"model.model_path={tmp_path}",
+                       "algorithm.policy_loss_fn_args.x=1", *words)
+    assert code == 2
+    text = " ".join(" ".join(lines).split())
+    assert text.count("config.json there is not valid JSON") == 1
+    assert "has no argument 'x'" in text
+
+
 def test_gpus_are_counted_beside_a_wrong_value(told):
     lines, _ = told("--no-data", WRONG, "trainer.ranks=5", "cluster.gpu_per_node=2")
     assert has(lines, "stage 'sft': trainer.ranks=5: needs 5 GPUs, cluster.node_num x gpu_per_node declares 2.")

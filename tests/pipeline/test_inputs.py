@@ -1,15 +1,21 @@
 """What a configuration names outside itself: there or not, and called with arguments that exist."""
 
 import dataclasses
+import json
 
 import pytest
 
-from pipeline import algorithms, inputs
+from pipeline import algorithms, inputs, preflight
+from pipeline.compose import compose
+from pipeline.config import AuxiliaryModel
 from pipeline.data_config import AuxiliaryBuffer, Taskset
+from pipeline.identity import EXTERNAL, PATHS
 from pipeline.overlays import effective
+from pipeline.shape import read_shape
 from pipeline.train_batch import REPLAY
 from stages.learner.objective import KLTerm
 from tests.configs import changed, element, overridden
+from tests.pipeline.test_shape import QWEN2
 
 TASKS, EXPLORER = "data_processor.task_pipeline", "buffer.explorer_input"
 
@@ -40,6 +46,40 @@ def test_everything_that_is_not_here_is_told_at_once(tmp_path):
     assert "hf download Qwen/Qwen2.5-0.5B" in lines[2]
 
 
+def test_every_path_of_a_cluster_is_told_and_none_that_nothing_reads(tmp_path):
+    """ppo has a critic; grpo has none, and what is said of one is no path of that stage."""
+    named = {"model.chat_template_path": "/cluster/chat.jinja", "model.critic_model_path": "/cluster/critic",
+             "explorer.auxiliary_models": [element(AuxiliaryModel, {"model_path": "/cluster/judge"})]}
+    lines = absent({**named, "algorithm.advantage_fn": "ppo"})
+    assert [line.split(" ")[0] for line in lines] == [
+        "model.chat_template_path:", "model.critic_model_path=/cluster/critic:",
+        "explorer.auxiliary_models.0.model_path=/cluster/judge:"]
+    assert not any("critic" in line for line in absent(named))
+
+
+def test_the_files_that_a_stage_is_made_of_are_looked_for_here_too():
+    """A file that an identity needs, and that nobody looks for beforehand, is told alone when planning misses it."""
+    known = (*inputs.FILES, *inputs.OTHER_MODELS, *PATHS, "data_processor.task_pipeline.inputs")
+    assert {key for keys in EXTERNAL.values() for key in keys} <= set(known)
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("[1]", "config.json there is no JSON object"), ('{"a": ', "config.json there is not valid JSON (Expecting value"),
+    (b"\xff", "config.json there is not valid JSON ("),
+    (json.dumps({**QWEN2, "hidden_size": "896", "head_dim": 1.5}), "has hidden_size='896', head_dim=1.5; needed")])
+def test_a_model_whose_configuration_cannot_be_read_is_told_beside_others(tmp_path, text, words):
+    (tmp_path / "config.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    here = str(tmp_path)
+    settings = rft({"model.init.enable": False, "model.model_path": here, "algorithm.advantage_fn": "ppo",
+                    "model.critic_model_path": here})
+    found = inputs.wrong_models(settings, settings["model"])
+    assert [line.partition(f"={here}: ")[0] for line in found] == ["model.model_path", "model.critic_model_path"]
+    assert all(words in line for line in found)
+    assert read_shape(settings["model"]) is None
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2))
+    assert inputs.wrong_models(settings, settings["model"]) == []
+
+
 def test_sources_are_the_files_with_the_columns_that_are_wanted():
     (source,) = inputs.sources(rft({f"{TASKS}.inputs": ["a.jsonl"], f"{TASKS}.format.prompt_key": "problem"}))
     assert (source.key, source.path, source.split) == (f"{TASKS}.inputs.0", "a.jsonl", "train")
@@ -59,6 +99,29 @@ def test_an_argument_that_a_function_does_not_have(key, given, words):
     (problem,) = inputs.wrong_arguments(rft({key: given}))
     assert problem.startswith(f"{key}: ")
     assert words in problem
+
+
+@pytest.mark.parametrize(("override", "key"), [
+    (f"{TASKS}.generator_args={{1: 2, low: 1}}", f"{TASKS}.generator_args"),
+    (f"{EXPLORER}.taskset.workflow_args={{1: 2}}", f"{EXPLORER}.taskset.workflow_args"),
+    (f"{EXPLORER}.taskset.reward_fn_args={{1: 2}}", f"{EXPLORER}.taskset.reward_fn_args"),
+    ("stages.rft.algorithm.policy_loss_fn_args={1: 2}", "algorithm.policy_loss_fn_args"),
+    ("algorithm.advantage_fn_args={1: 2}", "algorithm.advantage_fn_args"),
+    ("monitor.monitor_args={1: 2}", "monitor.monitor_args")])
+def test_a_name_that_is_a_number_is_one_that_no_function_has(override, key):
+    """YAML reads `1: 2` as a number; JSON, which a stage is handed, knows texts alone, beside others or nested."""
+    found = [line for line in preflight.check(compose([override])).problems if key in line]
+    assert len(found) == 1
+    assert "'1'" in found[0] or f"{key}.1: unknown" in found[0]
+
+
+def test_names_of_free_arguments_are_texts_in_a_stage_and_in_the_run(monkeypatch):
+    monkeypatch.setenv("OURO_TEST", "{5: 6}")
+    words = [f"{key}.x={{1: [{{2: 3, true: 4}}], y: ${{oc.env:OURO_TEST}}}}"
+             for key in (f"{TASKS}.generator_args", f"stages.rft.{TASKS}.generator_args")]
+    config, named = compose(words), {"1": [{"2": 3, "true": 4}], "y": {"5": 6}}
+    for settings in (config, config["stages"][1]):
+        assert settings["data_processor"]["task_pipeline"]["generator_args"]["x"] == named
 
 
 @pytest.mark.parametrize("kind", algorithms.names())

@@ -33,6 +33,18 @@ def test_so_is_one_that_another_setting_names_and_one_of_a_stage():
     assert (config["name"], config["seed"], config["stages"][0]["seed"]) == ("2", 2, 3)
 
 
+@pytest.mark.parametrize("form", ["${ name }", "${.name}", "${[name]}"])
+def test_so_is_one_that_another_form_of_interpolation_names(form):
+    assert compose(["name=${oc.env:OURO_TEST,2}", f"seed={form}"])["seed"] == 2
+
+
+def test_so_is_one_below_a_section_that_stands_for_another():
+    """`${.a}` is the section beside it, and its own `${.n}` what stands beside that."""
+    fill = {"low": "${.n}", "n": "${oc.env:OURO_TEST,2}"}
+    config = compose([f"{ARGS}.a={fill}".replace("'", ""), f"{ARGS}.b=${{.a}}"])
+    assert config["data_processor"]["task_pipeline"]["generator_args"]["b"] == {"low": 2, "n": 2}
+
+
 def test_a_free_argument_is_what_it_would_be_in_a_file():
     config = compose([f"{ARGS}.low=${{oc.env:OURO_TEST,2}}", f"{ARGS}.high='9'"])
     found = config["data_processor"]["task_pipeline"]["generator_args"]

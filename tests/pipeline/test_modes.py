@@ -6,6 +6,7 @@ from pipeline.compose import check
 from pipeline.modes import Line, kind_of, planned, problems
 from pipeline.overlays import effective
 from pipeline.rules import rules_of_stage
+from pipeline.starts import starts
 from tests.configs import changed, overridden
 
 SFT = {"algorithm": {"algorithm_type": "sft"}}
@@ -69,6 +70,25 @@ def test_a_run_in_mode_bench_is_its_recipe_with_a_bench_behind_it():
     assert line.kinds == {"sft": "train", "rft": "rft", "bench": "bench"}
     assert line.trained("bench") == ["sft", "rft"]
     assert effective(config, planned(config)[0])["mode"] == "both"
+
+
+@pytest.mark.parametrize("config", [
+    recipe({"stage_name": "bench"}, mode="bench"), recipe({"stage_name": "x"}, {"stage_name": "x"}),
+    recipe({"stage_name": "x"}, {"stage_name": "y"}, {"stage_name": "x"})])
+def test_where_two_stages_have_one_name_none_stands_before_itself(config):
+    """The name of the first and that of the last are the same: the one that a mode adds, or one given twice."""
+    line, first = Line(config), config["stages"][0]["stage_name"]
+    assert (line.ancestors(first), line.begins_with(first)) == ([], None)
+    assert len(starts(config)) == len(line.kinds)
+
+
+def test_many_ways_to_a_stage_are_one():
+    """30 layers of two, each after both above it: 2 ^ 30 ways lead to the first, and 60 stages stand before the last.
+    The nearest of them, both of layer 29, come first."""
+    layers = [{"stage_name": f"{side}{layer}", "after": [f"{s}{layer - 1}" for s in "ab"] if layer else []}
+              for layer in range(30) for side in "ab"]
+    found = Line(recipe(*layers, {"stage_name": "last", "after": ["a29", "b29"]})).ancestors("last")
+    assert (len(found), found[:4]) == (60, ["a29", "b29", "a28", "b28"])
 
 
 def test_training_on_experience_that_nobody_explored_is_refused():

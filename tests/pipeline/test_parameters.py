@@ -11,7 +11,7 @@ from operators.loss import POLICY_LOSSES
 from operators.priority import PRIORITIES
 from operators.reward import REWARDS
 from operators.sampling import SAMPLE_STRATEGIES
-from pipeline import parameters, signatures
+from pipeline import parameters, signatures, syntax
 from pipeline.inputs import KL
 from pipeline.parameters import UNKNOWN, Parameter
 from workflows.rewards import OPENED
@@ -93,3 +93,57 @@ def test_a_users_annotations_count_and_what_they_leave_open_passes(tmp_path):
     assert parameters.problems("a", read, {"x": 1, "y": None, "z": "any", "w": 3, "v": None, "u": [1]}) == []
     assert [p.partition(":")[0] for p in parameters.problems("a", read, {"x": "1", "y": 1.5, "v": "n", "u": 1})] == [
         "key 'a.x'", "key 'a.y'", "key 'a.v'", "key 'a.u'"]
+
+
+def of_user(tmp_path, lines: str, **given) -> list[str]:
+    """What is wrong with arguments of the user's function f, whose file has these lines."""
+    (tmp_path / "mine.py").write_text(f"from operators import arguments\n{IMPORT}\n{lines}")
+    found = syntax.function(tmp_path / "mine.py", "f")
+    return parameters.problems("a", parameters.read(*found), given)
+
+
+IMPORT = "from operators.arguments import check_choice, check_number"
+
+
+@pytest.mark.parametrize("lines", [
+    "def check_choice(x): ...\ndef f(x=1):\n    check_choice(x)",
+    "def check_number(x, minimum=0): ...\ndef f(x=1):\n    check_number('x', minimum=3)",
+    "def f(x=1):\n    for (i, j), k in (((1, 2), 3),):\n        check_number(f'{k}', x)",
+    "def f(x=1):\n    for k, v in ((), (1, 2), 3):\n        check_number(f'a.{k}', v, above=5)",
+    "def f(x=1):\n    check_number(*[x])\n    check_number(key='x', value=x, least=9)",
+    "def f(x=1):\n    check_number(f'', x, least=9)",
+    "def f(x=1):\n    check_number(3, x, **{'least': 9})\n    check_choice('x', x, choices=range(9, 12))",
+    "def f(x: None = None, y: None | None = None): ...",
+    "def f(x=1):\n    if x != 1:\n        check_number('x', x, least=9)",
+    "def f(x=1, y=-{'a': 1}['a']):\n    if y < 0:\n        pass\n    else:\n        check_number('x', x, least=9)"])
+def test_what_a_users_function_does_otherwise_is_left_to_it(tmp_path, lines):
+    assert of_user(tmp_path, lines, x=2) == of_user(tmp_path, lines, x=[2]) == []
+
+
+@pytest.mark.parametrize(("check", "given", "words"), [
+    ("check_number('x', x, above=0)", -1, ["a.x=-1: needed a number greater than 0."]),
+    ("check_number('x', x, above=0)", "abc", []),  # without an annotation, and perhaps never checked
+    ("arguments.check_number('x', x, 1, 2)", 3, ["a.x=3: needed a number at least 1 and at most 2."]),
+    ("check_choice('x', x, choices=[0, 1])", 2, ["a.x=2: needed one of 0, 1."]),
+    ("check_choice('x', x, ('a', 'b'))", [1], ["a.x=[1]: needed one of a, b."]),
+    ("if x is not None:\n        check_number('x', x, above=0)", 0, ["a.x=0: needed a number greater than 0."]),
+    ("if y:\n        check_number('x', x, above=0)", 0, ["a.x (y=true)=0: needed a number greater than 0."])])
+def test_a_users_function_may_use_our_checks(tmp_path, check, given, words):
+    assert of_user(tmp_path, f"def f(x=1, y=True):\n    {check}", x=given) == words
+
+
+@pytest.mark.parametrize(("kind", "right", "wrong"), [
+    ("int | float", [1, 0.5], ["a", True]), ("float | int", [1, 0.5], [None]), ("list[str] | str", ["b", ["b"]], [{}]),
+    ("str | int", [5, "a"], [[1], 0.5]), ("int | str | None", [5, "a", None], [True])])
+def test_a_value_that_one_of_several_types_takes_is_right(tmp_path, kind, right, wrong):
+    for value in right:
+        assert of_user(tmp_path, f"def f(x: {kind}): ...", x=value) == []
+    for value in wrong:
+        assert len(of_user(tmp_path, f"def f(x: {kind}): ...", x=value)) == 1
+
+
+def test_modules_that_import_a_name_from_each_other_define_it_nowhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one_way.py").write_text("from other_way import f")
+    (tmp_path / "other_way.py").write_text("from one_way import f")
+    assert signatures.dotted("one_way:f") is None

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from pipeline import secrets
+from pipeline import axes, secrets
 from pipeline.compose import compose
 from pipeline.config import walk
-from pipeline.errors import ConfigError
+from pipeline.errors import TAKEN_AS_SECRETS, ConfigError, masked
 from pipeline.explain import show
 from pipeline.plan import make_plan
 from pipeline.process import open_stage
-from pipeline.secret_values import hidden
+from pipeline.secret_marks import hidden
 from tests.configs import changed
 
 KEY = "buffer.explorer_input.taskset.reward_fn_args"
@@ -102,10 +102,21 @@ FREE = "buffer.explorer_input.taskset.workflow_args"
 
 @pytest.mark.parametrize(("name", "is_one"), [
     ("OPENAI_API_KEY", True), ("MY_KEY", True), ("GITHUB_TOKEN", True), ("DB_PASSWORD", True), ("AWS_SECRET_ID", True),
+    ("PGPASSWORD", True), ("OPENAI_API_KEY_2", True), ("API_KEY_PROD", True), ("HF_TOKEN_READ", True), ("MY_PAT", True),
+    ("AZURE_OPENAI_KEY1", True), ("WANDB_AUTH", True), ("MY_PASS", True), ("MYTOKEN", True), ("MY_TOKEN_EU", True),
+    ("AWS_ACCESS_KEY_ID", True), ("AZURE_STORAGE_CONNECTION_STRING", True), ("my_key", True), ("DB_PASSWORD_2", True),
+    ("HF_TOKEN_PATH", False), ("SSH_PUBLIC_KEY", False), ("TOKENIZERS_PARALLELISM", False), ("XAUTHORITY", False),
+    ("SSH_AUTH_SOCK", False), ("VLLM_MAX_NUM_BATCHED_TOKENS", False), ("TOKEN_BUDGET", False), ("KEY_COLUMN", False),
+    ("VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD", False),
     ("HOME", False), ("MODEL_PATH", False), ("KEYBOARD", False), ("MAX_TOKENS_PER_GPU", False), ("MONKEY", False),
     ("API_URL", False), ("PWD", False), ("OLDPWD", False), ("DB_PWD", True)])
-def test_which_variables_hold_a_secret(name, is_one):
+def test_which_variables_hold_a_secret(name, is_one, monkeypatch):
+    """Of a variable in an interpolation, of an entry of env_vars, and of what messages do not show: one table."""
+    monkeypatch.setenv(name, "hush-hush")
     assert bool(secrets.named_in(f"${{oc.env:{name}}}")) == is_one
+    assert (masked("hush-hush") == "***") == is_one
+    if name.isupper():
+        assert secrets.is_secret(f"explorer.env_vars.{name}") == is_one
 
 
 def test_a_secret_variable_is_one_wherever_it_stands(tmp_path, monkeypatch):
@@ -157,14 +168,20 @@ def test_a_secret_that_another_setting_takes_over_is_not_shown(monkeypatch):
 
 @pytest.mark.parametrize("key", [
     "HUGGINGFACE_TOKEN", "GITHUB_TOKEN", "MY_OWN_TOKEN", "SERVICE_KEY", "api-key", "x-api-key", "apiKey",
-    "headers.Authorization", "github_token", "accessToken", "Cookie"])
+    "headers.Authorization", "github_token", "accessToken", "Cookie", "bot_token", "id_token", "openai_token",
+    "jwt", "bearer", "sasToken", "userpwd", "license_key", "pw", "apikey", "openAIKey", "hf_token_read", "api_key_2",
+    "smtp_pass", "basic_auth", "auth_header", "connectionString"])
 def test_secrets_of_other_people(key):
     assert secrets.is_secret(f"monitor_args.{key}")
     assert "does not go into a file" in secrets.problems_of({"args": {key: "abc"}} if "." not in key else
                                                             {"headers": {"Authorization": "Bearer abc"}})[0]
 
 
-@pytest.mark.parametrize("key", ["MAX_TOKENS", "EOS_TOKEN", "PROMPT_KEY", "text_key", "cost_per_token", "keyboard"])
+@pytest.mark.parametrize("key", [
+    "MAX_TOKENS", "EOS_TOKEN", "PROMPT_KEY", "text_key", "cost_per_token", "keyboard", "max_tokens", "prompt_key",
+    "pad_token", "eos_token_id", "token_level", "num_tokens", "messages_key", "image_key", "key", "token_ids",
+    "new_tokens", "token_reward", "forward_pass", "good_token", "step_token", "pass_at_k", "compass",
+    "password_file", "api_key_env", "special_tokens", "per_token_kl", "secret_replacement", "PWD"])
 def test_what_is_no_secret(key):
     assert not secrets.is_secret(f"args.{key}")
 
@@ -179,11 +196,23 @@ def test_a_number_may_be_a_secret_and_a_switch_is_none():
 
 
 @pytest.mark.parametrize(("text", "what", "shown"), [
-    ("postgresql://u:p/x@h", "a password", "postgresql://u:***@h"), ("http://u:pw@h/v1", "a password", "http://u:***@h/v1"),
+    ("postgresql://u:p/x@h", "a password", "postgresql://u:***@h"),
+    ("http://u:pw@h/v1", "a password", "http://u:***@h/v1"),
     ("https://tok@host/v1", "a token", "https://***@host/v1"),
     ("http://h/v1?a=1&api_key=abc", "a key in its query", "http://h/v1?a=1&api_key=***"),
     ("http://h/?token=abc#x", "a key in its query", "http://h/?token=***#x"),
-    ("see hf_abcdefghijklmnopqrstuv", "a key", "see ***"), ("sk-abcdefghijklmnop12", "a key", "***")])
+    ("see hf_abcdefghijklmnopqrstuv", "a key", "see ***"), ("sk-aBcdefghijklmnop12", "a key", "***"),
+    ("sk-proj-abcdefgh-ijklmnop", "a key", "***"), ("sk-0123456789abcdef0123456789abcdef", "a key", "***"),
+    ("AIza" + "Sy_" * 12, "a key", "***"), ("nvapi-" + "a1" * 30, "a key", "***"),
+    ("x r8_" + "Ab1" * 13, "a key", "x ***"),
+    ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-_9", "a key", "***"), ("ASIAABCDEFGHIJKLMNOP", "a key", "***"),
+    ("-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----", "a key",
+     "-----BEGIN RSA PRIVATE KEY-----***-----END RSA PRIVATE KEY-----"),
+    ("Bearer xyz", "what a header authorizes with", "Bearer ***"),
+    ("-H 'Authorization: Basic dTpwYXNz'", "what a header authorizes with", "-H 'Authorization: Basic ***'"),
+    ("send Bearer hunter6hunter6, then", "what a header authorizes with", "send Bearer ***, then"),
+    ("https://h/x?page_token=abc&sig=d", "a key in its query", "https://h/x?page_token=***&sig=***"),
+    ("https://hooks.slack.com/services/T0/B0/xyz", "a token", "https://hooks.slack.com/services/***")])
 def test_what_a_text_carries_is_refused_and_hidden(text, what, shown):
     (problem,) = secrets.problems_of({"a": text})
     assert problem.startswith(("a: the address carries " + what, "a: the text carries " + what))
@@ -192,7 +221,11 @@ def test_what_a_text_carries_is_refused_and_hidden(text, what, shown):
 
 @pytest.mark.parametrize("text", [
     "http://host:80/a@b", "http://host/a:b@c", "ssh://git@host/x", "s3://bucket/a", "http://h/?max_tokens=5&page=2",
-    "http://[::1]:80/a@b", "sk-learn", "a sentence: with @ and ?key=1", "http://h/v1?api_key=${oc.env:X_API_KEY}"])
+    "http://[::1]:80/a@b", "sk-learn", "a sentence: with @ and ?key=1", "http://h/v1?api_key=${oc.env:X_API_KEY}",
+    "sk-experiment-grpo-7b-run", "/models/sk-finetuned-llama-7b-chat", "sk-Finetuned-Llama-3B-Chat",
+    "sk-finetunedllama7bchat", "the bearer of this letter", "hf_transfer", "http://h/?prompt_key=a",
+    "Bearer ${oc.env:X_API_KEY}", "r8_final_run",
+    "Authorization: Bearer ${oc.env:X_API_KEY}", "answer with -----BEGIN PUBLIC KEY-----"])
 def test_what_carries_nothing(text):
     assert secrets.written_out("a", text) is None
     assert hidden("http://host:80/a@b") == "http://host:80/a@b"
@@ -214,3 +247,65 @@ def test_a_header_may_say_its_scheme(monkeypatch):
     given = {"headers": {"Authorization": "Bearer ${oc.env:OURO_TEST_KEY}"}}
     assert secrets.problems_of(given) == []
     assert secrets.reveal(given) == {"headers": {"Authorization": "Bearer hush-hush"}}
+
+
+@pytest.mark.parametrize("spelled", [
+    "${ oc.env:OURO_TEST_KEY}", '${oc.env:"OURO_TEST_KEY"}', "${oc.env : 'OURO_TEST_KEY' }"])
+def test_another_spelling_of_the_interpolation_is_the_same_one(spelled, tmp_path, monkeypatch):
+    monkeypatch.setenv("OURO_TEST_KEY", "hush-hush")
+    config = compose(["recipe=countdown", f"checkpoint_root_dir={tmp_path}", f'{FREE}.a="{quoted(spelled)}"'])
+    plan = make_plan(config)
+    plan.freeze()
+    for file in tmp_path.rglob("*"):
+        assert not file.is_file() or "hush" not in file.read_text()
+    assert "hush" not in show(config)
+    rft = next(s for s in plan.stages if s.name == "rft")
+    assert open_stage_config(tmp_path, rft.identity)["workflow_args"] == {"a": "hush-hush"}
+
+
+def quoted(text: str) -> str:
+    """Inside double quotes of Hydra."""
+    return text.replace('"', '\\"')
+
+
+@pytest.mark.parametrize("spelled", [
+    "${oc.env:OURO_${project}_KEY}", "${oc.${name}:OURO_TEST_KEY}", "${oc.decode:${oc.env:OURO_TEST_KEY}}",
+    "${oc.env:HOME,${oc.env:OURO_TEST_KEY}}", "x${oc.env:\"OURO_${project}_KEY\"}"])
+def test_a_secret_that_reaches_a_setting_in_a_roundabout_way_is_refused(spelled, monkeypatch):
+    """OmegaConf says which variables it took: a value of three characters is found too."""
+    monkeypatch.setenv("OURO_TEST_KEY", "123")
+    with pytest.raises(ConfigError) as error:
+        compose(["project=TEST", "name=env", f'{FREE}.a="{quoted(spelled)}"'])
+    assert "here stands the value of OURO_TEST_KEY, which is a secret" in str(error.value) or (
+        "OURO_TEST_KEY is a secret by its name; needed ${oc.env:OURO_TEST_KEY}, without" in str(error.value))
+    assert "123" not in str(error.value)
+
+
+def test_a_variable_is_a_secret_where_a_setting_that_is_named_as_one_takes_it(monkeypatch):
+    monkeypatch.setenv("OURO_TEST_PLAIN", "abc")
+    with pytest.raises(ConfigError, match=f"{FREE}.a: here stands the value of OURO_TEST_PLAIN, which is a secret"):
+        compose([f"{KEY}.api_key=${{oc.env:OURO_TEST_PLAIN}}", f"{FREE}.a=${{oc.env:OURO_TEST_PLAIN}}"])
+    monkeypatch.setenv("OURO_TEST_PLAIN", "hush-hush")
+    assert masked("hush-hush") == "hush-hush"
+    secrets.reveal({"api_key": "${oc.env:OURO_TEST_PLAIN}"})
+    assert masked("401 hush-hush") == "401 ***"
+    TAKEN_AS_SECRETS.discard("OURO_TEST_PLAIN")
+
+
+@pytest.mark.parametrize("overrides", [
+    ["explorer.env_vars.OPENAI_API_KEY=hush1"] * 2, ["explorer.env_vars={OPENAI_API_KEY:hush1,A:b}"] * 2,
+    ["+explorer.env_vars.OPENAI_API_KEY=hush1["], ["explorer.env_vars.OPENAI_API_KEY=hush1 hush2 (hush3"],
+    ["explorer.env_vars.OPENAI_API_KEY=hush1,hush2"], ["stages.nothing.explorer.env_vars.API_KEY=hush1"],
+    ["project=Bearer hush1hush1["], ["explorer.env_vars.HF_TOKEN.x=hush1"]])
+def test_a_message_about_an_override_does_not_repeat_the_secret_in_it(overrides):
+    with pytest.raises(ConfigError) as error:
+        compose(overrides)
+    assert "hush" not in str(error.value)
+    assert "***" in str(error.value)
+
+
+@pytest.mark.parametrize("override", ["API_KEY=hush1,hush1", "API_KEY=interval(1.5,2)", "API_KEY=shuffle(hush1,hush2)"])
+def test_nor_does_one_about_an_axis_of_a_sweep(override):
+    with pytest.raises(ConfigError, match=r"'explorer\.env_vars\.API_KEY=\*\*\*'") as error:
+        axes.read([f"explorer.env_vars.{override}"])
+    assert "hush" not in str(error.value)

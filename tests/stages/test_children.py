@@ -89,6 +89,15 @@ def test_a_mistake_of_ours_is_told_in_one_line_and_traced_in_the_log(start):
     assert "Traceback" in (start.directory / "trainer.log").read_text()
 
 
+def test_what_a_child_raises_keeps_its_secrets_out_of_its_files(start, monkeypatch):
+    monkeypatch.setenv("OURO_TEST_TOKEN", "hush-hush")
+    body = "import os; raise RuntimeError('401 of ' + os.environ['OURO_TEST_TOKEN'])"
+    message, _ = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body=body))
+    assert "RuntimeError: 401 of ***" in message
+    assert "401 of ***" in (start.directory / "trainer.log").read_text()
+    assert not any("hush" in file.read_text() for file in start.directory.iterdir() if file.is_file())
+
+
 def test_an_error_without_words_is_told_by_its_line(start):
     message, _ = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body="assert context is None"))
     assert "AssertionError:  (child_trainer.py, line 6: assert context is None)" in message

@@ -34,6 +34,16 @@ def test_a_reward_without_accuracy_has_none():
     assert (outcome.reward, outcome.accuracy) == (-0.5, None)
 
 
+def test_a_reward_that_raises_keeps_its_secrets_out_of_the_row(monkeypatch):
+    monkeypatch.setenv("OURO_TEST_TOKEN", "hush-hush")
+
+    def judge(response, answer):
+        raise PermissionError("401 of hush-hush")
+
+    (outcome,) = rewarded(judge, "x")
+    assert outcome.reason == "judge raised PermissionError: 401 of ***"
+
+
 class Judge:
     """A reward function that is no function, and has no __name__."""
 

@@ -173,6 +173,17 @@ def test_a_failing_workflow_is_a_row_with_its_reason(workflow, reason):
     assert bad.trajectory is None
 
 
+def test_the_reason_of_a_row_has_no_secret(monkeypatch):
+    monkeypatch.setenv("OURO_TEST_TOKEN", "hush-hush")
+
+    def refused(prompt):
+        raise PermissionError("401 of hush-hush")
+        yield prompt
+
+    (outcome,) = roll(refused, [[3]])
+    assert outcome.reason == "PermissionError: 401 of ***"
+
+
 # --------------------------------------------------------------------------------------------------- too many failed
 
 

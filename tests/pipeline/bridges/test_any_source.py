@@ -20,7 +20,8 @@ OF_VERL = st.sampled_from([*VERL_KEYS, "algorithm.adv_estimator", "data.train_ba
                            "reward_model.overlong_buffer.len", "reward_model.overlong_buffer.penalty_factor"])
 OF_SFT = st.sampled_from([*SFT_KEYS, "data.train_files", "data.prompt_key", "data.prompt_dict_keys", "data.max_length",
                           "data.multiturn.enable", "data.messages_key", "trainer.save_freq", "trainer.nnodes",
-                          "trainer.total_training_steps", "trainer.n_gpus_per_node", "x.y"])
+                          "trainer.total_training_steps", "trainer.n_gpus_per_node", "trainer.max_ckpt_to_keep",
+                          "trainer.logger", "trainer.default_local_dir", "trainer.project_name", "x.y"])
 OF_THE_GUIDE = st.sampled_from(sorted(GUIDE_KEYS)).map(lambda key: key.replace("*", "x"))
 SINGLE = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=8), st.sampled_from(
     ["1e-6", "[a,b]", "['a', 1]", "{a: 1}", "$X", "${X:-3}", "${a.b}", "$((2*3))", "$(nproc)", "$1", "-1", "True",

@@ -52,8 +52,8 @@ def test_arguments_of_several_calls_or_of_none_are_not_known(script):
 @pytest.mark.parametrize(("before", "words", "unknown"), [
     ('C="a=1 b=$(date)"\nC+=" c=2"', ["a=1", "b=$(date)", "c=2"], ["b=$(date)"]),
     ('C="a=1"\nC="$C b=${0##*/} c=2"', ["a=1", "b=${0##*/}", "c=2"], ["b=${0##*/}"]),
-    ('C="a=1 $(cat x)"', ["a=1", "$(cat x)"], ["$(cat x)"]),
-    ('C=$(cat x)\nC+=" a=1"', ["$(cat x)", "a=1"], ["$(cat x)"]),
+    ('C="a=1 $(cat x)"', ["a=1", "$(cat ...)"], ["$(cat ...)"]),
+    ('C=$(cat x)\nC+=" a=1"', ["$(cat ...)", "a=1"], ["$(cat ...)"]),
     ('C="a=1"\nif x; then C="$C b=2"; else C="$C c=3"; fi', ["a=1", "b=2", "c=3"], ["b=2", "c=3"]),
     ('C="a=1"\ncase $X in\n 1) C+=" b=2" ;;\n 2) C+=" c=3" ;;\nesac\nC+=" d=4"', ["a=1", "b=2", "c=3", "d=4"],
      ["b=2", "c=3"])])

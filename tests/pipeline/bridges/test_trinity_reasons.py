@@ -105,11 +105,12 @@ stages:
 - {seed: 4}
 - {stage_name: 3, seed: 5}
 - {stage_name: fine, seed: 6}
+- {stage_name: bench, mode: bench}
 """)
     found = written(made)
-    assert [found[f"stages.{i}.stage_name"] for i in range(6)] == [
-        "rft_2", "rft_2_2", "stage_tasks", "stage_4", "stage_3", "fine"]
-    assert [key for _, key in made.renamed] == [f"stages.{i}.stage_name" for i in (0, 1, 2, 4)]
+    assert [found[f"stages.{i}.stage_name"] for i in range(7)] == [
+        "rft_2", "rft_2_2", "stage_tasks", "stage_4", "stage_3", "fine", "stage_bench"]
+    assert [key for _, key in made.renamed] == [f"stages.{i}.stage_name" for i in (0, 1, 2, 4, 6)]
 
 
 def test_the_ranks_are_those_of_one_machine():

@@ -123,6 +123,14 @@ def test_several_machines_are_told():
     assert "8 GPUs instead of 16" in " ".join(made.chosen)
 
 
+@pytest.mark.parametrize(("number", "kept"), [(3, 3), (0, None), (-1, None)])
+def test_the_number_of_checkpoints_is_written_and_counted_once(number, kept):
+    made = from_verl(sft(FILE, f"trainer.max_ckpt_to_keep={number}"))
+    assert written(made)["trainer.max_checkpoints_to_keep"] == kept
+    fates = [given.key for given in made.kept] + [given.key for given, _ in [*made.renamed, *made.left_out, *made.idle]]
+    assert fates.count("trainer.max_ckpt_to_keep") == 1
+
+
 def test_what_has_no_counterpart_is_listed_with_its_reason():
     made = from_verl(sft(FILE, "data.val_files=/d/t.parquet", "trainer.test_freq=10", "trainer.test_freq=-1",
                          "ulysses_sequence_parallel_size=2", "use_remove_padding=true", "data.balance_dp_token=False",

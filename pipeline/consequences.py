@@ -1,0 +1,33 @@
+"""Problems that only follow from others: rules that were tried with a value which nobody gave.
+
+Of a setting that cannot be read, or is a number outside its bounds, another value stands in (pipeline/schema.py): the
+run's in a stage, else the default. What a rule says of that value would send the user after a number of ours.
+"""
+
+import re
+from collections.abc import Iterable
+
+# `stage 'rft': buffer.batch_size=0: ...`, `key 'seed': ...`: lines of pipeline/schema.py
+READING = re.compile(r"(?:stage '(?P<stage>\w+)': )?(?:key ')?(?P<key>[a-z_]\w*(?:\.\w+)*)(?=[='])")
+
+
+def without_consequences(broken: Iterable[str], read: Iterable[str], stages: list[str]) -> list[str]:
+    """The lines of broken rules that name no setting of which another value stands in.
+
+    read: problems of reading the settings. stages: names of all. A line that concerns several stages is left out when
+    in each of them one does.
+    """
+    wrong = [(match["stage"], match["key"]) for line in read if (match := READING.match(line))]
+    return [line for line in broken if not all(
+        any(stage in (None, one) and _names(line, key) for stage, key in wrong) for one in _concerned(line, stages))]
+
+
+def _concerned(line: str, stages: list[str]) -> list[str]:
+    """The stages before the first colon of a line; all where it names none."""
+    before = re.match(r"stages? ((?:'\w+'(?:, )?)+): ", line)
+    return re.findall(r"\w+", before[1]) if before else stages or [""]
+
+
+def _names(line: str, key: str) -> bool:
+    """Whether a line names a setting, or one below it."""
+    return re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", line) is not None

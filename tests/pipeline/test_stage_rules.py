@@ -1,0 +1,84 @@
+"""Settings that no stage reads, or not the one that they are given to: told, and nothing that a stage reads is."""
+
+import pytest
+
+from pipeline import preflight
+from pipeline.bridges.recipe import write
+from pipeline.compose import check, compose
+from pipeline.launch import checked_plan
+from pipeline.stage_rules import unread
+from tests.bridges import from_trinity
+from tests.configs import changed
+from tests.plans import planned
+
+USED = {"algorithm": {"advantage_fn": "ppo", "kl_loss_fn": "k2", "kl_penalty_fn": "k2", "entropy_loss_fn": "default"}}
+PAIRS = {"algorithm": {"algorithm_type": "dpo", "kl_loss_fn": "k2", "entropy_loss_fn": "default"}}
+OF_EVERY_KIND = [{"stage_name": "sft", "algorithm": {"algorithm_type": "sft"}},
+                 {"stage_name": "dpo", **PAIRS},
+                 {"stage_name": "look", "mode": "explore"}, {"stage_name": "offline", "mode": "train", **USED},
+                 {"stage_name": "rft", **USED}, {"stage_name": "judge", "mode": "bench"}]
+
+
+@pytest.fixture
+def template(tmp_path) -> str:
+    (tmp_path / "chat.jinja").write_text("{{ messages }}")
+    return str(tmp_path / "chat.jinja")
+
+
+def test_settings_that_a_stage_does_not_read_are_told_and_left():
+    """Both say nothing to demonstrations; of the second stage grpo has no critic."""
+    config = changed({"stages.sft.synchronizer.sync_interval": 2, "stages.sft.buffer.explorer_input.taskset.limit": 9,
+                      "stages.rft.trainer.critic.cliprange_value": 0.7})
+    sft, rft = preflight.check(config).warnings
+    assert sft.startswith("stage 'sft' does not read buffer.explorer_input.taskset.limit, synchronizer.sync_interval: ")
+    assert rft.startswith("stage 'rft' does not read trainer.critic.cliprange_value: it changes nothing there.")
+    assert preflight.check(config).problems == []
+
+
+def test_they_are_told_where_snakemake_is_called_without_us(tmp_path, capsys, monkeypatch):
+    preflight.warn.cache_clear()
+    config = changed({"stages.sft.synchronizer.sync_interval": 2, "checkpoint_root_dir": str(tmp_path)})
+    assert [stage.name for stage in checked_plan(config).stages][3] == "sft"
+    assert "ouro: warning: stage 'sft' does not read synchronizer.sync_interval" in capsys.readouterr().err
+    preflight.warn.cache_clear()
+    monkeypatch.setenv("OURO_SUMMARY_FOLLOWS", "1")  # `ouro run` has told them
+    checked_plan(config)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_stage_reads_whatever_it_is_handed(tmp_path, template):
+    """Every stage says itself all that is handed to it, and is told nothing; chat_template_path is among it."""
+    values = {"stages": OF_EVERY_KIND, "model.chat_template_path": template}
+    handed = {stage.name: stage.config for stage in planned(tmp_path, values).stages}
+    handed["judge"] = handed["judge_rft"]
+    said = [{**entry, **handed[entry["stage_name"]]} for entry in OF_EVERY_KIND]
+    for entry in said:
+        assert entry["model"].pop("lora_configs") == []  # without an adapter it says nothing
+    assert all(entry["model"]["chat_template_path"] == template for entry in said)
+    assert [line for line in unread(changed({"stages": said})) if line.startswith("stage ")] == []
+
+
+def test_an_imported_stage_that_repeats_whole_sections_goes_through(tmp_path):
+    """Trinity-RFT replaces sections, so a stage there repeats all of one; demonstrations read the half of these."""
+    made = from_trinity("""
+algorithm: {algorithm_type: grpo, repeat_times: 8}
+stages:
+- stage_name: warmup
+  mode: train
+  algorithm: {algorithm_type: sft, repeat_times: 8}
+  buffer:
+    train_batch_size: 32
+    explorer_input: {taskset: {path: a.jsonl}}
+    trainer_input: {experience_buffer: {path: b.jsonl, format: {prompt_key: q, response_key: a}}}
+  synchronizer: {sync_interval: 2}
+- stage_name: rft
+  buffer: {explorer_input: {taskset: {path: a.jsonl}}}
+""")
+    recipe = tmp_path / "made.yaml"
+    recipe.write_text(write(made, "test"))
+    config = compose([f"recipe={recipe}"])
+    (line,) = [one for one in preflight.check(config, elsewhere=True).warnings if one.startswith("stage ")]
+    assert line.startswith("stage 'warmup' does not read algorithm.repeat_times, buffer.explorer_input.taskset.path, ")
+    assert ", synchronizer.sync_interval: it changes nothing there." in line
+    assert check(config) == []
+    assert not any("does not read" in problem for problem in preflight.check(config, elsewhere=True).problems)
