@@ -5,10 +5,14 @@ Found without importing torch, so that a plan can be judged in no time and on a 
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+
+NAME = re.compile(r"\d+|(GPU|MIG)-\S+")  # of a GPU, as CUDA_VISIBLE_DEVICES has it
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,15 @@ def torch_has_cuda() -> bool:
 def visible_gpus(at_most: int | None) -> list[str]:
     """What CUDA_VISIBLE_DEVICES names, or all that NVIDIA's driver shows; none for a CPU build of torch.
 
-    at_most: `cluster.gpu_per_node`, use only the first so many; None: all.
+    at_most: `cluster.gpu_per_node`, use only the first so many; None: all. As in CUDA, the first name that is none, -1
+    say, ends the list.
     """
     if not torch_has_cuda():
         return []
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
-        found = [name for name in named.split(",") if name.strip()]
+        names = takewhile(NAME.fullmatch, (name.strip() for name in named.split(",")))
+        found = list(dict.fromkeys(names))
     else:
         found = [str(index) for index in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
     return found[:at_most]
@@ -70,15 +76,33 @@ def planned_gpus(cluster: dict, here: bool = True) -> Gpus:
     return Gpus(None, memory, True) if memory or not here else Gpus(0, None, False)
 
 
+def by_uuid(names: list[str]) -> dict[str, str]:
+    """UUID -> name of the GPUs that are named, by index or by the beginning of their UUID; of two names of one GPU the
+    first. Where NVIDIA's tool does not tell it, and of a slice of a GPU (MIG), the name stands for the UUID.
+    """
+    rows = [line.split(", ") for line in _asked("index,uuid")]
+    known = {row[0]: row[1] for row in rows if len(row) == 2}
+    found: dict[str, str] = {}
+    for name in names:
+        same = [uuid for index, uuid in known.items() if name == index or uuid.startswith(name)]
+        found.setdefault(same[0] if same else name, name)
+    return found
+
+
 def _smallest_memory() -> float | None:
-    """Memory of the smallest visible GPU in GiB by NVIDIA's own tool; None where that does not answer."""
+    """Memory of the smallest visible GPU in GiB; None where NVIDIA's tool does not tell it."""
+    sizes = [float(line) for line in _asked("memory.total") if line.replace(".", "", 1).isdigit()]
+    return min(sizes) / 1024 if sizes else None
+
+
+def _asked(columns: str) -> list[str]:
+    """What NVIDIA's own tool says of each GPU, a line each; none where there is none, or it does not answer."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return None
-    query = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+        return []
+    query = [tool, f"--query-gpu={columns}", "--format=csv,noheader,nounits"]
     answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-    sizes = [float(line) for line in answer.stdout.split() if line.replace(".", "", 1).isdigit()]
-    return min(sizes) / 1024 if answer.returncode == 0 and sizes else None
+    return answer.stdout.splitlines() if answer.returncode == 0 else []
 
 
 def needed_gpus(mode: str, *holders: int) -> int:

@@ -67,9 +67,15 @@ def digest_code(dotted: str) -> str:
     if source.suffix == ".py" and name not in (known := _names(source)) and "*" not in known:
         raise ConfigError(f"'{dotted}': {source} has no '{name}'.{nearest(name, known)}")
     found = taken_in(source, module)
-    return files.hash_json({name: files.hash_file(path) for name, path in found.items()})
+    return files.hash_json({name: _hashed(path) for name, path in found.items()})
 
 
+@files.remembered
+def _hashed(path: Path) -> str:
+    return files.hash_file(path)
+
+
+@files.remembered
 def _names(source: Path) -> set[str]:
     """What a module defines or imports, read without running it; `*` when it imports all of another."""
     try:
@@ -150,9 +156,7 @@ def digest_tree(path: Path, root: str) -> str:
     fresh = dict(cache)
     names = []
     for file in found:
-        stat = file.stat()
-        # the change time too: a copy that keeps the modification time (cp -p, rsync, tar) cannot keep that one
-        key = f"{file.resolve()}|{stat.st_ino}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}"
+        key = f"{file.resolve()}|{files.stamp(file)}"
         fresh[key] = cache.get(key) or files.hash_file(file)
         names.append([str(file.relative_to(path)), fresh[key]])
     if fresh != cache:

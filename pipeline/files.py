@@ -13,7 +13,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import IO
 
 from pipeline.errors import StageError
 
@@ -125,6 +127,36 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
+def stamp(path: Path) -> str:
+    """What changes with a file's content: inode, size, times. The change time too: a copy that keeps the modification
+    time (cp -p, rsync, tar) cannot keep that one.
+    """
+    stat = path.stat()
+    return f"{stat.st_ino}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}"
+
+
+def remembered(read: Callable) -> Callable:
+    """`read(path, ...)`, called anew only when the file has changed. Its result is shared: not to be altered."""
+    made = cache(lambda stamp, path, *rest: read(path, *rest))
+    return lambda path, *rest: made(stamp(path), path, *rest)
+
+
+def take_lock(file: IO) -> bool:
+    """Whether nobody else holds an open file; then it is this process's until it is closed.
+
+    Raises StageError where the file system has no such locks.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise StageError(f"{file.name} cannot be locked ({error.strerror}), and stages know of each other by locks. "
+                         "Set checkpoint_root_dir to a directory of a file system that has them (flock), or have this "
+                         "one mounted with them.") from error
+    return True
+
+
 @contextlib.contextmanager
 def locked(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Holds an exclusive lock on a file for the block. Waits, after telling `on_wait` who holds it.
@@ -135,16 +167,12 @@ def locked(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+", encoding="utf-8") as file:
         told = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not told:
-                    file.seek(0)
-                    on_wait(file.read().strip() or "unknown")
-                    told = True
-                time.sleep(0.2)
+        while not take_lock(file):
+            if not told:
+                file.seek(0)
+                on_wait(file.read().strip() or "unknown")
+                told = True
+            time.sleep(0.2)
         file.truncate(0)
         file.write(f"process {os.getpid()}")
         file.flush()

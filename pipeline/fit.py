@@ -195,7 +195,7 @@ def gpu_words(config: dict[str, Any], gpus: Gpus) -> str:
     """How many GPUs a stage holds, and of how many."""
     if not gpus.any:
         return (f"none is declared (cluster.gpu_per_node) or visible: a CPU run on {os.cpu_count()} threads, whose "
-                "memory is not estimated")
+                "memory is not estimated; jobs of SLURM would ask for no GPU")
     needed, ranks = stage_gpus(config), config["trainer"]["ranks"]
     of = "" if gpus.count is None else f" of {gpus.count}"
     if not trains(config):

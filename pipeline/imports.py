@@ -1,17 +1,21 @@
 """Which files of the user's a module takes in, read from source: what a function does lies in all of them.
 
-Only modules below the same project directory count, the one from which the module is imported; a library that is
-installed there is told by its version elsewhere, and our own code by pipeline/identity.py.
+Only modules below the same project directory count, the one from which the module is imported. Of an installed
+package every module counts: it changes as a whole, and is often too large to be read. Our own code is told by
+pipeline/identity.py.
 """
 
 import ast
+import sysconfig
+from functools import cache
 from pathlib import Path
 
+from pipeline import files
 from pipeline.errors import ConfigError
 from pipeline.files import CONF
 
 OURS = ("operators", "pipeline", "stages", "workflows")
-INSTALLED = ("site-packages", "dist-packages")
+INSTALLED = ("site-packages", "dist-packages")  # and Python's own
 
 
 def taken_in(source: Path, module: str) -> dict[str, Path]:
@@ -21,12 +25,14 @@ def taken_in(source: Path, module: str) -> dict[str, Path]:
     """
     parts = module.split(".")
     root = source.parents[len(parts) - (source.name != "__init__.py")]
+    if root.name in INSTALLED or root == Path(sysconfig.get_path("stdlib")):
+        return {module: source} | _whole(root, parts[0])
     found: dict[str, Path] = {}
     waiting = [module]
     while waiting:
         name = waiting.pop()
         path = source if name == module else _file(root, name)
-        if path is None or name in found or not _is_of(root, name, parts[0]):
+        if path is None or name in found or (root == CONF.parent and name.partition(".")[0] in OURS):
             continue
         found[name] = path
         waiting += [".".join(name.split(".")[:size]) for size in range(1, name.count(".") + 1)]  # its packages run too
@@ -34,10 +40,11 @@ def taken_in(source: Path, module: str) -> dict[str, Path]:
     return found
 
 
-def _is_of(root: Path, name: str, package: str) -> bool:
-    """Whether a module belongs to the project; among installed ones, to the same package."""
-    first = name.partition(".")[0]
-    return first == package if root.name in INSTALLED else not (root == CONF.parent and first in OURS)
+@cache
+def _whole(root: Path, package: str) -> dict[str, Path]:
+    """Dotted name -> file of every module of an installed package."""
+    return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+            for path in sorted((root / package).rglob("*.py"))}
 
 
 def _file(root: Path, name: str) -> Path | None:
@@ -45,6 +52,7 @@ def _file(root: Path, name: str) -> Path | None:
     return next((p for p in (here / "__init__.py", here.with_name(f"{here.name}.py")) if p.is_file()), None)
 
 
+@files.remembered
 def _named(path: Path, module: str) -> list[str]:
     """Dotted names of what a file imports, modules and names in them alike."""
     try:

@@ -32,6 +32,9 @@ def run(arguments) -> int:
         print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete")
         print(outcome.conclude(shown))
         return 0
+    if asks_for_no_gpu(plan, arguments.snakemake):
+        preflight.warn("cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. "
+                       "Set it to the GPUs of a node, or to 0 if none is meant.")
     before = _made(plan)
     code = start(words, arguments.snakemake)
     if (code == 0 or arguments.multirun) and _made(plan) != before:  # a dry run makes nothing
@@ -41,6 +44,15 @@ def run(arguments) -> int:
             print(line)
         print(outcome.what_failed(shown, code), file=sys.stderr)
     return code
+
+
+def asks_for_no_gpu(plan, extra: list[str]) -> bool:
+    """Whether stages go to SLURM that would take GPUs if it were known that there are some. extra: as for `start`."""
+    from pipeline.identity import HEAVY
+
+    return any(word.endswith("slurm") for word in extra) and any(
+        stage.kind in HEAVY and not stage.gpus and stage.config["cluster"]["gpu_per_node"] is None
+        for stage in plan.stages)
 
 
 def start(overrides: list[str], extra: list[str]) -> int:

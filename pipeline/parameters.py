@@ -2,7 +2,8 @@
 
 A function of ours refuses wrong arguments by `check_number(f"{KEY}.epsilon", epsilon, above=0)` or `check_choice`
 (operators/arguments.py), in its own lines or in those of a function that it uses. Read here, such a check is made
-before a run begins, without the seconds that importing torch takes.
+before a run begins, without the seconds that importing torch takes. Of a user's function only what cannot be meant
+otherwise is read: the rest it says itself when it is called.
 """
 
 import ast
@@ -14,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import schema, syntax
+from pipeline.imports import OURS
 
 UNKNOWN = object()  # a type, a default or a bound that cannot be told from the source
-TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "dict": dict, "None": None}
+TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "dict": dict,
+         "None": type(None)}
 WIDER = {list: list[Any], dict: dict[str, Any]}  # as the schema calls them
+ARGUMENTS = syntax.HOME / "operators" / "arguments.py"
+PLACES = {"value": 1, "choices": 2, "least": 2, "most": 3, "above": 4}  # of the parameters of its checks
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,14 @@ class Limit:
         if self.choices is not None:
             words = ", ".join(map(_yaml, self.choices))
             return [] if value in self.choices else [f"{told}={value}: needed one of {words}."]
-        least, most, above = (_number(bound, values) for bound in (self.least, self.most, self.above))
-        if not _is_number(value) or ((least is None or value >= least) and (most is None or value <= most)
-                             and (above is None or value > above)):
+        if value is None or (_is_number(value) and self._holds(value, values)):
             return []
         return [f"{told}={value}: needed a number{self._words(values)}."]
+
+    def _holds(self, value: float, values: dict[str, Any]) -> bool:
+        least, most, above = (_number(bound, values) for bound in (self.least, self.most, self.above))
+        return ((least is None or value >= least) and (most is None or value <= most)
+                and (above is None or value > above))
 
     def _words(self, values: dict[str, Any]) -> str:
         bounds = (("greater than", self.above), ("at least", self.least), ("at most", self.most))
@@ -80,16 +88,15 @@ def problems(key: str, parameters: dict[str, Parameter], given: dict[str, Any]) 
 def read(path: Path, node: syntax.Function) -> dict[str, Parameter]:
     """The parameters of a function by name. path: of the file that has it."""
     limits: dict[str, list[Limit]] = {}
-    for name, limit in _limits(path, node, set()):
+    for name, limit in _limits(path, node, set()) if _is_ours(path) else _checked(path, node):
         limits.setdefault(name, []).append(limit)
     defaults = _defaults(node.args)
-    return {one.arg: Parameter(_kind(one.annotation) or UNKNOWN, defaults.get(one.arg, UNKNOWN),
-                               tuple(limits.get(one.arg, ())))
+    return {one.arg: Parameter(_kind(one.annotation), defaults.get(one.arg, UNKNOWN), tuple(limits.get(one.arg, ())))
             for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
 
 
 def _mistyped(key: str, value: Any, one: Parameter) -> list[str]:
-    if one.kind is UNKNOWN or (type(value) is type(one.default) and value == one.default):
+    if one.kind in (UNKNOWN, type(None)) or (type(value) is type(one.default) and value == one.default):
         return []
     wrong: list[str] = []
     made = schema.read(value, one.kind, key, wrong)
@@ -120,12 +127,16 @@ def _kind(annotation: ast.expr | None) -> Any:
     """The type that an annotation names; UNKNOWN when it is none of TYPES, alone or with `|`."""
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
         kinds = [_kind(annotation.left), _kind(annotation.right)]
-        return UNKNOWN if UNKNOWN in kinds or kinds == [None, None] else kinds[0] | kinds[1]
+        return UNKNOWN if UNKNOWN in kinds else kinds[0] | kinds[1]
     if isinstance(annotation, ast.Subscript):
         kind = _kind(annotation.value)
         return kind if kind in WIDER.values() else UNKNOWN
     found = TYPES.get(ast.unparse(annotation), UNKNOWN) if annotation else UNKNOWN
     return WIDER.get(found, found)
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_relative_to(syntax.HOME) and path.relative_to(syntax.HOME).parts[0] in OURS
 
 
 def _defaults(arguments: ast.arguments) -> dict[str, Any]:
@@ -155,13 +166,13 @@ def _limits(path: Path, node: ast.AST, seen: set) -> Iterator[tuple[str, Limit]]
 def _within(path: Path, nodes: list[ast.AST], loops: dict, when: str | None, seen: set) -> Iterator[tuple[str, Limit]]:
     """loops: variable of a loop -> the names that it stands for. when: the parameter of the enclosing `if`."""
     for node in nodes:
-        check = _check(path, node)
-        if check and node.args:
-            limit = CHECKS[check](node, when)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CHECKS:
+            limit = CHECKS[node.func.id](node, when)
             yield from ((name, limit) for name in _blamed(node.args[0], loops))
         elif isinstance(node, ast.If):
-            yield from _within(path, [node.test], loops, when, seen)
-            yield from _branches(path, node, loops, when, seen)
+            asked = node.test.id if isinstance(node.test, ast.Name) else when
+            yield from _within(path, node.body, loops, asked, seen)
+            yield from _within(path, [node.test, *node.orelse], loops, when, seen)
         elif isinstance(node, ast.For):
             yield from _within(path, [node.iter, *node.body], loops | _loop(node), when, seen)
         elif isinstance(node, ast.Name | ast.Attribute) and (used := syntax.resolve(path, node, syntax.ours)):
@@ -170,62 +181,56 @@ def _within(path: Path, nodes: list[ast.AST], loops: dict, when: str | None, see
             yield from _within(path, list(ast.iter_child_nodes(node)), loops, when, seen)
 
 
-def _check(path: Path, node: ast.AST) -> str | None:
-    """The check of operators/arguments.py that a node calls; the user may have a function of the same name."""
-    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)):
-        return None
-    used = syntax.resolve(path, node.func, syntax.ours)
-    return used[1].name if used and used[0] == ARGUMENTS and used[1].name in CHECKS else None
-
-
-def _branches(path: Path, node: ast.If, loops: dict, when: str | None, seen: set) -> Iterator[tuple[str, Limit]]:
-    """Of `if parameter:` the checks hold with it, of `if x is not None:` always (null passes them); of any other, and
-    of an `else`, it is not known when, so no number is refused for theirs."""
-    test, named = node.test, isinstance(node.test, ast.Name)
-    if named or (isinstance(test, ast.Compare) and ast.unparse(test).endswith(" is not None")):
-        yield from _within(path, node.body, loops, test.id if named else when, seen)
-
-
 def _loop(node: ast.For) -> dict[str, list[str]]:
     """Of `for name, value in (("mu_peak", peak), ...)`: name -> mu_peak, ..."""
-    if not (isinstance(node.target, ast.Tuple) and isinstance(node.iter, ast.Tuple)
-            and node.target.elts and isinstance(node.target.elts[0], ast.Name)):
+    if not (isinstance(node.target, ast.Tuple) and isinstance(node.iter, ast.Tuple)):
         return {}
-    rows = [row.elts[0] for row in node.iter.elts if isinstance(row, ast.Tuple) and row.elts]
-    return {node.target.elts[0].id: [cell.value for cell in rows if _is_text(cell)]}
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+    rows = [row.elts[0] for row in node.iter.elts if isinstance(row, ast.Tuple)]
+    return {node.target.elts[0].id: [cell.value for cell in rows if isinstance(cell, ast.Constant)]}
 
 
 def _blamed(label: ast.expr, loops: dict[str, list[str]]) -> list[str]:
     """The arguments that the first word of a check names: `f"{KEY}.epsilon"`, or `f"{KEY}.{name}"` in a loop."""
-    last = label.values[-1] if isinstance(label, ast.JoinedStr) and label.values else label
+    last = label.values[-1] if isinstance(label, ast.JoinedStr) else label
     if isinstance(last, ast.FormattedValue):
         return loops.get(ast.unparse(last.value), [])
-    return [last.value.rpartition(".")[2].partition(" ")[0]] if _is_text(last) else []
+    return [last.value.rpartition(".")[2].partition(" ")[0]] if isinstance(last, ast.Constant) else []
+
+
+def _checked(path: Path, node: syntax.Function) -> Iterator[tuple[str, Limit]]:
+    """(parameter, its limit) of the checks that a user's function makes first, always, of a value as it is given."""
+    changed = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)}
+    for line in node.body:
+        if any(isinstance(one, ast.Return) for one in ast.walk(line)):  # what follows may not be reached
+            return
+        call = line.value if isinstance(line, ast.Expr) and isinstance(line.value, ast.Call) else None
+        found = syntax.resolve(path, call.func, syntax.ours) if call else None
+        if not found or found[0] != ARGUMENTS or found[1].name not in CHECKS:
+            continue
+        value, limit = _given(call, "value"), CHECKS[found[1].name](call, None)
+        names = {one.id for one in ast.walk(call) if isinstance(one, ast.Name)}
+        if isinstance(value, ast.Name) and limit and not names & changed:
+            yield value.id, limit
 
 
 def _of_number(call: ast.Call, when: str | None) -> Limit:
-    """The limit of `check_number(key, value, least, most, above)`."""
-    given = dict(zip(("least", "most", "above"), call.args[2:], strict=False))
-    given |= {word.arg: word.value for word in call.keywords if word.arg in ("least", "most", "above")}
-    return Limit(**{name: node.id if isinstance(node, ast.Name) else _bound(node) for name, node in given.items()},
-                 when=when)
+    """The limit of `check_number(key, value, least=, most=, above=)`."""
+    bounds = {name: _given(call, name) for name in ("least", "most", "above")}
+    return Limit(**{name: node.id if isinstance(node, ast.Name) else _literal(node)
+                    for name, node in bounds.items() if node}, when=when)
 
 
-def _bound(node: ast.expr) -> Any:
-    found = _literal(node)
-    return None if found is UNKNOWN else found
+def _of_choice(call: ast.Call, when: str | None) -> Limit | None:
+    """The limit of `check_choice(key, value, choices)`; None when the choices cannot be told."""
+    node = _given(call, "choices")
+    choices = _literal(node) if node else UNKNOWN
+    return Limit(choices=tuple(choices), when=when) if isinstance(choices, tuple | list) else None
 
 
-def _of_choice(call: ast.Call, when: str | None) -> Limit:
-    """The limit of `check_choice(key, value, choices)`; none where the choices are not written out."""
-    given = call.args[2:3] or [word.value for word in call.keywords if word.arg == "choices"]
-    choices = _bound(given[0]) if given else None
-    return Limit(choices=tuple(choices) if isinstance(choices, tuple | list | set) else None, when=when)
+def _given(call: ast.Call, name: str) -> ast.expr | None:
+    """What a call of a check gives its parameter of that name; None when nothing, or when that cannot be told."""
+    places = [] if any(isinstance(one, ast.Starred) for one in call.args) else call.args
+    return next((word.value for word in call.keywords if word.arg == name), next(iter(places[PLACES[name]:]), None))
 
 
-ARGUMENTS = syntax.HOME / "operators" / "arguments.py"
 CHECKS = {"check_number": _of_number, "check_choice": _of_choice}

@@ -83,7 +83,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False, c
         _preview(report, config, list(stages.values()))
     if code:
         _import(report, stages, elsewhere)
-    report.add("", _unknown_gpus(list(gpus.values())), "unjudged")
+    _gpus(report, list(gpus.values()))
     needed = [_stage(report, settings, starts[name], name, gpus[name]) for name, settings in stages.items()]
     for name, model in teachers.items():
         if model and _made(report.plan, name) is not None:
@@ -92,14 +92,6 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False, c
         _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere, [
             name for name, settings in stages.items() if workload.workload(settings).experiences is None])
     return report
-
-
-def _unknown_gpus(gpus: list[Gpus]) -> list[str | None]:
-    """What cannot be judged of GPUs that are not told and not here."""
-    return ["whether there are enough GPUs: cluster.gpu_per_node is not set."
-            if any(one.count is None for one in gpus) else None,
-            "whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its own."
-            if any(one.any and not one.gib for one in gpus) else None]
 
 
 def absent_files(config: dict[str, Any]) -> list[str]:
@@ -157,6 +149,16 @@ def _import(report: Report, stages: dict[str, dict], elsewhere: bool) -> None:
     waiting = [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
     told = "\n".join([*report.problems, *report.unjudged])
     report.add("", import_problems(waiting, list(inputs.PARTS), told), "unjudged" if elsewhere else "problems")
+
+
+def _gpus(report: Report, gpus: list[Gpus]) -> None:
+    """Says what is not known of the GPUs that stages may count on."""
+    if any(one.count is None for one in gpus):
+        report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set. Jobs of SLURM ask for none "
+                        "without it where the machine that submits them shows none."], "unjudged")
+    if any(one.any and not one.gib for one in gpus):
+        report.add("", ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its "
+                        "own."], "unjudged")
 
 
 def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus) -> float | None:

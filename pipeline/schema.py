@@ -18,6 +18,8 @@ from pipeline.key_names import nearest_key
 from pipeline.setting import choices_of
 
 UNREADABLE = object()
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
+         dict: "a mapping"}
 
 
 def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = False) -> Any:
@@ -33,7 +35,7 @@ def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = F
     if isinstance(kind, UnionType):
         if value is None and type(None) in get_args(kind):
             return None
-        return _member(value, [k for k in get_args(kind) if k is not type(None)], key, problems, partial)
+        return _any_of(value, [k for k in get_args(kind) if k is not type(None)], key, problems, partial)
     if get_origin(kind) is list:
         return _list(value, *get_args(kind), key, problems)
     if get_origin(kind) is dict:
@@ -41,15 +43,17 @@ def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = F
     return value if kind is Any else _scalar(value, kind, key, problems)
 
 
-def _member(value: Any, kinds: list, key: str, problems: list[str], partial: bool) -> Any:
-    """`value` as one of several types: its own, else the first that takes it; what is wrong is told of one of them."""
-    likest = sorted(kinds, key=lambda one: (get_origin(one) or one) is not type(value))
-    for one in likest if len(kinds) > 1 else ():
-        own: list[str] = []
-        found = read(value, one, key, own, partial)
-        if not own:
+def _any_of(value: Any, kinds: list[Any], key: str, problems: list[str], partial: bool) -> Any:
+    """`value` as the first of these types that takes it, its own type before others."""
+    own = [kind for kind in kinds if (get_origin(kind) or kind) is type(value)] or kinds
+    if len(own) == 1:
+        return read(value, *own, key, problems, partial)
+    for kind in own:
+        refused: list[str] = []
+        found = read(value, kind, key, refused, partial)
+        if not refused:
             return found
-    return read(value, likest[0], key, problems, partial)
+    return wrong(value, " or ".join(WORDS[get_origin(kind) or kind] for kind in kinds), key, problems)
 
 
 def _of_environment(text: FromEnvironment, kind: Any) -> Any:
@@ -92,10 +96,9 @@ def _section(value: Any, kind: type, key: str, problems: list[str], partial: boo
             problems.append(unknown(full))
             continue
         found = read(given, fields[name].type, full, problems, partial)
-        outside = [] if found is UNREADABLE else _outside(full, found, fields[name].metadata)
-        problems += outside
-        if found is not UNREADABLE and not (outside and isinstance(found, (int, float))):
-            made[name] = found  # a number outside its bounds is left out: rules count with it
+        if found is not UNREADABLE:
+            made[name] = found
+            problems += _outside(full, found, fields[name].metadata)
     if not partial:
         made |= {name: default(item) for name, item in fields.items() if name not in made}
     return made
@@ -127,8 +130,7 @@ def _scalar(value: Any, kind: type, key: str, problems: list[str]) -> Any:
         return float(value)
     if kind is str and isinstance(value, (str, int, float)):
         return str(value)
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-    return wrong(value, words[kind], key, problems)
+    return wrong(value, WORDS[kind], key, problems)
 
 
 def wrong(value: Any, needed: str, key: str, problems: list[str]) -> Any:

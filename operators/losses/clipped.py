@@ -115,7 +115,7 @@ def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos: fl
     """
     check_number(f"{KEY}.tau_pos", tau_pos, above=0)
     check_number(f"{KEY}.tau_neg", tau_neg, above=0)
-    tau = torch.where(advantages > 0, tau_pos, tau_neg).to(logprobs.dtype)
+    tau = torch.full_like(logprobs, tau_neg).masked_fill(advantages > 0, tau_pos)
     ratio = log_ratio(logprobs, old_logprobs).exp()
     soft = torch.sigmoid(tau * (ratio - 1.0))
     gate = 4.0 * soft * (1.0 - soft)

@@ -1,4 +1,4 @@
-"""What holds of every policy loss: shapes, gradients by finite differences, no dependence on how the batch is cut."""
+"""What holds of every policy loss: shapes, no dependence on how the batch is cut, no overflow."""
 
 import math
 
@@ -76,37 +76,6 @@ def test_a_loss_and_its_statistics_are_one_number_a_token_and_only_the_loss_has_
     assert loss.shape == (10,)
     assert loss.requires_grad
     assert all(value.shape == (10,) and not value.requires_grad for value in statistics.values())
-
-
-@pytest.mark.parametrize(("name", "extra"), VARIANTS)
-def test_the_gradient_is_that_of_finite_differences(name, extra, monkeypatch):
-    """Central differences in float64. What a loss takes as constant (`detach`) is held at its value: the first call
-    records what each detach returned, the others replay it.
-    """
-    columns = batch([2, 3, 1, 4], seed=1)
-    held, calls = [], iter(())
-    real = torch.Tensor.detach
-
-    def detach(tensor):
-        position = next(calls)
-        if position == len(held):
-            held.append(real(tensor).clone())
-        return held[position]
-
-    def value(logprobs):
-        nonlocal calls
-        calls = iter(range(10**6))
-        return total(name, columns | {"logprobs": logprobs}, extra)
-
-    monkeypatch.setattr(torch.Tensor, "detach", detach)
-    new = columns["logprobs"].clone().requires_grad_()
-    (found,) = torch.autograd.grad(value(new), new)
-    step, expected = 1e-6, []
-    for token in range(len(new)):
-        shift = torch.zeros_like(found)
-        shift[token] = step
-        expected.append((value(real(new) + shift) - value(real(new) - shift)) / (2 * step))
-    torch.testing.assert_close(found, torch.stack(expected), atol=1e-8, rtol=1e-6)
 
 
 @settings(max_examples=5, deadline=None)

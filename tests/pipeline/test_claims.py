@@ -1,14 +1,20 @@
 """GPUs of a machine, pretended: stages that run side by side hold different ones, and wait where there are too few."""
 
+import errno
+import fcntl
 import logging
 import os
+import subprocess
+import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from pipeline import claims, devices
 from pipeline.claims import claimed
+from pipeline.errors import StageError
 
 LOG = logging.getLogger("test")
 
@@ -81,3 +87,85 @@ def test_a_stage_without_gpus_or_with_more_than_there_are_claims_none(kind, rank
     with claimed(kind, settings(ranks), str(tmp_path), LOG):
         assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3,5,7"
         assert not (tmp_path / "gpus").exists()
+
+
+class Waits(Exception):
+    """Raised in place of waiting."""
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    def wait(seconds):
+        raise Waits
+
+    monkeypatch.setattr(time, "sleep", wait)
+
+
+@pytest.mark.parametrize("named", ["2, 3", " 2,3 ", "3,2", "GPU-aa,GPU-bb", "2,GPU-bb11"])
+def test_whatever_a_gpu_is_called_two_stages_do_not_hold_it(named, tmp_path, monkeypatch, impatient):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 2, GPU-aa11\necho 3, GPU-bb11\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    with claimed("train", settings(2), str(tmp_path), LOG):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+        with pytest.raises(Waits), claimed("train", settings(1), str(tmp_path), LOG):
+            pass
+
+
+def test_a_gpu_that_is_named_twice_is_one_and_nobody_waits_for_a_second(tmp_path, monkeypatch, impatient):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,2")
+    with claimed("train", settings(2), str(tmp_path), LOG):
+        assert not (tmp_path / "gpus").exists()  # too few, as the stage will say
+
+
+def test_machines_of_one_name_do_not_wait_for_each_other(tmp_path, monkeypatch, impatient):
+    monkeypatch.setattr(claims, "BOOT", tmp_path / "boot_id")
+    monkeypatch.setattr(claims.platform, "node", lambda: "trainer")
+    claims.BOOT.write_text("one\n")
+    with claimed("train", settings(4), str(tmp_path), LOG):
+        claims.BOOT.write_text("two\n")
+        with claimed("train", settings(4), str(tmp_path), LOG):
+            assert taken(monkeypatch) == "2,3,5,7"
+        claims.BOOT.write_text("one\n")
+        monkeypatch.setattr(claims.platform, "node", lambda: "another container there")
+        with pytest.raises(Waits), claimed("train", settings(1), str(tmp_path), LOG):
+            pass
+
+
+def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
+    def refuse(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (pytest.raises(StageError, match=r"turn cannot be locked \(No locks available\).*Set checkpoint_root_dir to"),
+          claimed("train", settings(1), str(tmp_path), LOG)):
+        pass
+
+
+HOLD = """
+import logging, sys, time
+from types import SimpleNamespace as Nest
+from pipeline import claims, devices
+devices.torch_has_cuda = lambda: True
+settings = Nest(cluster=Nest(gpu_per_node=None), trainer=Nest(ranks=4))
+with claims.claimed("train", settings, sys.argv[1], logging.getLogger()):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_stage_held_is_free(tmp_path, monkeypatch):
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        told = []
+        log = SimpleNamespace(info=lambda text, *words: (told.append(text % words), holder.kill()))  # SIGKILL
+        with claimed("train", settings(4), str(tmp_path), log):
+            assert taken(monkeypatch) == "2,3,5,7"
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+    assert told == ["waiting for 4 of 4 GPUs: other stages hold them"]

@@ -23,7 +23,9 @@ def machine(monkeypatch):
 
 
 @pytest.mark.parametrize(("named", "at_most", "expected"), [
-    ("2,5,GPU-7", None, ["2", "5", "GPU-7"]), ("2,5", 1, ["2"]), ("", None, []), ("0,1", 0, [])])
+    ("2,5,GPU-7", None, ["2", "5", "GPU-7"]), ("2,5", 1, ["2"]), ("", None, []), ("0,1", 0, []),
+    (" 0, 1 ", None, ["0", "1"]), ("0,0,1", None, ["0", "1"]), ("MIG-a/1/0", None, ["MIG-a/1/0"]),
+    ("-1", None, []), ("0,-1,1", None, ["0"]), ("NoDevFiles", None, []), ("0,,1", None, ["0"])])
 def test_gpus_are_those_the_scheduler_gave(machine, named, at_most, expected):
     machine(named)
     assert visible_gpus(at_most) == expected
@@ -60,6 +62,16 @@ def test_the_smallest_gpu_counts(tmp_path, monkeypatch):
     assert devices._smallest_memory() is None
     tool.unlink()
     assert devices._smallest_memory() is None
+
+
+def test_two_names_of_a_gpu_are_one_gpu(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 0, GPU-aa11\necho 1, GPU-bb22\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert devices.by_uuid(["1", "GPU-aa", "0", "MIG-c"]) == {"GPU-bb22": "1", "GPU-aa11": "GPU-aa", "MIG-c": "MIG-c"}
+    tool.unlink()
+    assert devices.by_uuid(["1", "0"]) == {"1": "1", "0": "0"}
 
 
 def test_what_is_visible_here_says_nothing_about_another_machine(machine):

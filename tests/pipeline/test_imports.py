@@ -1,5 +1,9 @@
 """What a module of the user's takes in below its project directory, and that it changes identities."""
 
+import ast
+import json
+from pathlib import Path
+
 import pytest
 
 from pipeline.errors import ConfigError
@@ -47,12 +51,35 @@ def test_where_the_project_lies_does_not_count(project, monkeypatch):
     assert digest_code("mine.rewards:f") == first
 
 
-def test_of_an_installed_package_only_itself_is_followed(tmp_path):
+def test_an_installed_package_is_taken_as_a_whole_unread_and_nothing_beside_it(tmp_path):
     site = tmp_path / "site-packages"
-    site.mkdir()
-    (site / "one.py").write_text("import two\n")
-    (site / "two.py").write_text("")
+    (site / "many" / "deep").mkdir(parents=True)
+    for name in ("one.py", "many/__init__.py", "many/deep/inside.py"):
+        (site / name).write_text("import other\nTHIS = = no Python\n")
+    (site / "other.py").write_text("")
     assert set(taken_in(site / "one.py", "one")) == {"one"}
+    assert set(taken_in(site / "many" / "deep" / "inside.py", "many.deep.inside")) == {
+        "many", "many.deep.inside"}
+    assert set(taken_in(site / "many" / "__init__.py", "many")) == {"many", "many.deep.inside"}
+
+
+def test_of_pythons_own_a_package_is_taken_as_a_whole_too():
+    found = taken_in(Path(json.__file__), "json")
+    assert "json.decoder" in found
+    assert {name.partition(".")[0] for name in found} == {"json"}
+
+
+def test_what_has_not_changed_is_read_once(project, monkeypatch):
+    read, parse = [], ast.parse
+    monkeypatch.setattr(ast, "parse", lambda source: read.append(source) or parse(source))
+    first = digest_code("mine.rewards:f")
+    before = len(read)
+    assert before >= 6
+    assert digest_code("mine.rewards:f") == first
+    assert len(read) == before
+    (project / "mine" / "weights.py").write_text("ONE = 1\n")
+    assert digest_code("mine.rewards:f") != first
+    assert len(read) == before + 1
 
 
 def test_a_mistake_in_a_module_that_is_taken_in_is_named(project):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, invoke, launch, outcome
+from pipeline import cli, invoke, launch, outcome, preflight
 from pipeline.launch import split_overrides
 
 AWKWARD = ["name=two words", "a.b='it is \"so\", yes: {1} #2'", "'quoted=at both ends'", 'x="y"', "ü=☃", "seed=2"]
@@ -114,6 +114,18 @@ def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypat
     snakemake(monkeypatch, 0, plan.targets[-1])
     assert cli.main(["run", "--", "--forceall"]) == 0
     assert "8 of 8 stages complete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "declared", "gpus", "told"), [
+    (["--executor", "slurm", "--jobs", "8"], None, 0, True), (["--executor=slurm"], None, 0, True),
+    (["-n"], None, 0, False), (["--executor", "slurm"], 0, 0, False), (["--executor", "slurm"], None, 2, False)])
+def test_jobs_of_slurm_that_would_ask_for_no_gpu_are_told(words, declared, gpus, told, plan, monkeypatch, capsys):
+    for stage in plan.stages:
+        stage.gpus, stage.config = gpus, {"cluster": {"gpu_per_node": declared}}
+    preflight.warn.cache_clear()
+    snakemake(monkeypatch, 0)
+    assert cli.main(["run", "--", *words]) == 0
+    assert ("the jobs of SLURM ask for none" in " ".join(capsys.readouterr().err.split())) == told
 
 
 def test_a_failed_stage_leaves_a_report_of_what_is_there(plan, monkeypatch, capsys):

@@ -11,7 +11,7 @@ from operators.loss import POLICY_LOSSES
 from operators.priority import PRIORITIES
 from operators.reward import REWARDS
 from operators.sampling import SAMPLE_STRATEGIES
-from pipeline import parameters, signatures, syntax
+from pipeline import parameters, signatures
 from pipeline.inputs import KL
 from pipeline.parameters import UNKNOWN, Parameter
 from workflows.rewards import OPENED
@@ -95,51 +95,61 @@ def test_a_users_annotations_count_and_what_they_leave_open_passes(tmp_path):
         "key 'a.x'", "key 'a.y'", "key 'a.v'", "key 'a.u'"]
 
 
-def of_user(tmp_path, lines: str, **given) -> list[str]:
-    """What is wrong with arguments of the user's function f, whose file has these lines."""
-    (tmp_path / "mine.py").write_text(f"from operators import arguments\n{IMPORT}\n{lines}")
-    found = syntax.function(tmp_path / "mine.py", "f")
-    return parameters.problems("a", parameters.read(*found), given)
+def users(tmp_path, source: str) -> dict[str, Parameter]:
+    """The parameters of the first function of a user's file."""
+    file = tmp_path / "mine.py"
+    file.write_text(source)
+    return parameters.read(file, next(node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)))
 
 
-IMPORT = "from operators.arguments import check_choice, check_number"
+OWN = "def f(r, a, scale=1, other=2):\n    {}\ndef check_choice(x): ...\ndef check_number(x, minimum=0): ...\n"
+OURS = "from operators import arguments\nfrom operators.arguments import check_choice, check_number as number\n\n"
 
 
-@pytest.mark.parametrize("lines", [
-    "def check_choice(x): ...\ndef f(x=1):\n    check_choice(x)",
-    "def check_number(x, minimum=0): ...\ndef f(x=1):\n    check_number('x', minimum=3)",
-    "def f(x=1):\n    for (i, j), k in (((1, 2), 3),):\n        check_number(f'{k}', x)",
-    "def f(x=1):\n    for k, v in ((), (1, 2), 3):\n        check_number(f'a.{k}', v, above=5)",
-    "def f(x=1):\n    check_number(*[x])\n    check_number(key='x', value=x, least=9)",
-    "def f(x=1):\n    check_number(f'', x, least=9)",
-    "def f(x=1):\n    check_number(3, x, **{'least': 9})\n    check_choice('x', x, choices=range(9, 12))",
-    "def f(x: None = None, y: None | None = None): ...",
-    "def f(x=1):\n    if x != 1:\n        check_number('x', x, least=9)",
-    "def f(x=1, y=-{'a': 1}['a']):\n    if y < 0:\n        pass\n    else:\n        check_number('x', x, least=9)"])
-def test_what_a_users_function_does_otherwise_is_left_to_it(tmp_path, lines):
-    assert of_user(tmp_path, lines, x=2) == of_user(tmp_path, lines, x=[2]) == []
+@pytest.mark.parametrize("source", [
+    OWN.format("check_choice(scale)"), OWN.format("check_number('f.scale', minimum=0)"),
+    OWN.format("check_number('f.scale', scale, above=5)"),  # a function of the user's that is called as ours
+    OWN.format("for (i, j), k in (((1, 2), 3), ((), 4)): check_choice(k)"),
+    OURS + "def f(scale=1):\n    if scale < 0:\n        number('f.scale', scale, above=5)\n",
+    OURS + "def f(scale=1):\n    if scale < 5: return 0\n    number('f.scale', scale, above=5)\n",
+    OURS + "def f(scale=1):\n    scale = scale + 9\n    number('f.scale', scale, above=5)\n",
+    OURS + "def f(scale=1):\n    number('f.scale', scale + 9, above=5)\n    number(*scale)\n    number('x', **scale)\n",
+    OURS + "def f(scale=1, all=()):\n    check_choice('f.scale', scale, all)\n",
+    OURS + "def f(scale={[]: 1}): ...\n",
+    OURS + "def f(scale=1): check(2 * scale)\n\ndef check(scale):\n    number('f.scale', scale, above=5)\n",
+])
+def test_of_a_users_function_nothing_is_refused_that_it_may_take(source, tmp_path):
+    read = users(tmp_path, source)
+    assert "scale" in read
+    assert parameters.problems("args", read, {"scale": 3}) == []
 
 
-@pytest.mark.parametrize(("check", "given", "words"), [
-    ("check_number('x', x, above=0)", -1, ["a.x=-1: needed a number greater than 0."]),
-    ("check_number('x', x, above=0)", "abc", []),  # without an annotation, and perhaps never checked
-    ("arguments.check_number('x', x, 1, 2)", 3, ["a.x=3: needed a number at least 1 and at most 2."]),
-    ("check_choice('x', x, choices=[0, 1])", 2, ["a.x=2: needed one of 0, 1."]),
-    ("check_choice('x', x, ('a', 'b'))", [1], ["a.x=[1]: needed one of a, b."]),
-    ("if x is not None:\n        check_number('x', x, above=0)", 0, ["a.x=0: needed a number greater than 0."]),
-    ("if y:\n        check_number('x', x, above=0)", 0, ["a.x (y=true)=0: needed a number greater than 0."])])
-def test_a_users_function_may_use_our_checks(tmp_path, check, given, words):
-    assert of_user(tmp_path, f"def f(x=1, y=True):\n    {check}", x=given) == words
+@pytest.mark.parametrize(("check", "value", "expected"), [
+    ("number('f.scale', scale, above=0)", "abc", ["args.scale=abc: needed a number greater than 0."]),
+    ("number('f.scale', scale, above=0)", True, ["args.scale=True: needed a number greater than 0."]),
+    ("number('f.scale', scale, above=0)", 0.5, []),
+    ("arguments.check_number(key='scale', value=scale, least=2)", 1, ["args.scale=1: needed a number at least 2."]),
+    ("number('f.scale', scale, 2, 4)", 5, ["args.scale=5: needed a number at least 2 and at most 4."]),
+    ("check_choice('f.scale', scale, [3, True, None])", [4], ["args.scale=[4]: needed one of 3, true, null."]),
+])
+def test_a_check_of_ours_in_a_users_function_counts(check, value, expected, tmp_path):
+    read = users(tmp_path, OURS + f"def f(scale=3):\n    {check}\n    return scale\n")
+    assert parameters.problems("args", read, {"scale": value}) == expected
 
 
-@pytest.mark.parametrize(("kind", "right", "wrong"), [
-    ("int | float", [1, 0.5], ["a", True]), ("float | int", [1, 0.5], [None]), ("list[str] | str", ["b", ["b"]], [{}]),
-    ("str | int", [5, "a"], [[1], 0.5]), ("int | str | None", [5, "a", None], [True])])
-def test_a_value_that_one_of_several_types_takes_is_right(tmp_path, kind, right, wrong):
-    for value in right:
-        assert of_user(tmp_path, f"def f(x: {kind}): ...", x=value) == []
-    for value in wrong:
-        assert len(of_user(tmp_path, f"def f(x: {kind}): ...", x=value)) == 1
+@pytest.mark.parametrize(("annotation", "right", "wrong"), [
+    ("int | float", [1, 0.5], {"abc": "needed a whole number or a number, found the text 'abc'"}),
+    ("list[str] | str", ["b", ["b"]], {3: "needed a text, found 3"}),
+    ("str | int", [5, "five"], {None: "needed a text or a whole number, found null"}),
+    ("bool | dict | None", [True, {"a": 1}, None], {1: "needed true or false or a mapping, found 1"}),
+    ("None", [3], {}),
+])
+def test_a_value_that_one_of_several_types_takes_passes(annotation, right, wrong, tmp_path):
+    read = users(tmp_path, f"def f(x: {annotation}): ...\n")
+    assert [line for value in right for line in parameters.problems("args", read, {"x": value})] == []
+    for value, words in wrong.items():
+        (problem,) = parameters.problems("args", read, {"x": value})
+        assert words in problem
 
 
 def test_modules_that_import_a_name_from_each_other_define_it_nowhere(tmp_path, monkeypatch):

@@ -54,6 +54,7 @@ def test_the_default_recipe_has_no_problem():
     assert [s.name for s in report.plan.stages][:4] == ["tasks", "curate", "model", "sft"]
     assert facts(report, "rft")["explorer"].startswith("450 steps; each 64 tasks x 8 rollouts = 512 experiences")
     assert "a CPU run on" in facts(report, "rft")["GPUs"]
+    assert facts(report, "rft")["GPUs"].endswith("; jobs of SLURM would ask for no GPU")
     assert "memory" not in facts(report, "rft")
 
 
@@ -117,6 +118,7 @@ def test_elsewhere_what_is_not_here_is_no_problem():
               f"{TASKS}.inputs": ["none.jsonl"]}
     assert len(check(values).problems) == 2
     report = check(values, elsewhere=True)
+    assert any("Jobs of SLURM ask for none without it" in line for line in report.unjudged)
     assert report.problems == []
     assert [line.split(":")[0].split("=")[0] for line in report.unjudged] == [
         f"{TASKS}.inputs.0", "model.model_path", "whether there are enough GPUs", "whether the memory estimates fit",

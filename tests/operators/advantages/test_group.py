@@ -83,6 +83,14 @@ def test_grpo_rank_penalty_lessens_likely_successes_and_still_sums_to_zero():
     assert found == pytest.approx([HALF, -HALF], abs=1e-5)
 
 
+def test_grpo_rank_penalty_takes_a_share_of_the_rank_among_all_members():
+    """Ranks 1, 2, 0 of three, p = 3/4: 3/4, 1/2 and 0. Gaps from 5/12: 4, 1, -5 twelfths; std sqrt(42 / 2) twelfths."""
+    batch = advantage_batch(group_id=["a"] * 3, reward=[1.0, 1.0, 0.0], action_mask=[[1]] * 3,
+                            rollout_logprobs=[[-2.0], [-1.0], [-3.0]])
+    found = grpo(batch, rank_penalty=0.75)["advantage"].to_pylist()
+    assert found == pytest.approx([x / math.sqrt(21) for x in (4, 1, -5)], abs=1e-5)
+
+
 def test_grpo_rank_penalty_of_equally_likely_responses_is_equal():
     batch = advantage_batch(group_id=["a"] * 2, reward=[1.0, 1.0], action_mask=[[1]] * 2, rollout_logprobs=[[-1.0]] * 2)
     assert grpo(batch, rank_penalty=0.5)["advantage"].to_pylist() == [0.0, 0.0]
@@ -124,6 +132,14 @@ def test_rec_balances():
     (scaled,) = ask(rec, [1, 0, 0, 0], drop="balance", std_normalize=True)  # population std 1/2
     assert close([[scaled[0]]], [1.0])
     assert close(ask(rec, [1, 1, 0], drop="balance"), [1 / 3, 1 / 3, -2 / 3])  # fewer below than not: all are kept
+
+
+def test_rec_keeps_as_many_below_the_mean_as_are_not():
+    """1 1 0 0 0: two of the three below 2/5 are kept; the mean of the four is 1/2, their population std too."""
+    for scaled in ({}, {"std_normalize": True, "epsilon": 0.5}):  # std 1/2 and epsilon 1/2 make 1
+        (balanced,) = ask(rec, [1, 1, 0, 0, 0], drop="balance", **scaled)
+        assert balanced[:2] == [0.5, 0.5]
+        assert sorted(balanced[2:]) == [-0.5, -0.5, 0]
 
 
 def test_rec_of_one_row_and_of_equal_rewards():

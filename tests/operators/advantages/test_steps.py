@@ -42,6 +42,14 @@ def test_step_wise_grpo_counts_runs_and_not_turns():
     assert found == pytest.approx([scale, scale, scale, -scale])
 
 
+def test_step_wise_grpo_may_divide_by_the_number_of_turns():
+    """Runs of three turns, of one, and of two: last rewards 2, 1 and 0, mean 1, std 1."""
+    rows = [("g", 0, 0, "s", 0.0, None), ("g", 0, 1, "s", 0.0, None), ("g", 0, 2, "s", 2.0, None),
+            ("g", 1, 0, "s", 1.0, None), ("g", 2, 0, "s", 9.0, None), ("g", 2, 1, "s", 0.0, None)]
+    assert answers(step_wise_grpo, runs(*rows), enable_step_norm=True) == pytest.approx(
+        [1 / 3] * 3 + [0] + [-1 / 2] * 2, abs=1e-5)
+
+
 def test_step_wise_grpo_with_the_std_of_all_runs():
     """Runs 1 0 and 3 3: mean 7/4, std 3/2 (see grpo)."""
     rows = [*TWO, ("h", 0, 0, "s", 3.0, None), ("h", 1, 0, "s", 3.0, None)]
@@ -67,6 +75,13 @@ def test_gigpo_divided_by_std():
     """Two values always come to +-1/sqrt 2: one for the episode, one for the state."""
     found = answers(gigpo, runs(*TWO), gamma=0.5, fnorm="std")
     assert found == pytest.approx([2 * HALF] * 2 + [-2 * HALF] * 2, abs=1e-5)
+
+
+def test_gigpo_adds_epsilon_to_every_std():
+    """Episodes 1 and 0, bucket u 1 and 0: std 1/sqrt 2. Bucket s 1/2 and 0: half of that. epsilon 1/2."""
+    episode, s = 0.5 / (HALF + 0.5), 0.25 / (HALF / 2 + 0.5)
+    found = answers(gigpo, runs(*TWO), gamma=0.5, fnorm="std", epsilon=0.5)
+    assert found == pytest.approx([episode + s, 2 * episode, -episode - s, -2 * episode])
 
 
 def test_gigpo_never_compares_states_of_two_tasks():

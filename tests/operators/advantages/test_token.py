@@ -56,6 +56,11 @@ def test_whitening_of_too_little_is_zero():
     assert whiten(np.array([5.0, 5.0])).tolist() == [0.0, 0.0]
 
 
+def test_whitening_of_a_tiny_spread_is_damped_within_the_root():
+    """0, 1 and 2 ten-thousandths: variance 1e-8, and 1e-8 more: 1e-4 / sqrt(2e-8)."""
+    assert whiten(np.array([0.0, 1e-4, 2e-4])) == pytest.approx([-HALF, 0, HALF])
+
+
 def test_a_row_without_an_action_has_zeros_and_disturbs_nobody():
     made = reinforceplusplus(advantage_batch(action_mask=[[0, 0], [1], [1], []], reward=[7.0, 1.0, -1.0, 5.0]))
     assert lists(made)[0] == [0, 0]

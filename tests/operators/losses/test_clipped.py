@@ -109,6 +109,12 @@ def test_gspo_compares_whole_responses():
     assert tokens(gspo, [4.0, 1.0], [-1.0] * 2, [0, 0])[0] == pytest.approx([2.0, 2.0])
 
 
+def test_gspo_takes_the_mean_of_a_rows_advantages():
+    """Ratios 2, 1/2 and 1: the row's is 1. Advantages 1, -3 and -1: mean -1, so that nothing is clipped."""
+    assert tokens(gspo, [2.0, 0.5, 1.0], [1.0, -3.0, -1.0], [0, 0, 0])[0] == pytest.approx([1.0] * 3)
+    assert tokens(gspo, [2.0, 0.5, 1.0], [1.0, -3.0, -1.0], [0, 0, 0], gradient=True) == pytest.approx([1.0] * 3)
+
+
 def test_the_gradient_of_gspo_is_shared_by_the_tokens_of_a_response():
     """Loss 1/2 (v + v) of a row of two, v = 2 A: each token gets 2 A / 2 of it, whatever its own ratio."""
     assert tokens(gspo, [4.0, 1.0], [-1.0] * 2, [0, 0], gradient=True) == pytest.approx([2.0, 2.0])
@@ -167,6 +173,7 @@ def test_sppo_is_a_log_ratio_inside_a_region():
     assert found == pytest.approx([-math.log(1.2), 0, math.log(0.8), 0])
     assert statistics["clip_fraction"] == [0, 1, 0, 1]
     assert tokens(sppo, [1.2, 1.4], [2.0, 2.0], gradient=True) == pytest.approx([-2.0, 0.0])
+    assert tokens(sppo, [0.78, 0.76, 0.72], [2.0] * 3, gradient=True) == pytest.approx([-2.0, 0.0, 0.0])  # not 0.7
 
 
 @pytest.mark.parametrize(("function", "arguments"), [

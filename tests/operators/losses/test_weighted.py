@@ -40,6 +40,8 @@ def test_topr_by_token_and_with_another_threshold():
     found, _ = scores(topr, [0.5, 4], [-1, -1], [0, 0], level="token")
     assert found == pytest.approx([-0.5, -1])
     assert scores(topr, [0.5], [0.5], advantage_threshold=0.6)[0] == pytest.approx([0.25])
+    assert scores(topr, [0.5], [0.5], advantage_threshold=0.5)[0] == pytest.approx([0.25])  # at it, it tapers
+    assert scores(topr, [0.5], [0.5], advantage_threshold=0.4)[0] == pytest.approx([0.5])
 
 
 def test_cispo_bounds_the_weight_and_drops_no_token():

@@ -1,0 +1,156 @@
+"""The gradient of every loss, in float64, against central differences of the paper's objective (tests/objectives.py).
+
+The value is compared too, so a loss and its objective are the same function of the log-probs and of what is constant.
+"""
+
+import math
+import random
+from collections import Counter
+from itertools import product
+
+import pytest
+import torch
+
+from operators.arguments import arguments, needed_columns
+from operators.entropy import ENTROPY_LOSSES
+from operators.kl import KL_ESTIMATORS
+from operators.loss import POLICY_LOSSES
+from tests import objectives
+from tests.objectives import Batch, differences
+
+SEEDS = range(3)
+LENGTHS = [3, 1, 4, 2, 2, 4, 1, 3]  # four pairs of rows, twenty tokens
+# by how much log-probs have changed: within every trust region, beyond the bounds, beyond the dual clip at ln 3
+CHANGES = [0.05, -0.05, 0.12, -0.12, 0.4, -0.5, 0.8, -1.1, 1.3, -2.0]
+
+
+def batch(seed: int) -> tuple[Batch, list[float]]:
+    """(batch, log-probs). The response ratios of rows 0 and 3 are e^0.0001: GSPO's bounds are as narrow as that."""
+    source = random.Random(seed)
+    row = [r for r, length in enumerate(LENGTHS) for _ in range(length)]
+    rows = [[t for t, of in enumerate(row) if of == r] for r in range(len(LENGTHS))]
+
+    def near(changes: list[float]) -> list[float]:
+        return [x - change + source.uniform(-0.02, 0.02) for x, change in zip(new, changes, strict=True)]
+
+    new = [-source.uniform(0.2, 3.0) for _ in row]
+    changes, signs = zip(*source.sample(list(product(CHANGES, (-1, 1))), 20), strict=True)
+    old = near(changes)
+    for tokens in (rows[0], rows[3]):
+        gap = sum(new[t] - old[t] for t in tokens) / len(tokens)
+        for t in tokens:
+            old[t] += gap - 1e-4
+    prox = near(source.sample(CHANGES * 2, 20))
+    ref = near([2 * change for change in source.sample(CHANGES * 2, 20)])
+    advantages = [sign * source.uniform(0.3, 2.0) for sign in signs]
+    return Batch(rows, row, old, prox, ref, advantages, [r % 2 == 1 for r in row], step=3), new
+
+
+def tensors(given: Batch) -> dict[str, torch.Tensor]:
+    """The columns that the learner hands to a function beside log-probs and entropy."""
+    named = {"old_logprobs": given.old, "prox_logprobs": given.prox, "ref_logprobs": given.ref,
+             "advantages": given.advantages}
+    return {**{name: torch.tensor(values, dtype=torch.float64) for name, values in named.items()},
+            "rows": torch.tensor(given.row), "is_expert": torch.tensor(given.is_expert),
+            "step": torch.tensor(given.step)}
+
+
+def compare(function, objective, extra: dict) -> Counter:
+    """Value and gradient of both, weighted by row, for every seed. Returns how often each branch was taken."""
+    met = Counter()
+    for seed in SEEDS:
+        given, held = batch(seed)
+        weights = [(1 + r) / (20 * LENGTHS[r]) for r in given.row]
+
+        def total(new, given=given, held=held, weights=weights):
+            return sum(w * objective(t, new, held, given, **extra)[0] for t, w in enumerate(weights))
+
+        new = torch.tensor(held, dtype=torch.float64, requires_grad=True)
+        columns = tensors(given) | {"logprobs": new, "entropy": new}
+        made = function(**{name: columns[name] for name in needed_columns(function)}, **arguments(function, extra, "x"))
+        loss = made[0] if isinstance(made, tuple) else made
+        loss = (loss * torch.tensor(weights, dtype=torch.float64)).sum()
+        found = torch.autograd.grad(loss, new)[0].tolist() if loss.requires_grad else [0.0] * len(held)
+        assert loss.item() == pytest.approx(total(held), rel=1e-9, abs=1e-12)
+        assert found == pytest.approx(differences(total, held), rel=1e-6, abs=1e-8)
+        assert objective is objectives.nothing or sum(abs(x) > 1e-3 for x in found) >= 5
+        met.update(objective(t, held, held, given, **extra)[1] for t in range(len(held)))
+    return met
+
+
+CLIPPED = "free above below"
+CASES = [
+    ("cispo", {}, "free above"), ("cispo", {"clip_range_low": 0.3}, CLIPPED),
+    ("cispo", {"enable_mask_clip": True, "mask_clip_range_low": 0.3}, "free above masked"),
+    ("decoupled_ppo", {}, CLIPPED), ("decoupled_ppo", {"behave_weight_cap": 1.1}, "free above below capped"),
+    ("dpo", {}, "pair"), ("dpo", {"beta": 0.4, "label_smoothing": 0.2}, "pair"),
+    ("gspo", {}, CLIPPED), ("gspo", {"clip_range_low": 0.1, "clip_range_high": 0.2}, CLIPPED),
+    ("gspo_token", {}, CLIPPED), ("gspo_token", {"clip_range_low": 0.1, "clip_range_high": 0.2}, CLIPPED),
+    ("importance_sampling", {}, "free"), ("ipo", {}, "pair"), ("ipo", {"beta": 0.5}, "pair"),
+    ("kto", {}, "chosen rejected"),
+    ("kto", {"beta": 0.4, "desirable_weight": 0.5, "undesirable_weight": 2.0, "reference_point": 0.3},
+     "chosen rejected"),
+    ("m2po", {}, "free dropped"), ("m2po", {"m2_threshold": 0.5}, "free dropped"),
+    ("mix", {}, f"{CLIPPED} dual expert"), ("mix", {"mu": 0.6}, f"{CLIPPED} dual expert"),
+    ("mix_chord", {}, f"{CLIPPED} dual expert"),
+    ("mix_chord", {"mu_warmup_steps": 2, "mu_decay_steps": 4, "mu_peak": 0.9, "cutoff_prob": 0.4},
+     f"{CLIPPED} dual expert"),
+    ("mix_chord", {"enable_phi_function": False}, f"{CLIPPED} dual expert"),
+    ("opmd", {}, "free"), ("opmd", {"tau": 3.0}, "free"),
+    ("ppo", {}, f"{CLIPPED} dual"), ("ppo", {"clip_range": 0.3, "clip_ratio_c": 2.5}, f"{CLIPPED} dual"),
+    ("ppo", {"clip_range_low": 0.1, "clip_range_high": 0.6}, f"{CLIPPED} dual"),
+    ("ppo", {"enable_sequence_masking": True, "delta_sequence_masking": 0.2}, f"{CLIPPED} dual masked"),
+    ("ppo", {"fallback_to_policy_gradient": True}, "free"),
+    ("sapo", {}, "up down"), ("sapo", {"tau_pos": 0.7, "tau_neg": 2.0}, "up down"), ("sft", {}, "free"),
+    ("sft_is", {}, "free"), ("sft_phi", {}, "free"), ("sft_phi", {"cutoff_prob": 0.4}, "free known"),
+    ("sppo", {}, "inside outside"), ("sppo", {"epsilon": 1.0}, "inside outside"),
+    ("topr", {}, "success tapered whole"), ("topr", {"level": "token"}, "success tapered whole"),
+    ("topr", {"advantage_threshold": 0.8}, "success tapered whole"),
+]
+INDICATORS = {"none": "taught", "two-side": "taught dropped", "one-side": "taught dropped",
+              "ring": "taught dropped returning", "gspo-one-side": "taught dropped"}
+WEIGHTS = ("none", "importance_sampling", "gspo_importance_sampling", "advantage")
+REGULARIZERS = ("none", "k2", "forward-kl")
+
+
+@pytest.mark.parametrize(("name", "extra", "branches"), CASES)
+def test_policy_losses(name, extra, branches):
+    assert set(compare(POLICY_LOSSES[name], objectives.POLICY[name], extra)) == set(branches.split())
+
+
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("mode", INDICATORS)
+def test_every_mode_of_rec(mode, weight):
+    for regularizer in REGULARIZERS:
+        extra = {"clip_mode": mode, "weight": weight, "regularizer": regularizer, "regularizer_coef": 0.7, "temp": 1.5}
+        assert set(compare(POLICY_LOSSES["rec"], objectives.POLICY["rec"], extra)) == set(INDICATORS[mode].split())
+
+
+@pytest.mark.parametrize(("name", "branches"), [
+    ("abs", "above below"), ("corrected_k3", "free above"), ("k1", "free"), ("k2", "free"), ("k3", "free"),
+    ("low_var_kl", "free far"), ("none", "free")])
+def test_kl_losses(name, branches):
+    assert set(compare(KL_ESTIMATORS[name], objectives.KL[name], {})) == set(branches.split())
+
+
+@pytest.mark.parametrize(("name", "extra", "branches"), [
+    ("default", {"entropy_coef": 0.3}, "free"), ("mix", {"entropy_coef": -0.2}, "free expert"), ("none", {}, "free")])
+def test_entropy_losses(name, extra, branches):
+    """By the entropy of each token; that by the logits is the policy's (tests/learner/test_policy.py)."""
+    assert set(compare(ENTROPY_LOSSES[name], objectives.ENTROPY[name], extra)) == set(branches.split())
+
+
+def test_no_loss_is_left_out():
+    assert {name for name, _, _ in CASES} | {"rec"} == set(POLICY_LOSSES) == set(objectives.POLICY)
+    assert set(objectives.KL) == set(KL_ESTIMATORS)
+    assert set(objectives.ENTROPY) == set(ENTROPY_LOSSES)
+
+
+def test_the_inputs_are_on_both_sides_of_every_bound_with_both_signs():
+    """Of the ratio: rec's outer bounds 0.4 and 3, which is the dual clip's too, and PPO's 0.8 and 1.2."""
+    met = Counter()
+    for given, new in map(batch, SEEDS):
+        for t, a in enumerate(given.advantages):
+            ratio = math.exp(new[t] - given.old[t])
+            met[a > 0, sum(ratio > bound for bound in (0.4, 0.8, 1.2, 3.0))] += 1
+    assert set(met) == set(product((True, False), range(5)))
