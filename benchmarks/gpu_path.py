@@ -93,7 +93,8 @@ def run_stage(plan: Plan, name: str) -> dict:
 QUESTION = """
 SELECT step, seconds, rollout_seconds, train_seconds, sync_seconds, publish_seconds, train_other_seconds,
        explore_other_seconds, rollout_tokens / rollout_seconds AS rollout_tokens_per_second,
-       trained_tokens / train_seconds AS train_tokens_per_second, peak_memory_gib, mismatch_mean, mismatch_max, kl, loss
+       trained_tokens / train_seconds AS train_tokens_per_second, peak_memory_gib, staleness_max,
+       mismatch_mean, mismatch_max, kl, loss
 FROM steps ORDER BY step"""
 
 

@@ -51,8 +51,11 @@ class Critic:
 class RolloutCorrection:
     """Weights for what the engine sampled with other probabilities than the trainer's (operators/correction.py)."""
 
-    level: str | None = setting(None, "null: token with bypass_old_logprobs=false, else none, because the ratio of the "
-                                      "loss is then taken to the rollout's own", choices=("none", "token", "sequence"))
+    level: str | None = setting(None, "null: the algorithm's own (none in opmd, asymre and rec, which are made for "
+                                      "rows of other policies), else token; but none where the loss takes "
+                                      "old_logprobs and bypass_old_logprobs=true makes these the rollout's, so that "
+                                      "its ratio spans the gap already. Rows of an expert have weight 1",
+                                choices=("none", "token", "sequence"))
     mode: str = setting("truncate", "what is done above the threshold", choices=("truncate", "mask"))
     threshold: float = setting(2.0, "largest trainer / engine probability that counts in full", ge=1)
 

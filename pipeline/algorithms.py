@@ -71,10 +71,18 @@ def functions(algorithm: dict[str, Any]) -> dict[str, str | None]:
 
 
 def filled(algorithm: dict[str, Any]) -> dict[str, Any]:
-    """The section `algorithm` with every null replaced by the algorithm's own value, arguments key by key."""
+    """The section `algorithm` with every null replaced by the algorithm's own value, sections and arguments key by
+    key."""
     own = parts(algorithm["algorithm_type"])
-    made = {key: own.get(key) if value is None else value for key, value in algorithm.items()}
+    made = {key: value if key.endswith("_args") else _filled(value, own.get(key)) for key, value in algorithm.items()}
     for name, function in functions(algorithm).items():
         if function == own.get(name):
             made[f"{name}_args"] = {**own.get(f"{name}_args", {}), **algorithm[f"{name}_args"]}
     return made
+
+
+def _filled(value: Any, own: Any) -> Any:
+    """`own` where a value is null; of a section, key by key."""
+    if isinstance(value, dict) and isinstance(own, dict):
+        return {key: _filled(inner, own.get(key)) for key, inner in value.items()}
+    return own if value is None else value

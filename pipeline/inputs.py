@@ -1,110 +1,31 @@
 """What a configuration names outside itself: files, a model, the user's code, functions' arguments. Is it all there?"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline import signatures
 from pipeline.adapters import adapter_problem
-from pipeline.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
-from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places, workflow_of
+from pipeline.algorithms import DEMONSTRATED, GIVEN
+from pipeline.data_config import workflow_of
 from pipeline.distillation import KEY, asks_teacher
 from pipeline.errors import ConfigError
 from pipeline.external import NEEDED, digest_code, module_file, resolve, users_code, values_of
 from pipeline.modes import kind_of
 from pipeline.own_code import absent_packages, by_position, wrong_function
 from pipeline.parameters import Limit, Parameter
-from pipeline.parts import wrong_parameters
+from pipeline.parts import counted_twice, wrong_parameters
 from pipeline.reward_rules import reward_functions
 from pipeline.shape import absent_model, wrong_model
 from pipeline.signatures import Signature
+from pipeline.sources import sources, tasksets
 from pipeline.train_batch import REPLAY
 from pipeline.unused import without_unused
 from pipeline.workload import explores
 
 CHOOSES_ROWS = ("raft",)  # advantages that say by the rows which they leave out what is learnt
-POOL = "inputs"  # what rows of no set are called
-PAIR = ("chosen_key", "rejected_key")  # settings of a format, for both responses of a pair
 FILES = ("data_processor.task_pipeline.config_path", "model.chat_template_path", "model.lora_configs.*.path")
 OTHER_MODELS = ("model.critic_model_path", "explorer.auxiliary_models.*.model_path")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A file or directory of rows. name: of its set, or inputs. key: the setting that names it. split: of a directory.
-    format_key: of its columns.
-
-    columns: setting below format_key -> column, dotted into structs, such as ("prompt_key", "question"); `optional`
-    ones may be absent.
-    """
-
-    name: str
-    key: str
-    path: str
-    split: str
-    format_key: str
-    columns: tuple[tuple[str, str], ...]
-    optional: tuple[str, ...] = ()
-
-    @property
-    def told(self) -> str:
-        """The setting with the name of the set, which an index alone does not tell."""
-        return self.key if self.name == POOL else f"{self.key} ({self.name})"
-
-
-def sources(config: dict[str, Any]) -> list[Source]:
-    """Every file or directory that rows are read from."""
-    key, settings = "data_processor.task_pipeline", config["data_processor"]["task_pipeline"]
-    given = config["buffer"]["trainer_input"]
-    columns = _columns(settings["format"])
-    columns += () if given["experience_buffer"]["path"] else _paired(settings["format"], config)
-    pool = [Source(POOL, f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", columns, ("solution_key",))
-            for index, path in enumerate(settings["inputs"])]
-    sets = [(f"buffer.explorer_input.{place}", one, _columns(one["format"])) for place, one in _tasksets(config)]
-    shown = given["experience_buffer"]
-    sets.append((SHOWN, shown, _shown(shown["format"], config) + _paired(shown["format"], config)))
-    sets += [(f"{EXPERTS}.{name}", {**one, "name": name}, _shown(one["format"], config))
-             for name, one in given["auxiliary_buffers"].items()]
-    return pool + [source for key, one, columns in sets for source in _files_of(key, one, columns)]
-
-
-def _shown(columns: dict, config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What a file of demonstrations has, or one of plain text."""
-    prompt, text = ("prompt_key", _prompt_key(columns)), config["algorithm"]["algorithm_type"] == "cpt"
-    return (prompt,) if text or columns["response_key"] is None else (prompt, ("solution_key", columns["response_key"]))
-
-
-def _paired(columns: dict, config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What rows have besides that a stage reads as pairs; null is refused by pipeline/data_rules.py."""
-    if kind_of(config) != "train" or config["algorithm"]["algorithm_type"] not in PAIR_TYPES:
-        return ()
-    return tuple((key, columns[key]) for key in PAIR if columns[key] is not None)
-
-
-def _tasksets(config: dict[str, Any]) -> list[tuple[str, dict]]:
-    """(place below buffer.explorer_input, settings) of every set to train on or to evaluate on."""
-    explorer = config["buffer"]["explorer_input"]
-    return [*train_places(explorer), *eval_places(explorer)]
-
-
-def _files_of(key: str, one: dict, columns: tuple[tuple[str, str], ...]) -> list[Source]:
-    """The files and directories of one set; none when it takes its rows from the pool."""
-    several = isinstance(one["path"], list)
-    paths = one["path"] if several else [one["path"]] if one["path"] else []
-    return [Source(one["name"], f"{key}.path" + (f".{i}" if several else ""),
-                   str(Path(path) / (one["subset_name"] or "")), one["split"], f"{key}.format", columns,
-                   ("solution_key",)) for i, path in enumerate(paths)]
-
-
-def _columns(columns: dict) -> tuple[tuple[str, str], ...]:
-    """What a file of tasks must have, and a demonstration that it may have."""
-    return (("prompt_key", _prompt_key(columns)), ("response_key", columns["response_key"]),
-            ("solution_key", columns["solution_key"] or "solution"))
-
-
-def _prompt_key(columns: dict) -> str:
-    return (columns["prompt_type"] == "messages" and columns["messages_key"]) or columns["prompt_key"]
 
 
 def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
@@ -177,7 +98,7 @@ def wrong_arguments(config: dict[str, Any]) -> list[str]:
     wrong = [problem for key, name, given, signature, passed in _named(config) if signature
              for problem in (*(f"{key}: '{name}' {line}" for line in signature.problems(given, passed)),
                              *signature.wrong_values(key, given))]
-    return _wrong_parameters(config) + wrong
+    return _wrong_parameters(config) + _counted_twice(config["algorithm"]) + wrong
 
 
 def _wrong_parameters(config: dict[str, Any]) -> list[str]:
@@ -192,6 +113,15 @@ def _wrong_parameters(config: dict[str, Any]) -> list[str]:
             part, (*signature.required, *("**" for _ in range(signature.anything))), algorithm)]
 
 
+def _counted_twice(algorithm: dict[str, Any]) -> list[str]:
+    """The line for a rollout correction that the loss takes already, if any."""
+    if algorithm["algorithm_type"] in GIVEN or not algorithm["policy_loss_fn"]:
+        return []
+    signature = _in(*PARTS["policy_loss_fn"], algorithm["policy_loss_fn"])
+    problem = signature and counted_twice(algorithm, signature.required)
+    return [problem] if problem else []
+
+
 def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, int | None]]:
     """(key of the arguments, function, arguments, its signature, parameters that its caller gives: see Signature)."""
     pipeline = config["data_processor"]["task_pipeline"]
@@ -199,14 +129,14 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
         key = "data_processor.task_pipeline.generator_args"
         yield key, name, pipeline["generator_args"], _in("operators/generate.py", "GENERATORS", name), 1
     explorer = config["buffer"]["explorer_input"]
-    tasksets = [(f"buffer.explorer_input.{place}", one) for place, one in _tasksets(config)
+    answered = [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
                 if place.startswith("eval_") or explores(config)]
     yield from _parts(config["algorithm"])
     replay = config["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
     if replay["enable"]:
         signature = _in("operators/priority.py", "PRIORITIES", replay["priority_fn"])
         yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], replay["priority_fn_args"], signature, None
-    for key, taskset in tasksets:
+    for key, taskset in answered:
         names = reward_functions(taskset, explorer)
         signature = signatures.together([_reward(name) for name in names])
         yield f"{key}.reward_fn_args", ", ".join(names), taskset["reward_fn_args"], signature, 0

@@ -22,10 +22,15 @@ def problems(config: dict[str, Any]) -> list[str]:
 
 def _problems(said: dict[str, Any]) -> list[str]:
     fields = {item.name: schema.default(item) for item in dataclasses.fields(Algorithm)}
-    names = ["algorithm_type", *(name for name in fields if fields[name] is None or name.endswith("_args"))]
+    sections = {name: [key for key, value in fields[name].items() if value is None] for name in fields
+                if isinstance(fields[name], dict) and None in fields[name].values()}
+    names = ["algorithm_type", *(name for name in fields if fields[name] is None or name.endswith("_args")), *sections]
     wrong = [f"'{key}' is {'no part of an algorithm' if key in fields else 'unknown'}.{nearest(str(key), names)} "
              f"Needed: {', '.join(names)}. Other settings of the section belong into a recipe."
              for key in said if key not in names]
+    wrong += [f"'{name}.{key}' is no part of an algorithm. Needed: {', '.join(keys)}. Other settings of the section "
+              "belong into a recipe." for name, keys in sections.items() if isinstance(said.get(name), dict)
+              for key in said[name] if key not in keys]
     known = {key: value for key, value in said.items() if key in names}
     schema.read(known, Algorithm, "algorithm", wrong, partial=True)
     lacking = [name for name in ("repeat_times", *NEEDED) if said.get(name) is None]

@@ -45,6 +45,19 @@ def columns(part: str, algorithm: dict[str, Any]) -> dict[str, str]:
     return given
 
 
+def counted_twice(algorithm: dict[str, Any], required: Sequence[str]) -> str | None:
+    """The line for a rollout correction beside a loss whose own ratio is to the rollout's log-probs.
+
+    required: the columns that the loss takes.
+    """
+    level, loss = algorithm["rollout_correction"]["level"], algorithm["policy_loss_fn"]
+    if not algorithm["bypass_old_logprobs"] or level in (None, "none") or "old_logprobs" not in required:
+        return None
+    return (f"algorithm.rollout_correction.level={level} with algorithm.bypass_old_logprobs=true: policy_loss_fn="
+            f"{loss} takes old_logprobs, which are then the rollout's, and a second weight would count the gap twice. "
+            "Set bypass_old_logprobs=false, or level=none.")
+
+
 def wrong_parameters(part: str, required: Sequence[str], algorithm: dict[str, Any]) -> list[str]:
     """What is wrong with the parameters of the user's function for `part`, one line each.
 

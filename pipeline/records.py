@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipeline.task_records import COMPONENTS, FLOATS, TOKENS, RawTask, Rejected, Task, column
 
-FORMAT = 5
+FORMAT = 6
 
 
 @dataclass(slots=True)
@@ -131,15 +131,16 @@ class Step:
         pa.float64(), "mean of kl_loss_fn over the trained tokens, nats, before its coefficient", null=True)
     kl_loss_coef: float | None = column(pa.float64(), "its coefficient in this step", null=True)
     kl_penalty: float | None = column(
-        pa.float64(), "mean of kl_penalty_fn over the tokens of all rows compared, nats, before its coefficient",
+        pa.float64(), "mean of kl_penalty_fn over the tokens of the batch's rows, nats, before its coefficient",
         null=True)
     kl_penalty_coef: float | None = column(pa.float64(), "its coefficient in this step", null=True)
     teacher_kl: float | None = column(
         pa.float64(), "mean of log policy - log teacher over the trained tokens before the step, nats: an estimate of "
         "KL(policy || teacher)", null=True)
     mismatch_mean: float | None = column(
-        pa.float64(), "mean |rollout log-prob - train log-prob| over the tokens of rows with staleness 0", null=True
-    )
+        pa.float64(), "mean |rollout log-prob - train log-prob| over the tokens of all rows that the policy rolled "
+        "out, before the update: of engine and trainer alone where staleness_max is 0, else also of what the policy "
+        "moved since; by staleness it can be asked of `trained`", null=True)
     mismatch_max: float | None = column(pa.float64(), "the largest of the same", null=True)
     kl_rollout_trainer: float | None = column(
         pa.float64(), "KL(rollout policy || trained policy) of the same tokens, nats", null=True)

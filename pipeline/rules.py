@@ -157,11 +157,6 @@ def _rollouts(c: dict) -> list[str]:
     if algorithm["advantage_fn"] == "remax" and not algorithm["greedy_baseline"]:
         problems.append("algorithm.advantage_fn=remax needs the reward of a greedy response to each task; needed "
                         "algorithm.greedy_baseline=true.")
-    level = algorithm["rollout_correction"]["level"]
-    if algorithm["bypass_old_logprobs"] and level not in (None, "none"):
-        problems.append(f"algorithm.rollout_correction.level={level} with algorithm.bypass_old_logprobs=true: the "
-                        "ratio of the loss is taken to the rollout's log-probs, and a second weight would count the "
-                        "gap twice. Set bypass_old_logprobs=false, or level=none.")
     if c["trainer"]["critic_warmup"] and algorithm["advantage_fn"] != "ppo":
         problems.append(f"trainer.critic_warmup={c['trainer']['critic_warmup']} with algorithm.advantage_fn="
                         f"{algorithm['advantage_fn']}: only ppo has a critic. Set it to 0, or advantage_fn=ppo.")

@@ -19,7 +19,7 @@ from typing import Any
 from pipeline import files
 from pipeline.data_files import READERS, files_of_split, is_saved_dataset, saved_dataset
 from pipeline.errors import ConfigError, OuroError, nearest
-from pipeline.inputs import PAIR
+from pipeline.sources import PAIR
 
 WHOLE = 4 << 20  # bytes up to which a text file is read whole
 MOST_FILES = 20  # of a directory

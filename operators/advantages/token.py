@@ -2,7 +2,8 @@
 
 All of them see action tokens only: a token of the environment is skipped, not stepped over with a value of 0. The
 answer is a list [R] a row, 0 at every other token. `reward` may be one number a row, on the last action token, or
-token_rewards [R] (operators.advantages.action_tokens.py).
+token_rewards [R] (operators.advantages.action_tokens.py). No reward enters distillation: what a KL penalty takes off
+each token, kl_penalties [R], comes off its advantage itself.
 """
 
 import numpy as np
@@ -69,7 +70,7 @@ def on_policy_distill(batch: pa.Table, kl_coef: float = 1.0) -> pa.Table:
     check_number(f"{KEY}.kl_coef", kl_coef, above=0)
     tokens = action_tokens(batch)
     student, teacher = tokens.take(batch, "old_logprobs"), tokens.take(batch, "teacher_logprobs")
-    return _answer(batch, tokens, kl_coef * (teacher - student))
+    return _answer(batch, tokens, kl_coef * (teacher - student) - _penalties(batch, tokens))
 
 
 def jsd(batch: pa.Table, lambda_coef: float = 0.5, kl_coef: float = 1.0) -> pa.Table:
@@ -96,7 +97,12 @@ def jsd(batch: pa.Table, lambda_coef: float = 0.5, kl_coef: float = 1.0) -> pa.T
         gain = gap
     else:
         gain = (1 - lambda_coef) * np.logaddexp(np.log(lambda_coef) + gap, np.log1p(-lambda_coef))
-    return _answer(batch, tokens, kl_coef * gain)
+    return _answer(batch, tokens, kl_coef * gain - _penalties(batch, tokens))
+
+
+def _penalties(batch: pa.Table, tokens: Tokens) -> np.ndarray:
+    """[N] what the KL penalty takes off each token where no reward enters; 0 without one."""
+    return tokens.take(batch, "kl_penalties") if "kl_penalties" in batch.column_names else np.zeros(len(tokens.rows))
 
 
 def _answer(batch: pa.Table, tokens: Tokens, advantage: np.ndarray, returns: np.ndarray | None = None) -> pa.Table:

@@ -109,13 +109,13 @@ def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos: fl
 
     loss = -A (4 / tau) sigmoid(tau (ratio - 1)), tau = tau_pos where A > 0, tau_neg elsewhere, differentiated through
     the ratio: its gradient is -A ratio grad log pi times a gate 4 s (1 - s), s the sigmoid, which is 1 at ratio 1 and
-    fades on both sides, so nothing needs a hard clip. Assumes tau_neg >= tau_pos: failures fade sooner.
-    At ratio 1 the gradient is the policy gradient, whatever tau; A = 0 gives 0. Averaged as seq-mean-token-mean.
-    clip_fraction counts gates below 1/2.
+    fades on both sides, so nothing needs a hard clip. The paper takes tau_neg > tau_pos, so that failures fade sooner.
+    Assumes rows of a policy near by: far off every gate is shut. At ratio 1 the gradient is the policy gradient,
+    whatever tau; A = 0 gives 0. Averaged as seq-mean-token-mean. clip_fraction counts gates below 1/2.
     """
     check_number(f"{KEY}.tau_pos", tau_pos, above=0)
     check_number(f"{KEY}.tau_neg", tau_neg, above=0)
-    tau = torch.full_like(logprobs, tau_neg).masked_fill(advantages > 0, tau_pos)
+    tau = torch.where(advantages > 0, tau_pos, tau_neg).to(logprobs.dtype)
     ratio = log_ratio(logprobs, old_logprobs).exp()
     soft = torch.sigmoid(tau * (ratio - 1.0))
     gate = 4.0 * soft * (1.0 - soft)

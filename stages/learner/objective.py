@@ -3,9 +3,9 @@
     loss = correction * policy loss + kl_coef * KL(policy, reference) + entropy loss
 
 summed with the weights of one aggregation (operators/aggregation.py), fixed over the whole batch before it is cut.
-The correction is for what the rollout engine sampled with other probabilities than the trainer's. It is taken where
-the old log-probs are the trainer's; where they are the rollout's, the ratio of the loss itself spans engine and
-trainer, and a second weight would count the same gap twice.
+The correction is for what the rollout engine sampled with other probabilities than the trainer's: pi_old / pi_rollout
+with a loss that takes old_logprobs, unless they are the rollout's own, since its ratio then spans engine and trainer
+and a second weight would count the same gap twice; pi_now / pi_rollout, without gradient, with a loss of no ratio.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from operators.kl import KL_ESTIMATORS, adaptive_coefficient
 from operators.loss import PAIRED, POLICY_LOSSES, natural_aggregation
 from pipeline.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.errors import ConfigError
-from pipeline.parts import OF_THE_FORWARD, wrong_parameters
+from pipeline.parts import OF_THE_FORWARD, counted_twice, wrong_parameters
 from stages.learner.packing import Aggregation
 
 
@@ -84,6 +84,8 @@ class Objective:
         self.kl = KLTerm("none") if demonstrated else KLTerm.of(algorithm, "kl_loss_fn")
         self.entropy_loss, self.needs_entropy_gradient = _entropy_loss(algorithm, demonstrated)
         self.correction = correction_arguments(algorithm)
+        self.corrected = "old_logprobs" if "old_logprobs" in needed_columns(function) else "prox_logprobs"
+        self.mixes = self.correction is not None and algorithm.sample_strategy == "mix"
         paired = self._on_pairs(algorithm.algorithm_type)
         of_pairs = "seq-mean-token-mean" if paired else None  # of a user's loss too; ours say themselves
         mode = algorithm.loss_agg_mode or of_pairs or natural_aggregation(self.name, given)
@@ -107,22 +109,26 @@ class Objective:
         parts = [self.policy_loss, self.entropy_loss, self.kl.function]
         names = {name for part in parts for name in needed_columns(part)}
         if self.correction:
-            names |= {"old_logprobs", "rollout_logprobs"}
+            names |= {self.corrected, "rollout_logprobs", *(("is_expert",) if self.mixes else ())}
         return tuple(sorted(names - set(OF_THE_FORWARD)))
 
     def __call__(self, columns: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """columns: name -> [N], those of the rows and of the forward. Returns the loss [N] and statistics of [N]."""
         loss, statistics = _call(self.policy_loss, columns)
         if self.correction:
-            weights, _ = importance_correction(
-                columns["old_logprobs"], columns["rollout_logprobs"], columns["rows"], **self.correction)
-            loss = loss * weights
+            loss = loss * self._weights(columns)
         if self.kl:
             kl = self._kl(columns)
             loss, statistics = loss + self.kl.kl_coef * kl, statistics | {"kl_loss": kl.detach()}
         if self.needs_entropy_gradient:
             loss = loss + _call(self.entropy_loss, columns)
         return loss, statistics
+
+    def _weights(self, columns: dict[str, Tensor]) -> Tensor:
+        """The correction, [N]; 1 on rows of an expert, which no engine sampled."""
+        weights, _ = importance_correction(
+            columns[self.corrected], columns["rollout_logprobs"], columns["rows"], **self.correction)
+        return torch.where(columns["is_expert"], 1.0, weights) if self.mixes else weights
 
     def _kl(self, columns: dict[str, Tensor]) -> Tensor:
         """[N]; 0 on rows of an expert, whose states are not the policy's own."""
@@ -135,11 +141,18 @@ class Objective:
 
 
 def correction_arguments(algorithm) -> dict | None:
-    """Of operators.correction.importance_correction; None where the loss takes no correction."""
+    """Of operators.correction.importance_correction; None where the loss takes no correction.
+
+    Raises ConfigError for a level with a loss whose own ratio is to the rollout's log-probs.
+    """
     if algorithm.algorithm_type in GIVEN:
         return None
-    given = algorithm.rollout_correction
-    level = given.level or ("none" if algorithm.bypass_old_logprobs else "token")
+    loss, given = algorithm.policy_loss_fn, algorithm.rollout_correction
+    required = needed_columns(chosen_loss(POLICY_LOSSES, loss, "algorithm.policy_loss_fn"))
+    if problem := counted_twice(vars(algorithm) | {"rollout_correction": vars(given)}, required):
+        raise ConfigError(problem)
+    spans = algorithm.bypass_old_logprobs and "old_logprobs" in required
+    level = given.level or ("none" if spans else "token")
     return None if level == "none" else {"level": level, "mode": given.mode, "threshold": given.threshold}
 
 

@@ -8,27 +8,59 @@ import pyarrow as pa
 from operators.kl import penalise
 from stages.learner.objective import KLTerm
 
+LISTS = pa.list_(pa.float64())
 
-def penalised(table: pa.Table, term: KLTerm) -> tuple[pa.Table, float]:
-    """The table with the columns `reward`, less the penalty, and `token_rewards` [R]; the mean KL of a token, nats.
 
-    table: with reward, action_mask, position and, as lists [R], old_logprobs and ref_logprobs. Advantages of whole
-    responses read the one, those of tokens the other; both have the same sum. The turns of an attempt (rows of one
-    position) share its reward, so they share what all of them together lose; each has its own token rewards.
+def penalised(table: pa.Table, term: KLTerm) -> tuple[pa.Table, float | None]:
+    """The table with what its rewards are less the penalty; the mean KL of a token of the batch's own rows, nats.
+
+    table: in the order of position and turn, with reward, step_reward, action_mask, is_candidate and, as lists [R],
+    old_logprobs and ref_logprobs. The KL is None where no row of the batch (is_candidate) has an action token.
+
+    Every advantage function reads one of four columns: `reward`, less what all turns of the attempt (rows of one
+    position) lose, which they share as they share the reward; `token_rewards` [R], of the row's own tokens, the reward
+    on the last; `step_reward`, what the turn itself earned less what it loses; `kl_penalties` [R], what each token
+    loses, for distillation, where no reward enters. The first three have the same sum over an attempt of one turn.
     """
-    names = ("reward", "old_logprobs", "ref_logprobs", "action_mask")
-    columns = table.select(names).to_pydict()
-    made, kls, tokens = [], [], []
-    for reward, old, reference, mask in zip(*(columns[name] for name in names), strict=True):
-        rewards, kl = penalise(reward, np.array(old), np.array(reference), np.array(mask), term.estimator, term.kl_coef)
-        made.append(rewards)
+    names = ("position", "turn", "reward", "step_reward", "old_logprobs", "ref_logprobs", "action_mask")
+    positions, turns, rewards, steps, *scored = table.select(list(names)).to_pydict().values()
+    token_rewards, penalties, kls = [], [], []
+    for reward, old, reference, mask in zip(rewards, *scored, strict=True):
+        left, kl = penalise(reward, np.array(old), np.array(reference), np.array(mask), term.estimator, term.kl_coef)
+        taken = -left
+        taken[np.flatnonzero(mask)[-1:]] += reward
+        token_rewards.append(left)
+        penalties.append(taken)
         kls.append(kl)
-        tokens.append(sum(mask))
     lost: dict[int, float] = defaultdict(float)
-    positions = table["position"].to_pylist()
-    for position, reward, rewards in zip(positions, columns["reward"], made, strict=True):
-        lost[position] += reward - float(rewards.sum())
-    left = [reward - lost[position] for position, reward in zip(positions, columns["reward"], strict=True)]
-    table = table.drop_columns(["reward"]).append_column("reward", pa.array(left, pa.float64()))
-    return table.append_column("token_rewards", pa.array(made, pa.list_(pa.float64()))), float(
-        np.average(kls, weights=tokens))
+    for position, taken in zip(positions, penalties, strict=True):
+        lost[position] += float(taken.sum())
+    earned = _earned(positions, turns, rewards, steps)
+    made = {
+        "reward": pa.array([reward - lost[position] for position, reward in zip(positions, rewards, strict=True)]),
+        "step_reward": pa.array([own - float(taken.sum()) for own, taken in zip(earned, penalties, strict=True)]),
+        "token_rewards": pa.array(token_rewards, LISTS), "kl_penalties": pa.array(penalties, LISTS),
+    }
+    return _with(table, made), _mean(kls, table)
+
+
+def _earned(positions: list[int], turns: list[int], rewards: list[float], steps: list[float | None]) -> list[float]:
+    """What each turn earned by itself; where no turn of an attempt did, its reward stands on the last one."""
+    by_step = {position for position, step in zip(positions, steps, strict=True) if step is not None}
+    last = dict(zip(positions, turns, strict=True))
+    return [(step or 0.0) if position in by_step else reward if last[position] == turn else 0.0
+            for position, turn, reward, step in zip(positions, turns, rewards, steps, strict=True)]
+
+
+def _with(table: pa.Table, made: dict[str, pa.Array]) -> pa.Table:
+    table = table.drop_columns([name for name in made if name in table.column_names])
+    for name, column in made.items():
+        table = table.append_column(name, column)
+    return table
+
+
+def _mean(kls: list[float], table: pa.Table) -> float | None:
+    """Over the action tokens of the batch's own rows. kls: the mean of each row of the table."""
+    counts = [sum(mask) * own for mask, own in zip(*table.select(["action_mask", "is_candidate"]).to_pydict().values(),
+                                                   strict=True)]
+    return float(np.average(kls, weights=counts)) if any(counts) else None

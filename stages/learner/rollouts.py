@@ -183,7 +183,8 @@ class Rollouts:
         if self.penalty:
             table, kl = penalised(table, self.penalty)
             measured = {"kl_penalty": kl, "kl_penalty_coef": self.penalty.kl_coef}
-            self.penalty.steer(kl, len(table))
+            if kl is not None:
+                self.penalty.steer(kl, len(cut.chosen))
         found = self.advantage(table)
         for id_, *values in zip(found["experience_id"].to_pylist(), *_columns(found), strict=True):
             if id_ in cut.chosen:
@@ -193,6 +194,9 @@ class Rollouts:
                              f"{self.context.config.algorithm.advantage_fn} dropped all of them.")
         made.sort(key=lambda item: item[0])
         rows = [self._with_advantage(cut.rows[index], *values) for index, values in made]
+        if not any(any(row.mask) for row in rows + cut.experts):
+            raise StageError(f"trainer step {cut.step} has no token that the policy said itself: the action_mask of "
+                             f"its {len(rows)} rows is 0 throughout. Mend the workflow that wrote them.")
         chosen = {name: [column[index] for index, _ in made] for name, column in facts.items()}
         if "teacher_logprobs" in made_by_models:
             measured["teacher_kl"] = divergence(rows)
@@ -221,16 +225,15 @@ class Rollouts:
 
     def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
         """What the step made of each row; measures on the way how far rollout and training log-probs are apart."""
-        fresh = [index for index, age in enumerate(batch.staleness) if age == 0]
-        if fresh:
-            batch.facts |= self._mismatch([batch.rows[index] for index in fresh], [logprobs[index] for index in fresh])
+        rolled_out = [index for index, age in enumerate(batch.staleness) if age is not None]
+        batch.facts |= self._mismatch(*([of[index] for index in rolled_out] for of in (batch.rows, logprobs)))
         return [
             _trained(row, step, age, used, scored)
             for row, age, used, scored in zip(batch.rows, batch.staleness, batch.uses, logprobs, strict=True)
         ]
 
     def _mismatch(self, rows: list[Row], logprobs: list[np.ndarray]) -> dict[str, float]:
-        """How far the rollout engine's log-probs are from the trainer's where the weights are the same."""
+        """How far the rollout engine's log-probs are from the trainer's; of a stale row, with what the policy moved."""
         import torch
 
         ours, engines = (torch.from_numpy(np.concatenate(parts))

@@ -84,6 +84,51 @@ def test_a_mask_leaves_out_what_the_trainer_finds_too_likely(objective):
     assert made(given)[0].tolist() == pytest.approx([0.0, -2.56])
 
 
+RAFT = ("algorithm.algorithm_type=raft", "algorithm.advantage_fn=raft", "algorithm.policy_loss_fn=sft",
+        "algorithm.policy_loss_fn_args={}", "algorithm.advantage_fn_args={}")
+
+
+@pytest.mark.parametrize("bypass", ["true", "false"])
+def test_a_loss_without_a_ratio_is_weighed_by_the_policy_over_the_engine(objective, bypass):
+    """The rollout's log-probs are -1 + log 2 and -1, the policy's -1: weights 1/2 and 1 of -log p = 1, no gradient of
+    their own. A token that the engine found a quarter as likely would weigh 4, and weighs 2."""
+    made, given = objective(*RAFT, f"algorithm.bypass_old_logprobs={bypass}"), columns()
+    assert made.row_columns == ("rollout_logprobs",)
+    loss, _ = made(given)
+    assert loss.tolist() == pytest.approx([0.5, 1.0])
+    loss.sum().backward()
+    assert given["logprobs"].grad.tolist() == pytest.approx([-0.5, -1.0])
+    likelier = columns() | {"rollout_logprobs": torch.tensor([-1.0, -1.0 - math.log(4)])}
+    assert made(likelier)[0].tolist() == pytest.approx([1.0, 2.0])
+    assert objective(*RAFT, "algorithm.rollout_correction.level=none")(columns())[0].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("kind", "corrected"), [
+    ("raft", True), ("opmd", False), ("asymre", False), ("rec", False), ("grpo", False), ("cispo", False),
+    ("topr", False), ("sft", False)])
+def test_algorithms_for_rows_of_other_policies_take_no_weight(tmp_path, kind, corrected):
+    stage = {"stage_name": "it", "algorithm": {"algorithm_type": kind}}
+    plan = planned(tmp_path, {"stages": [stage]})
+    config = namespace(next(s for s in plan.stages if s.name == "it").config)
+    assert bool(Objective(config).correction) == corrected
+
+
+def test_a_ratio_to_the_rollout_takes_no_second_weight(objective):
+    with pytest.raises(ConfigError, match="policy_loss_fn=ppo takes old_logprobs, which are then the rollout's"):
+        objective("algorithm.rollout_correction.level=token")
+    assert objective(*RAFT, "algorithm.rollout_correction.level=sequence").correction["level"] == "sequence"
+
+
+def test_rows_of_an_expert_take_no_weight(objective, mine):
+    """Likelihood of all tokens; the second, an expert's, has no engine's log-prob but a 0 in its place."""
+    made = objective("algorithm.policy_loss_fn=objective_parts:likelihood", "algorithm.policy_loss_fn_args={}",
+                     "algorithm.sample_strategy=mix")
+    assert made.row_columns == ("is_expert", "rollout_logprobs")
+    given = columns() | {"is_expert": torch.tensor([False, True]),
+                         "rollout_logprobs": torch.tensor([-1.0 + math.log(2), 0.0], dtype=torch.float64)}
+    assert made(given)[0].tolist() == pytest.approx([0.5, 1.0])
+
+
 def test_demonstrations_have_one_loss_whatever_the_run_is_told(objective):
     made = objective("algorithm.algorithm_type=sft", "algorithm.policy_loss_fn=ppo", "algorithm.kl_loss_fn=k2",
                      "algorithm.bypass_old_logprobs=false", "algorithm.entropy_loss_fn_args.entropy_coef=1")
@@ -139,9 +184,9 @@ def test_parts_of_the_users_own_are_put_together(objective, mine):
                      "algorithm.entropy_loss_fn=objective_parts:bonus", "algorithm.kl_loss_fn=objective_parts:gap",
                      "algorithm.kl_loss_fn_args.kl_coef=0.5")
     loss, statistics = made(columns())
-    assert loss.tolist() == pytest.approx([2 - 2, 2 - 2 + 0.5])
+    assert loss.tolist() == pytest.approx([2 / 2 - 2, 2 - 2 + 0.5])  # the engine found the first token twice as likely
     assert statistics["kl_loss"].tolist() == [0.0, 1.0]
-    assert (made.row_columns, made.needs_entropy_gradient) == (("ref_logprobs",), True)
+    assert (made.row_columns, made.needs_entropy_gradient) == (("ref_logprobs", "rollout_logprobs"), True)
     assert made.aggregation == Aggregation("token-mean")
 
 

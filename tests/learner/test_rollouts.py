@@ -117,52 +117,54 @@ def test_colocated_the_trainer_waits_until_the_explorer_can_do_no_more(stage):
         batch_of(Rollouts(context), 2)
 
 
-def test_what_a_step_made_of_its_rows_is_said_and_the_gap_is_measured_on_fresh_rows(stage):
-    """Rollout log-probs -0.5. Row 0 (fresh) was scored -0.75, row 1 (one step old) is not compared."""
+def test_what_a_step_made_of_its_rows_is_said_and_the_gap_to_the_rollout_is_measured(stage):
+    """Rollout log-probs -0.5. Rows 0 (fresh) and 1 (one step old) were scored -0.75; an expert's row is not asked."""
     context = stage()
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
     source = Rollouts(context)
     batch = batch_of(source, 1)
-    batch.staleness = [0, 1, 1, 0]
-    scored = [np.full(i + 1, s, np.float32) for i, s in enumerate((-0.75, -9.0, -9.0, -0.5))]
+    batch.rows.append(Row("t/0", [7, 9], 1, [1], {"advantages": 0.0, "rollout_logprobs": 0.0, "is_expert": True}))
+    batch.staleness, batch.uses = [0, 1, 1, 0, None], [*batch.uses, (None, None)]
+    scored = [np.full(n, s, np.float32) for n, s in ((1, -0.75), (2, -0.75), (3, -0.5), (4, -0.5), (1, -9.0))]
     made = source.finish(1, batch, scored)
     assert batch.facts["mismatch_max"] == pytest.approx(0.25)
-    assert batch.facts["mismatch_mean"] == pytest.approx(0.25 / 5)  # 1 token of row 0, 4 of row 3
-    w = math.exp(-0.25)  # trainer / rollout on the one token; 1 on the four
-    assert batch.facts["kl_rollout_trainer"] == pytest.approx((w - 1 + 0.25) / 5)
-    assert batch.facts["kl_trainer_rollout"] == pytest.approx((w * -0.25 - w + 1) / 5)
-    assert batch.facts["effective_sample_size"] == pytest.approx((4 + w) ** 2 / (5 * (4 + w * w)))
+    assert batch.facts["mismatch_mean"] == pytest.approx(3 * 0.25 / 10)  # 1 token of row 0, 2 of row 1
+    w = math.exp(-0.25)  # trainer / rollout on the three tokens; 1 on the seven
+    assert batch.facts["kl_rollout_trainer"] == pytest.approx(3 * (w - 1 + 0.25) / 10)
+    assert batch.facts["kl_trainer_rollout"] == pytest.approx(3 * (w * -0.25 - w + 1) / 10)
+    assert batch.facts["effective_sample_size"] == pytest.approx((7 + 3 * w) ** 2 / (10 * (7 + 3 * w * w)))
     assert batch.facts["corrected_fraction"] == 0.0
     assert [(r.experience_id, r.train_step, r.staleness) for r in made] == [
-        ("1/0", 1, 0), ("1/1", 1, 1), ("1/2", 1, 1), ("1/3", 1, 0)]
-    assert tables.to_arrow(made, records.Trained)["train_logprobs"].to_pylist()[1] == [-9.0, -9.0]
+        ("1/0", 1, 0), ("1/1", 1, 1), ("1/2", 1, 1), ("1/3", 1, 0), ("t/0", 1, None)]
+    assert tables.to_arrow(made, records.Trained)["train_logprobs"].to_pylist()[1] == [-0.75, -0.75]
     result = Result(1.0, 2.0, {"entropy": 0.5, "kl": 0.1, "clip_fraction": 0.2}, 18, [])
     step = records.Step(**step_row(context, 1, batch, result) | {
         "lr": 0.1, "train_seconds": 1.0, "train_other_seconds": 0.0, "train_wait_seconds": 0.0, "seconds": 1.0})
-    assert (step.loss, step.grad_norm, step.kl, step.trained_rows, step.trained_tokens) == (1.0, 2.0, 0.1, 4, 18)
+    assert (step.loss, step.grad_norm, step.kl, step.trained_rows, step.trained_tokens) == (1.0, 2.0, 0.1, 5, 18)
     tables.to_arrow([step], records.Step)  # every column has a value that may be there
 
 
-def test_without_fresh_rows_there_is_no_gap(stage):
+def test_the_gap_is_measured_where_every_row_is_stale_too(stage):
+    """Trainer 0, rollout -0.5, in all ten tokens."""
     context = stage()
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
     source = Rollouts(context)
     batch = batch_of(source, 1)
     batch.staleness = [1] * 4
     source.finish(1, batch, [np.zeros(i + 1, np.float32) for i in range(4)])
-    assert "mismatch_mean" not in batch.facts
+    assert (batch.facts["mismatch_mean"], batch.facts["mismatch_max"]) == pytest.approx((0.5, 0.5))
 
 
 def test_weights_over_the_threshold_are_counted_as_the_correction_bounds_them(stage):
-    """Rollout -0.5, trainer 0: w = e^0.5 = 1.65, over a threshold of 1.5 in row 0 alone: one of five tokens."""
+    """Rollout -0.5, trainer 0: w = e^0.5 = 1.65, over a threshold of 1.5 in rows 0 and 1: three of ten tokens."""
     context = stage("algorithm.bypass_old_logprobs=false", "algorithm.rollout_correction.threshold=1.5")
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
     source = Rollouts(context)
     batch = batch_of(source, 1)
     batch.staleness = [0, 1, 1, 0]
-    source.finish(1, batch, [np.full(i + 1, s, np.float32) for i, s in enumerate((0.0, 0.0, 0.0, -0.5))])
-    assert batch.facts["corrected_fraction"] == pytest.approx(1 / 5)
-    assert batch.facts["effective_sample_size"] == pytest.approx((4 + 1.5) ** 2 / (5 * (4 + 1.5**2)))
+    source.finish(1, batch, [np.full(i + 1, s, np.float32) for i, s in enumerate((0.0, 0.0, -0.5, -0.5))])
+    assert batch.facts["corrected_fraction"] == pytest.approx(3 / 10)
+    assert batch.facts["effective_sample_size"] == pytest.approx((7 + 3 * 1.5) ** 2 / (10 * (7 + 3 * 1.5**2)))
 
 
 def with_reference(source, step, values):
@@ -205,6 +207,35 @@ def test_a_penalty_reaches_the_very_token_and_its_coefficient_adapts(stage):
     made = source.finish(1, batch, [np.zeros(i + 1, np.float32) for i in range(4)])
     assert made[3].advantages == pytest.approx(batch.rows[3].columns["advantages"])
     assert made[3].advantage == pytest.approx(-0.15 / std)
+
+
+@pytest.mark.parametrize(("size", "coefficient"), [(4, 0.2 * 1.008), (2, 0.2 * 1.004**2), (1, 0.2 * 1.002**4)])
+def test_an_adaptive_coefficient_follows_the_rows_of_the_step_however_few_are_cut(stage, size, coefficient):
+    """k1 = 0.2 everywhere, twice the target: 0.2 x rows / 100 more in each trainer step, of four rows in all."""
+    adaptive = "algorithm.kl_penalty_fn_args={kl_coef: 0.2, adaptive: true, target_kl: 0.1, horizon: 100}"
+    context = stage("algorithm.kl_penalty_fn=k1", adaptive, f"buffer.train_batch_size={size}")
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    source = Rollouts(context)
+    for step in range(1, 4 // size + 1):
+        cut = source.cut(step)
+        for row_ in cut.rows:
+            row_.columns["ref_logprobs"] = np.full(len(row_.mask), -0.7, np.float32)
+        assert source.batch(cut).facts["kl_penalty"] == pytest.approx(0.2)
+    assert source.penalty.kl_coef == pytest.approx(coefficient)
+
+
+def test_a_step_without_an_action_token_says_so(stage):
+    """Row 3 alone has some, and trainer step 1 is row 0: there is no KL to follow, and nothing to learn."""
+    context = stage("algorithm.kl_penalty_fn=k1", "buffer.train_batch_size=1")
+    explore(context, 1, [1.0, 0.0, 1.0, 1.0])
+    path = tables.step_file(context.directory, "experience", 1)
+    made = [records.Experience(**one) for one in tables.read(path, records.Experience).to_pylist()]
+    for one in made[:3]:
+        one.action_mask = [0] * len(one.response_tokens)
+    tables.write(path, records.Experience, made)
+    source = Rollouts(context)
+    with pytest.raises(StageError, match="trainer step 1 has no token that the policy said itself"):
+        source.batch(with_reference(source, 1, [-0.5, -1.0, -1.0, -1.0]))
 
 
 def test_gae_takes_the_critics_values_and_gives_it_returns(stage):

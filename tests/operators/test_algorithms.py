@@ -19,7 +19,8 @@ FILES = sorted(path for path in (CONF / "algorithm").glob("*.yaml") if path.stem
 TABLES = {"advantage_fn": ADVANTAGES, "policy_loss_fn": POLICY_LOSSES, "entropy_loss_fn": ENTROPY_LOSSES,
           "sample_strategy": SAMPLE_STRATEGIES, "kl_penalty_fn": KL_ESTIMATORS, "kl_loss_fn": KL_ESTIMATORS}
 NEEDED = {"algorithm_type", "repeat_times", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn"}
-KEYS = {*NEEDED, "loss_agg_mode", "max_resample_rounds", "greedy_baseline", *TABLES, *(f"{key}_args" for key in TABLES)}
+KEYS = {*NEEDED, "loss_agg_mode", "max_resample_rounds", "greedy_baseline", "rollout_correction", *TABLES,
+        *(f"{key}_args" for key in TABLES)}
 FROM_FILES = GIVEN  # without rollouts there is nothing to compare
 
 
@@ -50,6 +51,11 @@ def test_the_parts_of_an_algorithm_fit_together(path):
     assert (loss in PAIRED) == (path.stem in ("dpo", "ipo", "kto"))
     assert (loss in MIXED_LOSSES) == (found.get("sample_strategy") == "mix")
     assert found["repeat_times"] > 1 or found.get("advantage_fn") not in COMPARE
+
+
+def test_algorithms_for_rows_of_any_policy_say_that_these_take_no_weight():
+    said = {path.stem: found["rollout_correction"] for path in FILES if "rollout_correction" in (found := parts(path))}
+    assert said == {name: {"level": "none"} for name in ("asymre", "opmd", "rec")}
 
 
 def test_losses_of_mixed_batches_are_those_that_ask_who_gave_a_row():

@@ -100,6 +100,9 @@ def test_a_sweep_goes_over_ours_and_the_users():
 @pytest.mark.parametrize(("line", "words"), [
     ("optimizer: {lr: 1}", "mine.yaml: 'optimizer' is no part of an algorithm. Needed: algorithm_type, repeat_times"),
     ("advantage: grpo", "mine.yaml: 'advantage' is unknown. Did you mean 'advantage_fn'?"),
+    ("rollout_correction: {mode: mask}", "'rollout_correction.mode' is no part of an algorithm. Needed: level"),
+    ("rollout_correction: none", "key 'algorithm.rollout_correction': needed a mapping"),
+    ("rollout_correction: {level: row}", "algorithm.rollout_correction.level=row: needed one of none, token, sequence"),
     ("loss_agg_mode: mean", "algorithm.loss_agg_mode=mean: needed one of token-mean"),
     ("policy_loss_fn: pppo", "algorithm.policy_loss_fn=pppo: needed one of"),
     ("repeat_times: many", "key 'algorithm.repeat_times': needed a whole number, found the text 'many'"),
@@ -111,6 +114,16 @@ def test_a_file_that_says_what_nobody_reads_is_refused(line, words):
     kept = [old for old in MINE.splitlines() if not old.startswith(f"{key}:")]
     Path("conf/algorithm/mine.yaml").write_text("\n".join([*kept, line, ""]))
     assert words in refused("algorithm=mine")
+
+
+def test_a_file_may_say_that_its_rows_take_no_weight():
+    """The loss has no ratio, so it would be weighed; what a recipe says goes before."""
+    Path("conf/algorithm/mine.yaml").write_text(MINE + "rollout_correction: {level: none}\n")
+    assert rft("algorithm=mine")["algorithm"]["rollout_correction"] == {
+        "level": "none", "mode": "truncate", "threshold": 2.0}
+    assert rft("algorithm=mine", "algorithm.rollout_correction.level=token")["algorithm"]["rollout_correction"][
+        "level"] == "token"
+    assert preflight.check(compose(["algorithm=mine"])).problems == []
 
 
 def test_a_file_that_is_no_yaml_is_told_with_its_place():

@@ -58,7 +58,9 @@ def test_every_row_is_trained_on_once_and_log_probs_agree(finished):
     assert sorted(trained["experience_id"].to_pylist()) == sorted(experience["experience_id"].to_pylist())
     steps = read(plan, "rft", "steps").to_pydict()
     assert steps["step"] == [1, 2, 3, 4, 5, 6]
-    assert max(m for m in steps["mismatch_max"] if m is not None) < 1e-4  # float32: vLLM and the trainer agree
+    fresh = [m for m, age in zip(steps["mismatch_max"], steps["staleness_max"], strict=True) if age == 0]
+    assert max(fresh) < 1e-4  # float32: vLLM and the trainer agree
+    assert all(m > max(fresh) for m, age in zip(steps["mismatch_max"], steps["staleness_max"], strict=True) if age)
     probes = [d for d in read(plan, "rft", "rollouts")["probe_max_difference"].to_pylist() if d is not None]
     assert len(probes) == 2
     assert max(probes) < 1e-4
