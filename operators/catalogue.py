@@ -44,6 +44,9 @@ def _types() -> list[str]:
     rows = [f"| algorithm_type | repeat_times | {' | '.join(PARTS)} |", "|---" * (len(PARTS) + 2) + "|"]
     for path in sorted(CONF.glob("*.yaml")):
         found = yaml.safe_load(path.read_text())
+        if found["algorithm_type"] != path.stem:
+            rows.append(f"| `{path.stem}` | `algorithm=` takes it for `{found['algorithm_type']}` |{' |' * len(PARTS)}")
+            continue
         cells = [_cell(found, key) for key in PARTS]
         rows.append(f"| `{path.stem}` | {found['repeat_times']} | {' | '.join(cells)} |")
     return rows

@@ -28,7 +28,13 @@ def names() -> tuple[str, ...]:
 
 
 def ours() -> tuple[str, ...]:
-    return tuple(sorted(f.stem for f in DIRECTORY.glob("*.yaml")))
+    return tuple(sorted(f.stem for f in DIRECTORY.glob("*.yaml") if meant(f.stem) == f.stem))
+
+
+def meant(choice: str) -> str:
+    """The `algorithm_type` that `algorithm=choice` stands for: another spelling of one of ours has a file too."""
+    path = DIRECTORY / f"{choice}.yaml"
+    return _said(path, path.stat().st_mtime_ns)["algorithm_type"] if path.is_file() else choice
 
 
 def own() -> dict[str, Path]:

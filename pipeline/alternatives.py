@@ -5,14 +5,17 @@ from typing import Any
 
 from pipeline import axes, inputs, schema
 from pipeline.algorithm_config import Algorithm
-from pipeline.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled
+from pipeline.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled, meant
 from pipeline.difference import frozen
 from pipeline.errors import ConfigError
+from pipeline.modes import Line
 from pipeline.overlays import entries, laid_over
+from pipeline.recorded_rules import lacking
 from pipeline.rules import rules_of_stage
 
 # what is in a batch, and what is made of its gradient
-FIXED = ("repeat_times", "sample_strategy", "sample_strategy_args", "optimizer")
+FIXED = ("repeat_times", "max_resample_rounds", "resample_metric", "greedy_baseline", "sample_strategy",
+         "sample_strategy_args", "optimizer")
 MOST = 100  # at once
 
 
@@ -27,26 +30,33 @@ def alternatives(run: Path, stage: str, original: dict[str, Any], overrides: lis
         raise ConfigError(f"{axes.count(words)} alternatives; needed at most {MOST}.")
     config = frozen(run)
     entry = next(entry for entry in entries(config) if entry["stage_name"] == stage)
-    made, problems = {}, []
+    line, made, problems = Line(config), {}, []
+    explorer = line.explored(stage) if line.kinds[stage] == "offline" else stage
+    rows = (line.settings[explorer], f"stages.{explorer}." if config["stages"] else "")
     for chosen, differs in axes.points(words) if overrides else ():
         name = axes.told(differs) if differs else " ".join(chosen)
-        made[name], wrong = _alternative(config, entry, original, chosen)
+        made[name], wrong = _alternative(config, entry, original, rows, chosen)
         problems += [f"{name}: {problem}" for problem in wrong]
     if problems:
         raise ConfigError.of("not every alternative can be tried:", problems)
     return made
 
 
-def _alternative(config: dict, entry: dict, original: dict, overrides: list[str]) -> tuple[dict, list[str]]:
-    """The section `algorithm` of a stage with overrides, filled, and what is wrong with it."""
+def _alternative(config: dict, entry: dict, original: dict, rows: tuple[dict, str],
+                 overrides: list[str]) -> tuple[dict, list[str]]:
+    """The section `algorithm` of a stage with overrides, filled, and what is wrong with it.
+
+    rows: the settings of the stage that explored the batch, and where they are set.
+    """
     problems: list[str] = []
     own = _section(overrides, problems)
     schema.read(own, Algorithm, "algorithm", problems, partial=True)
     if problems:
         return {}, problems
     settings = laid_over(laid_over({**config, "stages": []}, entry), {"algorithm": own})
-    algorithm = filled(settings["algorithm"]) | {"repeat_times": original["repeat_times"]}
-    return algorithm, _unfit({**settings, "algorithm": algorithm}, original)
+    explored = rows[0]["algorithm"]
+    algorithm = filled(settings["algorithm"]) | {key: explored[key] for key in ("repeat_times", "greedy_baseline")}
+    return algorithm, lacking(algorithm, *rows) or _unfit({**settings, "algorithm": algorithm}, original)
 
 
 def _unfit(settings: dict, original: dict) -> list[str]:
@@ -77,6 +87,7 @@ def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:
             problems.append(f"'{word}': {str(error).splitlines()[0]}")
             continue
         root, *path = parsed.key_or_group.split(".")
+        value = parsed.value() if path else meant(str(parsed.value()))
         path = path or ["algorithm_type"]
         if root != "algorithm" or path[0] in FIXED:
             problems.append(f"'{word}': a batch that is there is judged by another algorithm, and nothing else can be "
@@ -85,5 +96,5 @@ def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:
         place = section
         for part in path[:-1]:
             place = place.setdefault(part, {})
-        place[path[-1]] = parsed.value()
+        place[path[-1]] = value
     return section

@@ -151,7 +151,8 @@ def _overrides(command) -> None:
 
 def _judging(command) -> None:
     _overrides(command)
-    command.add_argument("--no-data", action="store_true", help="do not read samples of the data files (faster)")
+    command.add_argument("--no-data", action="store_true",
+                         help="read no samples of the data files, and import no code of yours (faster)")
     command.add_argument("--elsewhere", action="store_true",
                          help="the run is for another machine: what is not on this one is listed, and no problem")
 

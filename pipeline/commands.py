@@ -83,7 +83,7 @@ def config_check(arguments) -> int:
     if problems:
         more = incomplete.beside(config, problems, arguments.elsewhere, not arguments.no_data)
         raise ConfigError.of(TITLE, [*problems, *more])
-    report = preflight.check(config, arguments.elsewhere, not arguments.no_data)
+    report = preflight.check(config, arguments.elsewhere, data=not arguments.no_data, code=not arguments.no_data)
     report.add("", warnings(arguments.overrides), "warnings")
     print(preflight.text(report))
     return 2 if report.problems else 0

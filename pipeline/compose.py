@@ -11,7 +11,7 @@ import re
 from functools import cache
 from typing import Any
 
-from pipeline import axes, distillation, modes, own_algorithms, schema, secrets, stage_rules, turn_rules
+from pipeline import axes, distillation, modes, own_algorithms, recorded_rules, schema, secrets, stage_rules, turn_rules
 from pipeline.choices import absent_default, choose, directories, flat, groups, search_path
 from pipeline.config import Config, walk
 from pipeline.consequences import without_consequences
@@ -51,7 +51,7 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     broken, ordered = broken_rules(config), are_ordered(config["stages"])
     if ordered:
         broken += modes.problems(config) + unasked_models(config) + unread_sampling(config)
-        broken += distillation.problems(config) + turn_rules.problems(config)
+        broken += distillation.problems(config) + turn_rules.problems(config) + recorded_rules.problems(config)
     problems += without_consequences(broken, problems, [entry["stage_name"] for entry in entries(config)])
     problems += secrets.problems_of(config)
     if problems and ordered:

@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 from pipeline.data_config import ExperienceBuffer, Format, Taskset
+from pipeline.modes import kind_of
 from pipeline.sample_rules import expert_buffer
 
 NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train",
@@ -45,10 +46,12 @@ def data_settings(settings: dict[str, Any], purpose: str) -> dict[str, Any]:
 
 
 def _experts(settings: dict[str, Any]) -> dict[str, dict]:
-    """The auxiliary buffer that a stage mixes rows from, by its name; none where it mixes in none."""
+    """The auxiliary buffer that a stage mixes rows from, by its name; none where it does not."""
     algorithm, buffers = settings["algorithm"], settings["buffer"]["trainer_input"]["auxiliary_buffers"]
+    if algorithm["sample_strategy"] != "mix" or kind_of(settings) != "rft":
+        return {}
     name = expert_buffer(algorithm)
-    return {name: buffers[name]} if algorithm["sample_strategy"] == "mix" else {}
+    return {name: buffers[name]}
 
 
 def _as_read(shown: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from pipeline.algorithms import GIVEN, PAIR_TYPES
+from pipeline.algorithms import PAIR_TYPES
 from pipeline.data_config import (
     COLUMNS,
     EXPERTS,
@@ -15,6 +15,7 @@ from pipeline.data_config import (
     train_places,
 )
 from pipeline.errors import nearest
+from pipeline.modes import kind_of
 
 INPUT, PIPELINE = "buffer.explorer_input", "data_processor.task_pipeline"
 
@@ -35,7 +36,7 @@ def data_problems(c: dict) -> list[str]:
     for key, taskset in _eval_sets(source):
         if taskset["data_selector"] != vars(DataSelector()):
             problems.append(f"{key}.data_selector: an eval set is answered whole, in the order of its file; leave it.")
-    if not _is_supervised(c):
+    if kind_of(c) in ("rft", "rollout"):
         problems += [p for key, taskset in _train_sets(source) for p in _rollout_problems(key, taskset, c)]
     return (problems + _curation(c["data_processor"]["task_pipeline"]) + _without_rows(c) + _without_pairs(c)
             + _without_split(c))
@@ -44,21 +45,18 @@ def data_problems(c: dict) -> list[str]:
 def _texts(c: dict, buffer: dict) -> list[str]:
     """What cpt, which trains on plain text, asks of its buffer; what the others do."""
     algorithm, columns = c["algorithm"]["algorithm_type"], buffer["format"]
+    if kind_of(c) != "train":
+        return []
     plain = columns["prompt_type"] == "plaintext"
     if algorithm == "cpt" and buffer["path"] is None:
         return [f"algorithm_type=cpt: {SHOWN}.path is not set; needed files of plain text, under format.prompt_key."]
     if algorithm == "cpt" and not plain:
         return [f"algorithm_type=cpt with {SHOWN}.format.prompt_type={columns['prompt_type']}: it trains on plain "
                 "text. Set plaintext, or train on conversations with algorithm_type=sft."]
-    if algorithm != "cpt" and _is_supervised(c) and columns["response_key"] is None:
+    if algorithm != "cpt" and columns["response_key"] is None:
         return [f"{SHOWN}.format.response_key=null: {algorithm} trains on responses, and only cpt on plain text. Name "
                 "the column of the response."]
     return []
-
-
-def _is_supervised(c: dict) -> bool:
-    """Whether what is trained on is an experience buffer, not the answers to tasks."""
-    return c["algorithm"]["algorithm_type"] in GIVEN
 
 
 def _train_sets(source: dict) -> list[tuple[str, dict]]:
@@ -159,7 +157,7 @@ def _operator_problem(operator: dict[str, Any]) -> str | None:
 def _without_pairs(c: dict) -> list[str]:
     """The line for preference training whose data hold no pairs."""
     algorithm, pool = c["algorithm"]["algorithm_type"], c["data_processor"]["task_pipeline"]
-    if algorithm not in PAIR_TYPES:
+    if algorithm not in PAIR_TYPES or kind_of(c) != "train":
         return []
     key = "buffer.trainer_input.experience_buffer"
     buffer = c["buffer"]["trainer_input"]["experience_buffer"]
@@ -182,7 +180,7 @@ def _without_split(c: dict) -> list[str]:
         return []
     algorithm, buffer = c["algorithm"]["algorithm_type"], c["buffer"]["trainer_input"]["experience_buffer"]
     wanted = []
-    if algorithm in GIVEN and algorithm != "cpt" and buffer["path"] is None:  # of a cpt without a path: `_texts`
+    if kind_of(c) == "train" and algorithm != "cpt" and buffer["path"] is None:  # of a cpt without a path: `_texts`
         wanted.append((SHOWN, "pairs" if algorithm in PAIR_TYPES else "demonstrations"))
     wanted += [(key, "tasks of split test") for key, one in _eval_sets(c["buffer"]["explorer_input"])
                if one["path"] is None and one["split"] == "test"]
@@ -209,11 +207,12 @@ def rowless(c: dict) -> list[str]:
     if pool["generator"] or pool["inputs"]:
         return []
     source, buffer = c["buffer"]["explorer_input"], c["buffer"]["trainer_input"]["experience_buffer"]
-    trained = [(SHOWN, buffer)] if c["algorithm"]["algorithm_type"] == "sft" else []
-    if not _is_supervised(c) and c["mode"] not in ("train", "bench"):  # these two ask no task to train on
+    kind = kind_of(c)
+    trained = [(SHOWN, buffer)] if kind == "train" and c["algorithm"]["algorithm_type"] == "sft" else []
+    if kind in ("rft", "rollout"):
         trained = _train_sets(source)
     experts = []
-    if c["algorithm"]["sample_strategy"] == "mix" and trained and not _is_supervised(c):
+    if kind == "rft" and c["algorithm"]["sample_strategy"] == "mix":
         experts = list(c["buffer"]["trainer_input"]["auxiliary_buffers"].items())
     trained += [(f"{EXPERTS}.{name}", one) for name, one in experts]
     return [f"{key}.path is not set, and {PIPELINE} has neither generator nor inputs to take rows from: set one."

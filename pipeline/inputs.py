@@ -1,99 +1,31 @@
 """What a configuration names outside itself: files, a model, the user's code, functions' arguments. Is it all there?"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline import signatures
 from pipeline.adapters import adapter_problem
 from pipeline.algorithms import DEMONSTRATED, GIVEN
-from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places, workflow_of
+from pipeline.data_config import workflow_of
 from pipeline.distillation import KEY, asks_teacher
 from pipeline.errors import ConfigError
 from pipeline.external import NEEDED, digest_code, module_file, resolve, users_code, values_of
 from pipeline.modes import kind_of
+from pipeline.own_code import absent_packages, by_position, wrong_function
 from pipeline.parameters import Limit, Parameter
 from pipeline.parts import counted_twice, wrong_parameters
 from pipeline.reward_rules import reward_functions
 from pipeline.shape import absent_model, wrong_model
 from pipeline.signatures import Signature
+from pipeline.sources import sources, tasksets
 from pipeline.train_batch import REPLAY
 from pipeline.unused import without_unused
 from pipeline.workload import explores
 
 CHOOSES_ROWS = ("raft",)  # advantages that say by the rows which they leave out what is learnt
-POOL = "inputs"  # what rows of no set are called
 FILES = ("data_processor.task_pipeline.config_path", "model.chat_template_path", "model.lora_configs.*.path")
 OTHER_MODELS = ("model.critic_model_path", "explorer.auxiliary_models.*.model_path")
-
-
-@dataclass(frozen=True)
-class Source:
-    """A file or directory of rows. name: of its set, or inputs. key: the setting that names it. split: of a directory.
-    format_key: of its columns.
-
-    columns: setting below format_key -> column, dotted into structs, such as ("prompt_key", "question"); `optional`
-    ones may be absent.
-    """
-
-    name: str
-    key: str
-    path: str
-    split: str
-    format_key: str
-    columns: tuple[tuple[str, str], ...]
-    optional: tuple[str, ...] = ()
-
-    @property
-    def told(self) -> str:
-        """The setting with the name of the set, which an index alone does not tell."""
-        return self.key if self.name == POOL else f"{self.key} ({self.name})"
-
-
-def sources(config: dict[str, Any]) -> list[Source]:
-    """Every file or directory that rows are read from."""
-    key, settings = "data_processor.task_pipeline", config["data_processor"]["task_pipeline"]
-    columns = _columns(settings["format"])
-    pool = [Source(POOL, f"{key}.inputs.{index}", path, settings["split"], f"{key}.format", columns, ("solution_key",))
-            for index, path in enumerate(settings["inputs"])]
-    sets = [(f"buffer.explorer_input.{place}", one, _columns(one["format"])) for place, one in _tasksets(config)]
-    given = config["buffer"]["trainer_input"]
-    sets += [(key, one, _shown(one["format"], config)) for key, one in (
-        (SHOWN, given["experience_buffer"]),
-        *((f"{EXPERTS}.{name}", {**one, "name": name}) for name, one in given["auxiliary_buffers"].items()))]
-    return pool + [source for key, one, columns in sets for source in _files_of(key, one, columns)]
-
-
-def _shown(columns: dict, config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What a file of demonstrations has, or one of plain text."""
-    prompt, text = ("prompt_key", _prompt_key(columns)), config["algorithm"]["algorithm_type"] == "cpt"
-    return (prompt,) if text or columns["response_key"] is None else (prompt, ("solution_key", columns["response_key"]))
-
-
-def _tasksets(config: dict[str, Any]) -> list[tuple[str, dict]]:
-    """(place below buffer.explorer_input, settings) of every set to train on or to evaluate on."""
-    explorer = config["buffer"]["explorer_input"]
-    return [*train_places(explorer), *eval_places(explorer)]
-
-
-def _files_of(key: str, one: dict, columns: tuple[tuple[str, str], ...]) -> list[Source]:
-    """The files and directories of one set; none when it takes its rows from the pool."""
-    several = isinstance(one["path"], list)
-    paths = one["path"] if several else [one["path"]] if one["path"] else []
-    return [Source(one["name"], f"{key}.path" + (f".{i}" if several else ""),
-                   str(Path(path) / (one["subset_name"] or "")), one["split"], f"{key}.format", columns,
-                   ("solution_key",)) for i, path in enumerate(paths)]
-
-
-def _columns(columns: dict) -> tuple[tuple[str, str], ...]:
-    """What a file of tasks must have, and a demonstration that it may have."""
-    return (("prompt_key", _prompt_key(columns)), ("response_key", columns["response_key"]),
-            ("solution_key", columns["solution_key"] or "solution"))
-
-
-def _prompt_key(columns: dict) -> str:
-    return (columns["prompt_type"] == "messages" and columns["messages_key"]) or columns["prompt_key"]
 
 
 def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
@@ -125,8 +57,9 @@ def wrong_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
 
 
 def missing_code(config: dict[str, Any]) -> list[str]:
-    """The user's modules that are named and not on this machine."""
-    return [f"'{name}': no such module. {NEEDED}" for name in _code(config) if _module(name) is None]
+    """The user's modules that are named, or packages that they import, and that are not on this machine."""
+    return [problem for name in _code(config) for problem in (
+        absent_packages(name) if _module(name) else [f"'{name}': no such module. {NEEDED}"])]
 
 
 def wrong_adapters(config: dict[str, Any]) -> list[str]:
@@ -153,7 +86,7 @@ def _code_problem(dotted: str) -> list[str]:
         digest_code(dotted)
     except ConfigError as error:
         return [str(error)]
-    return []
+    return list(filter(None, [wrong_function(dotted)]))
 
 
 def wrong_arguments(config: dict[str, Any]) -> list[str]:
@@ -175,8 +108,9 @@ def _wrong_parameters(config: dict[str, Any]) -> list[str]:
     """
     algorithm = config["algorithm"]
     found = {part: _in("", "", algorithm[part]) for part in _used(algorithm) if ":" in (algorithm[part] or "")}
-    return [problem for part, signature in found.items() if signature for problem in wrong_parameters(
-        part, (*signature.required, *("**" for _ in range(signature.anything))), algorithm)]
+    return [problem for part, signature in found.items() if signature for problem in by_position(
+        part, algorithm[part]) or wrong_parameters(
+            part, (*signature.required, *("**" for _ in range(signature.anything))), algorithm)]
 
 
 def _counted_twice(algorithm: dict[str, Any]) -> list[str]:
@@ -195,14 +129,14 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
         key = "data_processor.task_pipeline.generator_args"
         yield key, name, pipeline["generator_args"], _in("operators/generate.py", "GENERATORS", name), 1
     explorer = config["buffer"]["explorer_input"]
-    tasksets = [(f"buffer.explorer_input.{place}", one) for place, one in _tasksets(config)
+    answered = [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
                 if place.startswith("eval_") or explores(config)]
     yield from _parts(config["algorithm"])
     replay = config["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
     if replay["enable"]:
         signature = _in("operators/priority.py", "PRIORITIES", replay["priority_fn"])
         yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], replay["priority_fn_args"], signature, None
-    for key, taskset in tasksets:
+    for key, taskset in answered:
         names = reward_functions(taskset, explorer)
         signature = signatures.together([_reward(name) for name in names])
         yield f"{key}.reward_fn_args", ", ".join(names), taskset["reward_fn_args"], signature, 0

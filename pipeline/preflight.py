@@ -1,7 +1,8 @@
 """Everything that can be known about a run before it is started: what is wrong with it, and what it will take.
 
 `check` looks at the data files, the functions' arguments, the GPUs and their memory, and the disk; it runs nothing but,
-when asked for data, stages/preview.py in a process of its own. It imports neither torch nor any operator.
+when asked to, stages/preview.py and stages/own_code.py in processes of their own. It imports neither torch nor any
+operator.
 """
 
 import os
@@ -13,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import distillation, files, fit, inputs, stage_rules, workload
+from pipeline import batch_rules, distillation, files, fit, inputs, stage_rules, workload
 from pipeline.adapters import target_problem
 from pipeline.devices import Gpus, planned_gpus
 from pipeline.errors import ConfigError, OuroError, masked
@@ -21,6 +22,7 @@ from pipeline.memory import GIB
 from pipeline.modes import planned
 from pipeline.monitors import absent_package, monitor_problems
 from pipeline.overlays import effective
+from pipeline.own_code import import_problems
 from pipeline.plan import Plan, make_plan
 from pipeline.shape import read_shape, room_problem, split_problem, wrong_model
 from pipeline.starts import starts as starts_of
@@ -53,11 +55,11 @@ class Report:
                 lines.append(f"stage {stage}: {line}" if stage else line)
 
 
-def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -> Report:
+def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False, code: bool = False) -> Report:
     """Judges a composed configuration.
 
     elsewhere: the run is for another machine; what is not on this one is not judged. data: read a sample of every file
-    of rows, which takes seconds.
+    of rows; code: import the user's functions that are named; both take seconds.
     """
     report = Report(f"{config['project']}/{config['name']}")
     stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
@@ -74,12 +76,13 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False) -
     unusable = [] if elsewhere else stage_rules.unusable_root(config["checkpoint_root_dir"])
     report.add("", unusable)
     report.add("", stage_rules.unread(config), "warnings")
-    report.add("", broken_models(config))
-    report.add("", unnamed(config))
+    report.add("", broken_models(config) + unnamed(config) + batch_rules.problems(config))
     if not absent and not unusable:  # planning keeps digests there
         _plan(report, config)
     if data:
         _preview(report, config, list(stages.values()))
+    if code:
+        _import(report, stages, elsewhere)
     _gpus(report, list(gpus.values()))
     needed = [_stage(report, settings, starts[name], name, gpus[name]) for name, settings in stages.items()]
     for name, model in teachers.items():
@@ -109,7 +112,7 @@ def broken_models(config: dict[str, Any]) -> list[str]:
 
 def judged_plan(config: dict[str, Any]) -> Plan:
     """The plan of a run that is about to start. Raises ConfigError with every problem; warnings go to stderr."""
-    report = check(config)
+    report = check(config, code=True)
     for line in report.warnings:
         warn(line)
     if report.problems:
@@ -141,6 +144,13 @@ def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None
     report.facts.append(("data", [tuple(fact) for fact in found["facts"]]))
 
 
+def _import(report: Report, stages: dict[str, dict], elsewhere: bool) -> None:
+    """Imports what stages that are still to be made name of the user's code, in a process of its own."""
+    waiting = [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
+    told = "\n".join([*report.problems, *report.unjudged])
+    report.add("", import_problems(waiting, list(inputs.PARTS), told), "unjudged" if elsewhere else "problems")
+
+
 def _gpus(report: Report, gpus: list[Gpus]) -> None:
     """Says what is not known of the GPUs that stages may count on."""
     if any(one.count is None for one in gpus):
@@ -159,7 +169,8 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     judged = Report("") if made is None else report  # of what is complete nothing is wrong
     judged.add(name, inputs.wrong_arguments(config))
     judged.add(name, [fit.count_problem(config, gpus)])
-    judged.add(name, [inputs.loss_note(config), inputs.clip_note(config), *step_notes(config)], "warnings")
+    notes = [inputs.loss_note(config), inputs.clip_note(config), *step_notes(config), *batch_rules.batch_notes(config)]
+    judged.add(name, notes, "warnings")
     learns = [("LoRA", words)] if shape and (words := fit.adapter_words(shape, config)) else []
     facts = [*workload.described(config), *learns, ("GPUs", fit.gpu_words(config, gpus))]
     if shape is None:

@@ -2,9 +2,9 @@
 
 import math
 
-from pipeline.algorithms import GIVEN
 from pipeline.data_config import eval_places, train_places
 from pipeline.errors import nearest
+from pipeline.modes import kind_of
 from pipeline.overlays import effective, entries
 
 # reward functions that do not say whether a task is solved
@@ -19,10 +19,10 @@ def broken_reward_rules(c: dict) -> list[str]:
     problems = [f"buffer.explorer_input.{place}: {' and '.join(functions)} do not say what is solved. Name a function "
                 f"with a component `accuracy` in buffer.explorer_input.{place}.default_reward_fn_type."
                 for place, functions in chosen.items() if functions and set(functions) <= set(NO_ACCURACY)]
-    if c["algorithm"]["algorithm_type"] not in GIVEN and c["mode"] not in ("train", "bench"):
+    if kind_of(c) in ("rft", "rollout"):
         sets += train_places(source)
-    if c["algorithm"]["max_resample_rounds"] and c["algorithm"]["resample_metric"] == "accuracy":
-        problems += _resampled_blindly(source)
+        if c["algorithm"]["max_resample_rounds"] and c["algorithm"]["resample_metric"] == "accuracy":
+            problems += _resampled_blindly(source)
     problems += [f"buffer.explorer_input.{place}: no reward function is named." for place, taskset in sets
                  if not reward_functions(taskset, source)]
     asked = [(place, taskset["reward_fn_args"].get("model")) for place, taskset in sets

@@ -1,4 +1,5 @@
-"""How many rows the files hold that a stage learns from: counted where they are here, without reading what rows say.
+"""How many rows there are that a stage learns from: those of files counted where they are here, without reading what
+rows say, generated ones by the arguments of the generator.
 
 Curation drops rows and splits them, so a stage has at most so many.
 """
@@ -17,34 +18,45 @@ LARGEST = 2**30  # bytes of a jsonl file whose lines are still counted: about a 
 CHUNK = 2**20
 
 
-def most_rows(config: dict[str, Any]) -> int | None:
+def most_rows(config: dict[str, Any], generated: bool = False) -> int | None:
     """Rows that a stage learns from (tasks, or demonstrations and pairs), before curation; None where not all can be
-    counted here: they are generated, elsewhere, in a dataset of save_to_disk, or texts that are cut into pieces.
+    counted here: they are elsewhere, in a dataset of save_to_disk, or texts that are cut into pieces.
 
-    config: its settings (`overlays.effective`).
+    config: its settings (`overlays.effective`). generated: count generated rows too, of which curation drops more.
     """
-    kind = kind_of(config)
+    kind, pool = kind_of(config), config["data_processor"]["task_pipeline"]
     if kind in ("rft", "rollout"):
         sets = [one for _, one in train_places(config["buffer"]["explorer_input"])]
     elif kind == "train" and config["algorithm"]["algorithm_type"] != "cpt":
         sets = [{**config["buffer"]["trainer_input"]["experience_buffer"], "limit": None}]
     else:
         return None
-    counts = [_rows_of_set(one, config["data_processor"]["task_pipeline"]) for one in sets]
+    made = _generated(pool, kind) if generated else None
+    counts = [_rows_of_set(one, pool, made) for one in sets]
     return None if None in counts else sum(counts)
 
 
-def _rows_of_set(one: dict[str, Any], pool: dict[str, Any]) -> int | None:
-    """Rows of a set from its own files, or from those of the pool."""
-    if one["path"] is None:
-        paths, split = pool["inputs"], pool["split"]
-    else:
+def _rows_of_set(one: dict[str, Any], pool: dict[str, Any], made: int | None) -> int | None:
+    """Rows of a set from its own files, or from the pool. made: rows that a generator gives it."""
+    if one["path"] is not None:
         named = one["path"] if isinstance(one["path"], list) else [one["path"]]
         paths, split = [str(Path(path) / (one["subset_name"] or "")) for path in named], one["split"]
-    counts = [_rows_at(resolve(path), split) for path in paths]
-    if not counts or None in counts:
+    else:
+        paths, split = pool["inputs"], pool["split"]
+    counts = [_rows_at(resolve(path), split) for path in paths] or [made if one["path"] is None else None]
+    return None if None in counts else min(sum(counts), one["limit"] or sum(counts))
+
+
+def _generated(pool: dict[str, Any], kind: str) -> int | None:
+    """Rows that a generator makes for a stage of this kind, with all its faulty ones; None where none is known, or its
+    arguments are no numbers. Without curation all are tasks."""
+    given = [pool["generator_args"].get(name) for name in GENERATED.get(pool["generator"], ())]
+    if not given or any(isinstance(one, bool) or not isinstance(one, int | float) for one in given):
         return None
-    return min(sum(counts), one["limit"] or sum(counts))
+    tasks, demonstrations, dirt = given
+    own = demonstrations if kind == "train" else tasks
+    curated = pool["config_path"] or pool["operators"]
+    return int((own if curated else tasks + demonstrations) + round(dirt * (tasks + demonstrations)))
 
 
 def _rows_at(path: Path, split: str) -> int | None:
@@ -81,3 +93,7 @@ def _lines(path: Path) -> int:
         while chunk := file.read(CHUNK):
             count, last = count + chunk.count(b"\n"), chunk[-1:]
     return count + (last != b"\n")
+
+
+# generator (operators/generate.py) -> its arguments: how many tasks and demonstrations, which share more of faulty rows
+GENERATED = {"countdown": ("tasks", "demonstrations", "dirt")}

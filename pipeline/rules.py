@@ -6,7 +6,8 @@ from pipeline.adapters import adapter_rules
 from pipeline.algorithm_config import ADVANTAGES
 from pipeline.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.data_rules import data_problems
-from pipeline.overlays import effective, entries, told
+from pipeline.modes import TRAINING, kind_of, planned
+from pipeline.overlays import effective, told
 from pipeline.reward_rules import broken_reward_rules
 from pipeline.sample_rules import sample_problems
 
@@ -20,7 +21,7 @@ def broken_rules(config: dict) -> list[str]:
     Stages alone are judged: what all of them say otherwise is the setting of none.
     """
     concerned: dict[str, list[str]] = {}
-    for entry in entries(config):
+    for entry in planned(config):
         for problem in rules_of_stage(effective(config, entry)):
             concerned.setdefault(problem, []).append(entry["stage_name"])
     return [*_names(config), *(told(problem, names, config) for problem, names in concerned.items())]
@@ -98,19 +99,29 @@ def _lengths(c: dict) -> list[str]:
 
 
 def _algorithm(c: dict) -> list[str]:
-    algorithm, model, problems = c["algorithm"], c["model"], []
+    """Rules for what a stage of this kind reads: an explorer alone has no optimizer, a trainer alone no engine."""
+    model, kind, problems = c["model"], kind_of(c), []
+    if kind in TRAINING:
+        problems += _training(c)
+    if kind in ("rft", "offline"):
+        problems += _rollouts(c)
+    if kind in ("rft", "rollout"):
+        problems += _resampled(c["algorithm"], kind)
+        if model["top_p"] != 1 or model["top_k"] != -1:
+            problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: "
+                            "its ratios would be biased. Leave them at 1 and -1; evaluation sets have their own "
+                            "rollout_args.")
+    return problems
+
+
+def _training(c: dict) -> list[str]:
+    algorithm, trainer, problems = c["algorithm"], c["trainer"], []
     problems += _optimizer("algorithm.optimizer", algorithm["optimizer"])
-    problems += _optimizer("trainer.critic.optimizer", c["trainer"]["critic"]["optimizer"])
-    if c["trainer"]["offload_param"] and c["trainer"]["zero_stage"] != 3:
-        problems.append(f"trainer.offload_param with trainer.zero_stage={c['trainer']['zero_stage']}: only stage 3 "
-                        "parts the parameters, and can keep them in host memory. Set trainer.zero_stage=3.")
-    problems += _pairs(algorithm)
-    if algorithm["algorithm_type"] in GIVEN:
-        return problems
-    if model["top_p"] != 1 or model["top_k"] != -1:
-        problems.append("model.top_p and model.top_k cut the sampling distribution, which the trainer does not: its "
-                        "ratios would be biased. Leave them at 1 and -1; evaluation sets have their own rollout_args.")
-    return problems + _rollouts(c)
+    problems += _optimizer("trainer.critic.optimizer", trainer["critic"]["optimizer"])
+    if trainer["offload_param"] and trainer["zero_stage"] != 3:
+        problems.append(f"trainer.offload_param with trainer.zero_stage={trainer['zero_stage']}: only stage 3 parts "
+                        "the parameters, and can keep them in host memory. Set trainer.zero_stage=3.")
+    return problems + _pairs(algorithm)
 
 
 def _pairs(algorithm: dict) -> list[str]:
@@ -140,28 +151,30 @@ def _optimizer(key: str, optimizer: dict) -> list[str]:
 def _rollouts(c: dict) -> list[str]:
     """Rules for training on rollouts."""
     algorithm, problems = c["algorithm"], []
-    if algorithm["advantage_fn"] in COMPARE and algorithm["repeat_times"] < 2:
+    if kind_of(c) == "rft" and algorithm["advantage_fn"] in COMPARE and algorithm["repeat_times"] < 2:
         problems.append(f"algorithm.repeat_times=1: {algorithm['advantage_fn']} compares the rollouts of a group, "
                         "needed at least 2.")
-    problems += _groups(algorithm)
+    if algorithm["advantage_fn"] == "remax" and not algorithm["greedy_baseline"]:
+        problems.append("algorithm.advantage_fn=remax needs the reward of a greedy response to each task; needed "
+                        "algorithm.greedy_baseline=true.")
     if c["trainer"]["critic_warmup"] and algorithm["advantage_fn"] != "ppo":
         problems.append(f"trainer.critic_warmup={c['trainer']['critic_warmup']} with algorithm.advantage_fn="
                         f"{algorithm['advantage_fn']}: only ppo has a critic. Set it to 0, or advantage_fn=ppo.")
     return problems + sample_problems(c)
 
 
-def _groups(algorithm: dict) -> list[str]:
-    """Rules for groups that are replaced, and for greedy baselines."""
-    advantage, rounds, problems = algorithm["advantage_fn"], algorithm["max_resample_rounds"], []
-    if rounds and (algorithm["repeat_times"] < 2 or (advantage in ADVANTAGES and advantage not in COMPARE)):
-        problems.append(f"algorithm.max_resample_rounds={rounds} with advantage_fn={advantage} and repeat_times="
-                        f"{algorithm['repeat_times']}: it replaces groups whose responses are equally good, which "
-                        "teach nothing where they are compared; needed repeat_times of at least 2 and one of "
-                        f"{', '.join(COMPARE)}, or 0.")
-    if advantage == "remax" and not algorithm["greedy_baseline"]:
-        problems.append("algorithm.advantage_fn=remax needs the reward of a greedy response to each task; needed "
-                        "algorithm.greedy_baseline=true.")
-    return problems
+def _resampled(algorithm: dict, kind: str) -> list[str]:
+    """The line for groups that are replaced where they are none, or where nothing compares their responses. What a
+    stage that only explores is for, later ones say."""
+    advantage, rounds = algorithm["advantage_fn"], algorithm["max_resample_rounds"]
+    alone = kind == "rft" and advantage in ADVANTAGES and advantage not in COMPARE
+    if not rounds or ((algorithm["repeat_times"] or 1) >= 2 and not alone):
+        return []
+    with_advantage, one_of = (f"advantage_fn={advantage} and ", f" and one of {', '.join(COMPARE)}") if kind == "rft" \
+        else ("", "")
+    return [f"algorithm.max_resample_rounds={rounds} with {with_advantage}repeat_times={algorithm['repeat_times']}: it "
+            "replaces groups whose responses are equally good, which teach nothing where they are compared; needed "
+            f"repeat_times of at least 2{one_of}, or 0."]
 
 
 # environment variables that a stage sets for its explorer, and what to use instead

@@ -5,8 +5,8 @@ from typing import Any
 from pipeline.algorithms import GIVEN, MIXED_LOSSES
 from pipeline.data_config import EXPERTS
 from pipeline.errors import ConfigError, nearest
-from pipeline.modes import kind_of
-from pipeline.overlays import effective, entries
+from pipeline.modes import kind_of, planned
+from pipeline.overlays import effective
 from pipeline.process import namespace
 from pipeline.schedule import Schedule, rft_schedule
 from pipeline.train_batch import EXPERT_BUFFER, REPLAY
@@ -15,8 +15,8 @@ STRATEGY = "algorithm.sample_strategy"
 
 
 def sample_problems(c: dict[str, Any]) -> list[str]:
-    """Every rule that is broken, one line each. c: the settings of a stage that trains on rollouts."""
-    if c["mode"] == "train":
+    """Every rule that is broken, one line each. c: the settings of a stage that trains on rollouts (rft, offline)."""
+    if kind_of(c) == "offline":
         return _offline(c)
     problems = _mixture(c)
     try:
@@ -103,7 +103,7 @@ def _least(schedule: Schedule, limit: float) -> int:
 
 def unread_sampling(config: dict) -> list[str]:
     """Lines for settings about train batches of a whole run that no stage of it reads."""
-    stages = [effective(config, entry) for entry in entries(config)]
+    stages = [effective(config, entry) for entry in planned(config)]
     rollouts = [c for c in stages if c["algorithm"]["algorithm_type"] not in GIVEN and kind_of(c) == "rft"]
     problems = []
     if any(_replay(c)["enable"] for c in stages) and not any(_replay(c)["enable"] for c in rollouts):

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pipeline import files, inputs
+from pipeline import files
 from pipeline.errors import StageError
 from pipeline.external import resolve
 from pipeline.files import CONF
+from pipeline.sources import sources as sources_of
 
 ROWS = 200  # read of each source
 
@@ -23,7 +24,7 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, l
 
     stages: their whole settings. Raises StageError when the process dies.
     """
-    sources = dict.fromkeys(source for stage in stages for source in inputs.sources(stage))
+    sources = dict.fromkeys(source for stage in stages for source in sources_of(stage))
     pipelines = [stage["data_processor"]["task_pipeline"] for stage in stages]
     request = {
         "sources": [{**dataclasses.asdict(s), "key": s.told, "path": str(resolve(s.path)), "columns": dict(s.columns)}

@@ -82,7 +82,8 @@ def _read(kind: str, settings: dict[str, Any]) -> tuple[str, ...]:
     """The settings that a stage of this kind reads, or what is made for it: its data, its model, its evaluation."""
     made, algorithm_type = (kind, "evaluate", "curate", "model"), settings["algorithm"]["algorithm_type"]
     return (*(key for each in made for key in handed(each, algorithm_type)), "data_processor.task_pipeline",
-            "model.model_path", *([KEY] if asks_teacher(settings) else []))
+            "model.model_path", *([KEY] if asks_teacher(settings) else []),
+            *(["algorithm.algorithm_type"] if kind == "rollout" else []))  # it fills what is null: a greedy baseline
 
 
 def _decisive() -> list[str]:

@@ -15,22 +15,27 @@ def problems(config: dict[str, Any]) -> list[str]:
     line, found = Line(config), []
     for name, kind in line.kinds.items():
         settings = line.settings[name]
-        explorer = line.explored(name) if kind == "offline" else name
-        if kind in ("rft", "offline") and explorer and settings["algorithm"]["advantage_fn"] in COMPARES_STATES:
-            found += [f"stage '{name}': {problem}" for problem in _state_problems(settings, line.settings[explorer])]
+        if kind == "rft":  # of an offline stage: pipeline/recorded_rules.py
+            function = settings["algorithm"]["advantage_fn"]
+            found += [f"stage '{name}': {problem}" for problem in state_problems(function, settings)]
         if kind != "train":
             found += [f"stage '{name}': {problem}" for problem in _retry_problems(settings, kind)]
     return found
 
 
-def _state_problems(settings: dict, explored: dict) -> list[str]:
-    """explored: the settings of the stage whose explorer makes the rows, its own or another."""
-    source, function = explored["buffer"]["explorer_input"], settings["algorithm"]["advantage_fn"]
-    chosen = [(place, workflow_of(one, source, place)) for place, one in train_places(source)]
-    return [f"algorithm.advantage_fn={function} compares turns that begin in the same state, and the workflow of "
-            f"buffer.explorer_input.{place}, {workflow}, does not tell states apart. Set default_workflow_type to "
-            f"{RETRY}, or to a workflow of your own whose trajectories have a state."
-            for place, workflow in chosen if workflow in WITHOUT_STATE]
+def state_problems(function: str, explored: dict, place: str = "") -> list[str]:
+    """Sets whose workflow tells no states apart where the advantage `function` compares them, one line each.
+
+    explored: the settings of the stage whose explorer makes the rows. place: where they are set, as `stages.look.`.
+    """
+    if function not in COMPARES_STATES:
+        return []
+    source = explored["buffer"]["explorer_input"]
+    chosen = [(name, workflow_of(one, source, name)) for name, one in train_places(source)]
+    return [f"algorithm.advantage_fn={function} compares turns that begin in the same state (column state_hash), and "
+            f"the workflow of {place}buffer.explorer_input.{name}, {workflow}, does not tell states apart. Set its "
+            f"default_workflow_type to {RETRY}, or to a workflow of your own whose trajectories have a state."
+            for name, workflow in chosen if workflow in WITHOUT_STATE]
 
 
 def _retry_problems(settings: dict, kind: str) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Any
 from pipeline import files
 from pipeline.data_files import READERS, files_of_split, is_saved_dataset, saved_dataset
 from pipeline.errors import ConfigError, OuroError, nearest
+from pipeline.sources import PAIR
 
 WHOLE = 4 << 20  # bytes up to which a text file is read whole
 MOST_FILES = 20  # of a directory
@@ -144,6 +145,7 @@ class Preview:
             self.found["problems"].append(f"{source['key']}: {path} holds no rows; take it out.")
             return
         absent = list(_absent_columns(source, rows))
+        absent += [] if absent else list(_without_pairs(source, rows))
         self.found["problems"] += absent
         about = "" if len(rows) == total else f", {len(rows):,} of them read"
         fact = f"{path}: {'about ' if about else ''}{total:,} rows{about}"
@@ -219,6 +221,14 @@ def _absent_columns(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
         if setting not in source["optional"] and column not in known:
             yield (f"{source['key']}: {source['path']} has no column '{column}'; found {', '.join(islice(known, 20))}."
                    f"{nearest(column, known)} Set {source['format_key']}.{setting}.")
+
+
+def _without_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
+    """The line for a file that is to be read as pairs and has a response of each kind, but never both in one row."""
+    columns = [source["columns"][key] for key in PAIR if key in source["columns"]]
+    if columns and not any(all(value_at(row, column) is not None for column in columns) for row in rows):
+        yield (f"{source['key']}: none of {len(rows)} sampled rows of {source['path']} is a pair: in each of them "
+               f"{' or '.join(columns)} is absent or null. To train on pairs, needed both in a row.")
 
 
 def names(row: Row, prefix: str = "") -> Iterator[str]:

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from pipeline.errors import DataError
 
-TRAINER, EXPLORER = "the trainer of the stage rft", "the explorer of the stage rft"
+TRAINER, EXPLORER = "the trainer of this stage", "the explorer of the stage that made the rollouts"
 # column -> what makes it; every other one is the explorer's
 MADE_BY = {
     "turn": f"{EXPLORER}, with a workflow of several turns",
@@ -32,7 +32,7 @@ def require(batch: pa.Table, *columns: str) -> None:
         nulls = batch[name].null_count
         if nulls:
             raise DataError(f"the advantage needs the column '{name}', which is null in {nulls} of {len(batch)} rows; "
-                            f"it is made by {maker}. Run that stage again with settings under which it is made.")
+                            f"it is made by {maker}. Run that stage with settings under which it is made.")
 
 
 def require_finite(batch: pa.Table, *columns: str) -> None:

@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import records
+from pipeline.batch_rules import batch_of
+from pipeline.errors import DataError
 from pipeline.process import Context
 from pipeline.schedule import tasks_of_step
 from stages.learner.actor import Result
@@ -62,18 +64,23 @@ class Batch:
 class GivenRows:
     """Batches from rows that are there from the beginning, every one once an epoch; no explorer waits for weights.
 
-    rows: in order, `unit` of them belong together (a pair) and are drawn together.
+    rows: in order, `unit` of them belong together (a pair) and are drawn together. what: their name in messages.
     """
 
     hands_over = False
-    unit = 1
+    unit, what = 1, "demonstrations"
 
     def __init__(self, context: Context, rows: list[Row]):
+        """Raises DataError when a batch is larger than all rows: one would be in it twice."""
         self.context, self.rows = context, rows
         buffer = context.config.buffer
-        self.batch_size = buffer.train_batch_size or buffer.batch_size
-        self.total_steps = buffer.total_steps or max(
-            buffer.total_epochs * (len(rows) // self.unit) // self.batch_size, 1)
+        key, self.batch_size = batch_of(vars(buffer))
+        count = len(rows) // self.unit
+        if self.batch_size > count:
+            raise DataError(f"{key}={self.batch_size}: a step takes so many {self.what}, each once, and those "
+                            f"curated and within the token limits are {count}: {self.batch_size - count} short. "
+                            f"Needed at most {count}.")
+        self.total_steps = buffer.total_steps or max(buffer.total_epochs * count // self.batch_size, 1)
 
     def cut(self, step: int) -> list[Row]:
         chosen = tasks_of_step(len(self.rows) // self.unit, self.batch_size, step, self.context.config.seed)

@@ -14,7 +14,7 @@ class Preferences(GivenRows):
     rows: row 2k is the chosen response of pair k, row 2k + 1 the rejected one.
     """
 
-    unit = 2
+    unit, what = 2, "pairs"
 
     def __init__(self, context: Context, model):
         source = context.config.buffer.trainer_input.experience_buffer

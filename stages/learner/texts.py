@@ -15,6 +15,8 @@ from stages.learner.packing import Row
 class Texts(GivenRows):
     """Plain texts (`split` text) in pieces, train_batch_size (else batch_size) to a step, every one once an epoch."""
 
+    what = "pieces of text"
+
     def __init__(self, context: Context, model: Path):
         from workflows.prompts import load_tokenizer
 

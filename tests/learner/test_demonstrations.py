@@ -33,7 +33,7 @@ def demonstrations(tmp_path, context_of, tiny_model):
 
 def test_demonstrations_become_rows_that_end_with_the_end_token(demonstrations, tiny_model):
     """One token per character: `1 2:` is 4, `2-1` is 3 and the end."""
-    source = demonstrations([("1 2", "2-1"), ("no demonstration", None)])
+    source = demonstrations([("1 2", "2-1"), ("no demonstration", None)], "buffer.batch_size=1")
     (only,) = source.rows
     assert (only.prompt_length, len(only.tokens), only.mask) == (4, 8, [1] * 4)
     assert only.tokens[-1] == 1  # <eos>
@@ -54,6 +54,15 @@ def test_every_demonstration_comes_once_an_epoch(demonstrations):
     seen = [r.id for step in range(1, 7) for r in batch_of(source, step).rows]
     assert sorted(seen[:6]) == sorted(seen[6:]) == [f"t{i}" for i in range(6)]
     assert batch_of(source, 4).rows == batch_of(source, 4).rows
+
+
+def test_a_batch_of_more_than_there_are_is_refused(demonstrations):
+    """One of three is over the limits."""
+    given = [("1", "1"), ("2", "2"), ("1", "1" * 24)]
+    assert demonstrations(given, "buffer.batch_size=3", "buffer.train_batch_size=2").batch_size == 2
+    with pytest.raises(DataError, match=r"buffer.train_batch_size=3: .* demonstrations, each once, and those curated "
+                                        r"and within the token limits are 2: 1 short. Needed at most 2."):
+        demonstrations(given, "buffer.train_batch_size=3")
 
 
 def test_no_demonstrations_at_all_are_named(demonstrations):
@@ -83,13 +92,12 @@ def test_demonstrations_of_a_file_of_their_own(tmp_path, context_of, tiny_model)
     buffer = "buffer.trainer_input.experience_buffer"
 
     def source(*overrides):
-        given = (*TINY, f"{buffer}.path=mine.jsonl", f"{buffer}.name=mine", "buffer.batch_size=3", *overrides)
+        given = (*TINY, f"{buffer}.path=mine.jsonl", f"{buffer}.name=mine", "buffer.batch_size=1", *overrides)
         return Demonstrations(context_of(tmp_path / "sft", *given, tasks=tmp_path / "curate"), tiny_model)
 
     (last,) = source().rows
     assert (last.id, last.prompt_length, last.mask) == ("mine", len("Hi:Hey.Bye:"), [1] * 5)
     (all_,) = source(f"{buffer}.format.enable_concatenated_multi_turn=true").rows
     assert (all_.prompt_length, all_.mask) == (len("Hi:"), [1] * 4 + [0] * 4 + [1] * 5)
-    assert len(batch_of(source("buffer.train_batch_size=5"), 1).rows) == 5
     with pytest.raises(DataError, match=r"no demonstrations \(split sft\)\. Set buffer\.trainer_input\.exp"):
         source(f"{buffer}.name=nobody")

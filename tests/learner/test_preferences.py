@@ -26,7 +26,7 @@ def preferences(tmp_path, context_of, tiny_model):
 
 def test_a_pair_is_two_rows_that_share_the_prompt(preferences):
     """One token per character, a colon after the prompt, an end after each response."""
-    source = preferences([("1 2", "2-1", "1")])
+    source = preferences([("1 2", "2-1", "1")], "buffer.batch_size=1")
     chosen, rejected = source.rows
     assert (chosen.id, rejected.id) == ("same/0/chosen", "same/0/rejected")
     assert chosen.tokens[:4] == rejected.tokens[:4]
@@ -52,6 +52,11 @@ def test_a_pair_with_one_text_over_the_limits_is_left_out_whole(preferences):
     assert [r.id for r in source.rows] == [f"same/{i}/{which}" for i in (0, 3) for which in ("chosen", "rejected")]
     with pytest.raises(DataError, match="every pair has a prompt or a response longer than"):
         preferences([("1", "1" * 24, "1")])
+
+
+def test_a_batch_of_more_than_there_are_is_refused(preferences):
+    with pytest.raises(DataError, match=r"buffer.batch_size=2: a step takes so many pairs.*1 short"):
+        preferences([("1", "1", "2")])
 
 
 def test_no_pairs_at_all_are_named(preferences):

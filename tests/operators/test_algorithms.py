@@ -10,11 +10,12 @@ from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS
 from operators.loss import PAIRED, POLICY_LOSSES
 from operators.sampling import SAMPLE_STRATEGIES
-from pipeline.algorithms import DEMONSTRATED, GIVEN, MIXED_LOSSES
+from pipeline.algorithms import DEMONSTRATED, GIVEN, MIXED_LOSSES, meant, ours
+from pipeline.compose import compose
 from pipeline.files import CONF
 from pipeline.rules import COMPARE
 
-FILES = sorted((CONF / "algorithm").glob("*.yaml"))
+FILES = sorted(path for path in (CONF / "algorithm").glob("*.yaml") if path.stem in ours())
 TABLES = {"advantage_fn": ADVANTAGES, "policy_loss_fn": POLICY_LOSSES, "entropy_loss_fn": ENTROPY_LOSSES,
           "sample_strategy": SAMPLE_STRATEGIES, "kl_penalty_fn": KL_ESTIMATORS, "kl_loss_fn": KL_ESTIMATORS}
 NEEDED = {"algorithm_type", "repeat_times", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn"}
@@ -72,3 +73,11 @@ def test_the_types_of_the_guide_and_those_that_peers_have_are_there():
         "topr", "cispo", "gspo", "sapo", "raft", "sppo", "rec", "multi_step_grpo", "gigpo",
         "on_policy_distill", "jsd", "cpt",
         "mix", "mix_chord", "dr_grpo", "gspo_token", "kto", "ipo", "m2po", "decoupled_ppo"}
+
+
+def test_another_spelling_of_a_name_has_a_file_that_says_nothing_else():
+    """The paper writes GSPO-token."""
+    others = [path for path in (CONF / "algorithm").glob("*.yaml") if path.stem not in ours()]
+    assert [(path.stem, parts(path)) for path in others] == [("gspo-token", {"algorithm_type": "gspo_token"})]
+    assert (meant("gspo-token"), meant("gspo"), meant("no_such")) == ("gspo_token", "gspo", "no_such")
+    assert compose(["algorithm=gspo-token"]) == compose(["algorithm=gspo_token"])

@@ -44,6 +44,11 @@ def test_every_combination_is_an_alternative(run):
     assert found["algorithm=dapo,kl_loss_fn=k2"]["policy_loss_fn_args"]["clip_range_high"] == 0.28
 
 
+def test_a_name_may_be_spelt_as_for_a_run(run):
+    (found,) = made(run, "algorithm=gspo-token").values()
+    assert found["policy_loss_fn"] == "gspo_token"
+
+
 def test_what_the_run_says_itself_stays_and_groups_are_as_they_were(run):
     """dapo's own repeat_times is 16; the rows of the batch are in groups of 8."""
     (found,) = made(run, "algorithm=dapo", algorithm__kl_loss_fn="k3", algorithm__bypass_old_logprobs=False).values()
@@ -71,6 +76,10 @@ def test_without_overrides_there_is_none(run):
     ("algorithm.policy_loss_fn=gspo,pppo", "policy_loss_fn=pppo: algorithm.policy_loss_fn=pppo: needed one of"),
     ("algorithm.policy_loss_fn_args.clip=1", "'ppo' has no argument 'clip'"),
     ("algorithm.policy_loss_fn=no_such_parts:loss", "'no_such_parts:loss': no such module"),
+    ("algorithm=remax", "needs the column baseline_reward, the reward of a greedy response to each task, which the "
+                        "rows lack. They have it with stages.rft.algorithm.greedy_baseline=true."),
+    ("algorithm=gigpo", "(column state_hash), and the workflow of stages.rft.buffer.explorer_input.taskset, simple_wo"),
+    ("algorithm.greedy_baseline=true", "judged by another algorithm, and nothing else can be another"),
     ("algorithm.repeat_times=4", "judged by another algorithm, and nothing else can be another"),
     ("seed=2", "'seed=2': a batch that is there is judged by another algorithm"),
     ("algorithm.optimizer.lr=range(1,200)", "alternatives; needed at most 100"),
@@ -78,6 +87,17 @@ def test_without_overrides_there_is_none(run):
 ])
 def test_what_cannot_be_tried_is_refused(run, override, words):
     assert words in refused(run, override)
+
+
+def test_rows_count_as_they_were_explored(run):
+    """A baseline was asked for; groups of one have nothing to compare."""
+    (found,) = made(run, "algorithm=remax", algorithm__greedy_baseline=True).values()
+    assert (found["advantage_fn"], found["greedy_baseline"], found["repeat_times"]) == ("remax", True, 8)
+    alone = {"algorithm__algorithm_type": "reinforce", "algorithm__repeat_times": 1}
+    assert "groups of one. Needed stages.rft.algorithm.repeat_times of at least 2" in refused(
+        run, "algorithm=grpo", **alone)
+    (found,) = made(run, "algorithm.policy_loss_fn=gspo", **alone).values()
+    assert found["repeat_times"] == 1
 
 
 def test_problems_of_all_alternatives_come_at_once(run):

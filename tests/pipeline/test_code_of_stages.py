@@ -22,8 +22,8 @@ ELSEWHERE = {
     "an engine, which is to answer as every other would, and what asks it": tuple(f"workflows/{name}.py" for name in (
         "engine", "engine_pool", "engine_process", "hugging_face", "runner", "scripted_engine", "seeds",
         "transformers_engine", "vllm_engine", "vllm_worker")),
-    "what no stage reads": ("stages/counterfactual.py", "stages/learner/still.py", "stages/preview.py",
-                            "stages/report.py", "operators/catalogue.py"),
+    "what no stage reads": ("stages/counterfactual.py", "stages/learner/still.py", "stages/own_code.py",
+                            "stages/preview.py", "stages/report.py", "operators/catalogue.py"),
 }
 OTHERS = {name for names in ELSEWHERE.values() for name in names}
 

@@ -119,3 +119,8 @@ def test_evaluation_on_the_way_reads_the_eval_sets_and_they_change_nothing_of_th
     assert before.config["buffer"]["explorer_input"]["eval_tasksets"][0]["path"] == [str(tmp_path / "held.jsonl")]
     assert before.inputs["held"] != after.inputs["held"]
     assert before.identity == after.identity
+
+
+def test_a_stage_that_only_explores_reads_no_rows_of_an_expert(tmp_path):
+    """Nor needs a buffer of them to be planned."""
+    assert planned(tmp_path, {"algorithm.algorithm_type": "mix", "stages.rft.mode": "explore"}).stages

@@ -12,6 +12,7 @@ from pipeline.data_config import AuxiliaryBuffer, Taskset
 from pipeline.identity import EXTERNAL, PATHS
 from pipeline.overlays import effective
 from pipeline.shape import read_shape
+from pipeline.sources import sources
 from pipeline.train_batch import REPLAY
 from stages.learner.objective import KLTerm
 from tests.configs import changed, element, overridden
@@ -81,7 +82,7 @@ def test_a_model_whose_configuration_cannot_be_read_is_told_beside_others(tmp_pa
 
 
 def test_sources_are_the_files_with_the_columns_that_are_wanted():
-    (source,) = inputs.sources(rft({f"{TASKS}.inputs": ["a.jsonl"], f"{TASKS}.format.prompt_key": "problem"}))
+    (source,) = sources(rft({f"{TASKS}.inputs": ["a.jsonl"], f"{TASKS}.format.prompt_key": "problem"}))
     assert (source.key, source.path, source.split) == (f"{TASKS}.inputs.0", "a.jsonl", "train")
     assert dict(source.columns) == {"prompt_key": "problem", "response_key": "answer", "solution_key": "solution"}
     assert source.optional == ("solution_key",)
@@ -161,7 +162,7 @@ def test_the_users_function_is_judged_by_its_source(tmp_path, monkeypatch):
 def test_every_set_with_files_of_its_own_is_a_source_with_the_columns_it_needs():
     source, shown = "buffer.explorer_input", "buffer.trainer_input.experience_buffer"
     verl = {"prompt_type": "messages", "messages_key": "talk", "response_key": "reward_model.ground_truth"}
-    found = inputs.sources(changed({
+    found = sources(changed({
         "data_processor.task_pipeline.generator": None, f"{shown}.path": "shown.jsonl",
         f"{source}.tasksets": [element(Taskset, {"path": ["a.jsonl", "b"], "subset_name": "main", "format": verl})],
         f"{source}.eval_tasksets": [element(Taskset, {"name": "held", "path": "held.jsonl", "split": "test"}),
@@ -181,10 +182,24 @@ def test_buffers_of_an_expert_and_plain_texts_are_sources_too():
     shown = {"mine": element(AuxiliaryBuffer, {"path": "shown.jsonl"})}
     given = {"buffer.trainer_input.auxiliary_buffers": shown,
              "buffer.trainer_input.experience_buffer.path": "texts.jsonl", "algorithm.algorithm_type": "cpt"}
-    texts, demonstrations = inputs.sources(effective(changed(given), {}))
+    texts, demonstrations = sources(effective(changed(given), {}))
     assert dict(texts.columns) == {"prompt_key": "prompt"}
     assert demonstrations.key == "buffer.trainer_input.auxiliary_buffers.mine.path"
-    assert inputs.sources(rft(given))[1] == demonstrations
+    assert sources(rft(given))[1] == demonstrations
+
+
+def test_a_file_of_pairs_has_both_responses():
+    """Whether it is the buffer's own or the pool; of a stage that reads no pairs nothing of the kind is wanted."""
+    dpo, both = {"algorithm.algorithm_type": "dpo"}, {"chosen_key": "chosen", "rejected_key": "rejected"}
+    buffer = {"buffer.trainer_input.experience_buffer.path": "pairs.jsonl"}
+    (pairs,) = sources(effective(changed(dpo | buffer), {}))
+    assert dict(pairs.columns) == {"prompt_key": "prompt", "solution_key": "response"} | both
+    assert pairs.optional == ("solution_key",)
+    pool = {"data_processor.task_pipeline.generator": None, "data_processor.task_pipeline.inputs": ["pairs.jsonl"]}
+    (pairs,) = sources(effective(changed(dpo | pool), {}))
+    assert both.items() <= dict(pairs.columns).items()
+    for other in (buffer | pool, dpo | buffer | {"mode": "bench"}):
+        assert not any(both.keys() & dict(one.columns) for one in sources(effective(changed(other), {})))
 
 
 @pytest.mark.parametrize(("given", "words"), [

@@ -5,8 +5,9 @@ import pytest
 from pipeline.compose import check
 from pipeline.modes import Line, kind_of, planned, problems
 from pipeline.overlays import effective
+from pipeline.rules import rules_of_stage
 from pipeline.starts import starts
-from tests.configs import changed
+from tests.configs import changed, overridden
 
 SFT = {"algorithm": {"algorithm_type": "sft"}}
 
@@ -119,3 +120,23 @@ def test_a_bench_of_nothing_is_refused():
     ({"mode": "serve"}, "`vllm serve`")])
 def test_what_a_mode_does_not_go_with_is_said(values, words):
     assert any(words in problem for problem in check(changed(values)))
+
+
+@pytest.mark.parametrize("values", [
+    {"mode": "explore", "algorithm.repeat_times": 1},  # what compares its groups is the stage that trains on them
+    {"mode": "explore", "algorithm.algorithm_type": "mix"},
+    {"mode": "explore", "algorithm.algorithm_type": "remax", "algorithm.greedy_baseline": False},
+    {"mode": "explore", "algorithm.optimizer.betas": [2]}, {"mode": "bench", "algorithm.optimizer.betas": [2]},
+    {"mode": "bench", "algorithm.algorithm_type": "dpo"}, {"mode": "bench", "algorithm.algorithm_type": "mix"},
+    {"mode": "bench", "algorithm.algorithm_type": "cpt"}, {"mode": "bench", "model.top_p": 0.5},
+    {"mode": "train", "model.top_k": 5}, {"mode": "train", "algorithm.repeat_times": 1},
+    {"mode": "train", "algorithm.max_resample_rounds": 1, "algorithm.algorithm_type": "ppo"}])
+def test_a_stage_is_not_asked_for_what_its_mode_does_not_read(values):
+    rft = {key: value for key, value in values.items() if key != "mode"}
+    assert rules_of_stage(overridden("mode=" + values["mode"], *(f"{key}={value}" for key, value in rft.items()))) == []
+
+
+def test_the_stages_of_a_run_in_mode_bench_are_judged_as_they_were_trained():
+    """dpo would have to be trained: it is not the bench that reads pairs."""
+    line = "trains on pairs of a preferred and a rejected response"
+    assert any(line in problem for problem in check(changed({"mode": "bench", "algorithm.algorithm_type": "dpo"})))

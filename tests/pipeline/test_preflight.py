@@ -225,10 +225,11 @@ def test_a_problem_of_a_sweep_is_told_with_its_points(capsys):
 
 
 def test_a_run_with_a_warning_begins(monkeypatch, capsys):
-    monkeypatch.setattr(preflight, "check", lambda config: preflight.Report("a/b", warnings=["mind"], plan="the plan"))
+    begins = preflight.Report("a/b", warnings=["mind"], plan="the plan")
+    monkeypatch.setattr(preflight, "check", lambda config, code: begins)
     assert preflight.judged_plan({}) == "the plan"
     assert capsys.readouterr().err == "ouro: warning: mind\n"
-    monkeypatch.setattr(preflight, "check", lambda config: preflight.Report("a/b", problems=["x", "y"]))
+    monkeypatch.setattr(preflight, "check", lambda config, code: preflight.Report("a/b", problems=["x", "y"]))
     with pytest.raises(ConfigError, match="the run would not go through") as error:
         preflight.judged_plan({})
     assert error.value.problems == ["x", "y"]

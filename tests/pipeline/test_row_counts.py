@@ -1,9 +1,12 @@
 """Rows of files, counted without reading them, and the steps that a stage makes of them at most."""
 
+import inspect
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from operators.generate import GENERATORS
 from pipeline import row_counts
 from pipeline.row_counts import most_rows
 from pipeline.workload import described, workload
@@ -39,6 +42,25 @@ def test_what_cannot_be_counted_here_is_not(files, monkeypatch):
     monkeypatch.setattr(row_counts, "LARGEST", 10)
     (files / "large.jsonl").write_text("{}\n" * 4)  # 12 bytes
     assert most_rows(stage("rft", **{f"{SET}path": str(files / "large.jsonl")})) is None
+
+
+@pytest.mark.parametrize(("arguments", "curated", "rows"), [
+    ({"tasks": 2500, "demonstrations": 6000, "dirt": 0.05}, True, (2925, 6425)),  # 0.05 of 8500 are 425
+    ({"tasks": 10, "demonstrations": 5, "dirt": 0}, False, (15, 15)),
+    ({"tasks": "many", "demonstrations": 5, "dirt": 0}, True, (None, None)), ({"tasks": 10}, True, (None, None))])
+def test_generated_rows_are_counted_where_that_is_asked(arguments, curated, rows):
+    given = {"data_processor__task_pipeline__generator_args": arguments}
+    given |= {} if curated else {"data_processor__task_pipeline__config_path": None}
+    assert tuple(most_rows(stage(name, **given), generated=True) for name in ("rft", "sft")) == rows
+    assert most_rows(stage("rft", **given)) is None
+
+
+def test_arguments_that_count_are_those_of_the_generators():
+    for name, generator in GENERATORS.items():
+        assert set(row_counts.GENERATED[name]) <= set(inspect.signature(generator).parameters)
+    rows = list(GENERATORS["countdown"](1, tasks=40, demonstrations=20, dirt=0.1))
+    assert len(rows) == 66
+    assert sum(row.solution is None for row in rows) <= 46
 
 
 def test_passes_over_files_are_at_most_so_many_steps(files):

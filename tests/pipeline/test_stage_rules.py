@@ -82,3 +82,13 @@ stages:
     assert ", synchronizer.sync_interval: it changes nothing there." in line
     assert check(config) == []
     assert not any("does not read" in problem for problem in preflight.check(config, elsewhere=True).problems)
+
+
+def test_the_type_that_a_stage_explores_for_fills_what_it_reads(tmp_path):
+    """remax asks for a greedy response to each task; so the type is read, and other rows are made by it."""
+    def look(kind):
+        return [{"stage_name": "look", "mode": "explore", "algorithm": {"algorithm_type": kind}}]
+
+    assert not any("algorithm_type" in line for line in unread(changed({"stages": look("remax")})))
+    assert len({next(s.identity for s in planned(tmp_path, {"stages": look(kind)}).stages if s.name == "look")
+                for kind in ("remax", "grpo", "gspo")}) == 2

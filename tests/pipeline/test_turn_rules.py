@@ -58,18 +58,11 @@ def test_arguments_that_a_workflow_does_not_have(tmp_path, monkeypatch):
 def test_an_algorithm_that_compares_states_needs_a_workflow_that_tells_them():
     gigpo = {"algorithm.algorithm_type": "gigpo"}
     (line,) = found(gigpo)
-    assert line.startswith("stage 'rft': algorithm.advantage_fn=gigpo compares turns that begin in the same state, and "
-                           f"the workflow of {SOURCE}.taskset, simple_workflow, does not tell states apart. Set")
+    assert line.startswith("stage 'rft': algorithm.advantage_fn=gigpo compares turns that begin in the same state "
+                           f"(column state_hash), and the workflow of {SOURCE}.taskset, simple_workflow, does not tell "
+                           "states apart. Set")
     assert found(gigpo, RETRY, ROOM) == []
     assert found(gigpo, {f"{SOURCE}.taskset.default_workflow_type": "mine.workflows:walk"}) == []
-
-
-def test_offline_it_counts_how_the_rows_were_explored():
-    look = {"stage_name": "look", "mode": "explore", "algorithm": {"algorithm_type": "grpo"}}
-    rft = {"stage_name": "rft", "mode": "train", "algorithm": {"algorithm_type": "gigpo"}}
-    assert len(found({"stages": [look, rft]})) == 1
-    retried = {**look, "buffer": {"explorer_input": {"default_workflow_type": "retry_workflow"}}}
-    assert found({"stages": [retried, rft]}, ROOM) == []
 
 
 def test_the_disk_has_room_for_every_turn():

@@ -210,3 +210,23 @@ def test_plain_text_may_be_longer_than_a_prompt(tmp_path):
     found.source(source)
     assert found.found["problems"] == found.found["warnings"] == []
     assert found.found["facts"][0][1].endswith("2 rows; texts of 2 to 101 tokens")
+
+
+PAIR = {"prompt_key": "prompt", "response_key": "prompt", "solution_key": "response", "chosen_key": "chosen",
+        "rejected_key": "rejected"}
+
+
+@pytest.mark.parametrize(("rows", "words"), [
+    ([{"response": "7+5-3"}], ["no column 'chosen'; found prompt, response. Set format.chosen_key.",
+                               "no column 'rejected'; found prompt, response. Set format.rejected_key."]),
+    ([{"chosen": "7+5-3"}], ["no column 'rejected'; found prompt, chosen."]),
+    ([{"chosen": "7+5-3"}, {"rejected": "7", "chosen": None}],
+     ["none of 2 sampled rows of", "in each of them chosen or rejected is absent or null"])])
+def test_a_file_without_a_pair_is_told(previewed, rows, words):
+    said = previewed([{"prompt": "9=3 5 7", **row} for row in rows], **PAIR)["problems"]
+    assert all(word in " ".join(said) for word in words)
+
+
+def test_a_file_with_pairs_may_have_other_rows(previewed):
+    rows = [{"chosen": "7+5-3", "rejected": "7"}, {"response": "8"}]
+    assert previewed([{"prompt": "9=3 5 7", **row} for row in rows], **PAIR)["problems"] == []

@@ -1,0 +1,93 @@
+"""Functions of the user's that cannot be called, told before anything runs."""
+
+import pytest
+
+from pipeline import own_code, preflight
+from pipeline.errors import ConfigError
+from pipeline.inputs import PARTS
+from pipeline.own_code import absent_packages, by_position, import_problems, wrong_function
+from tests.configs import changed, overridden
+
+MODULES = {
+    "mine/__init__.py": "", "mine/raises.py": "raise RuntimeError('boom')\ndef f(logprobs): ...\n",
+    "mine/absent.py": "'Doc.'\nimport no_such_package.inner as x\ndef f(logprobs): ...\n",
+    "mine/deep.py": "from . import absent\nfrom .absent import f\n",
+    "mine/careful.py": "try:\n    import no_such_package\nexcept ImportError: ...\ndef f(logprobs): ...\n",
+    "mine/later.py": "import sys\nsys.path.append('elsewhere')\nimport no_such_package\ndef f(logprobs): ...\n",
+    "mine/within.py": "import json, numpy\ndef f(logprobs):\n    import no_such_package\n",
+    "mine/ends.py": "import sys\nsys.exit(3)\ndef f(logprobs): ...\n",
+    "mine/slow.py": "import time\ntime.sleep(60)\n",
+    "mine/parts.py": "const = 3\nnames: list = ['a']\nasync def later(logprobs): ...\ndef f(logprobs, cap=1.0): ...\n"
+                     "def posonly(logprobs, /): ...\nlazy = lambda logprobs, colour: 0\nmade = int('3')\n"
+                     "again = 3\nagain = lambda logprobs: 0\n"}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    for name, text in MODULES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def stages(*names: str) -> list[dict]:
+    return [overridden(f"algorithm.policy_loss_fn='{name}'") for name in names]
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("const", "'mine.parts:const' is 3; needed a function."), ("names", "'mine.parts:names' is ['a']; needed a"),
+    ("later", "'mine.parts:later' is an `async def`, and nobody awaits it"),
+    ("f", None), ("lazy", None), ("made", None), ("again", None), ("posonly", None)])
+def test_what_is_no_function_is_read_from_the_source(project, name, words):
+    said = wrong_function(f"mine.parts:{name}")
+    assert said is None if words is None else said.startswith(words)
+
+
+def test_columns_are_handed_over_by_name(project):
+    (line,) = by_position("policy_loss_fn", "mine.parts:posonly")
+    assert line.startswith("algorithm.policy_loss_fn=mine.parts:posonly takes logprobs by position alone")
+    assert by_position("policy_loss_fn", "mine.parts:f") == by_position("advantage_fn", "mine.parts:posonly") == []
+
+
+def test_a_package_that_is_not_installed_is_told_without_running_anything(project):
+    (line,) = absent_packages("mine.absent:f")
+    assert line == (f"'mine.absent:f' cannot be imported: {project}/mine/absent.py, line 2, imports "
+                    "no_such_package.inner, and no no_such_package is installed here.")
+    (line,) = absent_packages("mine.deep:f")
+    assert "mine/absent.py, line 2" in line
+
+
+@pytest.mark.parametrize("name", ["careful", "later", "within", "raises", "parts"])
+def test_imports_that_a_module_may_do_without_are_not_judged(project, name):
+    assert absent_packages(f"mine.{name}:f") == []
+
+
+def test_every_module_is_imported_once_in_a_process_of_its_own(project):
+    """The third ends the process; the one behind it is asked all the same. `lazy` can only be judged by import."""
+    names = ("mine.raises:f", "mine.parts:made", "mine.ends:f", "mine.parts:lazy", "mine.parts:f")
+    first, second, third, fourth = import_problems(stages(*names), [*PARTS])
+    assert first.startswith("'mine.raises:f' cannot be imported: RuntimeError: boom")
+    assert second == "'mine.parts:made' is a int; needed a function."
+    assert third == "'mine.ends:f' cannot be imported: the process that tried ended with exit code 3."
+    assert fourth.startswith("algorithm.policy_loss_fn=mine.parts:lazy asks for a column 'colour'")
+
+
+def test_what_is_told_already_and_what_is_ours_starts_no_process(project, monkeypatch):
+    monkeypatch.setattr(own_code, "_ask", None)
+    assert import_problems(stages("mine.raises:f"), [*PARTS], "'mine.raises:f' cannot be imported") == []
+    assert import_problems([overridden()], [*PARTS]) == []
+
+
+def test_an_import_that_does_not_end_is_told(project, monkeypatch):
+    monkeypatch.setattr(own_code, "WAIT", 2)
+    (line,) = import_problems(stages("mine.slow:f"), [*PARTS])
+    assert line == "'mine.slow:f' cannot be imported: the process that tried had not ended after 2 s."
+
+
+def test_a_run_does_not_begin_with_a_module_that_does_not_import(project):
+    config = changed({"algorithm.policy_loss_fn": "mine.raises:f"})
+    assert not any("boom" in line for line in preflight.check(config).problems)
+    with pytest.raises(ConfigError, match="boom"):
+        preflight.judged_plan(config)
+    assert any("boom" in line for line in preflight.check(config, elsewhere=True, code=True).unjudged)
