@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -98,7 +97,7 @@ def impatient(monkeypatch):
     def wait(seconds):
         raise Waits
 
-    monkeypatch.setattr(time, "sleep", wait)
+    monkeypatch.setattr(claims, "time", SimpleNamespace(sleep=wait))  # a child that is waited for may sleep
 
 
 @pytest.mark.parametrize("named", ["2, 3", " 2,3 ", "3,2", "GPU-aa,GPU-bb", "2,GPU-bb11"])
