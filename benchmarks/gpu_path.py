@@ -68,7 +68,7 @@ def plan_run(root: Path, steps: int, overrides: list[str]) -> Plan:
     model = root / "model"
     if not (model / "config.json").exists():
         make_model(model)
-    return make_plan(compose([
+    settings = [
         f"checkpoint_root_dir={root}", "project=gpu", "name=path", "mode=colocate", "monitor.monitor_type=none",
         "model.init.enable=false", f"model.model_path={model}",
         f"model.max_prompt_tokens={PROMPT_TOKENS}", f"model.max_response_tokens={RESPONSE_TOKENS}",
@@ -78,8 +78,10 @@ def plan_run(root: Path, steps: int, overrides: list[str]) -> Plan:
         "explorer.rollout_model.gpu_memory_utilization=0.4", "explorer.rollout_model.max_num_seqs=512",
         "trainer.max_token_len_per_gpu=32768", "trainer.enable_gradient_checkpointing=true",
         f"stages.sft.buffer.total_steps={steps}", "stages.sft.buffer.batch_size=64",
-        "stages.sft.algorithm.optimizer.lr=1e-5", "algorithm.optimizer.lr=1e-6", *overrides,
-    ]))
+        "stages.sft.algorithm.optimizer.lr=1e-5", "algorithm.optimizer.lr=1e-6",
+    ]
+    given = {override.partition("=")[0] for override in overrides}
+    return make_plan(compose([*(one for one in settings if one.partition("=")[0] not in given), *overrides]))
 
 
 def run_stage(plan: Plan, name: str) -> dict:
