@@ -272,7 +272,7 @@ def test_a_preview_that_dies_says_so(monkeypatch):
 @pytest.mark.slow
 def test_the_data_is_seen_as_the_model_will_see_it():
     Path("tasks.jsonl").write_text("".join(
-        json.dumps({"question": "9=3 5 7" * (1 + 9 * (i % 2)), "answer": "9"}) + "\n" for i in range(100)))
+        json.dumps({"question": "9=3 5 7" * (1 + 9 * (i % 2)), "answer": "9"}) + "\n" for i in range(300)))
     report = check({f"{TASKS}.generator": None, f"{TASKS}.inputs": ["tasks.jsonl"]}, data=True)
     assert report.problems == []
-    assert "50 of 100 sampled prompts are longer than model.max_prompt_tokens=24" in report.warnings[0]
+    assert "100 of 200 sampled prompts are longer than model.max_prompt_tokens=24" in report.warnings[0]
