@@ -75,7 +75,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False, c
                     *stage_rules.without_data(config)])
     unusable = [] if elsewhere else stage_rules.unusable_root(config["checkpoint_root_dir"])
     report.add("", unusable)
-    report.add("", stage_rules.unread(config), "warnings")
+    report.add("", [*stage_rules.unread(config), *stage_rules.idle_pool(config)], "warnings")
     report.add("", broken_models(config) + unnamed(config) + batch_rules.problems(config))
     if not absent and not unusable:  # planning keeps digests there
         _plan(report, config)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline import inputs, schema
 from pipeline.config import walk
+from pipeline.data_plan import data_settings
 from pipeline.data_rules import rowless
 from pipeline.distillation import KEY, asks_teacher
 from pipeline.identity import handed, is_below
@@ -20,6 +21,9 @@ from pipeline.unused import unused
 # pipeline/distillation.py, reward_rules.py; a name that no stage reads says nothing wrong
 TOLD_ELSEWHERE = (KEY, "explorer.auxiliary_models", "buffer.explorer_input.taskset.name",
                   "buffer.trainer_input.experience_buffer.name")
+
+
+PURPOSES = {"train": "train", "rft": "rft", "rollout": "rft"}  # of the kinds that take rows of their own
 
 
 def problems_of(config: dict[str, Any]) -> list[str]:
@@ -70,6 +74,21 @@ def unread(config: dict[str, Any]) -> list[str]:
         problems.append(f"no stage of this run reads {', '.join(given)}: what is set there changes nothing. Take it "
                         "out, unless the recipe is shared with runs that read it.")
     return problems
+
+
+def idle_pool(config: dict[str, Any]) -> list[str]:
+    """The warning about a generator, or files, that no set of any stage takes rows from."""
+    pool = config["data_processor"]["task_pipeline"]
+    given = [f"data_processor.task_pipeline.{key}" for key in ("generator", "inputs") if pool[key]]
+    kinds = Line(config).kinds
+    for entry in planned(config):
+        settings = effective(config, entry)
+        purposes = ["evaluate", *filter(None, [PURPOSES.get(kinds[entry["stage_name"]])])]
+        left = [data_settings(settings, purpose)["data_processor"]["task_pipeline"] for purpose in purposes]
+        if any(one["generator"] or one["inputs"] for one in left):
+            return []
+    return [f"no set takes rows from {' and '.join(given)}: each has a path of its own. Take it out, or set the path "
+            "to null."] if given else []
 
 
 def _lost(keys: list[str], kind: str, settings: dict[str, Any]) -> list[str]:

@@ -78,6 +78,16 @@ def test_a_setting_of_the_run_that_no_stage_reads_is_told_and_left():
     assert check(used).warnings == []
 
 
+@pytest.mark.parametrize(("stages", "expected"), [
+    ([{"stage_name": "rft"}], ["generator"]), ([{"stage_name": "sft", "algorithm": {"algorithm_type": "sft"}}], [])])
+def test_a_pool_that_no_set_takes_rows_from_is_told(stages, expected):
+    """The set of rft has a file; demonstrations come from the generator."""
+    sets = {"buffer.explorer_input.taskset.path": "a.jsonl", "buffer.explorer_input.eval_tasksets": []}
+    warned = check({"stages": stages} | sets, elsewhere=True).warnings
+    assert [word for word in ("generator", "inputs") if any(f"takes rows from {TASKS}.{word}" in w for w in warned)
+            ] == expected
+
+
 def test_a_value_that_comes_to_another_is_told():
     report = check({"explorer.eval_interval": 3})
     assert report.problems == []
