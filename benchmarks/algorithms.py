@@ -6,7 +6,7 @@ make it first: preference pairs are solved and unsolved responses of the warmed-
 is what `grpo` made of that policy. The difference is paired: accuracy after minus before of each of the 256 held-out
 tasks, by 8 responses sampled at temperature 1 and by the greedy one, each with its 95% interval over tasks.
 
-    python -m benchmarks.algorithms --root /tmp/algorithms            # all of them, over an hour on two quiet cores
+    python -m benchmarks.algorithms --root /tmp/algorithms            # all of them, an hour on two quiet cores
     python -m benchmarks.algorithms --root /tmp/algorithms pairs      # one family; what is there is not made again
     python -m benchmarks.algorithms --page                            # the saved results as the table of the docs
 """
