@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
@@ -87,6 +88,12 @@ def by_uuid(names: list[str]) -> dict[str, str]:
         same = [uuid for index, uuid in known.items() if name == index or uuid.startswith(name)]
         found.setdefault(same[0] if same else name, name)
     return found
+
+
+def gpus_by_stage(stages: dict[str, dict], here: bool = True) -> dict[str, Gpus]:
+    """`planned_gpus` of each stage, from its settings; what is described alike is looked for once."""
+    look = cache(lambda described: planned_gpus(dict(described), here))
+    return {name: look(tuple(settings["cluster"].items())) for name, settings in stages.items()}
 
 
 def _smallest_memory() -> float | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipeline.interpolation import settings_named
+from pipeline.overlays import says
 
 
 def early_values(composed: dict[str, Any]) -> list[str]:
@@ -14,11 +15,11 @@ def early_values(composed: dict[str, Any]) -> list[str]:
     run = list(_leaves({key: value for key, value in composed.items() if key != "stages"}))
     found = []
     for index, entry in enumerate(composed["stages"] if isinstance(composed["stages"], list) else ()):
-        left = [(key, value, key) for key, value in run if not _says(entry, key)]
+        left = [(key, value, key) for key, value in run if not says(entry, key)]
         own = [(key, value, f"stages.{index}.{key}") for key, value in _leaves(entry)]
         found += [f"stage '{entry.get('stage_name')}': {key}={value} has the {name} of the run, not that of the stage: "
                   f"interpolations are filled in before stages are merged. If the stage's is meant, set {key} there."
-                  for key, value, place in [*left, *own] for name in settings_named(value, place) if _says(entry, name)]
+                  for key, value, place in [*left, *own] for name in settings_named(value, place) if says(entry, name)]
     return found
 
 
@@ -30,13 +31,3 @@ def _leaves(nest: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from _leaves(value, f"{key}.{name}" if key else str(name))
     elif isinstance(nest, str) and "${" in nest:
         yield key, nest
-
-
-def _says(entry: Any, key: str) -> bool:
-    """Whether a stage sets a key, or something below it."""
-    nest: Any = entry
-    for part in key.split("."):
-        if not isinstance(nest, dict) or part not in nest:
-            return False
-        nest = nest[part]
-    return True

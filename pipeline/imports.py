@@ -59,13 +59,21 @@ def _named(path: Path, module: str) -> list[str]:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"{path}, line {getattr(error, 'lineno', 1)}: {getattr(error, 'msg', error)}") from error
-    package = module.split(".")[: None if path.name == "__init__.py" else -1]
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            base = ".".join([*above, *filter(None, [node.module])])
+            base = base_of(node, path, module)
             names += [base, *(f"{base}.{alias.name}" if base else alias.name for alias in node.names)]
     return [name for name in names if all(part.isidentifier() for part in name.split("."))]
+
+
+def base_of(node: ast.ImportFrom, path: Path, module: str) -> str:
+    """The dotted module from which a file takes names by `from ... import`; empty where that leads above its packages.
+
+    module: the dotted name of the file.
+    """
+    package = module.split(".")[: None if path.name == "__init__.py" else -1]
+    above = package[: len(package) - node.level + 1] if node.level else []
+    return ".".join([*above, *filter(None, [node.module])])

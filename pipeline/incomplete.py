@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from pipeline import fit, preflight
-from pipeline.devices import planned_gpus
+from pipeline.devices import gpus_by_stage
 from pipeline.modes import planned
 from pipeline.overlays import are_ordered, effective
 from pipeline.samples import preview
@@ -21,15 +21,14 @@ def beside(config: dict[str, Any], problems: list[str], elsewhere: bool = False,
 
     elsewhere, data: as preflight.check has them. What depends on a setting that is wrong is not judged.
     """
-    found = unnamed(config) if _are_right(("model",), problems) else []
-    if _are_right(("model",), problems):
-        found += preflight.broken_models(config)
+    found = [*unnamed(config), *preflight.broken_models(config)] if _are_right(("model",), problems) else []
     if not elsewhere:
         found += preflight.absent_files(config)
     if are_ordered(config["stages"]) and _are_right(OF_GPUS, problems):
         stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
+        gpus = gpus_by_stage(stages, here=not elsewhere)
         found += [f"stage '{name}': {line}" for name, settings in stages.items()
-                  if (line := fit.count_problem(settings, planned_gpus(settings["cluster"], here=not elsewhere)))]
+                  if (line := fit.count_problem(settings, gpus[name]))]
     if data and _are_right(OF_ROWS, problems):
         found += preview(config, [effective(config, entry) for entry in planned(config)])["problems"]
     return found

@@ -67,6 +67,15 @@ def names_model(entry: dict) -> bool:
     return "model_path" in own or "init" in own
 
 
+def says(entry: Any, key: str) -> bool:
+    """Whether a stage sets a key, or something below it."""
+    for part in key.split("."):
+        if not isinstance(entry, dict) or part not in entry:
+            return False
+        entry = entry[part]
+    return True
+
+
 def merge(base: Any, over: Any) -> Any:
     """`over` laid over `base`: dicts key by key, everything else as a whole. Shares nothing that it changes."""
     if not (isinstance(base, dict) and isinstance(over, dict)):

@@ -18,7 +18,7 @@ from typing import Any
 from pipeline import files, secrets, signatures, syntax
 from pipeline.errors import ConfigError
 from pipeline.external import module_file, users_code
-from pipeline.imports import INSTALLED, taken_in
+from pipeline.imports import INSTALLED, base_of, taken_in
 from pipeline.process import ending, environment, namespace, our_environment
 
 WAIT = 300  # seconds that importing the named modules may take
@@ -81,14 +81,12 @@ def absent_packages(dotted: str) -> list[str]:
 
 def _imports(path: Path, module: str) -> list[tuple[int, str]]:
     """(line, dotted name) of what a file imports at its head, up to a statement that may change what is found."""
-    package = module.split(".")[: None if path.name == "__init__.py" else -1]
     found: list[tuple[int, str]] = []
     for node in syntax.parse(path).body:
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else []
-            base = ".".join([*above, *filter(None, [node.module])])
+            base = base_of(node, path, module)
             found += [(node.lineno, name) for name in (base, *(f"{base}.{alias.name}" for alias in node.names)) if base]
         elif not isinstance(node, HARMLESS) and not (isinstance(node, ast.Expr) and isinstance(node.value, LITERALS)):
             break

@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline import batch_rules, distillation, files, fit, inputs, stage_rules, workload
 from pipeline.adapters import target_problem
-from pipeline.devices import Gpus, planned_gpus
+from pipeline.devices import Gpus, gpus_by_stage
 from pipeline.errors import ConfigError, OuroError, masked
 from pipeline.memory import GIB
 from pipeline.modes import planned
@@ -63,7 +63,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False, c
     """
     report = Report(f"{config['project']}/{config['name']}")
     stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
-    gpus = {name: planned_gpus(settings["cluster"], here=not elsewhere) for name, settings in stages.items()}
+    gpus = gpus_by_stage(stages, here=not elsewhere)
     starts = starts_of(config)
     teachers = {name: distillation.teacher_model(config, name, starts) for name in stages}
     absent = absent_files(config)

@@ -15,7 +15,7 @@ from pipeline.distillation import KEY, asks_teacher
 from pipeline.identity import handed, is_below
 from pipeline.modes import Line, planned
 from pipeline.monitors import monitor_problems
-from pipeline.overlays import RUN_WIDE, effective, entries, told
+from pipeline.overlays import RUN_WIDE, effective, entries, says, told
 from pipeline.unused import unused
 
 # pipeline/distillation.py, reward_rules.py; a name that no stage reads says nothing wrong
@@ -62,7 +62,7 @@ def unread(config: dict[str, Any]) -> list[str]:
     problems = []
     for entry in planned(config):
         name = entry["stage_name"]
-        lost = _lost([key for key in _decisive() if _has(entry, key)], line.kinds[name], line.settings[name])
+        lost = _lost([key for key in _decisive() if says(entry, key)], line.kinds[name], line.settings[name])
         if lost:
             problems.append(f"stage '{name}' does not read {', '.join(lost)}: it changes nothing there. Take it out, "
                             "or set it where it is read.")
@@ -114,14 +114,6 @@ def _at(nest: dict[str, Any], key: str) -> Any:
     for part in key.split("."):
         nest = nest[part]
     return nest
-
-
-def _has(nest: Any, key: str) -> bool:
-    for part in key.split("."):
-        if not isinstance(nest, dict) or part not in nest:
-            return False
-        nest = nest[part]
-    return True
 
 
 def unusable_root(root: str) -> list[str]:

@@ -8,7 +8,7 @@ from pipeline import axes, secrets
 from pipeline.compose import compose
 from pipeline.errors import TAKEN_AS_SECRETS, ConfigError, masked
 from pipeline.explain import show
-from pipeline.plan import make_plan
+from pipeline.plan import Plan, make_plan
 from pipeline.process import open_stage
 from tests.configs import changed
 
@@ -108,16 +108,20 @@ def test_a_secret_variable_is_one_wherever_it_stands(tmp_path, monkeypatch):
     headers = '{Authorization: "Bearer ${oc.env:OURO_TEST_KEY}"}'
     config = compose(["recipe=countdown", f"checkpoint_root_dir={tmp_path}", f"{KEY}.key=${{oc.env:OURO_TEST_KEY}}",
                       f"{KEY}.headers={headers}"])
-    plan = make_plan(config)
-    plan.freeze()
-    for file in tmp_path.rglob("*"):
-        assert not file.is_file() or "hush" not in file.read_text()
-    assert "hush" not in show(config)
-    rft = next(s for s in plan.stages if s.name == "rft")
-    seen = open_stage_config(tmp_path, rft.identity)
+    plan, seen = frozen_without(config, "hush", tmp_path)
     assert seen["reward_fn_args"] == {"key": "hush-hush", "headers": {"Authorization": "Bearer hush-hush"}}
     monkeypatch.setenv("OURO_TEST_KEY", "another")
     assert make_plan(config).targets == plan.targets
+
+
+def frozen_without(config: dict, secret: str, root) -> tuple[Plan, dict]:
+    """The plan, whose files and words do not have the secret, and what rft is handed of its taskset."""
+    plan = make_plan(config)
+    plan.freeze()
+    for file in root.rglob("*"):
+        assert not file.is_file() or secret not in file.read_text()
+    assert secret not in show(config)
+    return plan, open_stage_config(root, next(s for s in plan.stages if s.name == "rft").identity)
 
 
 def open_stage_config(root, identity: str) -> dict:
@@ -173,13 +177,8 @@ def test_a_header_may_say_its_scheme(monkeypatch):
 def test_another_spelling_of_the_interpolation_is_the_same_one(spelled, tmp_path, monkeypatch):
     monkeypatch.setenv("OURO_TEST_KEY", "hush-hush")
     config = compose(["recipe=countdown", f"checkpoint_root_dir={tmp_path}", f'{FREE}.a="{quoted(spelled)}"'])
-    plan = make_plan(config)
-    plan.freeze()
-    for file in tmp_path.rglob("*"):
-        assert not file.is_file() or "hush" not in file.read_text()
-    assert "hush" not in show(config)
-    rft = next(s for s in plan.stages if s.name == "rft")
-    assert open_stage_config(tmp_path, rft.identity)["workflow_args"] == {"a": "hush-hush"}
+    _, seen = frozen_without(config, "hush", tmp_path)
+    assert seen["workflow_args"] == {"a": "hush-hush"}
 
 
 def quoted(text: str) -> str:

@@ -23,8 +23,9 @@ SCALE = st.floats(0.1, 50)
 GROUP = st.lists(REAL, min_size=2, max_size=7)
 
 
-def close(found, expected, tolerance=1e-7):
-    assert list(found) == pytest.approx(list(expected), rel=tolerance, abs=tolerance)
+def near(expected, tolerance=1e-7):
+    """What numbers are compared with that may differ so much, absolutely or relatively."""
+    return pytest.approx(list(expected), rel=tolerance, abs=tolerance)
 
 
 def changed(group: list[float], shift: float, scale: float) -> tuple[list[float], ...]:
@@ -36,21 +37,21 @@ def changed(group: list[float], shift: float, scale: float) -> tuple[list[float]
 def test_opmd_with_the_log_partition(group, shift, tau):
     """mean exp(A / tau) = 1 is what defines it; so no A is all negative, and their sum is not positive."""
     plain, shifted, _ = ask(opmd, *changed(group, shift, 1.0), opmd_baseline="logavgexp", tau=tau)
-    close([np.mean(np.exp(np.array(plain) / tau))], [1.0])
-    close(shifted, plain)
+    assert [np.mean(np.exp(np.array(plain) / tau))] == near([1.0])
+    assert list(shifted) == near(plain)
     assert math.fsum(plain) <= 1e-9
     assert max(plain) >= -1e-9
     (doubled,) = ask(opmd, [2 * r for r in group], opmd_baseline="logavgexp", tau=2 * tau)
-    close(doubled, [2 * a for a in plain])
+    assert list(doubled) == near([2 * a for a in plain])
 
 
 @quick
 @given(GROUP, REAL, SCALE, REAL)
 def test_asymre_sums_to_its_shift(group, shift, scale, baseline_shift):
     plain, shifted, scaled = ask(asymre, *changed(group, shift, scale), baseline_shift=baseline_shift)
-    close([math.fsum(plain)], [-len(group) * baseline_shift])
-    close(shifted, plain)
-    close([a + baseline_shift for a in scaled], [scale * (a + baseline_shift) for a in plain])
+    assert [math.fsum(plain)] == near([-len(group) * baseline_shift])
+    assert list(shifted) == near(plain)
+    assert [a + baseline_shift for a in scaled] == near([scale * (a + baseline_shift) for a in plain])
 
 
 @quick
@@ -64,8 +65,8 @@ def test_grpo_with_the_std_of_the_batch(groups, shift, scale):
         return [a for group in ask(grpo, *some, std_cal_level="batch", epsilon=1e-12) for a in group]
 
     plain = found(groups)
-    close(plain, [(r - np.mean(group)) / np.std(every, ddof=1) for group in groups for r in group])
-    close(found([[r * scale + shift for r in group] for group in groups]), plain)
+    assert list(plain) == near([(r - np.mean(group)) / np.std(every, ddof=1) for group in groups for r in group])
+    assert list(found([[r * scale + shift for r in group] for group in groups])) == near(plain)
 
 
 @quick
@@ -77,14 +78,14 @@ def test_rec_keeps_the_balance(group, shift, scale, std_normalize):
     # by experience_id it is chosen which to keep: asked one after the other all three have the same ones
     plain, shifted, scaled = (np.array(ask(rec, some, drop="balance", std_normalize=std_normalize, epsilon=1e-12)[0])
                               for some in changed(group, shift, scale))
-    close(shifted, plain)
-    close(scaled, plain * (1 if std_normalize else scale))
+    assert list(shifted) == near(plain)
+    assert list(scaled) == near(plain * (1 if std_normalize else scale))
     if len(set(group)) > 1:
         good = rewards > middle
         kept = good | (plain < 0)
         assert (kept & ~good).sum() == min(good.sum(), (~good).sum())
         gaps = rewards[kept] - rewards[kept].mean()
-        close(plain[kept], gaps / (gaps.std() if std_normalize else 1))
+        assert list(plain[kept]) == near(gaps / (gaps.std() if std_normalize else 1))
         assert not plain[~kept].any()
 
 
@@ -128,10 +129,11 @@ def test_step_wise_grpo_compares_last_rewards(runs, shift, scale, norm):
     plain, *others = by_run(step_wise_grpo, groups, epsilon=1e-12, enable_step_norm=norm)
     last = np.array([run[-1][0] for run in runs])
     wanted = (last - last.mean()) / last.std(ddof=1) if len(set(last)) > 1 else np.zeros(len(last))
-    close(flat(plain), [a / (len(run) if norm else 1) for a, run in zip(wanted, runs, strict=True) for _ in run])
+    shared = [a / (len(run) if norm else 1) for a, run in zip(wanted, runs, strict=True) for _ in run]
+    assert flat(plain) == near(shared)
     for other in others:
-        close(flat(other), flat(plain))
-    close([sum(sum(a) / (1 if norm else len(a)) for a in plain)], [0.0])
+        assert flat(other) == near(flat(plain))
+    assert [sum(sum(a) / (1 if norm else len(a)) for a in plain)] == near([0.0])
 
 
 @quick
@@ -141,13 +143,13 @@ def test_gigpo_sums_to_zero_over_runs_and_over_equal_states(runs, scale, fnorm, 
     given_ = {"column": "step_reward", "fnorm": fnorm, "gamma": gamma, "epsilon": 1e-9}
     (whole, scaled), (episode, _) = (by_run(gigpo, groups, omega=omega, **given_) for omega in (1.0, 0.0))
     assert all(len(set(run)) == 1 for run in episode)
-    close([sum(run[0] for run in episode)], [0.0])
+    assert [sum(run[0] for run in episode)] == near([0.0])
     for state in "stu":
         step = [a - e for run, two, one in zip(runs, whole, episode, strict=True)
                 for (_, here), a, e in zip(run, two, one, strict=True) if here == state]
-        close([sum(step)], [0.0])
+        assert [sum(step)] == near([0.0])
     if fnorm == "none":
-        close(flat(scaled), [a * scale for a in flat(whole)])
+        assert flat(scaled) == near([a * scale for a in flat(whole)])
 
 
 @quick
@@ -155,7 +157,7 @@ def test_gigpo_sums_to_zero_over_runs_and_over_equal_states(runs, scale, fnorm, 
 def test_gigpo_of_an_outcome_does_not_know_a_shift_of_it(runs, shift):
     """gamma 1: every turn gains what its run came to, so all gains move alike."""
     plain, moved = by_run(gigpo, [runs, mapped(runs, lambda r: r + shift)])
-    close(flat(moved), flat(plain))
+    assert flat(moved) == near(flat(plain))
 
 
 @settings(max_examples=30, deadline=None)
@@ -165,7 +167,7 @@ def test_other_groups_and_their_order_do_not_matter(groups, name, data):
     order = data.draw(st.permutations(range(len(groups))))
     together = by_run(ADVANTAGES[name], [groups[i] for i in order])
     (alone,) = by_run(ADVANTAGES[name], [groups[0]])
-    close(flat(together[order.index(0)]), flat(alone))
+    assert flat(together[order.index(0)]) == near(flat(alone))
 
 
 # ----------------------------------------------------------------------------------------------------- tokens
@@ -190,17 +192,17 @@ def test_gae(rows, shift, scale, gamma, lam):
     found = by_token(ppo, rows, gamma=gamma, lam=lam)
     gains = found["returns"] - [v for _, values in rows for v in values]
     assume(gains.std() > 0.01)
-    close([found["advantage"].sum(), found["advantage"].var(ddof=1)], [0.0, 1.0], 1e-3)
+    assert [found["advantage"].sum(), found["advantage"].var(ddof=1)] == near([0.0, 1.0], 1e-3)
     scaled = by_token(ppo, [(r * scale, [v * scale for v in values]) for r, values in rows], gamma=gamma, lam=lam)
-    close(scaled["advantage"], found["advantage"], 1e-3)
-    close(scaled["returns"], found["returns"] * scale)
+    assert list(scaled["advantage"]) == near(found["advantage"], 1e-3)
+    assert list(scaled["returns"]) == near(found["returns"] * scale)
     for name, values in by_token(ppo, rows, hidden=2, gamma=gamma, lam=lam).items():
-        close(values, found[name])
+        assert list(values) == near(found[name])
     plain = by_token(ppo, rows, lam=lam)
     moved = by_token(ppo, [(r + shift, [v + shift for v in values]) for r, values in rows], lam=lam)
-    close(moved["returns"], plain["returns"] + shift)
+    assert list(moved["returns"]) == near(plain["returns"] + shift)
     assume((plain["returns"] - [v for _, values in rows for v in values]).std() > 0.01)
-    close(moved["advantage"], plain["advantage"])
+    assert list(moved["advantage"]) == near(plain["advantage"])
 
 
 @quick
@@ -210,11 +212,11 @@ def test_reinforceplusplus(rows, shift, scale, gamma):
     wanted = [r * gamma**k for r, values in rows for k in range(len(values) - 1, -1, -1)]
     assume(np.std(wanted) > 0.01)
     found = by_token(reinforceplusplus, rows, gamma=gamma)
-    close(found["returns"], wanted)
-    close(found["advantage"], (wanted - np.mean(wanted)) / np.sqrt(np.var(wanted, ddof=1) + 1e-8))
-    close(by_token(reinforceplusplus, rows, hidden=1, gamma=gamma)["advantage"], found["advantage"])
-    close(by_token(reinforceplusplus, [(r * scale, v) for r, v in rows], gamma=gamma)["advantage"],
-          found["advantage"], 1e-3)
+    assert list(found["returns"]) == near(wanted)
+    assert list(found["advantage"]) == near((wanted - np.mean(wanted)) / np.sqrt(np.var(wanted, ddof=1) + 1e-8))
+    assert list(by_token(reinforceplusplus, rows, hidden=1, gamma=gamma)["advantage"]) == near(found["advantage"])
+    scaled = by_token(reinforceplusplus, [(r * scale, v) for r, v in rows], gamma=gamma)
+    assert list(scaled["advantage"]) == near(found["advantage"], 1e-3)
     plain, moved = (by_token(reinforceplusplus, [(r + by, v) for r, v in rows]) for by in (0, shift))
     assume(np.std(plain["returns"]) > 0.01)
-    close(moved["advantage"], plain["advantage"])
+    assert list(moved["advantage"]) == near(plain["advantage"])
