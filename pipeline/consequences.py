@@ -7,8 +7,10 @@ run's in a stage, else the default. What a rule says of that value would send th
 import re
 from collections.abc import Iterable
 
-# `stage 'rft': buffer.batch_size=0: ...`, `key 'seed': ...`: lines of pipeline/schema.py
-READING = re.compile(r"(?:stage '(?P<stage>\w+)': )?(?:key ')?(?P<key>[a-z_]\w*(?:\.\w+)*)(?=[='])")
+# `stage 'rft': buffer.batch_size=0: ...`, `key 'seed': ...`: lines of pipeline/schema.py; `x.yaml, line 3: key 'seed'`
+READING = re.compile(r"(?:.*?, line \d+: )?(?:stage '(?P<stage>\w+)': )?(?:key ')?(?P<key>[a-z_]\w*(?:\.\w+)*)(?=[='])")
+
+ELEMENT = re.compile(r"\.\d+$")  # one that cannot be read is left out, and the list is another than the one given
 
 
 def without_consequences(broken: Iterable[str], read: Iterable[str], stages: list[str]) -> list[str]:
@@ -17,7 +19,8 @@ def without_consequences(broken: Iterable[str], read: Iterable[str], stages: lis
     read: problems of reading the settings. stages: names of all. A line that concerns several stages is left out when
     in each of them one does.
     """
-    wrong = [(match["stage"], match["key"]) for line in read if (match := READING.match(line))]
+    found = filter(None, map(READING.match, read))
+    wrong = [(match["stage"], ELEMENT.sub("", match["key"])) for match in found]
     return [line for line in broken if not all(
         any(stage in (None, one) and _names(line, key) for stage, key in wrong) for one in _concerned(line, stages))]
 
