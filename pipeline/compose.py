@@ -52,11 +52,10 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     if ordered:
         broken += modes.problems(config) + unasked_models(config) + unread_sampling(config)
         broken += distillation.problems(config) + turn_rules.problems(config) + recorded_rules.problems(config)
-    names = [entry["stage_name"] for entry in entries(config)]
-    problems += without_consequences(broken, problems, names)
+    problems += without_consequences(broken, problems, [entry["stage_name"] for entry in entries(config)])
     problems += secrets.problems_of(config)
     if problems and ordered:
-        problems += without_consequences(stage_rules.problems_of(config), problems, names)
+        problems += stage_rules.problems_of(config)
     return config, _worded(problems, as_typed, composed, config)
 
 

@@ -148,11 +148,11 @@ def test_a_missing_variable_of_the_environment_is_named(monkeypatch):
 def test_what_follows_from_a_missing_variable_is_not_told_beside_it(monkeypatch):
     """Without the path that the variable gives, rules of sets would say that none is set and no column read."""
     monkeypatch.delenv("OURO_TEST_DATA", raising=False)
-    taskset = "buffer.explorer_input.taskset"
-    message = refused("data_processor.task_pipeline.generator=null", f"{taskset}.path=${{oc.env:OURO_TEST_DATA}}",
-                      f"{taskset}.format.prompt_key=q", f"{taskset}.subset_name=main")
+    shown = "stages.sft.buffer.trainer_input.experience_buffer"
+    message = refused("data_processor.task_pipeline.generator=null", f"{shown}.path=${{oc.env:OURO_TEST_DATA}}",
+                      f"{shown}.format.prompt_key=q", f"{shown}.subset_name=main")
     assert "wants the environment variable OURO_TEST_DATA" in message
-    assert "is not set, and" not in message
+    assert "experience_buffer.path is not set, and" not in message
     assert "read only with" not in message
 
 
