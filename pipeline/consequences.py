@@ -23,7 +23,7 @@ def without_consequences(broken: Iterable[str], read: Iterable[str], stages: lis
 
 
 def _place(match: re.Match, stages: list[str]) -> tuple[str | None, str]:
-    """(stage, key) of a problem of reading: interpolations are filled in where an entry has a number and no name yet."""
+    """(stage, key) of a problem of reading: interpolations are filled in while an entry has a number and no name."""
     numbered = re.match(r"stages\.(\d+)\.(.+)", match["key"])
     if numbered and int(numbered[1]) < len(stages):
         return stages[int(numbered[1])], numbered[2]
