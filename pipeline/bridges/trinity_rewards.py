@@ -68,8 +68,9 @@ def say(made: Translation, values: dict[Path, Any]) -> None:
     asked = any(path[-1] == "system_prompt" and value for path, value in values.items())
     form = "" if asked else (", which also asks for a form of answer: write that into buffer.explorer_input."
                              "system_prompt")
-    made.chosen.append(f"simple_workflow stands for {', '.join(math)}{form}. accuracy_reward compares the final answer "
-                       "(after ####, boxed, or the last number) with the truth.")
+    by_answer = (" accuracy_reward compares the final answer (after ####, boxed, or the last number) with the truth."
+                 if any("accuracy_reward" in str(entry.value) for entry in made.entries.values()) else "")
+    made.chosen.append(f"simple_workflow stands for {', '.join(math)}{form}.{by_answer}")
 
 
 def _say_foreign(made: Translation) -> None:

@@ -79,6 +79,8 @@ def test_a_workflow_of_the_original_is_told_once_and_its_reward_too():
 def test_a_form_that_is_asked_for_already_is_not_asked_for_again():
     text = "buffer: {explorer_input: {default_workflow_type: math_workflow, taskset: {path: /d%s}}}"
     assert any("asks for a form of answer" in line for line in from_trinity(text % "").chosen)
+    own = text % ", default_reward_fn_type: 'my.code:score'}, default_reward_fn_type: 'my.code:score', x: {"
+    assert not any("accuracy_reward compares" in line for line in from_trinity(own).chosen)
     asked = from_trinity(text % ", format: {system_prompt: 'End with Answer:'}").chosen
     assert not any("asks for a form of answer" in line for line in asked)
 
