@@ -77,7 +77,8 @@ def test_a_launch_by_eval_is_read():
 
 
 def test_a_construct_that_was_not_followed_is_skipped_only_when_it_sets_something():
-    made = from_verl("if test a; then\n  echo a\nfi\nif test b; then\n  X=1\n  Y=2\nfi\n" + launch("trainer.nnodes=1"))
+    made = from_verl("if test -f a; then\n  echo a\nfi\nif test -f b; then\n  X=1\n  Y=2\nfi\n"
+                     + launch("trainer.nnodes=1"))
     assert made.passed == [(1, "the `if` of line 1 (up to line 3) was not followed")]
     assert made.skipped == [(4, "the `if` of line 4 (up to line 7) was not followed: what it sets is not known behind "
                                 "it (X, Y)")]
