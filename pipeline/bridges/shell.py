@@ -14,9 +14,10 @@ from pipeline.bridges.shell_builtins import set_variables, settles
 from pipeline.bridges.shell_construct import Construct
 from pipeline.bridges.shell_cursor import Cursor
 from pipeline.bridges.shell_functions import REDIRECTIONS, Function, calls, function_at
+from pipeline.bridges.shell_holes import Unknown
 from pipeline.bridges.shell_script import Command, Script, script_of
 from pipeline.bridges.shell_tests import holds
-from pipeline.bridges.shell_values import FURTHER, UNSET, Argument, Unknown, Values
+from pipeline.bridges.shell_values import FURTHER, UNSET, Argument, Values
 from pipeline.bridges.shell_words import NEWLINE, Array, Lexer, Operator, Token, Word
 
 OPENING = ("if", "for", "while", "until", "select", "case", "function")

@@ -2,8 +2,8 @@
 
 import re
 
-from pipeline.bridges.shell_holes import hole
-from pipeline.bridges.shell_values import FURTHER, Argument, Unknown, Values
+from pipeline.bridges.shell_holes import Unknown, hole
+from pipeline.bridges.shell_values import FURTHER, Argument, Values
 from pipeline.bridges.shell_words import Array, Word
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 
 from pipeline.bridges.arithmetic import assigned
-from pipeline.bridges.shell_holes import reason
-from pipeline.bridges.shell_values import Unknown, Values
+from pipeline.bridges.shell_holes import Unknown, reason
+from pipeline.bridges.shell_values import Values
 from pipeline.bridges.shell_words import NEWLINE, Operator, Token, Word
 
 NUMBERS: dict[str, Callable[[int, int], bool]] = {
