@@ -7,6 +7,7 @@ page cannot say anything else than the code. A test compares them.
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from operators import advantage, correction, entropy, kl, loss, priority, sampling, shaping
 from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
@@ -30,6 +31,9 @@ FAMILIES = {
     "Sample strategies: `algorithm.sample_strategy`": sampling.SAMPLE_STRATEGIES,
     "Priorities of a replay": priority.PRIORITIES,
 }
+
+
+EXPLAINED = {"KL estimates: `algorithm.kl_loss_fn`, `algorithm.kl_penalty_fn`": kl}  # its letters stand in the module
 
 
 def page() -> str:
@@ -58,7 +62,13 @@ def _cell(found: dict, key: str) -> str:
 
 
 def _family(title: str, table: dict[str, Callable]) -> str:
-    return "\n".join([f"## {title}", "", *(_part(name, function, table) for name, function in table.items())])
+    shared = [_shared(EXPLAINED[title])] if title in EXPLAINED else []
+    return "\n".join([f"## {title}", "", *shared, *(_part(name, function, table) for name, function in table.items())])
+
+
+def _shared(module: ModuleType) -> str:
+    """What a module says of all its functions: its text below the first line."""
+    return f"```text\n{inspect.getdoc(module).partition(chr(10))[2].strip()}\n```\n"
 
 
 def _part(name: str, function: Callable, table: dict[str, Callable]) -> str:
@@ -68,8 +78,8 @@ def _part(name: str, function: Callable, table: dict[str, Callable]) -> str:
     own = [f"`{p.name}={p.default!r}`" for p in inspect.signature(function).parameters.values()
            if p.default is not inspect.Parameter.empty]
     taken = ", ".join(f"`{column}`" for column in needed_columns(function))
-    lines = [f"### `{name}`", "", f"Takes {taken}{'; arguments ' if own else ''}{', '.join(own)}.", "", "```text",
-             inspect.getdoc(function), "```", ""]
+    said = "; ".join([f"takes {taken}"] * bool(taken) + [f"arguments {', '.join(own)}"] * bool(own))
+    lines = [f"### `{name}`", "", f"{said[0].upper()}{said[1:]}.", "", "```text", inspect.getdoc(function), "```", ""]
     return "\n".join(lines)
 
 

@@ -169,6 +169,15 @@ def loss_note(config: dict[str, Any]) -> str | None:
             "not meant.")
 
 
+def estimate_note(config: dict[str, Any]) -> str | None:
+    """The warning about a KL loss whose gradient is 0 in the mean, so that it holds the policy to nothing."""
+    algorithm = config["algorithm"]
+    if algorithm["kl_loss_fn"] != "k1" or kind_of(config) not in ("rft", "offline"):
+        return None
+    return ("algorithm.kl_loss_fn=k1: in the mean over tokens that the policy sampled its gradient is 0, so as a loss "
+            "it holds the policy to nothing. Take k2 or k3, or use it as algorithm.kl_penalty_fn.")
+
+
 def clip_note(config: dict[str, Any]) -> str | None:
     """The warning about a clip that is set where the ratio that it holds is 1."""
     algorithm = config["algorithm"]

@@ -169,7 +169,8 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     judged = Report("") if made is None else report  # of what is complete nothing is wrong
     judged.add(name, inputs.wrong_arguments(config))
     judged.add(name, [fit.count_problem(config, gpus)])
-    notes = [inputs.loss_note(config), inputs.clip_note(config), *step_notes(config), *batch_rules.batch_notes(config)]
+    notes = [inputs.loss_note(config), inputs.clip_note(config), inputs.estimate_note(config), *step_notes(config),
+             *batch_rules.batch_notes(config)]
     judged.add(name, notes, "warnings")
     learns = [("LoRA", words)] if shape and (words := fit.adapter_words(shape, config)) else []
     facts = [*workload.described(config), *learns, ("GPUs", fit.gpu_words(config, gpus))]

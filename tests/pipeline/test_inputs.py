@@ -238,3 +238,13 @@ def test_a_clip_around_the_policy_before_the_only_update_of_a_batch_is_told(word
 def test_a_rollout_correction_is_refused_where_the_loss_has_a_ratio_to_the_rollout(given, refused):
     found = inputs.wrong_arguments(rft({"algorithm.rollout_correction.level": "token", **given}))
     assert [("takes old_logprobs, which are then the rollout's" in line) for line in found] == [True] * refused
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["algorithm.kl_loss_fn=k1"], True),
+    (["algorithm.kl_loss_fn=k2"], False),
+    (["algorithm.kl_penalty_fn=k1"], False),  # its value is what a penalty takes, and that is unbiased
+    (["algorithm.kl_loss_fn=k1", "mode=explore"], False),
+])
+def test_a_kl_loss_without_a_mean_gradient_is_named(words, told):
+    assert ("holds the policy to nothing" in (inputs.estimate_note(overridden(*words)) or "")) == told
