@@ -91,6 +91,7 @@ REFUSED = {
     **{f"{part}.optim.{name}": Refused(why, idle) for part in (ACTOR, "critic") for name, why, idle in (
         ("override_optimizer_config", MEGATRON_OWN, ()), ("use_checkpoint_opt_param_scheduler", MEGATRON_OWN, ()),
         ("lr_wsd_decay_style", MEGATRON_OWN, ()), ("lr_wsd_decay_steps", MEGATRON_OWN, ()),
+        ("min_lr", "a rate of its own there; here it is a share of lr: set min_lr_ratio of the optimizer.", (0,)),
         ("lr_warmup_init", "a warm-up begins at 0.", (0,)), ("weight_decay_incr_style", "weight decay is constant.",
                                                             ("constant",)),
         ("lr_decay_steps", "set algorithm.optimizer.lr_decay_steps, in optimizer steps.", ()),

@@ -58,7 +58,7 @@ KEYS: dict[str, Renamed | Refused] = {
     "optim.lr_decay_style": Renamed(f"{OPTIMIZER}.lr_scheduler_type", verl_machinery.DECAY),
     "optim.eps": Renamed(f"{OPTIMIZER}.eps"),
     **{f"optim.{name}": verl_keys.KEYS[f"actor_rollout_ref.actor.optim.{name}"] for name in (
-        "optimizer", "optimizer_impl", "override_optimizer_config", "lr_warmup_init", "lr_decay_steps",
+        "optimizer", "optimizer_impl", "override_optimizer_config", "min_lr", "lr_warmup_init", "lr_decay_steps",
         "lr_wsd_decay_style", "lr_wsd_decay_steps", "weight_decay_incr_style", "use_checkpoint_opt_param_scheduler",
         "num_cycles", "zero_indexed_step")},
     "optim": Refused(verl_machinery.ADAM, ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan", "automodel")),
@@ -144,7 +144,8 @@ def data(verl: Verl) -> None:
         verl.say(key, f"{BUFFER}.path", files)
     else:
         verl.leave(key, "needed the path of a file, or a list of them.")
-    newer = verl.entry is not None and verl.entry.name != "fsdp_sft_trainer" and "data.prompt_key" not in verl.values
+    is_newer = verl.entry.name != "fsdp_sft_trainer" if verl.entry else "data.messages_key" in verl.values
+    newer = is_newer and "data.prompt_key" not in verl.values
     if verl.is_on("data.multiturn.enable", newer):
         _conversations(verl)
     else:
