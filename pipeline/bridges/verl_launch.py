@@ -24,6 +24,7 @@ SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "custom_reward_function"
 KEY = re.compile(r"[+~]{0,2}(?P<section>[A-Za-z_]\w*)\.\w")
 HARMLESS = ("set", "wait", "echo", "printf", "cd", "mkdir", "ulimit", "sleep", ":", "tee", "unset", "[", "test",
             "shift", "read", "source", ".", "exit", "true", "false")
+PRINTING = ("echo", "printf", ":")  # what they print may look like overrides
 HYDRA = re.compile(r"--?(config-name|config-path|config-dir|cn|cp|cd)(=(?P<value>.*))?")
 # configurations that veRL itself ships: a recipe has their defaults
 OWN_CONFIGURATION = re.compile(r"(_?(generated_)?(ppo|dapo|fully_async_ppo|one_step_off_ppo)_(megatron_)?trainer"
@@ -261,7 +262,7 @@ def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> Non
         elif chosen and command is not chosen and _is_verls(first):
             made.lose(command.line, f"{first}: stands outside the command that starts veRL (a backslash missing at the "
                                     "end of the line above?)")
-        elif chosen and command is not chosen and first not in HARMLESS and _overrides(command) and not _entry(command):
+        elif chosen and command is not chosen and first not in PRINTING and _overrides(command) and not _entry(command):
             made.skipped.append((command.line, f"{first}: is not the command that starts veRL; its overrides are not "
                                                "read"))
         elif command is not chosen and not (first in HARMLESS or _overrides(command) or _is_key(first)):

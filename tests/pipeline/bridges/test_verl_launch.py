@@ -102,3 +102,10 @@ def test_what_has_no_effect_is_counted_apart_from_what_is_lost():
     assert [g.key for g, _ in made.left_out] == ["trainer.nnodes", "actor_rollout_ref.x",
                                                  "actor_rollout_ref.rollout.name"]
     assert made.passed == []
+
+
+def test_overrides_behind_a_pipe_are_not_of_the_launch():
+    made = from_verl("python3 -m verl.trainer.main_ppo trainer.nnodes=1 | tee log \\\n trainer.total_epochs=9\n")
+    assert made.skipped == [(1, "tee: is not the command that starts veRL; its overrides are not read")]
+    made = from_verl("echo trainer.total_epochs=9\npython3 -m verl.trainer.main_ppo trainer.nnodes=1\n")
+    assert made.skipped == []
