@@ -132,9 +132,9 @@ REFUSED = {
     **{f"{part}.{name}": Refused(BUDGET) for part in (R, ROLLOUT)
        for name in ("log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu")},
     f"{CRITIC}.forward_max_token_len_per_gpu": Refused(BUDGET),
+    **{f"{part}.ulysses_sequence_parallel_size": Refused(NO_SPLIT, (1,)) for part in (A, R, CRITIC)},
     **{f"{part}.{name}": Refused(why) for part in (A, R, CRITIC) for name, why in (
         ("strategy", BY_ZERO), ("profiler", _SECONDS))},
-    **{f"{part}.ulysses_sequence_parallel_size": Refused(NO_SPLIT, (1,)) for part in (A, R, CRITIC)},
     **{f"{part}.{name}": Refused(why) for part in (A, R) for name, why in (
         ("entropy_from_logits_with_chunking", _CHUNKED),
         ("entropy_checkpointing", _RECOMPUTED),
