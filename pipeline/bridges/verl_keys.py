@@ -147,6 +147,8 @@ REFUSED = {
     f"{A}.data_loader_seed": Refused(_ORDER),
     f"{A}.kl_loss_coef": Refused(_OFF_KL_LOSS),
     f"{A}.kl_loss_type": Refused(_OFF_KL_LOSS),
+    f"{A}.fsdp_config.fsdp_size": Refused(BY_ZERO, (-1,)),
+    f"{A}.fsdp_config.wrap_policy.min_num_params": Refused(BY_ZERO, (0,)),
     f"{A}.fsdp_config": Refused(BY_ZERO),
     f"{A}.fsdp_config.ulysses_sequence_parallel_size": Refused(NO_SPLIT, (1,)),
     f"{A}.policy_loss": Refused("arguments of a loss go below algorithm.policy_loss_fn_args."),
