@@ -55,5 +55,5 @@ def test_what_is_wrong_in_a_file_hides_no_other_problem(tmp_path, monkeypatch):
     for words in ("mine.yaml, line 2: the key 'seed'", "line 5: key 'algorithm.optimizer.lr': '${'", "seed=-2: needed",
                   "write model: {dtype: ...}.", "write explorer_input: {taskset: {name: ...}}.", "unknown key 'foo'"):
         assert message.count(words) == 1
-    (tmp_path / "conf/recipe/mine.yaml").write_text("model: {init: {enable: true}}\nexplorer: {env_vars: {A: off}}\n")
-    assert compose(["recipe=mine"])["explorer"]["env_vars"] == {"A": "off"}
+    (tmp_path / "conf/recipe/other.yaml").write_text("model: {init: {enable: true}}\nexplorer: {env_vars: {A: off}}\n")
+    assert compose(["recipe=other"])["explorer"]["env_vars"] == {"A": "off"}
