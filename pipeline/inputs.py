@@ -10,7 +10,7 @@ from pipeline.algorithms import DEMONSTRATED, GIVEN
 from pipeline.data_config import workflow_of
 from pipeline.distillation import KEY, asks_teacher
 from pipeline.errors import ConfigError
-from pipeline.external import NEEDED, digest_code, module_file, resolve, users_code, values_of
+from pipeline.external import NEEDED, digest_code, module_file, nothing_at, resolve, users_code, values_of
 from pipeline.modes import kind_of
 from pipeline.own_code import absent_packages, by_position, wrong_function
 from pipeline.parameters import Limit, Parameter
@@ -34,7 +34,7 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
     start: the section `model` that names the model it begins with.
     """
     looked = f"does not exist (looked from {Path.cwd()})"
-    lines = [f"{s.told}: {s.path} {looked}." for s in sources(config) if not resolve(s.path).exists()]
+    lines = [f"{s.told}: {s.path} {words}" for s in sources(config) if (words := nothing_at(s.path))]
     lines += [f"{key}: {path} {looked}." for single in FILES for key, path in values_of(config, single)
               if path and not resolve(path).exists()]
     if start["model_path"] and not start["init"]["enable"] and (absent := absent_model(start["model_path"])):
@@ -129,19 +129,23 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
         key = "data_processor.task_pipeline.generator_args"
         yield key, name, pipeline["generator_args"], _in("operators/generate.py", "GENERATORS", name), 1
     explorer = config["buffer"]["explorer_input"]
-    answered = [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
-                if place.startswith("eval_") or explores(config)]
     yield from _parts(config["algorithm"])
     replay = config["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
     if replay["enable"]:
         signature = _in("operators/priority.py", "PRIORITIES", replay["priority_fn"])
         yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], replay["priority_fn_args"], signature, None
-    for key, taskset in answered:
+    for key, taskset in _answered(config):
         names = reward_functions(taskset, explorer)
         signature = signatures.together([_reward(name) for name in names])
         yield f"{key}.reward_fn_args", ", ".join(names), taskset["reward_fn_args"], signature, 0
         workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
         yield f"{key}.workflow_args", workflow, taskset["workflow_args"], _workflow(workflow), 0
+
+
+def _answered(config: dict[str, Any]) -> list[tuple[str, dict]]:
+    """(setting, task set) of those whose tasks a stage has answered."""
+    return [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
+            if place.startswith("eval_") or explores(config)]
 
 
 def _parts(algorithm: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, None]]:
