@@ -12,10 +12,10 @@ from pipeline.distillation import KEY, asks_teacher
 from pipeline.errors import ConfigError
 from pipeline.external import NEEDED, digest_code, module_file, nothing_at, resolve, users_code, values_of
 from pipeline.modes import kind_of
-from pipeline.own_code import absent_packages, by_position, wrong_function
+from pipeline.own_code import absent_packages, by_position, positional, wrong_function
 from pipeline.parameters import Limit, Parameter
 from pipeline.parts import counted_twice, wrong_parameters
-from pipeline.reward_rules import reward_functions
+from pipeline.reward_rules import reward_functions, wrong_reward
 from pipeline.shape import absent_model, wrong_model
 from pipeline.signatures import Signature
 from pipeline.sources import sources, tasksets
@@ -98,7 +98,7 @@ def wrong_arguments(config: dict[str, Any]) -> list[str]:
     wrong = [problem for key, name, given, signature, passed in _named(config) if signature
              for problem in (*(f"{key}: '{name}' {line}" for line in signature.problems(given, passed)),
                              *signature.wrong_values(key, given))]
-    return _wrong_parameters(config) + _counted_twice(config["algorithm"]) + wrong
+    return _wrong_parameters(config) + _wrong_rewards(config) + _counted_twice(config["algorithm"]) + wrong
 
 
 def _wrong_parameters(config: dict[str, Any]) -> list[str]:
@@ -111,6 +111,14 @@ def _wrong_parameters(config: dict[str, Any]) -> list[str]:
     return [problem for part, signature in found.items() if signature for problem in by_position(
         part, algorithm[part]) or wrong_parameters(
             part, (*signature.required, *("**" for _ in range(signature.anything))), algorithm)]
+
+
+def _wrong_rewards(config: dict[str, Any]) -> list[str]:
+    """What is wrong with the parameters of the user's reward functions, as far as their source says it."""
+    explorer = config["buffer"]["explorer_input"]
+    named = dict.fromkeys(name for _, one in _answered(config) for name in reward_functions(one, explorer))
+    found = {name: positional(name) for name in named if ":" in name and _in("", "", name)}
+    return [line for name, taken in found.items() if taken and (line := wrong_reward(name, *taken))]
 
 
 def _counted_twice(algorithm: dict[str, Any]) -> list[str]:
