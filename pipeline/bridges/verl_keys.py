@@ -129,8 +129,9 @@ REFUSED = {
     **{f"{part}.{name}": Refused(BUDGET) for part in (R, ROLLOUT)
        for name in ("log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu")},
     f"{CRITIC}.forward_max_token_len_per_gpu": Refused(BUDGET),
+    **{f"{part}.ulysses_sequence_parallel_size": Refused(NO_SPLIT, (1,)) for part in (A, R, CRITIC)},
     **{f"{part}.{name}": Refused(why) for part in (A, R, CRITIC) for name, why in (
-        ("ulysses_sequence_parallel_size", NO_SPLIT), ("strategy", BY_ZERO), ("megatron", BY_ZERO),
+        ("strategy", BY_ZERO), ("megatron", BY_ZERO),
         ("profiler", _SECONDS))},
     **{f"{part}.{name}": Refused(why) for part in (A, R) for name, why in (
         ("entropy_from_logits_with_chunking", _CHUNKED),
@@ -144,6 +145,8 @@ REFUSED = {
     f"{A}.data_loader_seed": Refused(_ORDER),
     f"{A}.kl_loss_coef": Refused(_OFF_KL_LOSS),
     f"{A}.kl_loss_type": Refused(_OFF_KL_LOSS),
+    f"{A}.fsdp_config.fsdp_size": Refused(BY_ZERO, (-1,)),
+    f"{A}.fsdp_config.wrap_policy.min_num_params": Refused(BY_ZERO, (0,)),
     f"{A}.fsdp_config": Refused("DeepSpeed ZeRO shards the model: trainer.zero_stage, trainer.offload_param and "
                                 "trainer.offload_optimizer."),
     f"{A}.policy_loss": Refused("arguments of a loss go below algorithm.policy_loss_fn_args."),
