@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ModelError, nearest
-from pipeline.shape import Shape, json_object
+from pipeline.shape import Shape, json_object, kinds
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # peft's names
 
@@ -57,36 +57,43 @@ def adapter_problem(adapter: dict[str, Any], directory: Path) -> str | None:
     return None
 
 
-def layers_of(shape: Shape) -> dict[str, tuple[int, int]]:
-    """Name of a linear layer within a decoder's layer -> (inputs, outputs)."""
-    width, mlp = shape.width, shape.mlp_width
-    return {"q_proj": (width, shape.query_width), "k_proj": (width, shape.key_value_width),
-            "v_proj": (width, shape.key_value_width), "o_proj": (shape.query_width, width),
-            "gate_proj": (width, mlp), "up_proj": (width, mlp), "down_proj": (mlp, width)}
+def layers_of(shape: Shape, sparse: bool = False) -> dict[str, tuple[int, int]]:
+    """Name of a linear layer within a decoder's layer -> (inputs, outputs). sparse: of one with experts, which are no
+    linear layers themselves, nor is their router; the MLP that every token takes is made of such."""
+    width = shape.width
+    attention = shape.latent.linear(width, shape.heads) if shape.latent else {
+        "q_proj": (width, shape.query_width), "k_proj": (width, shape.key_value_width),
+        "v_proj": (width, shape.key_value_width), "o_proj": (shape.query_width, width)}
+    mlp = shape.experts.shared_width if sparse else shape.mlp_width
+    gated = {"gate_proj": (width, mlp), "up_proj": (width, mlp), "down_proj": (mlp, width)} if mlp else {}
+    gate = {"shared_expert_gate": (width, 1)} if sparse and shape.experts.shared_gate else {}
+    return {**attention, **gated, **gate}
 
 
-def adapted(shape: Shape, adapter: dict[str, Any]) -> list[tuple[int, int]]:
-    """(inputs, outputs) of the linear layers of one decoder layer that get an adapter."""
+def adapted(shape: Shape, adapter: dict[str, Any], sparse: bool = False) -> list[tuple[int, int]]:
+    """(inputs, outputs) of the linear layers of one decoder layer that get an adapter. sparse: of one with experts."""
     targets, without = adapter["target_modules"], adapter["exclude_modules"]
-    return [size for name, size in layers_of(shape).items()
+    return [size for name, size in layers_of(shape, sparse).items()
             if (targets == "all-linear" or name in targets) and name not in without]
 
 
 def adapter_parameters(shape: Shape, adapter: dict[str, Any]) -> int:
     """Parameters of A [rank, inputs] and B [outputs, rank] of every adapted layer."""
-    return shape.layers * sum(adapter["lora_rank"] * (inputs + outputs) for inputs, outputs in adapted(shape, adapter))
+    return sum(count * adapter["lora_rank"] * (inputs + outputs)
+               for count, sparse in kinds(shape) for inputs, outputs in adapted(shape, adapter, sparse))
 
 
 def target_problem(shape: Shape, adapter: dict[str, Any]) -> str | None:
     """What is wrong when a target is no linear layer of a decoder of this shape."""
-    known, targets = layers_of(shape), adapter["target_modules"]
+    known = [name for _, sparse in kinds(shape) for name in layers_of(shape, sparse)]
+    known, targets = list(dict.fromkeys(known)), adapter["target_modules"]
     given = [] if isinstance(targets, str) else targets
     for key, names in (("target_modules", given), ("exclude_modules", adapter["exclude_modules"])):
         for name in names:
             if name not in known:
                 return (f"model.lora_configs.0.{key}: the model has no linear layer '{name}'.{nearest(name, known)} "
                         f"Needed names among {', '.join(known)}.")
-    if not adapted(shape, adapter):
+    if not adapter_parameters(shape, adapter):
         return ("model.lora_configs.0: exclude_modules takes away every layer of target_modules; nothing is left to "
                 "train. Name fewer.")
     return None

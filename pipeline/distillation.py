@@ -10,7 +10,7 @@ from pipeline.algorithms import WITH_TEACHER
 from pipeline.errors import nearest
 from pipeline.memory import GIB, USABLE, layer_tokens, training
 from pipeline.modes import TRAINING, Line, kind_of
-from pipeline.shape import Shape, absent_model
+from pipeline.shape import Shape, absent_model, kinds
 
 KEY = "model.teacher_model_path"
 
@@ -76,8 +76,9 @@ def scoring(teacher: Shape, config: dict[str, Any], element: int) -> float:
     """
     settings = config["trainer"]
     tokens = settings["max_token_len_per_gpu"]
+    layer = max(layer_tokens(teacher, element, settings["attention"], sparse) for _, sparse in kinds(teacher))
     logits = (element + 16) * min(settings["logprob_chunk_tokens"], tokens) * teacher.vocabulary
-    return element * teacher.parameters + tokens * layer_tokens(teacher, element, settings["attention"]) + logits
+    return element * teacher.parameters + tokens * layer + logits
 
 
 def memory_problem(teacher: Shape, policy: Shape, config: dict[str, Any], element: int, gib: float) -> str | None:

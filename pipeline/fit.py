@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -11,7 +10,7 @@ from pipeline.config import resolve_dtype
 from pipeline.devices import Gpus, needed_gpus
 from pipeline.memory import GIB, USABLE, Rollout, Training, learning, rollout, training
 from pipeline.modes import TRAINING, kind_of
-from pipeline.shape import Shape, shape_at
+from pipeline.shape import Shape, shape_at, split_problem
 from pipeline.workload import explores, workload
 
 GRAIN = 1024  # tokens: micro-batch budgets are advised in multiples of it
@@ -84,7 +83,7 @@ def trainer_problem(shape: Shape, config: dict[str, Any], gpus: Gpus) -> str | N
     found = training(shape, config, element).peak / GIB
     if found + judges <= USABLE * gpus.gib:
         return None
-    change = remedy(shape, config, element, replace(gpus, gib=gpus.gib - judges / USABLE))
+    change = _words(cheapest(shape, config, gpus))
     advice = f"The cheapest change that fits: {change}." if change else (
         "No setting makes it fit: take a smaller model, shorter sequences, or more or larger GPUs.")
     beside = f" less the {judges:.1f} of reward models" if judges else ""
@@ -104,8 +103,7 @@ def engine_problem(shape: Shape, config: dict[str, Any], gpus: Gpus, beside: flo
     if least > room * gpus.gib * GIB:
         kept = f", beside {beside / GIB:.1f} GiB that {_keepers(config)}" if beside else ""
         return (f"the engine needs {least / GIB:.1f} GiB on each GPU for weights and one sequence of {longest:,} "
-                f"tokens{kept}; a GPU has {gpus.gib:g}. Raise explorer.rollout_model.tensor_parallel_size"
-                + (", or set mode=both with GPUs of its own." if beside else "."))
+                f"tokens{kept}; a GPU has {gpus.gib:g}. {_wider(shape, config, gpus, room)}")
     if engine.share < least:
         return (f"explorer.rollout_model.gpu_memory_utilization={utilization}: {engine.share / GIB:.1f} GiB do not "
                 f"hold weights and one sequence of {longest:,} tokens, {least / GIB:.1f} GiB. Raise it to "
@@ -116,6 +114,26 @@ def engine_problem(shape: Shape, config: dict[str, Any], gpus: Gpus, beside: flo
     return None
 
 
+def _wider(shape: Shape, config: dict[str, Any], gpus: Gpus, room: float) -> str:
+    """The fewest GPUs over which an engine fits within `room` of each, and the share it then may have, as advice."""
+    engine = config["explorer"]["rollout_model"]
+    for parts in range(engine["tensor_parallel_size"] + 1, shape.heads + 1):
+        changes = {"tensor_parallel_size": parts}
+        trial = _with(config, changes, "explorer", "rollout_model")
+        if split_problem(shape, parts) or (gpus.count is not None and stage_gpus(trial) > gpus.count):
+            continue
+        found = rollout(shape, trial, element_bytes(config, gpus), gpus.gib)
+        least = math.ceil((found.weights + found.token * workload(config).longest) / (gpus.gib * GIB) * 20) / 20
+        if least <= room:
+            share = min(max(engine["gpu_memory_utilization"], least), room)
+            if share != engine["gpu_memory_utilization"]:
+                changes["gpu_memory_utilization"] = share
+            fits = " ".join(f"explorer.rollout_model.{name}={value}" for name, value in changes.items())
+            return f"What fits: {fits}."
+    apart = "set mode=both with GPUs of its own, or " if config["mode"] == "colocate" else ""
+    return f"No explorer.rollout_model.tensor_parallel_size fits: {apart}take a smaller model, or more or larger GPUs."
+
+
 def _keepers(config: dict[str, Any]) -> str:
     """Who keeps memory beside an engine that has not the GPU alone."""
     who = ["the colocated trainer"] if trains(config) else []
@@ -123,23 +141,28 @@ def _keepers(config: dict[str, Any]) -> str:
     return " and ".join([*who, *judges]) + (" keep" if judges else " keeps")
 
 
-def remedy(shape: Shape, config: dict[str, Any], element: int, gpus: Gpus) -> str | None:
-    """The fewest and then cheapest changes of trainer settings with which its estimate fits, as overrides; None when
-    there are none. In order of cost: smaller head chunks, recomputing, smaller micro-batches, ZeRO-2, ZeRO-3, the
-    optimizer on the host, more ranks."""
+def cheapest(shape: Shape, config: dict[str, Any], gpus: Gpus) -> dict[str, Any] | None:
+    """The fewest and then cheapest changes of trainer settings with which its estimate fits, beside reward models that
+    share its GPU; None when there are none. In order of cost: smaller head chunks, recomputing, smaller micro-batches,
+    ZeRO-2, ZeRO-3, the optimizer on the host, more ranks."""
+    element, room = element_bytes(config, gpus), gpus.gib - judge_bytes(config, gpus) / GIB / USABLE
     changes = list(_changes(config, gpus))
     for count in range(1, MOST_CHANGES + 1):
-        for chosen in combinations(changes, count):
-            if len({name for name, _ in chosen}) < count:
+        for chosen in map(dict, combinations(changes, count)):
+            if len(chosen) < count:
                 continue
-            changed = _with(config, {name: value for name, value in chosen if value is not None})
-            if ("max_token_len_per_gpu", None) in chosen:
-                budget = _largest_budget(shape, changed, element, gpus.gib)
-                chosen = [(name, value or budget) for name, value in chosen]
-                changed = _with(config, dict(chosen))
-            if training(shape, changed, element).peak <= USABLE * gpus.gib * GIB:
-                return " ".join(f"trainer.{name}={str(value).lower()}" for name, value in chosen)
+            changed = _with(config, {name: value for name, value in chosen.items() if value is not None})
+            if "max_token_len_per_gpu" in chosen:
+                chosen["max_token_len_per_gpu"] = _largest_budget(shape, changed, element, room)
+                changed = _with(config, chosen)
+            if training(shape, changed, element).peak <= USABLE * room * GIB:
+                return chosen
     return None
+
+
+def _words(trainer: dict[str, Any] | None) -> str:
+    """Changes of the section `trainer` as overrides; nothing where there are none."""
+    return " ".join(f"trainer.{name}={str(value).lower()}" for name, value in (trainer or {}).items())
 
 
 def _changes(config: dict[str, Any], gpus: Gpus) -> Iterator[tuple[str, Any]]:
@@ -159,9 +182,10 @@ def _changes(config: dict[str, Any], gpus: Gpus) -> Iterator[tuple[str, Any]]:
         ranks *= 2
 
 
-def _with(config: dict[str, Any], trainer: dict[str, Any]) -> dict[str, Any]:
-    """The settings with some of the section `trainer` changed."""
-    return {**config, "trainer": {**config["trainer"], **trainer}}
+def _with(config: dict[str, Any], changes: dict[str, Any], *section: str) -> dict[str, Any]:
+    """The settings with some of a section changed, of `trainer` where none is named."""
+    first, *rest = section or ("trainer",)
+    return {**config, first: _with(config[first], changes, *rest) if rest else {**config[first], **changes}}
 
 
 def _largest_budget(shape: Shape, config: dict[str, Any], element: int, gib: float) -> int:
@@ -184,10 +208,13 @@ def problems(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[str]:
     trainer = trainer_problem(shape, config, gpus)
     if not explores(config):
         return [trainer] if trainer else []
-    element = element_bytes(config, gpus)
-    shared = config["mode"] == "colocate" and trainer is None  # else what it keeps is about to change
-    idle = training(shape, config, element).idle if shared else 0
+    idle = 0.0
+    if config["mode"] == "colocate":  # what it keeps once what is advised is done
+        change = cheapest(shape, config, gpus) if trainer else {}
+        idle = 0.0 if change is None else training(shape, _with(config, change), element_bytes(config, gpus)).idle
     engine = engine_problem(shape, config, gpus, idle + judges)
+    if engine and trainer and idle:
+        engine += " The trainer is counted here with the change that is advised for it."
     return [problem for problem in (trainer, engine) if problem]
 
 
@@ -225,8 +252,10 @@ def described(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[tuple[st
 
 
 def _trainer_words(found: Training, gpus: Gpus) -> str:
+    backward = [("gradients", found.gradients + found.bucket), ("activations", found.activations)]
+    step = [("optimizer step's own", found.step)]  # activations are gone by then
     parts = [("weights", found.weights), ("optimizer", found.optimizer),
-             ("gradients", found.gradients + found.bucket), ("activations", found.activations)]
+             *(step if found.idle + found.step == found.peak else backward)]
     if found.critic:
         parts.append(("critic", found.critic))
     limit = f" of {gpus.gib:g}" if gpus.gib else ""

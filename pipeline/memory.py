@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.adapters import adapted, adapter_parameters
 from pipeline.algorithms import WITH_CRITIC
-from pipeline.shape import Shape
+from pipeline.shape import Shape, kinds
 
 GIB = 2**30
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
@@ -69,17 +69,17 @@ def training(shape: Shape, config: dict[str, Any], element: int) -> Training:
     if config["model"]["lora_configs"]:
         held += learnt
     own = learnt / ranks
-    weights, optimizer = _kept(held, learnt, settings, element)
+    weights, optimizer = _kept(shape, held, learnt, settings, element)
     gradients = element * (own if stage >= 2 else learnt)
     if offload and stage >= 2:
-        gradients = element * min(shape.embedding, learnt)
+        gradients = element * min(shape.largest, learnt)
     at_once = min(own, LIVE) if stage == 3 else own
     single = 0 if element == 4 else 4
     return Training(
         weights=weights, optimizer=optimizer, gradients=gradients,
         activations=activations(shape, config, element), bucket=element * BUCKET,
         step=gradients if offload else element * own + (element + single) * at_once,
-        critic=sum(_kept(shape.critic, shape.critic, settings, element)) if has_critic(config) else 0,
+        critic=sum(_kept(shape, shape.critic, shape.critic, settings, element)) if has_critic(config) else 0,
     )
 
 
@@ -92,47 +92,70 @@ def learning(shape: Shape, config: dict[str, Any]) -> int:
     return sum(adapter_parameters(shape, one) for one in config["model"]["lora_configs"]) or shape.parameters
 
 
-def _kept(parameters: int, learnt: int, settings: dict[str, Any], element: int) -> tuple[float, float]:
-    """Bytes of weights and of the optimizer, which has those that learn, of one engine on one rank."""
+def _kept(shape: Shape, parameters: int, learnt: int, settings: dict[str, Any], element: int) -> tuple[float, float]:
+    """Bytes of weights and of the optimizer, which has those that learn, of one engine on one rank. A module is
+    gathered whole, so at least one layer's experts are."""
     own = parameters / settings["ranks"]
     optimizer = 0 if settings["offload_optimizer"] else 12 * learnt / settings["ranks"]
     if settings["zero_stage"] < 3:
         return element * parameters, optimizer
-    return element * ((0 if settings["offload_param"] else own) + min(parameters, LIVE)), optimizer
+    gathered = max(LIVE, shape.experts.held(shape.width) if shape.experts else 0)
+    return element * ((0 if settings["offload_param"] else own) + min(parameters, gathered)), optimizer
 
 
 def activations(shape: Shape, config: dict[str, Any], element: int) -> float:
     """The highest of the backward pass above the states, bytes: at the output head, or within the last layer.
 
     Kept by the forward pass: `layer_tokens` for every layer, or only each layer's input, c h T, when layers are
-    recomputed; the last norm, (4 + 2c) h T. On top of that, the head (`head`), or in a layer the gradients of the two
-    halves of its MLP or of its norm in float32, and the layer itself when it is recomputed. An adapter keeps A x of
+    recomputed; the last norm, (4 + 2c) h T. On top of that, the head (`head`), or in a layer the gradients (`_within`),
+    and the layer itself when it is recomputed. An adapter keeps A x of
     every layer that it is beside, c rank T; the head then learns nothing and has no gradient.
     """
     settings, adapters = config["trainer"], config["model"]["lora_configs"]
-    tokens, layer = settings["max_token_len_per_gpu"], layer_tokens(shape, element, settings["attention"])
-    layer += sum(element * one["lora_rank"] * len(adapted(shape, one)) for one in adapters)
-    recomputed = settings["enable_gradient_checkpointing"]
-    each = element * shape.width if recomputed else layer
-    kept = tokens * (shape.layers * each + (4 + 2 * element) * shape.width)
-    within = max(2 * element * shape.mlp_width, (16 + element) * shape.width)
-    backward = tokens * (within + (layer if recomputed else 0))
+    tokens, recomputed = settings["max_token_len_per_gpu"], settings["enable_gradient_checkpointing"]
+    kept, backward = tokens * (4 + 2 * element) * shape.width, 0.0
+    for count, sparse in kinds(shape):
+        layer = layer_tokens(shape, element, settings["attention"], sparse)
+        layer += sum(element * one["lora_rank"] * len(adapted(shape, one, sparse)) for one in adapters)
+        kept += tokens * count * (element * shape.width if recomputed else layer)
+        backward = max(backward, tokens * (_within(shape, element, sparse) + (layer if recomputed else 0)))
     chunk = min(settings["logprob_chunk_tokens"], tokens)
     return kept + max(head(shape, chunk, 0 if adapters else element), backward)
 
 
-def layer_tokens(shape: Shape, element: int, attention: str = "auto") -> float:
-    """Bytes that one layer keeps of one token for the backward pass.
+def _within(shape: Shape, element: int, sparse: bool) -> float:
+    """Bytes of a token of the gradients that a layer's backward pass holds at one time: of the two halves of its MLP,
+    or of a norm in float32; with experts, for each chosen one of what it gives, before and after it is weighed."""
+    norm = (16 + element) * shape.width
+    if not sparse:
+        return max(2 * element * shape.mlp_width, norm)
+    experts, weighed = shape.experts, 4 if shape.experts.float_weights else element
+    return max(experts.chosen * shape.width * (2 * weighed + element) + 4 * shape.width * experts.float_input, norm)
+
+
+def layer_tokens(shape: Shape, element: int, attention: str = "auto", sparse: bool = False) -> float:
+    """Bytes that one layer keeps of one token for the backward pass. sparse: a layer with experts.
 
     Norms (two): the input in float32, 4h, normalised and scaled, 2ch. Attention: query, key, value and output, with
     key and value repeated for every query head (not by flash_attn), 4c times the heads' width, and 4 bytes a head of
-    log-normalizers. Gated MLP: gate, its SiLU, up, their product, 4c times its width. Norms of the heads: as above.
+    log-normalizers. Gated MLP: gate, its SiLU, up, their product, 4c times its width. Norms of the heads, and of latent
+    attention's narrow vectors: as above.
     """
-    repeated = shape.key_value_width if attention == "flash_attn" else shape.query_width
-    norms = 2 * (4 + 2 * element) * shape.width
+    repeated = shape.value_width if shape.latent or attention != "flash_attn" else shape.key_value_width
+    norms = (4 + 2 * element) * (2 * shape.width + (shape.latent.norms if shape.latent else 0))
     heads = 2 * element * (shape.query_width + repeated) + 4 * shape.heads
     extra = (4 + element) * (shape.query_width + shape.key_value_width) if shape.head_norm else 0
-    return norms + heads + extra + 4 * element * shape.mlp_width
+    return norms + heads + extra + (_mixture_tokens(shape, element) if sparse else 4 * element * shape.mlp_width)
+
+
+def _mixture_tokens(shape: Shape, element: int) -> float:
+    """Bytes of a token in place of the MLP's: the router's float32 probabilities, and its input where that is float32;
+    for each chosen expert its input, gate, SiLU, up, product, and what it gives; likewise the MLP that every token
+    takes, with what it gives where that is weighed."""
+    experts = shape.experts
+    router = 4 * experts.count + 4 * shape.width * experts.float_input
+    chosen = experts.chosen * element * (2 * shape.width + 4 * experts.width)
+    return router + chosen + element * (4 * experts.shared_width + shape.width * experts.shared_gate)
 
 
 def head(shape: Shape, chunk: int, element: int) -> float:
@@ -167,10 +190,10 @@ def rollout(shape: Shape, config: dict[str, Any], element: int, gib: float) -> R
     for an adapter is less than a hundredth of that, and left out.)
 
     One token's cache: key and value of every layer, 2 c L times the key/value heads of this GPU (at least one) times
-    their width.
+    their width; of latent attention the one narrow vector, c L times its width, on each GPU.
     """
     settings = config["explorer"]["rollout_model"]
     parts = settings["tensor_parallel_size"]
-    cached = math.ceil(shape.key_value_heads / parts) * shape.head_width
+    cached = shape.latent.cached if shape.latent else 2 * math.ceil(shape.key_value_heads / parts) * shape.head_width
     return Rollout(settings["gpu_memory_utilization"] * gib * GIB, element * shape.parameters / parts,
-                   2 * element * shape.layers * cached)
+                   element * shape.layers * cached)

@@ -25,7 +25,7 @@ from pipeline.monitors import absent_package, monitor_problems
 from pipeline.overlays import effective
 from pipeline.own_code import import_problems
 from pipeline.plan import Plan, make_plan
-from pipeline.shape import read_shape, room_problem, split_problem, wrong_model
+from pipeline.shape import read_config, read_shape, room_problem, split_problem, uncounted, wrong_model
 from pipeline.starts import starts as starts_of
 from pipeline.starts import unnamed
 from pipeline.step_rules import step_notes
@@ -211,7 +211,7 @@ def _unknown_shape(start: dict[str, Any]) -> str:
     if path and wrong_model(path):
         return f"the config.json of {path} cannot be used."
     if path and (Path(path) / "config.json").is_file():
-        return f"the architecture of {path} is none that is counted here (see pipeline/shape.py)."
+        return f"the parameters of {path} are not counted: {uncounted(read_config(path))}."
     return "the model is not here."
 
 

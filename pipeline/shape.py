@@ -1,8 +1,8 @@
 """The shape of a decoder from its config.json: how many parameters it has, and where they lie.
 
-What is counted is the architecture that Llama, Mistral, Qwen2 and Qwen3 share: grouped-query
-attention, a gated MLP, two RMS norms a layer. Another architecture (experts, convolutions, an encoder) is said to be
-unknown rather than be counted wrongly.
+What is counted is the architecture that Llama, Mistral, Qwen2 and Qwen3 share: grouped-query attention, a gated MLP,
+two RMS norms a layer; and what pipeline/mixture.py puts in place of these: experts, latent attention. Another
+architecture (convolutions, an encoder of images) is said to be unknown rather than be counted wrongly.
 """
 
 import json
@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline import mixture
 from pipeline.errors import ModelError
+from pipeline.mixture import Experts, Latent
 
 CONFIG = "config.json"
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 SIZES = (*NEEDED, "num_key_value_heads", "head_dim")
-KNOWN = ("llama", "mistral", "qwen2", "qwen3")  # model_type
+DENSE = ("llama", "mistral", "qwen2", "qwen3")  # model_type
+KNOWN = (*DENSE, *mixture.NEEDED)
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 CHARACTERS = 99  # tokens of the model that `model.init` makes (stages/model.py; a test compares them)
 
@@ -27,7 +30,8 @@ class Shape:
 
     width: of the residual stream. heads, key_value_heads: per layer. head_width: of each. mlp_width: of the gated MLP.
     tied: the output head is the input embedding. qkv_bias, head_norm: Qwen2's biases, Qwen3's norms of query and key.
-    longest: positions that it has room for; None when it does not say.
+    longest: positions that it has room for; None when it does not say. experts: in place of the MLP of some layers.
+    latent: in place of the attention of all.
     """
 
     vocabulary: int
@@ -41,10 +45,17 @@ class Shape:
     qkv_bias: bool = False
     head_norm: bool = False
     longest: int | None = None
+    experts: Experts | None = None
+    latent: Latent | None = None
 
     @property
     def query_width(self) -> int:
         return self.heads * self.head_width
+
+    @property
+    def value_width(self) -> int:
+        """Of the values that a token's heads attend to, and of what they hand to the output projection."""
+        return self.heads * (self.latent.value if self.latent else self.head_width)
 
     @property
     def key_value_width(self) -> int:
@@ -56,37 +67,76 @@ class Shape:
         return self.vocabulary * self.width
 
     @property
-    def layer(self) -> int:
-        """Parameters of one layer: query, key, value and output projection, gate, up and down, norms."""
-        projections = self.width * (2 * self.query_width + 2 * self.key_value_width)
-        bias = self.query_width + 2 * self.key_value_width if self.qkv_bias else 0
+    def largest(self) -> int:
+        """Parameters of the largest tensor: the embedding, or gate and up of a layer's experts, which are one."""
+        return max(self.embedding, 2 * self.experts.held(self.width) // 3 if self.experts else 0)
+
+    @property
+    def attention(self) -> int:
+        """Parameters of one layer's attention with the layer's two norms: query, key, value, output projection."""
         norms = 2 * self.width + (2 * self.head_width if self.head_norm else 0)
-        return projections + bias + 3 * self.width * self.mlp_width + norms
+        if self.latent:
+            linear = self.latent.linear(self.width, self.heads).values()
+            return sum(inputs * outputs for inputs, outputs in linear) + self.latent.norms + norms
+        bias = self.query_width + 2 * self.key_value_width if self.qkv_bias else 0
+        return self.width * (2 * self.query_width + 2 * self.key_value_width) + bias + norms
+
+    @property
+    def layer(self) -> int:
+        """Parameters of one layer without experts: attention, gate, up and down, norms."""
+        return self.attention + 3 * self.width * self.mlp_width
+
+    @property
+    def inner(self) -> int:
+        """Parameters of all layers and the last norm."""
+        of_kind = {False: self.layer, True: self.experts and self.attention + self.experts.parameters(self.width)}
+        return sum(count * of_kind[has] for count, has in kinds(self)) + self.width
 
     @property
     def parameters(self) -> int:
         """All of them: embedding, layers, last norm, and the head when it is not tied."""
-        return self.embedding * (1 if self.tied else 2) + self.layers * self.layer + self.width
+        return self.embedding * (1 if self.tied else 2) + self.inner
 
     @property
     def critic(self) -> int:
         """Parameters of a critic of this shape: no output head, but one of width 1 with its bias."""
-        return self.embedding + self.layers * self.layer + self.width + self.width + 1
+        return self.embedding + self.inner + self.width + 1
+
+
+def kinds(shape: Shape) -> list[tuple[int, bool]]:
+    """The kinds of layers that a decoder has, as (how many, whether they have experts)."""
+    sparse = shape.experts.layers if shape.experts else 0
+    return [(count, has) for count, has in ((shape.layers - sparse, False), (sparse, True)) if count]
 
 
 def shape_of(config: dict[str, Any]) -> Shape | None:
     """The shape that a Hugging Face config.json describes; None when it is none that is counted here."""
-    kind = config.get("model_type")
-    if kind not in KNOWN or any(config.get(key) for key in EXPERTS) or any(not config.get(k) for k in NEEDED):
+    if uncounted(config):
         return None
-    heads = config["num_attention_heads"]
+    kind = config["model_type"]
+    config = {**mixture.ABSENT.get(kind, {}), **config}
+    heads, latent = config["num_attention_heads"], mixture.latent_of(kind, config)
+    head_width = latent.plain + latent.rotary if latent else config.get("head_dim") or config["hidden_size"] // heads
     return Shape(
         vocabulary=config["vocab_size"], width=config["hidden_size"], layers=config["num_hidden_layers"], heads=heads,
-        key_value_heads=config.get("num_key_value_heads") or heads,
-        head_width=config.get("head_dim") or config["hidden_size"] // heads, mlp_width=config["intermediate_size"],
-        tied=bool(config.get("tie_word_embeddings", False)), qkv_bias=kind == "qwen2", head_norm=kind == "qwen3",
-        longest=config.get("max_position_embeddings"),
+        key_value_heads=config.get("num_key_value_heads") or heads, head_width=head_width,
+        mlp_width=config["intermediate_size"], tied=bool(config.get("tie_word_embeddings", False)),
+        qkv_bias=kind == "qwen2" or (kind == "qwen2_moe" and bool(config.get("qkv_bias", True))),
+        head_norm=kind in ("qwen3", "qwen3_moe"), longest=config.get("max_position_embeddings"),
+        experts=mixture.experts_of(kind, config), latent=latent,
     )
+
+
+def uncounted(config: dict[str, Any]) -> str | None:
+    """Why no shape is made of a config.json; None when one is."""
+    kind = config.get("model_type")
+    if kind not in KNOWN:
+        return f"its model_type is {kind}; counted are {', '.join(KNOWN)}"
+    if kind in DENSE and (own := [key for key in EXPERTS if config.get(key)]):
+        return f"its model_type is {kind}, and it has {', '.join(own)}: a {kind} has no experts"
+    said = {**mixture.ABSENT.get(kind, {}), **config}
+    lacking = [key for key in (*NEEDED, *mixture.NEEDED.get(kind, ())) if not said.get(key)]
+    return f"its model_type is {kind}, and its {CONFIG} does not say {', '.join(lacking)}" if lacking else None
 
 
 def shape_of_init(model: dict[str, Any]) -> Shape:
@@ -118,11 +168,21 @@ def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
     """What config.json says of the model at `path`, the value of the setting `key`. Raises ModelError when it is no
     JSON object, or has a size that is no whole number."""
     found = json_object(Path(path) / CONFIG, f"{key}={path}")
-    wrong = [f"{name}={found[name]!r}" for name in SIZES if found.get(name) is not None and (
-        not isinstance(found[name], int) or isinstance(found[name], bool))]
-    if found.get("model_type") in KNOWN and wrong:
+    if wrong := wrong_sizes(found):
         raise ModelError(f"{key}={path}: {CONFIG} there has {', '.join(wrong)}; needed whole numbers.")
     return found
+
+
+def wrong_sizes(config: dict[str, Any]) -> list[str]:
+    """The sizes of a counted model, as `name=value`, that are not what they must be."""
+    kind = config.get("model_type")
+    if kind not in KNOWN:
+        return []
+    given = {name: config.get(name) for name in (*SIZES, *mixture.NEEDED.get(kind, ()), *mixture.OTHERS)}
+    wrong = [f"{name}={value!r}" for name, value in given.items() if value is not None and (
+        not isinstance(value, int) or isinstance(value, bool))]
+    dense = config.get("mlp_only_layers")
+    return wrong + ([] if isinstance(dense, list | None) else [f"mlp_only_layers={dense!r}"])
 
 
 def json_object(file: Path, told: str) -> dict[str, Any]:

@@ -23,6 +23,15 @@ TOKENS, ACTIONS, CHUNK = 8192, 6144, 1024
 SMALL = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 2,
          "intermediate_size": 1536, "vocab_size": 4000, "tie_word_embeddings": True}
 
+EXPERTS = {"moe_intermediate_size": 384, "num_experts_per_tok": 4}
+OTHERS = {  # what a kind's config says besides
+    "qwen3": {"head_dim": 64},
+    "qwen3_moe": {"head_dim": 64, "num_experts": 16, **EXPERTS},
+    "deepseek_v3": {"num_key_value_heads": 8, "n_routed_experts": 16, "n_shared_experts": 1, "n_group": 1, **EXPERTS,
+                    "topk_group": 1, "first_k_dense_replace": 1, "q_lora_rank": 192, "kv_lora_rank": 128,
+                    "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64},
+}
+
 
 class Alive(TorchDispatchMode):
     """Bytes of the storages that operations have made, while they live."""
@@ -55,7 +64,7 @@ class Kernel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value):
-        out = torch.empty_like(query)
+        out = torch.empty_like(value)
         ctx.save_for_backward(query, key, value, out, torch.empty(query.shape[:2], dtype=torch.float32))
         return out
 
@@ -114,11 +123,13 @@ def measured(kind: str, shape: dict, dtype: torch.dtype, recompute: bool, lora: 
     ("qwen2", torch.bfloat16, True, 400, False),  # a recomputed layer is: bounded from above
     ("qwen2", torch.float32, False, 4000, False),
     ("qwen3", torch.bfloat16, False, 4000, False),
+    ("qwen3_moe", torch.bfloat16, True, 400, False),
+    ("deepseek_v3", torch.bfloat16, False, 4000, False),
     ("qwen2", torch.bfloat16, False, 4000, True),
     ("qwen2", torch.bfloat16, True, 40000, True),
 ])
 def test_the_estimate_is_what_a_step_of_ours_holds(kind, dtype, recompute, vocabulary, lora):
-    shape = {**SMALL, "vocab_size": vocabulary} | ({"head_dim": 64} if kind == "qwen3" else {})
+    shape = {**SMALL, "vocab_size": vocabulary, **OTHERS.get(kind, {})}
     settings = {"trainer": {"max_token_len_per_gpu": TOKENS, "attention": "varlen", "logprob_chunk_tokens": CHUNK,
                             "enable_gradient_checkpointing": recompute},
                 "model": {"lora_configs": [LORA] if lora else []}}

@@ -1,6 +1,7 @@
 """Whether a stage fits its GPUs, and what is advised when it does not."""
 
 import json
+import re
 
 import pytest
 
@@ -94,8 +95,7 @@ def test_a_smaller_budget_is_the_largest_that_fits():
     values = {"trainer__enable_gradient_checkpointing": True, "trainer__logprob_chunk_tokens": 512,
               "trainer__zero_stage": 3, "trainer__offload_optimizer": True, "trainer__max_token_len_per_gpu": 65536}
     config = rft(**values)
-    advice = fit.remedy(LARGE, config, 2, gpus(2, 32.0))
-    budget = int(advice.removeprefix("trainer.max_token_len_per_gpu="))
+    (budget,) = fit.cheapest(LARGE, config, gpus(2, 32.0)).values()
     assert budget % 1024 == 0
 
     def peak(tokens: int) -> float:
@@ -113,9 +113,9 @@ def test_ranks_are_advised_only_as_far_as_gpus_go():
     """With all else done, a rank's share of the weights, 14.2 GiB, is what is left to divide."""
     config = rft(trainer__enable_gradient_checkpointing=True, trainer__logprob_chunk_tokens=512,
                  trainer__zero_stage=3, trainer__offload_optimizer=True, trainer__max_token_len_per_gpu=2048)
-    assert fit.remedy(LARGE, config, 2, gpus(3, 20.0)) == "trainer.ranks=2"
-    assert fit.remedy(LARGE, config, 2, gpus(None, 20.0)) == "trainer.ranks=2"
-    assert fit.remedy(LARGE, config, 2, gpus(2, 20.0)) is None  # the engine has the other one
+    assert fit.cheapest(LARGE, config, gpus(3, 20.0)) == {"ranks": 2}
+    assert fit.cheapest(LARGE, config, gpus(None, 20.0)) == {"ranks": 2}
+    assert fit.cheapest(LARGE, config, gpus(2, 20.0)) is None  # the engine has the other one
 
 
 def test_an_engine_needs_room_for_its_weights_and_one_sequence():
@@ -138,6 +138,47 @@ def test_colocated_the_idle_trainer_keeps_its_weights_and_optimizer():
     config["mode"] = "both"
     config["explorer"]["rollout_model"]["gpu_memory_utilization"] = 0.9
     assert fit.problems(SMALL, config, gpus(2, 24.0)) == []
+
+
+def seven_billion(gib: float) -> list[str]:
+    """What is said of 7.6 billion parameters in turns on 8 GPUs, ZeRO-3."""
+    config = rft(mode="colocate", trainer__enable_gradient_checkpointing=True, trainer__zero_stage=3, trainer__ranks=8,
+                 trainer__max_token_len_per_gpu=16384, model__max_response_tokens=4096)
+    return fit.problems(LARGE, config, gpus(8, gib))
+
+
+def test_the_engine_is_judged_beside_the_trainer_as_it_is_advised_to_be():
+    """With its optimizer on the host the trainer keeps 2 x (7.6 / 8 + 1) GB = 3.6 GiB: (24 - 3.6) / 24 = 0.85, in
+    twentieths 0.8."""
+    trainer, engine = seven_billion(24.0)
+    assert "trainer.offload_optimizer=true" in trainer
+    assert "21.6 GiB and the 3.6 GiB that the colocated trainer keeps exceed 24. Lower it to 0.8. The trainer is" in (
+        engine)
+
+
+def test_an_engine_too_large_beside_the_trainer_is_told_how_many_gpus_and_what_share():
+    """14.2 GiB of weights and 0.3 of one sequence do not fit in 0.75 of 16 GiB, half of it does; 0.9 is lowered to
+    0.75."""
+    _, engine = seven_billion(16.0)
+    assert ("What fits: explorer.rollout_model.tensor_parallel_size=2 "
+            "explorer.rollout_model.gpu_memory_utilization=0.75.") in engine
+
+
+def test_an_engine_that_no_split_makes_fit_is_said_so():
+    problem = fit.engine_problem(LARGE, rft(), gpus(2, 12.0))  # the trainer has the other one
+    assert problem.endswith("No explorer.rollout_model.tensor_parallel_size fits: take a smaller model, or more or "
+                            "larger GPUs.")
+    config = rft(mode="colocate")
+    assert "fits: set mode=both with GPUs of its own, or take" in fit.engine_problem(LARGE, config, gpus(1, 12.0))
+
+
+@pytest.mark.parametrize(("tokens", "deciding"), [(16, "optimizer step's own 56.7"), (65536, "activations")])
+def test_the_parts_of_the_memory_add_up_to_the_peak(tokens, deciding):
+    """7.6 billion x 8 bytes at the step are 56.7 GiB; with many tokens the backward pass is higher."""
+    (_, words), *_ = fit.described(LARGE, rft(trainer__max_token_len_per_gpu=tokens), gpus())
+    assert deciding in words
+    total, *parts = (float(number) for number in re.findall(r"\d+\.\d", words))
+    assert sum(parts) == pytest.approx(total, abs=0.25)
 
 
 def judged(path, **values) -> dict:

@@ -1,8 +1,11 @@
 """GPU memory by hand: what ZeRO divides, what offload moves, and the cases that were measured on a GPU."""
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline.memory import GIB, activations, head, layer_tokens, rollout, training
+from pipeline.mixture import Experts, Latent
 from pipeline.shape import Shape, shape_of
 from tests.pipeline.test_shape import QWEN2
 
@@ -129,3 +132,19 @@ def test_an_engine_has_its_share_less_its_weights_for_the_cache():
     assert found.tokens == int((72 * GIB - P) // 6144)
     config["explorer"]["rollout_model"]["gpu_memory_utilization"] = 0.001
     assert rollout(QWEN, config, 2, 80.0).tokens == 0
+
+
+def test_latent_attention_caches_one_narrow_vector_on_every_gpu():
+    """2 layers x (6 + 2) entries x 2 bytes, however many GPUs share the heads."""
+    config = {"explorer": {"rollout_model": {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}}}
+    shape = replace(TOY, latent=Latent(query_rank=0, rank=6, rotary=2, plain=2, value=2))
+    assert rollout(shape, config, 2, 80.0).token == 2 * 8 * 2
+
+
+def test_under_zero_3_the_experts_of_a_layer_are_gathered_whole():
+    """4 experts of 3 x 1,000 x 200,000 are 2.4e9 parameters, more than the 1e9 that are gathered otherwise; the largest
+    tensor is two thirds of it, 1.6e9, which is what offloading hands on at a time."""
+    shape = replace(TOY, width=1000, experts=Experts(layers=2, count=4, chosen=1, width=200_000))
+    found = training(shape, settings(stage=3, ranks=4, offload=True, offload_param=True), 2)
+    assert found.weights == 2 * 2_400_000_000
+    assert found.gradients == 2 * 1_600_000_000

@@ -4,7 +4,19 @@ import json
 
 import pytest
 
-from pipeline.shape import CHARACTERS, Shape, read_shape, room_problem, shape_of, shape_of_init, split_problem
+from pipeline.adapters import adapter_parameters
+from pipeline.errors import ModelError
+from pipeline.shape import (
+    CHARACTERS,
+    Shape,
+    read_config,
+    read_shape,
+    room_problem,
+    shape_of,
+    shape_of_init,
+    split_problem,
+    uncounted,
+)
 from tests.configs import composed
 
 QWEN2 = {"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
@@ -49,9 +61,73 @@ def test_the_model_that_is_made_has_the_parameters_that_are_counted(tiny_model, 
 
 @pytest.mark.parametrize("config", [
     {}, {"model_type": "gpt2", "n_embd": 768}, {**LLAMA, "model_type": "mixtral"}, {**QWEN3, "num_experts": 128},
+    {**QWEN3, "model_type": ["qwen3"]},
     {**QWEN2, "hidden_size": None}])
 def test_a_shape_that_is_not_counted_is_unknown(config):
     assert shape_of(config) is None
+
+
+TINY = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 48, "vocab_size": 100, "num_experts_per_tok": 2}
+QWEN_EXPERTS = {**TINY, "num_experts": 6, "moe_intermediate_size": 20}
+DEEPSEEK = {**TINY, "num_key_value_heads": 4, "n_routed_experts": 6, "n_shared_experts": 2, "moe_intermediate_size": 20,
+            "first_k_dense_replace": 1, "kv_lora_rank": 12, "q_lora_rank": 10, "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 4, "v_head_dim": 6}
+MIXTURES = [
+    {**TINY, "model_type": "mixtral", "num_local_experts": 6},
+    {**QWEN_EXPERTS, "model_type": "qwen2_moe", "shared_expert_intermediate_size": 28, "decoder_sparse_step": 2},
+    {**QWEN_EXPERTS, "model_type": "qwen2_moe", "shared_expert_intermediate_size": 28, "qkv_bias": False},
+    {**QWEN_EXPERTS, "model_type": "qwen3_moe", "head_dim": 16, "mlp_only_layers": [0, 2], "tie_word_embeddings": True},
+    {**DEEPSEEK, "model_type": "deepseek_v2", "q_lora_rank": None},
+    {**DEEPSEEK, "model_type": "deepseek_v3"},
+]
+
+
+@pytest.mark.parametrize("config", MIXTURES, ids=lambda config: config["model_type"])
+def test_models_with_experts_have_the_parameters_that_transformers_makes(config):
+    """Those of the model on torch's meta device, and of the linear layers that an adapter may stand beside."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    given = {key: value for key, value in config.items() if key != "model_type"}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **given))
+    shape = shape_of(config)
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert shape.critic == sum(p.numel() for p in model.model.parameters()) + 32 + 1
+    linear = [m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"]
+    everywhere = {"lora_rank": 3, "target_modules": "all-linear", "exclude_modules": []}
+    assert adapter_parameters(shape, everywhere) == sum(3 * (m.in_features + m.out_features) for m in linear)
+
+
+@pytest.mark.parametrize(("config", "billions"), [
+    # by their cards: Mixtral 8x7B, 46.7 billion; Qwen3-30B-A3B, 30.5; DeepSeek-V3, 671
+    ({**LLAMA, "model_type": "mixtral", "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}, 46.7),
+    ({**QWEN3, "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+      "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+      "tie_word_embeddings": False}, 30.5),
+    ({"model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128,
+      "num_key_value_heads": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_routed_experts": 256,
+      "n_shared_experts": 1, "vocab_size": 129280, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+      "qk_rope_head_dim": 64, "v_head_dim": 128}, 671.0),
+])
+def test_published_models_with_experts_have_the_size_of_their_cards(config, billions):
+    assert shape_of(config).parameters / 1e9 == pytest.approx(billions, abs=0.06)
+
+
+def test_what_is_not_counted_is_named():
+    assert uncounted({"model_type": "qwen2_5_vl"}).startswith("its model_type is qwen2_5_vl; counted are llama, ")
+    assert uncounted({**LLAMA, "model_type": "mixtral"}) == (
+        "its model_type is mixtral, and its config.json does not say num_local_experts, num_experts_per_tok")
+    assert uncounted({**QWEN3, "num_experts": 128}).endswith("is qwen3, and it has num_experts: a qwen3 has no experts")
+    assert uncounted(QWEN3) is None
+
+
+def test_a_size_of_the_experts_that_is_no_number_is_an_error(tmp_path):
+    wrong = {**MIXTURES[3], "num_experts": "6", "mlp_only_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(wrong))
+    with pytest.raises(ModelError, match="has num_experts='6', mlp_only_layers=2; needed whole numbers"):
+        read_config(str(tmp_path))
 
 
 def test_a_model_that_is_not_here_has_no_shape(tmp_path):
