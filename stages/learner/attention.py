@@ -89,11 +89,12 @@ def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0,
 def padded(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, gather, scatter, **_):
     """As `flash_attn`, on any device. Padding follows the row, so the causal mask keeps it out of every real token."""
     heads = query.shape[1]
-    flat_gather, shape = gather.flatten(), (*gather.shape, heads, query.shape[-1])
+    flat_gather = gather.flatten()
     # index_select, because its backward is an index_add: on CPU several times faster than that of x[gather]
     q, k, v = (
-        _repeat(x, heads).index_select(0, flat_gather).view(shape).transpose(1, 2) for x in (query, key, value)
-    )  # [S, H, longest, D]
+        _repeat(x, heads).index_select(0, flat_gather).view(*gather.shape, heads, x.shape[-1]).transpose(1, 2)
+        for x in (query, key, value)
+    )  # [S, H, longest, D], D of the values smaller in DeepSeek's latent attention
     out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling)
     flat = out.transpose(1, 2).flatten(0, 1)  # [S * longest, H, D]
     return flat.index_select(0, scatter)[None], None

@@ -161,16 +161,16 @@ def test_types():
 # -------------------------------------------------------------------------------------------------------- attention
 
 
-@pytest.mark.parametrize(("heads", "key_value_heads"), [(4, 4), (4, 2), (4, 1)])
-def test_padded_attention_is_causal_attention_within_each_row(heads, key_value_heads):
-    """Against softmax(q k' / sqrt(d)) v written out, one row and one head at a time."""
+@pytest.mark.parametrize(("heads", "key_value_heads", "of_values"), [(4, 4, 8), (4, 2, 8), (4, 1, 8), (4, 4, 5)])
+def test_padded_attention_is_causal_attention_within_each_row(heads, key_value_heads, of_values):
+    """Against softmax(q k' / sqrt(d)) v written out, one row and one head at a time; values may be narrower."""
     torch.manual_seed(0)
     lengths, width = [3, 1, 5], 8
     query = torch.randn(1, heads, 9, width)
-    key, value = (torch.randn(1, key_value_heads, 9, width) for _ in range(2))
+    key, value = (torch.randn(1, key_value_heads, 9, size) for size in (width, of_values))
     places = attention.layout(torch.tensor([0, 3, 4, 9], dtype=torch.int32), max(lengths), "padded")
     found, _ = attention.padded(None, query, key, value, None, scaling=width**-0.5, **places)
-    assert found.shape == (1, 9, heads, width)
+    assert found.shape == (1, 9, heads, of_values)
     begin = 0
     for length in lengths:
         here = slice(begin, begin + length)
