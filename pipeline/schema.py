@@ -96,6 +96,8 @@ def _section(value: Any, kind: type, key: str, problems: list[str], partial: boo
             problems.append(unknown(full))
             continue
         found = read(given, fields[name].type, full, problems, partial)
+        if found is not UNREADABLE and (meant := fields[name].metadata.get("meant")):
+            found = meant(found)
         outside = [] if found is UNREADABLE else _outside(full, found, fields[name].metadata)
         problems += outside
         if found is not UNREADABLE and not (outside and isinstance(found, (int, float))):
