@@ -35,8 +35,8 @@ def rollout(step, slot, reward, acts=True):
     length = slot + 2
     return row(records.Experience, experience_id=f"{step}/{slot}", step=step, slot=slot, group_id=f"{step}/{slot // 2}",
                prompt_tokens=[7, 8 + slot, 9], response_tokens=[10 + step + i for i in range(length)],
-               rollout_logprobs=[-2.0] * length, action_mask=[int(acts)] * length, reward=reward, accuracy=reward, status="ok",
-               weights_version=step - 1)
+               rollout_logprobs=[-2.0] * length, action_mask=[int(acts)] * length, reward=reward, accuracy=reward,
+               status="ok", weights_version=step - 1)
 
 
 def trained(directory, tiny_model, context_of, process, *overrides, without_actions=()):
