@@ -15,7 +15,7 @@ from pipeline.distillation import KEY, asks_teacher
 from pipeline.identity import handed, is_below
 from pipeline.modes import Line, planned
 from pipeline.monitors import monitor_problems
-from pipeline.overlays import RUN_WIDE, effective, entries, says, told
+from pipeline.overlays import RUN_WIDE, effective, entries, left_behind, says, told
 from pipeline.unused import unused
 
 # pipeline/distillation.py, reward_rules.py; a name that no stage reads says nothing wrong
@@ -68,8 +68,11 @@ def unread(config: dict[str, Any]) -> list[str]:
                             "or set it where it is read.")
     given = [key for key in _decisive() if not is_below(key, (*RUN_WIDE, *TOLD_ELSEWHERE))
              and _at(config, key) != _at(standard, key)]
-    for name, kind in line.kinds.items():
-        given = _lost(given, kind, line.settings[name])
+    for entry in planned(config):
+        name = entry["stage_name"]
+        dropped = [f"algorithm.{part}_args" for part in left_behind(config, entry)]
+        lost = _lost(given, line.kinds[name], line.settings[name])
+        given = [key for key in given if key in lost or key in dropped]
     if given:
         problems.append(f"no stage of this run reads {', '.join(given)}: what is set there changes nothing. Take it "
                         "out, unless the recipe is shared with runs that read it.")
