@@ -31,7 +31,8 @@ class Optimizer:
     lr_decay_steps: int = setting(0, "last optimizer steps in which wsd falls", ge=0)
     lr_decay_steps_ratio: float = setting(0.1, "the same as a share of all steps; lr_decay_steps goes before",
                                           ge=0, le=1)
-    min_lr_ratio: float = setting(0.0, "last learning rate as a share of lr (cosine, linear, wsd)", ge=0, le=1)
+    min_lr_ratio: float = setting(0.0, "what cosine, linear and wsd would reach one step after the last, as a share of "
+                                       "lr", ge=0, le=1)
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipeline.task_records import COMPONENTS, FLOATS, TOKENS, RawTask, Rejected, Task, column
 
-FORMAT = 6
+FORMAT = 7
 
 
 @dataclass(slots=True)

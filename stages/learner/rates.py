@@ -6,9 +6,10 @@ import math
 def learning_rate(step: int, total: int, settings) -> float:
     """Learning rate of optimizer step 1 .. total: linear warmup from 0, then constant, cosine, linear or wsd.
 
-    settings: `algorithm.optimizer` or the critic's. Shapes fall from lr to lr * min_lr_ratio at the last step; wsd
-    (warmup, stable, decay: Hu et al. 2024, MiniCPM, arXiv:2404.06395, who let it fall exponentially) stays at lr and
-    falls in a straight line over its last steps alone (the linear cooldown of Hagele et al. 2024, arXiv:2405.18392).
+    settings: `algorithm.optimizer` or the critic's. A shape begins at lr and would reach lr * min_lr_ratio one step
+    after the last, as PyTorch's schedulers do: no step is made at a floor of 0. wsd (warmup, stable, decay: Hu et al.
+    2024, MiniCPM, arXiv:2404.06395, who let it fall exponentially) stays at lr and falls in a straight line over its
+    last steps alone (the linear cooldown of Hagele et al. 2024, arXiv:2405.18392).
     """
     warmup = settings.lr_warmup_steps or round(settings.lr_warmup_steps_ratio * total)
     if step <= warmup:
@@ -16,7 +17,7 @@ def learning_rate(step: int, total: int, settings) -> float:
     begin = warmup
     if settings.lr_scheduler_type == "wsd":
         begin = max(total - (settings.lr_decay_steps or round(settings.lr_decay_steps_ratio * total)), warmup)
-    done = max(step - begin, 0) / max(total - begin, 1)
+    done = max(step - 1 - begin, 0) / max(total - begin, 1)
     falling = SHAPES[settings.lr_scheduler_type](done)
     least = 1.0 if settings.lr_scheduler_type == "constant" else settings.min_lr_ratio
     return settings.lr * (least + (1.0 - least) * falling)

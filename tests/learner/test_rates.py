@@ -22,17 +22,40 @@ def test_warmup_rises_in_equal_steps_to_the_peak():
     assert rates("constant", warmup=4)[:6] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
 
 
-def test_linear_falls_to_its_floor_at_the_last_step():
-    """2 steps up, 8 down to 0.2: 0.1 a step."""
-    assert rates("linear", warmup=2, least=0.2) == pytest.approx([0.5, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2])
+def test_linear_would_reach_its_floor_one_step_after_the_last():
+    """2 steps up, then from 1 down to 0.2 in 8 steps of 0.1, the eighth of which nobody makes."""
+    assert rates("linear", warmup=2, least=0.2) == pytest.approx([0.5, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3])
 
 
 def test_cosine_is_half_way_down_in_the_middle():
     found = rates("cosine", least=0.1)
-    assert found[4] == pytest.approx(0.55)  # (1 + 0.1) / 2
-    assert found[9] == pytest.approx(0.1)
-    assert found[0] == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 10)) / 2)
+    assert found[0] == 1.0
+    assert found[5] == pytest.approx(0.55)  # (1 + 0.1) / 2
+    assert found[9] == pytest.approx(0.1 + 0.9 * (1 - math.cos(math.pi / 10)) / 2)  # as far above the end as from it
     assert found == sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine", "wsd"])
+def test_every_step_learns(shape):
+    assert rates(shape, total=1) == [1.0]
+    assert min(rates(shape, total=1000)) > 0
+
+
+@pytest.mark.parametrize(("shape", "schedule"), [
+    ("linear", "get_linear_schedule_with_warmup"), ("cosine", "get_cosine_schedule_with_warmup")])
+def test_after_the_warmup_the_rates_are_those_of_transformers(shape, schedule):
+    """Which makes its first step at 0; ours rises to lr one step earlier."""
+    import torch
+    import transformers
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    other, theirs = getattr(transformers, schedule)(optimizer, 3, 10), []
+    for _ in range(10):
+        theirs.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        other.step()
+    assert rates(shape, warmup=3)[3:] == pytest.approx(theirs[3:])
+    assert theirs[:3] == pytest.approx([0, 1 / 3, 2 / 3])
 
 
 def test_a_warmup_as_long_as_the_training_or_longer():
@@ -47,11 +70,11 @@ def test_a_warmup_as_a_share_of_all_steps():
 
 
 def test_wsd_stays_and_falls_over_its_last_steps_alone():
-    """2 up, 4 at the peak, 4 down from 1 to 0.2: 0.2 a step."""
-    expected = [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
+    """2 up, 4 at the peak, then 4 from 1 on down, to 0.2 one step after the last: 0.2 a step."""
+    expected = [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4]
     assert rates("wsd", warmup=2, least=0.2, lr_decay_steps=4) == pytest.approx(expected)
     assert rates("wsd", warmup=2, least=0.2, lr_decay_steps_ratio=0.4) == pytest.approx(expected)
 
 
 def test_wsd_without_room_to_stay_falls_after_the_warmup():
-    assert rates("wsd", warmup=6, lr_decay_steps=9)[5:] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
+    assert rates("wsd", warmup=6, lr_decay_steps=9)[5:] == pytest.approx([1.0, 1.0, 0.75, 0.5, 0.25])

@@ -221,13 +221,13 @@ def test_the_overlong_penalty():
 
 
 def test_learning_rates():
-    """Warmup over 10 of 100 steps; cosine without warmup at its last step, there with 0.01 as its share."""
-    given = {"lr_warmup_steps": 10, "lr_warmup_steps_ratio": 0.0, "lr_scheduler_type": "cosine"}
-    rising = SimpleNamespace(lr=1.0, min_lr_ratio=0.0, **given)
+    """Warmup over 10 of 100 steps; a cosine over two steps, half way down in the second: 0.5 + 0.01 / 2 of it there."""
+    shape = {"lr_warmup_steps_ratio": 0.0, "lr_scheduler_type": "cosine"}
+    rising = SimpleNamespace(lr=1.0, min_lr_ratio=0.0, lr_warmup_steps=10, **shape)
     assert [learning_rate(step, 100, rising) for step in (1, 10)] == [0.1, 1]
-    for share, last in ((0.0, 0.0), (0.01, 1e-8)):
-        falling = SimpleNamespace(lr=1e-6, min_lr_ratio=share, **given)
-        assert learning_rate(100, 100, falling) == pytest.approx(last)
+    for share, second in ((0.0, 5e-7), (0.01, 5.05e-7)):
+        falling = SimpleNamespace(lr=1e-6, min_lr_ratio=share, lr_warmup_steps=0, **shape)
+        assert [learning_rate(step, 2, falling) for step in (1, 2)] == pytest.approx([1e-6, second])
 
 
 def test_a_replay_is_of_whole_groups():
