@@ -4,6 +4,7 @@ They need the sources of functions and no file of the user's but his code; what 
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,18 @@ def problems_of(config: dict[str, Any]) -> list[str]:
     """Wrong arguments, code that is not in its module: one line each, with the stages that it concerns. The stages must
     be named and ordered well.
     """
-    concerned: dict[str, list[str]] = {}
-    for entry in entries(config):
-        settings = effective(config, entry)
-        for problem in [*inputs.wrong_code(settings), *inputs.wrong_arguments(settings)]:
-            concerned.setdefault(problem, []).append(entry["stage_name"])
     monitor = config["monitor"]
     return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
-            *(told(problem, names, config) for problem, names in concerned.items())]
+            *of_stages(config, lambda settings: [*inputs.wrong_code(settings), *inputs.wrong_arguments(settings)])]
+
+
+def of_stages(config: dict[str, Any], find: Callable[[dict], list[str]]) -> list[str]:
+    """What is found in the settings of each stage of the recipe, each line once, with the stages that it concerns."""
+    concerned: dict[str, list[str]] = {}
+    for entry in entries(config):
+        for problem in find(effective(config, entry)):
+            concerned.setdefault(problem, []).append(entry["stage_name"])
+    return [told(problem, names, config) for problem, names in concerned.items()]
 
 
 def without_data(config: dict[str, Any]) -> list[str]:
