@@ -17,9 +17,17 @@ def without_consequences(broken: Iterable[str], read: Iterable[str], stages: lis
     read: problems of reading the settings. stages: names of all. A line that concerns several stages is left out when
     in each of them one does.
     """
-    wrong = [(match["stage"], match["key"]) for line in read if (match := READING.match(line))]
+    wrong = [_place(match, stages) for line in read if (match := READING.match(line))]
     return [line for line in broken if not all(
         any(stage in (None, one) and _names(line, key) for stage, key in wrong) for one in _concerned(line, stages))]
+
+
+def _place(match: re.Match, stages: list[str]) -> tuple[str | None, str]:
+    """(stage, key) of a problem of reading: interpolations are filled in while an entry has a number and no name."""
+    numbered = re.match(r"stages\.(\d+)\.(.+)", match["key"])
+    if numbered and int(numbered[1]) < len(stages):
+        return stages[int(numbered[1])], numbered[2]
+    return match["stage"], match["key"]
 
 
 def _concerned(line: str, stages: list[str]) -> list[str]:

@@ -96,7 +96,7 @@ def _set_problems(key: str, taskset: dict, kind: type) -> list[str]:
     if path is None:
         own = [k for k, v in taskset["format"].items() if v != getattr(kind(), k) and not k.startswith("enable_")]
         unread = [*(f"format.{k}" for k in own), *(["subset_name"] if taskset["subset_name"] else [])]
-        return [f"{key}.{', '.join(unread)}: read only with a path; without one the rows are those of {PIPELINE}, "
+        return [f"{key}.{', '.join(unread)}: read only with {key}.path; without one the rows are those of {PIPELINE}, "
                 f"whose format is {PIPELINE}.format."] if unread else []
     if not isinstance(names, list) or not names or not all(isinstance(n, str) and n for n in names):
         return [f"{key}.path={path!r}: needed a path, or a list of paths."]

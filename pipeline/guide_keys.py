@@ -126,6 +126,8 @@ RENAMED = {
 MEANT: dict[str, dict[Any, Any]] = {
     "algorithm.optimizer.lr_warmup_steps": {-1: 0},
     "synchronizer.sync_method": {"offline": "checkpoint"},
+    "algorithm.algorithm_type": {"grpo_verl": "grpo"},  # the same there, only computed in the trainer
+    "algorithm.advantage_fn": {f"{name}_verl": name for name in ("grpo", "opmd", "asymre")},
     "model.top_k": {0: -1},
     "log.level": {name.lower(): name for name in ("DEBUG", "INFO", "WARNING", "ERROR")},
     "trainer.max_checkpoints_to_keep": {0: None},

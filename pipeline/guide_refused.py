@@ -11,7 +11,8 @@ _BOUNDED = ("a response is bounded by model.max_response_tokens, and the wait of
             "synchronizer.sync_timeout.")
 _ALL_TASKS = "a step waits for all of its tasks; synchronizer.sync_offset lets trainer and explorer overlap instead."
 _NO_SERVER = "no server is started: a workflow of your own (package.module:function) talks to the engine directly."
-_TINKER = "models are trained here, by DeepSpeed ZeRO; leave model.tinker out."
+_TINKER = ("models are trained here, by DeepSpeed ZeRO; leave model.tinker out. What it trains is a LoRA adapter: for "
+           "that set model.lora_configs.")
 _EXTERNAL = ("a model behind an address gives no log-probs of its tokens to train on; set model.model_path. A reward "
              "function of your own may ask such a model.")
 _LORA = "trainer and engine both follow model.lora_configs: leave it out."
@@ -63,7 +64,7 @@ REFUSED: dict[str, Refused] = {
     "buffer.trainer_input.sft_warmup_dataset": Refused("write a stage of its own before this one: stages, with "
                                                        "algorithm_type sft and this path in experience_buffer."),
     "buffer.trainer_input.sft_warmup_steps": Refused("write a stage of its own before this one: stages, with "
-                                                     "algorithm_type sft and total_steps."),
+                                                     "algorithm_type sft and total_steps.", (0,)),
     "buffer.max_retry_times": Refused(_SQL_ONLY),
     "buffer.max_retry_interval": Refused(_SQL_ONLY),
     "explorer.name": Refused(_NO_ACTORS),

@@ -149,10 +149,10 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
         yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], replay["priority_fn_args"], signature, None
     for key, taskset in answered:
         names = reward_functions(taskset, explorer)
-        signature = signatures.together([_reward(name) for name in names])
+        signature = signatures.together([reward_signature(name) for name in names])
         yield f"{key}.reward_fn_args", ", ".join(names), taskset["reward_fn_args"], signature, 0
         workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
-        yield f"{key}.workflow_args", workflow, taskset["workflow_args"], _workflow(workflow), 0
+        yield f"{key}.workflow_args", workflow, taskset["workflow_args"], workflow_signature(workflow), 0
 
 
 def _parts(algorithm: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, None]]:
@@ -211,7 +211,7 @@ def _used(algorithm: dict[str, Any]) -> list[str]:
     return [part for part in PARTS if algorithm["algorithm_type"] not in GIVEN or part not in ON_ROLLOUTS]
 
 
-def _reward(name: str) -> Signature | None:
+def reward_signature(name: str) -> Signature | None:
     """The arguments of a reward function, less those that its caller gives."""
     if name in signatures.table("workflows/rewards.py", "OPENED"):
         return signatures.table("workflows/rewards.py", "OPENED")[name].after(1)
@@ -219,7 +219,7 @@ def _reward(name: str) -> Signature | None:
     return found and found.after(2)
 
 
-def _workflow(name: str) -> Signature | None:
+def workflow_signature(name: str) -> Signature | None:
     """The arguments of a workflow, less the prompt and the task, which its caller gives."""
     found = _in("workflows/single_turn.py", "WORKFLOWS", name)
     return found and found.after(1).without("task")

@@ -12,11 +12,12 @@ Loss = tuple[Tensor, dict[str, Tensor]]
 def opmd(logprobs: Tensor, advantages: Tensor, tau: float = 1.0) -> Loss:
     """Online policy mirror descent (Kimi k1.5, arXiv:2501.12599; Yao et al. 2025, arXiv:2509.24203).
 
-    loss = -A log pi / (1 + tau): the gradient of the squared consistency condition at pi = pi_old, tau > 0 the strength
-    of the regularisation towards it. With the advantages opmd or asymre. No ratio enters, so it assumes rollouts that
-    are nearly the policy's own, or a baseline that bears older ones. tau only scales the loss. A = 0 gives 0.
+    loss = -A log pi / (1 + tau): the gradient of the squared consistency condition at pi = pi_old, tau >= 0 the
+    strength of the regularisation towards it (0: none). With the advantages opmd or asymre. No ratio enters, so it
+    assumes rollouts that are nearly the policy's own, or a baseline that bears older ones. tau only scales the loss.
+    A = 0 gives 0.
     """
-    check_number(f"{KEY}.tau", tau, above=0)
+    check_number(f"{KEY}.tau", tau, least=0)
     return -advantages * logprobs / (1.0 + tau), {}
 
 

@@ -1,4 +1,4 @@
-"""Arguments in `algorithm.*_args` of a recipe that the function they are for does not have: they are left out."""
+"""Arguments of a recipe that the function they are for does not have: of the algorithm, of workflows, of rewards."""
 
 from collections.abc import Iterator
 
@@ -6,14 +6,15 @@ from pipeline import signatures
 from pipeline.algorithms import DEMONSTRATED, filled
 from pipeline.bridges.translation import Entry, Path, Translation
 from pipeline.errors import ConfigError
-from pipeline.inputs import PARTS
+from pipeline.inputs import PARTS, reward_signature, workflow_signature
 from pipeline.signatures import Signature
 
-SECTION = "algorithm"
+SECTION, SOURCE = "algorithm", ("buffer", "explorer_input")
 
 
 def leave_out_unknown(made: Translation) -> None:
     """Takes out every argument that the function of no stage has; the reason says which arguments it has."""
+    _of_sets(made)
     for path in list(made.entries):
         scope, inner = (path[:2], path[2:]) if path[0] == "stages" else ((), path)
         if len(inner) < 3 or inner[0] != SECTION or not str(inner[1]).endswith("_args"):
@@ -22,6 +23,32 @@ def leave_out_unknown(made: Translation) -> None:
         whys = [_why(name, signature, str(inner[2])) for name, signature in _functions(made, part, scope)]
         if whys and all(whys):
             made.withdraw(path, whys[0])
+
+
+def _of_sets(made: Translation) -> None:
+    """The same of the workflows and rewards of sets, as far as a set names ours."""
+    for path in list(made.entries):
+        size = next((i for i, part in enumerate(path) if part in ("workflow_args", "reward_fn_args")), len(path) - 1)
+        if size == len(path) - 1 or SOURCE[1] not in path[:size]:
+            continue
+        of_set, is_workflow = path[:size], path[size] == "workflow_args"
+        name = _of_set(made, of_set, "default_workflow_type" if is_workflow else "default_reward_fn_type")
+        if name is None and not is_workflow:
+            made.withdraw(path, "no reward function is named that takes it: there a workflow brings one.")
+            continue
+        names = [name or "simple_workflow"] if not isinstance(name, list) else name
+        found = signatures.together([(workflow_signature if is_workflow else reward_signature)(str(n)) for n in names])
+        if why := _why(", ".join(map(str, names)), found, str(path[size + 1])):
+            made.withdraw(path, why)
+
+
+def _of_set(made: Translation, of_set: Path, name: str) -> object:
+    """What a set names, or the section explorer_input; an evaluation set's workflow has a name of its own there."""
+    section = of_set[:of_set.index(SOURCE[1]) + 1]
+    of_all = "default_eval_workflow_type" if name == "default_workflow_type" and "eval_tasksets" in of_set else name
+    places = [(*of_set, name), (*section, of_all), (*section, name), (*SOURCE, of_all), (*SOURCE, name)]
+    return next((made.entries[place].value for place in places if place in made.entries
+                 and made.entries[place].value is not None), None)
 
 
 def _why(name: str, signature: Signature | None, argument: str) -> str | None:

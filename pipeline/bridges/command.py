@@ -203,8 +203,10 @@ def _check(made: "Translation", choice: str, out, told: str = "") -> int:
 
 
 def _without_list(problem: str) -> str:
-    """A problem without the names of all that could stand there, where they are many."""
+    """A problem without the names that could stand there, where they are many, or like a workflow's by chance."""
     key = problem.partition("=")[0]
+    if key.endswith("workflow_type"):
+        return re.sub(r" Did you mean '[^']*'\?$", "", problem)
     return re.sub(r"needed one of (?:[\w-]+, ){12,}.*", f"needed one of those that `ouro config explain {key}` lists.",
                   problem)
 

@@ -1,7 +1,7 @@
 """The page of every key that the bridges know: docs/trinity-keys.md."""
 
 from pipeline import guide
-from pipeline.bridges import verl_dapo, verl_keys, verl_sft
+from pipeline.bridges import verl_async, verl_dapo, verl_keys, verl_sft
 from pipeline.bridges.verl_source import ACTOR, ROLLOUT
 from pipeline.guide_keys import Refused, Renamed
 
@@ -84,13 +84,14 @@ SFT_HEAD = [
 
 def page() -> str:
     """The tables of the guide's keys, of veRL's, and of its SFT trainers', as one Markdown page."""
-    lines = [*HEAD, *_rows(verl_keys.KEYS, BY_RULES | verl_dapo.ROWS), *SFT_HEAD, *_rows(verl_sft.KEYS, SFT_BY_RULES)]
+    by_rules = BY_RULES | verl_dapo.ROWS | verl_async.ROWS
+    lines = [*HEAD, *_rows(verl_keys.KEYS, by_rules), *SFT_HEAD, *_rows(verl_sft.KEYS, SFT_BY_RULES)]
     return guide.page() + "\n".join(lines) + "\n"
 
 
 def of_verl(key: str) -> str | None:
     """What a key of veRL is here, in the words of the page; None for a key that is not known."""
-    if key in (said := BY_RULES | verl_dapo.ROWS):
+    if key in (said := BY_RULES | verl_dapo.ROWS | verl_async.ROWS):
         return said[key]
     found = verl_keys.find(key)
     if found is None and (key in SFT_BY_RULES or verl_sft.KEYS.get(key)):

@@ -5,16 +5,19 @@ commands are read once, from top to bottom, and marked with where they stand; wh
 end of the part (a branch, a round, a body) and Unknown behind it.
 """
 
-import re
 from dataclasses import dataclass, field
 
 from pipeline.bridges.arithmetic import assigned
-from pipeline.bridges.shell_assignments import assign, hands_on, note_integers, set_arguments
+from pipeline.bridges.shell_assignments import assign, hands_on, looped, note_integers, set_arguments
+from pipeline.bridges.shell_branches import choice_at
 from pipeline.bridges.shell_builtins import set_variables, settles
 from pipeline.bridges.shell_construct import Construct
+from pipeline.bridges.shell_cursor import Cursor
 from pipeline.bridges.shell_functions import REDIRECTIONS, Function, calls, function_at
+from pipeline.bridges.shell_holes import Unknown
 from pipeline.bridges.shell_script import Command, Script, script_of
-from pipeline.bridges.shell_values import FURTHER, UNSET, Argument, Unknown, Values
+from pipeline.bridges.shell_tests import holds
+from pipeline.bridges.shell_values import FURTHER, UNSET, Argument, Values
 from pipeline.bridges.shell_words import NEWLINE, Array, Lexer, Operator, Token, Word
 
 OPENING = ("if", "for", "while", "until", "select", "case", "function")
@@ -23,6 +26,7 @@ BETWEEN = ("then", "do", "else", "elif", "!", "time", "in")
 DECLARING = ("export", "declare", "typeset", "local", "readonly")
 NOT_READ = {"source": "the file that it reads is not read", ".": "the file that it reads is not read",
             "shift": "the script's own arguments are not known"}
+REPEATED = ("for", "while", "until", "select", "function")  # within them a variable has more than the one value
 DEEPEST = 4  # scripts within `bash -c` within scripts
 
 
@@ -43,17 +47,16 @@ def read_script(text: str, values: Values | None = None, depth: int = 0) -> Scri
 
 
 @dataclass
-class _Reader:
+class _Reader(Cursor):
     """Position among the tokens, the variables so far, and what is open: a construct, or the line of a bracket."""
 
-    tokens: list[Token]
     depth: int
     values: Values
-    at: int = 0
     script: Script = field(default_factory=Script)
     open: list[Construct] = field(default_factory=list)
     functions: dict[str, Function] = field(default_factory=dict)  # those that wait for their one call
     tested: bool = False  # whether the last command was a test
+    held: bool | None = None  # whether it held, where that is known
 
     def read(self) -> None:
         self._read_tokens()
@@ -68,7 +71,7 @@ class _Reader:
             if isinstance(token, Operator):
                 self.at += 1
                 self._operator(token)
-            elif self._is_function(token):
+            elif self.is_function:
                 self.at += 3
                 self._define(token.bare, token.line)
             elif isinstance(token, Word) and token.bare in (*OPENING, *CLOSING, *BETWEEN, "{", "}", "[["):
@@ -97,16 +100,15 @@ class _Reader:
 
     def _call(self, function: Function, arguments: list[Argument], is_open: bool) -> None:
         self._enter("call", function.line, function.name)
-        self._hand_over(arguments, is_open)
-        self._body(function)
+        self._body(function, arguments, is_open)
 
     def _uncalled(self, function: Function) -> None:
         self._enter("function", function.line, function.name)
-        self._hand_over(Unknown(f"the arguments of {self.open[-1]}"))
-        self._body(function)
+        self._body(function, Unknown(f"the arguments of {self.open[-1]}"))
 
-    def _body(self, function: Function) -> None:
+    def _body(self, function: Function, arguments: list[Argument] | Unknown, is_open: bool = False) -> None:
         """Reads the commands between the braces, and closes the construct that was opened for them."""
+        self._hand_over(arguments, is_open)
         behind = self.tokens, self.at
         self.tokens, self.at = function.body[1:-1], 0
         self._read_tokens()
@@ -153,23 +155,11 @@ class _Reader:
         elif operator.text == ")":
             self._leave(operator.line, "(")
         elif operator.text in (";;", ";&", ";;&") and self._next_branch("case"):
-            self._pattern()
-
-    def _pattern(self) -> None:
-        """The pattern of a branch of `case`, up to its parenthesis."""
-        while self.at < len(self.tokens) and getattr(self.tokens[self.at], "text", "") == NEWLINE:
-            self.at += 1
-        if self.at < len(self.tokens) and getattr(self.tokens[self.at], "bare", "") != "esac":
-            self._skip_to(")")
-
-    def _is_function(self, token: Token) -> bool:
-        after = self.tokens[self.at + 1:self.at + 3]
-        return isinstance(token, Word) and [getattr(t, "text", "") for t in after] == ["(", ")"]
+            self.skip_pattern()
 
     def _reserved(self, word: Word) -> None:
         if word.bare == "[[":
-            self._skip_to("]]", NEWLINE)
-            self.tested = True
+            self._tested_by([word, *self.skip_to("]]", NEWLINE)])
         elif word.bare == "{":
             self._enter("{", word.line)
         elif word.bare == "}":
@@ -185,47 +175,45 @@ class _Reader:
     def _open(self, word: Word) -> None:
         following = self.tokens[self.at] if self.at < len(self.tokens) else None
         name = following.bare if isinstance(following, Word) else ""
+        if self._choose(word.bare, word.line):
+            return
         if word.bare != "function":
             self._enter(word.bare, word.line)
         if word.bare in ("for", "select") and name:
-            self._loop_variable(name)
+            self.values.assign(name, looped(self.values, name, self.loop_words(), str(self.open[-1])))
         elif word.bare == "for" and isinstance(following, Word) and following.arithmetic is not None:
             self.at += 1
             for one in assigned(following.arithmetic):
                 self.values.assign(one, Unknown(f"{one}, to which {self.open[-1]} gives one value after another"))
         elif word.bare == "function":
             self.at += 1
-            if [getattr(t, "text", "") for t in self.tokens[self.at:self.at + 2]] == ["(", ")"]:
+            if [self.operator_at(0), self.operator_at(1)] == ["(", ")"]:
                 self.at += 2
             self._define(name, word.line)
         elif word.bare == "case":
-            self._skip_to("in", NEWLINE)
-            self._pattern()
+            self.skip_to("in", NEWLINE)
+            self.skip_pattern()
 
-    def _loop_variable(self, name: str) -> None:
-        """`for X in a b`: X is Unknown, unless there is one value."""
-        start = self.at
-        while self.at < len(self.tokens) and getattr(self.tokens[self.at], "text", "") not in (";", NEWLINE):
-            self.at += 1
-        values = [t for t in self.tokens[start + 2:self.at] if isinstance(t, Word)]
-        arguments = [a for word in values for a in self.values.arguments(word)]
-        single = len(arguments) == 1 and not arguments[0].problem and not re.search(r"[*?{]", arguments[0].text)
-        told = f" ({', '.join(a.text for a in arguments[:4])}{', ...' if arguments[4:] else ''})" if arguments else ""
-        self.values.assign(name, arguments[0].text if single else
-                           Unknown(f"{name}, to which {self.open[-1]} gives one value after another{told}"))
+    def _choose(self, word: str, line: int) -> bool:
+        """Of an `if` or `case`, leaves the branch that runs; whether it is certain, so that none is to be entered."""
+        choice = choice_at(self.tokens, self.at, word, self.values) if self._is_read_once else None
+        if choice is None:
+            return False
+        self.tokens = [*self.tokens[:self.at], *choice.tokens, *self.tokens[choice.end:]]
+        self.script.assumed += [(line, f"the `{word}`: {choice.told}")] if choice.told else []
+        return bool(choice.told)
 
-    def _skip_to(self, *ends: str) -> None:
-        while self.at < len(self.tokens):
-            token = self.tokens[self.at]
-            self.at += 1
-            if (token.bare if isinstance(token, Word) else getattr(token, "text", "")) in ends:
-                return
+    @property
+    def _is_read_once(self) -> bool:
+        """Whether variables have here the one value that they have so far: not so in loops, and in most functions."""
+        return not any(construct.word in REPEATED for construct in self.open)
 
     # ------------------------------------------------------------------------------------------------------- commands
 
     def _command(self) -> None:
         """One simple command, up to the operator that ends it; redirections are left out."""
         line, conditional = self.tokens[self.at].line, self._is_conditional()
+        before = self.operator_at(-1)
         parts: list[Word | Array] = []
         while self.at < len(self.tokens):
             token = self.tokens[self.at]
@@ -236,17 +224,26 @@ class _Reader:
             else:
                 parts.append(token)
             self.at += 1
+        if conditional and self.held is not None:
+            if self.held == (before == "||"):
+                return
+            conditional = False
         while parts and assign(self.values, parts[0], conditional):
             parts.pop(0)
-        self.tested = bool(parts) and isinstance(parts[0], Word) and (
-            parts[0].bare in ("[", "test") or parts[0].arithmetic is not None)
+        self._tested_by(parts)
         if parts:
             self._simple(line, parts, conditional)
 
+    def _tested_by(self, parts: list[Token]) -> None:
+        """Notes whether a command is a test, and whether it holds, for what stands behind `&&` or `||`."""
+        first = parts[0] if parts and isinstance(parts[0], Word) else None
+        self.tested = first is not None and (first.bare in ("[", "[[", "test") or first.arithmetic is not None)
+        self.held = holds(parts, self.values) if self.tested and self._is_read_once else None
+
     def _is_conditional(self) -> bool:
         """Whether the command runs only when a test before it, or the failure of a command, lets it."""
-        before = self.tokens[self.at - 1] if self.at else None
-        return isinstance(before, Operator) and (before.text == "||" or (before.text == "&&" and self.tested))
+        before = self.operator_at(-1)
+        return before == "||" or (before == "&&" and self.tested)
 
     def _simple(self, line: int, parts: list[Word | Array], conditional: bool) -> None:
         name = parts[0].bare if isinstance(parts[0], Word) else ""

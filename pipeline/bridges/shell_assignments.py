@@ -1,9 +1,9 @@
-"""What a command of a shell script assigns: variables, arrays, and by `set --` and `shift` the arguments themselves."""
+"""What a command or a loop of a shell script assigns: variables, arrays, by `set --` and `shift` the arguments."""
 
 import re
 
-from pipeline.bridges.shell_holes import hole
-from pipeline.bridges.shell_values import FURTHER, Argument, Unknown, Values
+from pipeline.bridges.shell_holes import Unknown, hole
+from pipeline.bridges.shell_values import FURTHER, Argument, Values
 from pipeline.bridges.shell_words import Array, Word
 
 
@@ -85,3 +85,12 @@ def hands_on(values: Values, words: list[Word]) -> bool:
     is_own = "@" not in values.known or bool(values.known.get(FURTHER))
     return is_own and any(piece.kind == "variable" and piece.text[:1] in ("@", "*")
                           for word in words for piece in word.pieces)
+
+
+def looped(values: Values, name: str, words: list[Word], loop: str) -> str | Unknown:
+    """What `for name in words` gives its variable: Unknown, unless there is one value. loop: how to call it."""
+    arguments = [argument for word in words for argument in values.arguments(word)]
+    if len(arguments) == 1 and not arguments[0].problem and not re.search(r"[*?{]", arguments[0].text):
+        return arguments[0].text
+    told = f" ({', '.join(a.text for a in arguments[:4])}{', ...' if arguments[4:] else ''})" if arguments else ""
+    return Unknown(f"{name}, to which {loop} gives one value after another{told}")

@@ -1,7 +1,8 @@
 """Commands of bash that set variables otherwise than by `name=value`: `let`, `((...))`, `read`, `mapfile`, `unset`."""
 
 from pipeline.bridges.arithmetic import assigned
-from pipeline.bridges.shell_values import Unknown, Values
+from pipeline.bridges.shell_holes import Unknown
+from pipeline.bridges.shell_values import Values
 from pipeline.bridges.shell_words import ARITHMETIC, Word
 
 # commands that set the variables behind their options, and the options that take a word

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.bridges.shell_holes import doubtful
-from pipeline.bridges.shell_values import FURTHER, UNSET, Argument, Unknown
+from pipeline.bridges.shell_holes import Unknown, doubtful
+from pipeline.bridges.shell_values import FURTHER, UNSET, Argument
 
 
 @dataclass(eq=False)

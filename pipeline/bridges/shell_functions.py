@@ -33,15 +33,17 @@ def function_at(tokens: list[Token], at: int, name: str, line: int) -> Function 
 
 def calls(tokens: list[Token], name: str) -> int:
     """How often a name stands where a command begins; its definition does not count."""
-    return sum(_bare(token) == name and _begins(tokens, at) and [_text(t) for t in tokens[at + 1:at + 3]] != ["(", ")"]
+    return sum(_bare(token) == name and begins(tokens, at) and [_text(t) for t in tokens[at + 1:at + 3]] != ["(", ")"]
                for at, token in enumerate(tokens))
 
 
-def _begins(tokens: list[Token], at: int) -> bool:
+def begins(tokens: list[Token], at: int) -> bool:
+    """Whether a command begins at a position."""
     before = tokens[at - 1] if at else None
     if isinstance(before, Operator):
         return before.text not in REDIRECTIONS
-    return before is None or _bare(before) in BEFORE_COMMANDS
+    is_keyword = before is not None and _bare(before) in BEFORE_COMMANDS
+    return before is None or (is_keyword and (_bare(before) in ("{", "}") or begins(tokens, at - 1)))
 
 
 def _bare(token: Token) -> str:

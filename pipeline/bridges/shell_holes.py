@@ -10,6 +10,10 @@ HOLE = re.compile("\ue000([^\ue000-\ue002\\s]*)\ue001([^\ue000-\ue002\\s]*)\ue00
 COMMAND = re.compile(r"(?:\$\((?!\()|[<>]\(|`)\s*(?P<name>[\w./-]*)(?P<end>[)`])?")
 
 
+class Unknown(Exception):
+    """A value that only running the script would tell; the message says what it is made of."""
+
+
 def hole(written: str, why: str) -> str:
     """A part that only running the script would tell. written: as the script has it; why: what it is made of."""
     return f"\ue000{quote(written, safe='')}\ue001{quote(why, safe='')}\ue002"

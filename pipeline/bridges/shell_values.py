@@ -11,7 +11,8 @@ from typing import Any
 
 from pipeline.bridges import shell_expansions
 from pipeline.bridges.arithmetic import NotArithmetic, evaluate
-from pipeline.bridges.shell_holes import hole, reason, short, shown
+from pipeline.bridges.shell_holes import Unknown, hole, reason, short, shown
+from pipeline.bridges.shell_output import printed
 from pipeline.bridges.shell_words import Lexer, Piece, Word
 from pipeline.secret_marks import names_secret
 
@@ -19,10 +20,6 @@ PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]
 DEFAULT = re.compile(r"(?P<colon>:?)(?P<sign>[-=+?])(?P<text>.*)", re.DOTALL)
 PART = re.compile(r"(?::\s*(?P<first>\d{1,6})(?::(?P<count>\d{1,6}))?)?")
 LONGEST = 100_000  # characters of one expanded word: variables that double one another must end
-
-
-class Unknown(Exception):
-    """A value that only running the script would tell; the message says what it is made of."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +148,8 @@ class Values:
         if piece.kind == "text":
             return piece.text
         if piece.kind == "command":
+            if (known := printed(piece.text, lambda word: _solid(self.text(word)))) is not None:
+                return known
             raise Unknown(f"the output of a command, {short(f'$({piece.text})')}, which is not run")
         if piece.kind == "arithmetic":
             return self.arithmetic(piece.text)
@@ -251,9 +250,8 @@ class Values:
             chosen = [array[int(index)]]
         else:
             raise Unknown(f"{name}[{index}], which the script does not assign")
-        for argument in chosen:
-            if argument.problem:
-                raise Unknown(argument.problem)
+        if why := next((argument.problem for argument in chosen if argument.problem), None):
+            raise Unknown(why)
         return " ".join(argument.text for argument in chosen)
 
     def _with_default(self, parameter: re.Match, default: re.Match) -> str:
@@ -263,6 +261,9 @@ class Values:
         if value or (value is not None and not default["colon"]):
             return self._word(text) if sign == "+" else self._plain(name, index)
         if sign == "+":
+            if value is None and name.isidentifier():  # so that `${X:+-}$X` is nothing, as where it is not set
+                self.remarks.append((self.line, f"{name} is not assigned in the script; taken as not set"))
+                self.assign(name, "")
             return ""
         if sign == "?":
             return self._plain(name, index)

@@ -9,11 +9,15 @@ from typing import Any
 from pipeline import guide
 from pipeline.bridges import (
     arguments,
+    trinity_data,
     trinity_gpus,
     trinity_inputs,
+    trinity_older,
     trinity_reasons,
+    trinity_rewards,
     trinity_sizes,
     trinity_teacher,
+    trinity_unlisted,
     trinity_verl,
 )
 from pipeline.bridges.source import Given, scalar
@@ -34,10 +38,14 @@ def translate(given: list[Given], source: str) -> Translation:
     """The recipe of a configuration, and an account of each of its keys. Raises ConfigError for one of veRL."""
     trinity_verl.refuse_verls(given, source)
     made = Translation(source)
-    values = {g.path: None if g.value == "None" else g.value for g in given}
+    given = trinity_older.as_today(made, given)
+    values = {g.path: None if trinity_reasons.is_nothing(g) else g.value for g in given}
+    made.idle += [(g, "nothing is set there either.") for g in given if trinity_reasons.is_nothing(g) and not g.value]
+    given = [g for g in given if not trinity_reasons.is_nothing(g) or g.value]
     given = [Given(g.path, trinity_reasons.as_number(g.key, values[g.path]), g.line) for g in given]
     given = [g for g in given if not _shapeless(made, g)]
     given = trinity_inputs.read_by_a_set(made, given, values)
+    given = [g for g in given if not _accounted(made, g, values)]
     works = [g for g in given if isinstance(_fate(g.key), Works)]
     for key in works:
         _works(made, key, values)
@@ -61,15 +69,34 @@ def _shapeless(made: Translation, given: Given) -> bool:
     """Whether a key stands where no setting can stand, and is left out."""
     reason = trinity_reasons.of_structure(given)
     if reason:
-        made.leave(given, reason)
+        (made.idle if given.value in (None, {}) else made.left_out).append((given, reason))
     return bool(reason)
 
 
 def _fate(key: str):
+    if own := trinity_unlisted.UNLISTED.get(guide.general(key)):  # beside free arguments, of which the guide says more
+        return own
     found = guide.find(key)
     if found is None and re.fullmatch(r"stages\.\d+\.(stage_name|after)", key):
         return Works()
+    found = found or trinity_unlisted.find(key)
     return found[1] if found else None
+
+
+def _accounted(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
+    """Whether a key belongs to a teacher, a judge or a reward of the original, or does nothing, and is accounted for.
+
+    Whatever is said of a key in general does not hold for these.
+    """
+    general = guide.general(given.key)
+    if (trinity_teacher.translated(made, given, *_stage(given.path), values)
+            or trinity_rewards.translated(made, given, values) or trinity_data.columns(made, given, values)):
+        return True
+    if reason := trinity_reasons.of_judge(general, values):
+        made.leave(given, reason)
+    elif reason := trinity_reasons.without_effect(general, given.value, values):
+        made.idle.append((given, reason))
+    return bool(reason)
 
 
 def _stage(path: Path) -> tuple[Path, Path]:
@@ -83,8 +110,6 @@ def _stage(path: Path) -> tuple[Path, Path]:
 def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
     stage, path = _stage(given.path)
     general = guide.general(given.key)
-    if trinity_teacher.translated(made, given, stage, path, values):
-        return
     if general == "buffer.train_batch_size" and _algorithm(stage, values) in ("sft", "dpo", "cpt"):
         made.entries.pop((*stage, "buffer", "batch_size"), None)
         made.rename(given, (*stage, "buffer", "batch_size"), given.value, f"{general}: rows of an optimizer step")
@@ -201,14 +226,21 @@ def _mend_references(made: Translation, values: dict[Path, Any]) -> None:
             made.entries[path] = Entry(meant, entry.comment or f"{entry.value} there")
 
 
+def _say_algorithm(made: Translation, values: dict[Path, Any]) -> None:
+    """The algorithm of a configuration that names none, and is for training."""
+    kind = ("algorithm", "algorithm_type")
+    stages = {path[:2] for path in values if path[0] == "stages" and len(path) > 2}
+    silent = not stages or any((*stage, *kind) not in values for stage in stages)
+    has_tasks = any(path[-1] == "path" and "explorer_input" in path for path in made.entries)
+    if silent and has_tasks and values.get(("mode",)) != "bench":
+        made.choose(kind, "ppo", ITS_DEFAULT)
+
+
 def _say_defaults(made: Translation, values: dict[Path, Any]) -> None:
     """Lines for what the source leaves to defaults that are not ours."""
     given = {guide.general(".".join(map(str, path))) for path in values}
-    sets = {path[:path.index("path")] for path in made.entries if "path" in path and "explorer_input" in path}
-    for taskset in sorted(sets, key=str):
-        for name, default in (("prompt_key", "prompt"), ("response_key", "response")):
-            if "messages_key" not in [p[-1] for p in made.entries if p[:len(taskset)] == taskset]:
-                made.choose((*taskset, "format", name), default, ITS_DEFAULT)
+    trinity_data.say_defaults(made)
+    _say_algorithm(made, values)
     if not {"buffer.batch_size", "buffer.train_batch_size"} & given:
         made.choose(("buffer", "batch_size"), 1, ITS_DEFAULT)
     if any("eval_tasksets" in path[:-1] for path in made.entries):
@@ -219,26 +251,10 @@ def _say_defaults(made: Translation, values: dict[Path, Any]) -> None:
         made.choose(("algorithm", "optimizer", "min_lr_ratio"), 0.01, ITS_DEFAULT)
     made.choose(("trainer", "max_checkpoints_to_keep"), None, f"{ITS_DEFAULT}: all are kept")
     trinity_sizes.lengths(made)
+    trinity_sizes.train_batch(made)
     trinity_gpus.gpus(made, values.get(("cluster", "node_num")))
-    _rewards(made, values)
+    trinity_rewards.say(made, values)
     trinity_sizes.budget(made)
-
-
-def _rewards(made: Translation, values: dict[Path, Any]) -> None:
-    """A workflow of the original brings a reward and a system prompt of its own; ours brings none."""
-    math = sorted({str(value) for path, value in values.items() if str(path[-1]).endswith("workflow_type")
-                   and str(value).startswith(("math_", "async_math_"))})
-    reward = ("buffer", "explorer_input", "default_reward_fn_type")
-    trinity_teacher.say_reward(made, values)
-    if ("explorer", "auxiliary_models", 0, "model_path") in made.entries:
-        made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
-    if not math:
-        return
-    if reward not in made.entries:
-        made.choose(reward, "accuracy_reward", f"the reward of {math[0]}, without its share for the format")
-    made.chosen.append(f"simple_workflow stands for {', '.join(math)}, which also asks for a form of answer: write "
-                       "that into buffer.explorer_input.system_prompt. accuracy_reward compares the final answer "
-                       "(after ####, boxed, or the last number) with the truth.")
 
 
 FREE = tuple(f"{key}." for key, item in walk()  # mappings with any keys

@@ -8,6 +8,7 @@ from pipeline import guide, schema
 from pipeline.algorithms import WITH_CRITIC, filled
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import SETTINGS, Path
+from pipeline.monitors import MONITORS
 from pipeline.setting import choices_of
 from pipeline.train_batch import REPLAY
 
@@ -38,19 +39,44 @@ def of_value(general: str, given: Given, values: dict[Path, Any]) -> str | None:
         return "the address of a database or a queue's copy: here data are files, and experience is tables."
     if without := _without_path(given.path, values):
         return without
-    if general.startswith("explorer.auxiliary_models.") and _names_rewards(values):
-        return ("a judge that a workflow or reward function of the original asks: none is served here, and a reward "
-                "function of your own can ask a server that you run. Here a model of this section scores by itself.")
-    reused = values.get((*given.path[:-1], "reuse_cooldown_time")) is not None
+    of_replay = given.path[:given.path.index("replay_buffer") + 1] if "replay_buffer" in given.path else given.path
+    reused = values.get((*of_replay, "reuse_cooldown_time")) is not None
     if general.startswith(REPLAY) and given.value is not False and (general.endswith("time") or not reused):
         return ("rows are used again there after a cool-down in seconds, and without one not at all: set "
                 "reuse_cooldown_time, in trainer steps, and replay_ratio.")
+    if general.startswith("monitor.monitor_args.") and (unknown := _not_of_monitor(given.path, values)):
+        return unknown
     if TRAINING_SET.match(general) and general.endswith(".repeat_times"):
         return "rollouts to train on follow algorithm.repeat_times, there as here."
     if general == "cluster.node_num" and isinstance(given.value, int) and given.value > 1:
         return (f"a stage runs on one machine, so the recipe is for one of the {given.value}: its own "
                 "cluster.gpu_per_node GPUs. For more, take a machine with more.")
     return without_critic(general, given.path, values)
+
+
+def is_nothing(given: Given) -> bool:
+    """Whether a value says that nothing is set: None in quotes, and of one of our settings an empty text."""
+    return given.value == "None" or (given.value == "" and guide.general(given.key) in SETTINGS)
+
+
+def of_judge(general: str, values: dict[Path, Any]) -> str | None:
+    """Why a key of an auxiliary model means nothing: workflows of the original ask it."""
+    if not general.startswith("explorer.auxiliary_models.") or not _names_rewards(values):
+        return None
+    return ("a judge that a workflow or reward function of the original asks: none is served here, and a reward "
+            "function of your own can ask a server that you run. Here a model of this section scores by itself.")
+
+
+def without_effect(general: str, value: Any, values: dict[Path, Any]) -> str | None:
+    """Why a key that works does nothing, there as here: it is about sets that there are none of, or of one order."""
+    if general == "explorer.eval_interval" and not any("eval_tasksets" in path[:-1] for path in values):
+        return "off there too: no set is given to evaluate on."
+    if general == "algorithm.sample_strategy" and value == "warmup" and not any("sft_warmup_dataset" in path
+                                                                                for path in values):
+        return "without demonstrations to warm up on, there as here the default."
+    if general.startswith("buffer.explorer_input.eval_tasksets.*.") and "_selector." in general:
+        return "an evaluation answers every task of a set, so their order changes nothing."
+    return None
 
 
 def without_critic(key: str, path: Path, values: dict[Path, Any]) -> str | None:
@@ -101,6 +127,17 @@ def as_number(key: str, value: Any) -> Any:
         return value
     meant = scalar(value)
     return value if schema.read(meant, item.type, key, []) is schema.UNREADABLE else meant
+
+
+def _not_of_monitor(path: Path, values: dict[Path, Any]) -> str | None:
+    """Why a monitor is not told something: it does not take it."""
+    kind = values.get(("monitor", "monitor_type"))
+    if kind not in MONITORS:
+        return None
+    _, _, known, secret = MONITORS[kind]
+    if path[2] in (*known, *secret):
+        return None
+    return f"monitor_type={kind} takes {', '.join((*known, *secret)) or 'no arguments'}: leave it out."
 
 
 def _is_database(of_set: Path, values: dict[Path, Any]) -> bool:

@@ -1,5 +1,6 @@
 """What follows from several numbers of a Trinity-RFT configuration: lengths, tokens of a batch."""
 
+from pipeline.algorithms import MIXED_LOSSES
 from pipeline.bridges.translation import SETTINGS, Entry, Translation
 
 ITS_DEFAULT = "Trinity-RFT's default"
@@ -17,7 +18,25 @@ def lengths(made: Translation) -> None:
     if response is None and isinstance(prompt, int):
         made.choose(("model", "max_response_tokens"), max(whole - prompt, 1), "the rest of max_model_len")
     if prompt is None and isinstance(response, int):
+        if response >= whole:
+            cut = f"{response} there, less one token for the prompt"
+            made.entries[("model", "max_response_tokens")] = Entry(whole - 1, cut)
         made.choose(("model", "max_prompt_tokens"), max(whole - response, 1), "the rest of max_model_len")
+    if isinstance(prompt, int) and isinstance(response, int) and prompt + response > whole:
+        made.withdraw(("model", "max_model_len"), "less than max_prompt_tokens and max_response_tokens together, "
+                      f"which are {prompt + response}; left out, it is that. (Trinity-RFT refuses it.)")
+
+
+def train_batch(made: Translation) -> None:
+    """Takes out a train batch that does not go into the rollouts of explorer steps, nor they into it."""
+    path = ("buffer", "train_batch_size")
+    batch, rows, times, kind = (made.entries.get(one, Entry(None)).value for one in (
+        path, ("buffer", "batch_size"), ("algorithm", "repeat_times"), ("algorithm", "algorithm_type")))
+    if not all(isinstance(number, int) and number > 0 for number in (batch, rows, times)) or kind in MIXED_LOSSES:
+        return
+    if (rows * times) % batch and batch % (rows * times):
+        made.withdraw(path, f"the {rows * times} rollouts of an explorer step (batch_size x repeat_times) do not come "
+                            f"out in batches of {batch}; left out, a train batch is those {rows * times}.")
 
 
 def budget(made: Translation) -> None:

@@ -46,7 +46,8 @@ def _remark(made: Translation, values: dict[Path, Any]) -> None:
     if both:
         made.chosen.append(f"A stage's {', '.join(both)} is merged over the settings of all, key by key. (Trinity-RFT "
                            "replaces the whole section, although its guide says that a stage inherits.)")
-    if "algorithm.algorithm_type" in {g.key for g in made.kept} and ("algorithm", "repeat_times") not in values:
+    kind = values.get(("algorithm", "algorithm_type"))
+    if kind is not None and kind not in GIVEN and ("algorithm", "repeat_times") not in values:
         made.chosen.append("algorithm.repeat_times is not given: the algorithm's own applies, as the guide says. "
                            "(Trinity-RFT itself then makes one rollout per task.)")
 
@@ -54,6 +55,10 @@ def _remark(made: Translation, values: dict[Path, Any]) -> None:
 def _remark_half(made: Translation, values: dict[Path, Any]) -> None:
     """A run that explores or trains alone is half of one there: the halves meet through buffer and checkpoints."""
     mode, algorithm = values.get(("mode",)), values.get(("algorithm", "algorithm_type"))
+    if mode == "bench" and not names_of(values):
+        made.chosen.append("mode=bench: there a run over the checkpoints that project and name lead to; here the "
+                           "recipe that trained them, in that mode: put these eval_tasksets into it, and type "
+                           "ouro run recipe=... mode=bench.")
     if mode not in ("explore", "train") or (mode == "train" and algorithm in GIVEN) or names_of(values):
         return
     alone = ("explores alone, by the weights that it begins with" if mode == "explore" else

@@ -8,6 +8,7 @@ from pipeline.bridges.translation import Path, Translation
 
 WORKFLOWS = ("on_policy_distill_workflow", "on_policy_distill_math_workflow")
 FIRST = ("explorer", "auxiliary_models", 0)  # the original's workflow asks that one
+ANOTHER = "a stage has one teacher, model.teacher_model_path: the first of these models."
 ELSEWHERE = ("how a teacher is served: here the trainer's own GPUs score by it, once for the rows of an explorer step, "
              "and in between it waits in host memory.")
 
@@ -21,9 +22,11 @@ def distils(values: dict[Path, Any]) -> bool:
 
 def translated(made: Translation, given: Given, stage: Path, path: Path, values: dict[Path, Any]) -> bool:
     """Puts a key of the teacher where it belongs; False for any other key. stage, path: given.path, cut in two."""
-    if path[:3] != FIRST or not distils(values):
+    if path[:2] != FIRST[:2] or len(path) < 4 or not distils(values):
         return False
-    if path[3:] == ("model_path",):
+    if path[2] != FIRST[2]:
+        made.leave(given, ANOTHER)
+    elif path[3:] == ("model_path",):
         made.rename(given, (*stage, "model", "teacher_model_path"), given.value, given.key)
     else:
         made.leave(given, ELSEWHERE)

@@ -25,9 +25,6 @@ TRINITYS = ("buffer", "data_processor", "explorer", "mode", "model", "stages", "
 ALONE = {
     f"{ACTOR}.ppo_max_token_len_per_gpu": "trainer.max_token_len_per_gpu",
     f"{ACTOR}.optim.lr_warmup_steps": "algorithm.optimizer.lr_warmup_steps",
-    "trainer.save_freq": "trainer.save_interval",
-    "trainer.test_freq": "explorer.eval_interval",
-    "trainer.total_training_steps": "buffer.total_steps",
     "trainer.max_actor_ckpt_to_keep": "trainer.max_checkpoints_to_keep",
 }
 # arguments of a function that must be on: key of veRL -> the function's key, the argument
@@ -55,6 +52,9 @@ SAID_BY = {
     "trainer.experiment_name": "name",
     "trainer.default_local_dir": "checkpoint_root_dir",
     "trainer.logger": "monitor.monitor_type",
+    "trainer.save_freq": "trainer.save_interval",
+    "trainer.test_freq": "explorer.eval_interval",
+    "trainer.total_training_steps": "trainer.total_steps",
 }
 Rename = Callable[[Translation, Given, Renamed, dict], None]
 
@@ -74,14 +74,20 @@ def translated(made: Translation, given: Given, inner: str, values: dict[Path, A
     elif found and isinstance(found[1], Renamed):
         rename(made, given, found[1], values)
     elif found:
-        _none(made, given, found[1])
+        _none(made, given, found[1], values)
     return bool(found) or inner in (*ALONE, *ARGUMENTS, *SAID_BY, CLIP)
 
 
-def _none(made: Translation, given: Given, fate: Refused) -> None:
+def _none(made: Translation, given: Given, fate: Refused, values: dict[Path, Any]) -> None:
     """A key without a counterpart: nothing is missing where it is off, or does nothing that is not done here anyway."""
-    said = off(given.value, fate.idle)
+    said = off(_meant(given.value, values), fate.idle)
     (made.idle if said or fate.why in verl_keys.WITHOUT_EFFECT else made.left_out).append((given, said + fate.why))
+
+
+def _meant(value: Any, values: dict[Path, Any]) -> Any:
+    """What a value that is a reference to another key stands for."""
+    named = str(value)[2:-1] if str(value).startswith("${") and str(value).endswith("}") else ""
+    return values.get(tuple(named.split(".")), value)
 
 
 def _number(made: Translation, given: Given, inner: str, values: dict[Path, Any], rename: Rename) -> None:

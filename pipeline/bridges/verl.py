@@ -20,6 +20,8 @@ from pipeline.bridges import (
     verl_sft,
 )
 from pipeline.bridges.shell import read_script
+from pipeline.bridges.shell_slurm import job_variables
+from pipeline.bridges.shell_values import Values
 from pipeline.bridges.source import Given, read_yaml, scalar
 from pipeline.bridges.translation import Translation
 from pipeline.bridges.trinity_verl import refuse_trinitys
@@ -45,7 +47,7 @@ def read(text: str, name: str) -> tuple[Launch, Translation]:
         given = {g.key: g for g in settings if not _names_files(made, g)}
         launch = Launch(kind_of_keys(list(given)), given=given)
     else:
-        launch = read_launch(read_script(text), made)
+        launch = read_launch(read_script(text, Values(job_variables(text))), made)
     _resolve(launch)
     return launch, made
 

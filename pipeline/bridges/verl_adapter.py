@@ -5,7 +5,7 @@ from pipeline.bridges.verl_source import Verl
 
 OURS = "model.lora_configs.*."
 POLICY = "actor_rollout_ref.model"
-ITS_ALPHA = 16
+ITS_ALPHA = {False: 16, True: 32}  # of lora_alpha, and of lora.alpha
 
 
 def adapter(verl: Verl, section: str = POLICY) -> None:
@@ -13,16 +13,21 @@ def adapter(verl: Verl, section: str = POLICY) -> None:
 
     section: where the trainer has the settings of the model.
     """
-    names = {key.removeprefix(POLICY): fate.to.removeprefix(OURS) for key, fate in RENAMED.items()
+    names = {f"{section}{key.removeprefix(POLICY)}": fate.to.removeprefix(OURS) for key, fate in RENAMED.items()
              if fate.to.startswith(OURS)}
-    given = {f"{section}{name}": to for name, to in names.items() if f"{section}{name}" in verl.values}
-    if verl.value(f"{section}.lora_rank", 0) in (0, None):
-        for key in given:
+    within = f"{section}.lora."  # the settings that the Megatron trainer reads
+    is_megatrons = verl.value(f"{within}rank", 0) not in (0, None)
+    if not is_megatrons and verl.value(f"{section}.lora_rank", 0) in (0, None):
+        for key in [key for key in verl.values if key in names or key.startswith(within)]:
             verl.leave(key, "off there too: lora_rank is 0, so all parameters are trained.", idle=True)
         return
-    for key, to in given.items():
-        _setting(verl, key, to)
-    verl.made.choose(_path("lora_alpha"), ITS_ALPHA, f"veRL's default of {section}.lora_alpha")
+    for key, to in names.items():
+        if key in verl.values and key.startswith(within) == is_megatrons:
+            _setting(verl, key, to)
+        else:
+            verl.leave(key, "says nothing beside the other settings of the adapter.", idle=True)
+    alpha = f"{within}alpha" if is_megatrons else f"{section}.lora_alpha"
+    verl.made.choose(_path("lora_alpha"), ITS_ALPHA[is_megatrons], f"veRL's default of {alpha}")
 
 
 def _path(name: str) -> tuple:

@@ -8,6 +8,9 @@ from typing import Any
 from pipeline.bridges.verl_source import ROLLOUT, Verl
 
 SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # names of files by which a directory is read
+# the switch of a scoring model, and its path, as older and newer versions name them
+REWARD_MODELS = (("reward_model.enable", "reward_model.model.path"),
+                 ("reward.reward_model.enable", "reward.reward_model.model_path"))
 TRUTH_KEPT_BY_VERL = "reward_model.ground_truth"
 
 
@@ -127,13 +130,13 @@ def _sampling_of_evaluations(verl: Verl) -> None:
 
 def reward_model(verl: Verl) -> None:
     """`reward_model.enable`: a scalar model rewards the rollouts, alone, as there."""
-    key = "reward_model.model.path"
-    if not verl.is_on("reward_model.enable") or not isinstance(verl.value(key), str):
+    switch, key = next((pair for pair in REWARD_MODELS if verl.is_on(pair[0])), REWARD_MODELS[0])
+    if not verl.is_on(switch) or not isinstance(verl.value(key), str):
         return
     verl.done.add(key)
     verl.made.rename(verl.values[key], ("explorer", "auxiliary_models", 0, "model_path"), verl.value(key), key)
-    verl.fold("reward_model.enable", "buffer.explorer_input.default_reward_fn_type")
-    verl.made.reward_by_model("reward_model.enable")
+    verl.fold(switch, "buffer.explorer_input.default_reward_fn_type")
+    verl.made.reward_by_model(switch)
 
 
 def _reading(verl: Verl, truths: list[str]) -> None:

@@ -1,9 +1,11 @@
 """Every key of veRL that has a counterpart here by itself, and those of which is known why they have none.
 
 After the tables of the Trinity-RFT guide "Align configuration with veRL", and veRL's own documentation of its
-configuration. What several keys say together is in verl_objective.py, verl_rules.py and verl_data.py.
+configuration. What several keys say together is in verl_objective.py, verl_rules.py and verl_data.py; the keys of its
+machinery are in verl_machinery.py.
 """
 
+from pipeline.bridges import verl_machinery
 from pipeline.guide_keys import Refused, Renamed
 
 A, R, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
@@ -64,6 +66,7 @@ RENAMED = {
     "trainer.total_epochs": Renamed("buffer.total_epochs"),
     "trainer.val_before_train": Renamed("explorer.eval_on_startup"),
     "trainer.resume_mode": Renamed("continue_from_checkpoint", {"auto": True, "resume_path": True, "disable": False}),
+    **verl_machinery.RENAMED,
 }
 
 BUDGET = "micro-batches are token budgets here: trainer.max_token_len_per_gpu."
@@ -78,14 +81,14 @@ NO_SPLIT = "a sequence is not split over GPUs yet."
 _CURATED = "belongs to reading the data, which is curated once, before training (data_processor.task_pipeline)."
 _OWN_READER = "code of your own that reads or makes data: write what it makes into files, and name those as tasksets."
 _ANSWERS_ONLY = "every response is in the table experience, and `ouro sql` shows it."
-BY_ZERO = "DeepSpeed ZeRO splits the model: trainer.zero_stage."
+BY_ZERO = verl_machinery.BY_ZERO
 _NO_RAY = "there is no Ray here."
 _KERNELS = "kernels are chosen by trainer.attention."
 OWN_LAYOUT = "a checkpoint holds the model and its exact state, in the stage's own directory."
 _ALWAYS = "always so."
 _OWN_DIRECTORY = "a run has a directory of its own, with its logs in it."
 _COLOCATED = "said by mode=colocate."
-_PUBLISHED = "the engine loads the weights that the trainer publishes."
+_PUBLISHED = verl_machinery.PUBLISHED
 _TOGETHER = "all attempts of a step go to the engine together."
 _ORDER = "one optimizer step takes a whole train batch, so its order says nothing."
 _OFF_KL_LOSS = "means nothing without actor_rollout_ref.actor.use_kl_loss=True."
@@ -101,7 +104,7 @@ _TRUNCATION = ("a prompt over model.max_prompt_tokens takes no part in the loss,
 _WHOLE_EVALUATION = "an evaluation takes all its tasks."
 _BALANCED = "always so: every rank gets as many micro-batches as the others."
 _IN_SAMPLES = "every response of an evaluation is in the table samples."
-_SECONDS = "every step's seconds are in the table steps."
+_SECONDS = verl_machinery.SECONDS
 _GREEDY = "greedy accuracy is always measured beside the sampled one."
 _STARTED = "the longest wait is synchronizer.sync_timeout."
 
@@ -109,7 +112,7 @@ _STARTED = "the longest wait is synchronizer.sync_timeout."
 WITHOUT_EFFECT = (BUDGET, PACKED, _REFERENCE, _CURATED, _ANSWERS_ONLY, BY_ZERO, _NO_RAY, _KERNELS, OWN_LAYOUT,
                   _ALWAYS, _COLOCATED, _PUBLISHED, _TOGETHER, _ORDER, _OFF_KL_LOSS, _OFF_KL_PENALTY, FOLLOWS, _SLEEPS,
                   _RECOMPUTED, _CHUNKED, _KEPT, _TRUNCATION, _WHOLE_EVALUATION, _BALANCED, _IN_SAMPLES, _SECONDS,
-                  _GREEDY, _STARTED, _OFF_OVERLONG, _OWN_DIRECTORY)
+                  _GREEDY, _STARTED, _OFF_OVERLONG, _OWN_DIRECTORY, *verl_machinery.IDLE)
 
 REFUSED = {
     "actor_rollout_ref.hybrid_engine": Refused(_COLOCATED),
@@ -129,9 +132,9 @@ REFUSED = {
     **{f"{part}.{name}": Refused(BUDGET) for part in (R, ROLLOUT)
        for name in ("log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu")},
     f"{CRITIC}.forward_max_token_len_per_gpu": Refused(BUDGET),
+    **{f"{part}.ulysses_sequence_parallel_size": Refused(NO_SPLIT, (1,)) for part in (A, R, CRITIC)},
     **{f"{part}.{name}": Refused(why) for part in (A, R, CRITIC) for name, why in (
-        ("ulysses_sequence_parallel_size", NO_SPLIT), ("strategy", BY_ZERO), ("megatron", BY_ZERO),
-        ("profiler", _SECONDS))},
+        ("strategy", BY_ZERO), ("profiler", _SECONDS))},
     **{f"{part}.{name}": Refused(why) for part in (A, R) for name, why in (
         ("entropy_from_logits_with_chunking", _CHUNKED),
         ("entropy_checkpointing", _RECOMPUTED),
@@ -144,8 +147,10 @@ REFUSED = {
     f"{A}.data_loader_seed": Refused(_ORDER),
     f"{A}.kl_loss_coef": Refused(_OFF_KL_LOSS),
     f"{A}.kl_loss_type": Refused(_OFF_KL_LOSS),
-    f"{A}.fsdp_config": Refused("DeepSpeed ZeRO shards the model: trainer.zero_stage, trainer.offload_param and "
-                                "trainer.offload_optimizer."),
+    f"{A}.fsdp_config.fsdp_size": Refused(BY_ZERO, (-1,)),
+    f"{A}.fsdp_config.wrap_policy.min_num_params": Refused(BY_ZERO, (0,)),
+    f"{A}.fsdp_config": Refused(BY_ZERO),
+    f"{A}.fsdp_config.ulysses_sequence_parallel_size": Refused(NO_SPLIT, (1,)),
     f"{A}.policy_loss": Refused("arguments of a loss go below algorithm.policy_loss_fn_args."),
     R: Refused(_REFERENCE),
     f"{ROLLOUT}.name": Refused("vLLM is the engine.", ("vllm",)),
@@ -233,6 +238,7 @@ REFUSED = {
     "hydra": Refused(_OWN_DIRECTORY),
     "ray_init": Refused(_NO_RAY),
     "ray_kwargs": Refused(_NO_RAY),
+    **verl_machinery.REFUSED,
 }
 
 KEYS = {**REFUSED, **RENAMED}
@@ -240,7 +246,7 @@ KEYS = {**REFUSED, **RENAMED}
 
 def find(key: str, keys: dict[str, Renamed | Refused] = KEYS) -> tuple[str, Renamed | Refused] | None:
     """The entry of a key: its own, or the nearest one above it. None for a key that the table does not have."""
-    entry = key
+    entry = "_target_" if key.endswith("._target_") and "_target_" in keys else key
     while entry and entry not in keys:
         entry = entry.rpartition(".")[0]
     found = keys.get(entry)

@@ -24,7 +24,11 @@ SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "custom_reward_function"
 KEY = re.compile(r"[+~]{0,2}(?P<section>[A-Za-z_]\w*)\.\w")
 HARMLESS = ("set", "wait", "echo", "printf", "cd", "mkdir", "ulimit", "sleep", ":", "tee", "unset", "[", "test",
             "shift", "read", "source", ".", "exit", "true", "false")
+PRINTING = ("echo", "printf", ":")  # what they print may look like overrides
 HYDRA = re.compile(r"--?(config-name|config-path|config-dir|cn|cp|cd)(=(?P<value>.*))?")
+# configurations that veRL itself ships: a recipe has their defaults
+OWN_CONFIGURATION = re.compile(r"(_?(generated_)?(ppo|dapo|fully_async_ppo|one_step_off_ppo)_(megatron_)?trainer"
+                               r"|sft_trainer(_engine)?)(\.yaml)?")
 PROCESSES = re.compile(r"--(nproc[-_]per[-_]node|nnodes)(?:=(?P<value>.*))?")
 
 
@@ -65,7 +69,8 @@ def kind_of_keys(keys: list[str]) -> str:
     """What keys alone say: the SFT trainer has its optimizer and its model at the top."""
     sections = {key.partition(".")[0] for key in keys}
     of_rl = {"actor_rollout_ref", "algorithm", "critic", "reward_model"} & sections
-    return SFT if not of_rl and {"optim", "model"} & sections else RL
+    of_sft = {"optim", "model"} & sections or {"data.messages_key", "data.max_length", "data.pad_mode"} & set(keys)
+    return SFT if not of_rl and of_sft else RL
 
 
 # ---------------------------------------------------------------------------------------------------------- the command
@@ -111,6 +116,8 @@ def _is_verls(text: str) -> bool:
 
 def _arguments(launch: Launch, made: Translation, command: Command, is_launch: bool) -> None:
     started = False
+    named = (_named(command.arguments, position) for position in range(len(command.arguments)))
+    is_own = any(OWN_CONFIGURATION.fullmatch(name) for name in named if name)
     for position, argument in enumerate(command.arguments):
         match = OVERRIDE.fullmatch(argument.text)
         before = command.arguments[position - 1].text if position else ""
@@ -119,11 +126,21 @@ def _arguments(launch: Launch, made: Translation, command: Command, is_launch: b
             _option(launch, command, position, option)
         elif match and (_is_verls(argument.text) or (started and launch.entry)):
             _take(launch, made, match, argument)
+        elif is_launch and is_own and HYDRA.fullmatch(argument.text):
+            made.passed.append((argument.line, f"{argument.text}: veRL's own configuration, whose defaults are known"))
         elif is_launch:
             _note(made, argument, before if started else None)
         elif _is_key(command.arguments[0].text):
             made.lose(argument.line, f"{argument.text}: is no override; needed key=value, without blanks")
         started = started or bool(entry_of(argument.text)) or (bool(match) and launch.entry is None)
+
+
+def _named(arguments: list[Argument], at: int) -> str | None:
+    """The configuration that `--config-name` at a position names, there or in the next word."""
+    option = HYDRA.fullmatch(arguments[at].text)
+    if option is None or option[1] not in ("config-name", "cn"):
+        return None
+    return option["value"] or (arguments[at + 1].text if at + 1 < len(arguments) else None)
 
 
 def _spaced(command: Command, made: Translation) -> Command:
@@ -245,7 +262,7 @@ def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> Non
         elif chosen and command is not chosen and _is_verls(first):
             made.lose(command.line, f"{first}: stands outside the command that starts veRL (a backslash missing at the "
                                     "end of the line above?)")
-        elif chosen and command is not chosen and first not in HARMLESS and _overrides(command) and not _entry(command):
+        elif chosen and command is not chosen and first not in PRINTING and _overrides(command) and not _entry(command):
             made.skipped.append((command.line, f"{first}: is not the command that starts veRL; its overrides are not "
                                                "read"))
         elif command is not chosen and not (first in HARMLESS or _overrides(command) or _is_key(first)):

@@ -67,6 +67,7 @@ def losses(verl: Verl) -> None:
         for name in ("target_kl", "horizon"):
             key = f"algorithm.kl_ctrl.{name}"
             verl.say(key, f"algorithm.kl_penalty_fn_args.{name}", verl.value(key))
+    _of_old_versions(verl)
     _kl(verl, f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type", "low_var_kl", f"{ACTOR}.kl_loss_coef",
         "algorithm.kl_loss_fn")
     clip, arguments = f"{ACTOR}.clip_ratio", "algorithm.policy_loss_fn_args"
@@ -91,6 +92,17 @@ def losses(verl: Verl) -> None:
             verl.made.chosen.append(f"algorithm.policy_loss_fn={name}: no loss here is known to be veRL's {name}"
                                     f"{_near(name)}; its name stands in the recipe, so that it is not taken for "
                                     "another. Choose one.")
+
+
+def _of_old_versions(verl: Verl) -> None:
+    """Up to 0.3 veRL had no switch for the KL in the reward: it was there wherever the loss had none."""
+    switch, coefficient = "algorithm.use_kl_in_reward", verl.value("algorithm.kl_ctrl.kl_coef", 0)
+    is_silent = switch not in verl.values and switch not in verl.unknown and not verl.is_on(f"{ACTOR}.use_kl_loss")
+    if is_silent and coefficient:
+        verl.made.chosen.append(f"algorithm.kl_penalty_fn=none: algorithm.kl_ctrl.kl_coef={coefficient}, and nothing "
+                                f"switches it on: {switch} is off by default. Up to veRL 0.3 there is no switch, and "
+                                "the reward has this KL wherever the loss has none: for a script of that time set "
+                                f"kl_penalty_fn=k1 and kl_penalty_fn_args.kl_coef={coefficient}.")
 
 
 def _near(name: object) -> str:

@@ -5,6 +5,7 @@ Where the guide "Align configuration with veRL" and its own examples disagree, a
 
 import re
 
+from pipeline.bridges import verl_async
 from pipeline.bridges.translation import SETTINGS, Translation, directory_name
 from pipeline.bridges.verl_source import ACTOR, ROLLOUT, Verl
 
@@ -20,12 +21,15 @@ def batches(verl: Verl) -> None:
     step, mini, n = "data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", f"{ROLLOUT}.n"
     tasks, per_update, repeats = verl.whole(step, 1024), verl.whole(mini, 256), verl.whole(n, 1)
     verl.say(n, "algorithm.repeat_times", verl.value(n, 1), default=True)
-    if tasks is not None and per_update is not None and per_update > tasks:
+    if tasks is not None and per_update is not None and per_update > tasks and not verl_async.is_stream(verl):
         verl.made.chosen.append(f"buffer.batch_size={tasks}: ppo_mini_batch_size={per_update} is more than "
                                 f"data.train_batch_size={tasks}, which veRL refuses; one optimizer step takes all.")
         per_update = tasks
     verl.say(mini, "buffer.batch_size", verl.value(mini, 256) if per_update is None else per_update, default=True)
-    _sync_interval(verl, step, mini, tasks, per_update)
+    if verl_async.is_stream(verl):
+        verl_async.schedule(verl)
+    else:
+        _sync_interval(verl, step, mini, tasks, per_update)
     if repeats and per_update:
         verl.choose("buffer.train_batch_size", per_update * repeats, f"{mini}={per_update} x {n}={repeats}",
                     of=(mini, n))
@@ -33,6 +37,9 @@ def batches(verl: Verl) -> None:
         verl.made.chosen.append("buffer.train_batch_size is not set, so an optimizer step takes what an explorer step "
                                 f"makes, as veRL's does: {verl.doubt(n if per_update else mini)}.")
     verl.choose("synchronizer.sync_style", "fixed", "the schedule of veRL")
+    if verl_async.is_separate(verl):
+        verl_async.offset(verl)
+        return
     verl.choose("synchronizer.sync_offset", 0, "rollouts of the newest weights, as in veRL")
     verl.made.chosen.append("synchronizer.sync_offset=0: veRL makes rollouts with the weights that it has just trained."
                             " The guide's text asks for 0 too; its two examples have 1, which is one step off-policy.")
@@ -63,6 +70,10 @@ def gpus(verl: Verl) -> None:
     """veRL's engine and trainer share all GPUs in turns; so do ours in mode=colocate."""
     of_engine = f"{ROLLOUT}.tensor_model_parallel_size"
     each = verl.whole(GPUS, 8)
+    if verl_async.is_separate(verl):
+        nodes(verl, None)
+        verl_async.gpus(verl, each, _machines(verl))
+        return
     split = verl.whole(of_engine, min(2, each or 2))  # veRL's 2 do not start on one GPU
     verl.say(of_engine, "explorer.rollout_model.tensor_parallel_size", verl.value(of_engine, split), default=True)
     verl.choose("mode", "colocate", "veRL's hybrid engine: rollout and training take turns on the same GPUs")
@@ -91,6 +102,13 @@ def gpus(verl: Verl) -> None:
     verl.made.chosen.append(
         f"explorer.rollout_model.engine_num={engines}: veRL runs {_count(max(each // split, 1))}, the guide's examples "
         "have a quarter of the GPUs for them.")
+
+
+def _machines(verl: Verl) -> int:
+    """1 where the engine and the trainer, each with GPUs of its own, need no more machines; 2 where one may."""
+    many = max(verl.whole("trainer.nnodes", 1) or 2, verl.whole("rollout.nnodes", 1) or 2)
+    verl.leave("rollout.nnodes", "a run takes one machine: cluster.node_num is 1.", idle=many == 1)
+    return many
 
 
 def _count(engines: int) -> str:
@@ -143,6 +161,8 @@ def run(verl: Verl) -> None:
                     (f"{ACTOR}.optim.lr_warmup_steps", "algorithm.optimizer.lr_warmup_steps"),
                     ("trainer.critic_warmup", "trainer.critic_warmup")):
         in_optimizer_steps(verl, key, to)
+    if verl_async.is_stream(verl):
+        verl_async.length(verl)
     kept(verl, "trainer.max_actor_ckpt_to_keep")
     monitor(verl)
 
@@ -232,8 +252,8 @@ def defaults(verl: Verl) -> None:
                            ("trainer.total_epochs", "buffer.total_epochs", 30),
                            (f"{ROLLOUT}.gpu_memory_utilization", "explorer.rollout_model.gpu_memory_utilization", 0.5),
                            ("trainer.val_before_train", "explorer.eval_on_startup", True)):
-        steps = "trainer.total_training_steps"
-        ended_otherwise = to == "buffer.total_epochs" and (steps in verl.values or steps in verl.unknown)
+        ends = ("trainer.total_training_steps", verl_async.TASKS)
+        ended_otherwise = to == "buffer.total_epochs" and any(k in verl.values or k in verl.unknown for k in ends)
         if key not in verl.values and not ended_otherwise:
             verl.say(key, to, value, default=True)
 

@@ -6,7 +6,7 @@ There are two: fsdp_sft_trainer reads a column of prompts and one of responses, 
 
 from typing import Any
 
-from pipeline.bridges import verl_adapter, verl_keys, verl_rules
+from pipeline.bridges import verl_adapter, verl_keys, verl_machinery, verl_rules
 from pipeline.bridges.source import Given
 from pipeline.bridges.translation import SETTINGS
 from pipeline.bridges.verl_source import Verl
@@ -37,6 +37,8 @@ KEYS: dict[str, Renamed | Refused] = {
     "model.fsdp_config.offload_params": Renamed("trainer.offload_param"),
     "model.fsdp_config": Refused(verl_keys.BY_ZERO),
     "model.strategy": Refused(verl_keys.BY_ZERO),
+    "model": Refused("belongs to the model: change its config.json, or name another model."),
+    "_target_": Refused(verl_machinery.OWN_CLASS),
     "engine.param_offload": Renamed("trainer.offload_param"),
     "engine.optimizer_offload": Renamed("trainer.offload_optimizer"),
     "engine.ulysses_sequence_parallel_size": Refused(verl_keys.NO_SPLIT, (1,)),
@@ -53,6 +55,13 @@ KEYS: dict[str, Renamed | Refused] = {
     **{f"optim.{name}": Renamed(f"{OPTIMIZER}.lr_scheduler_type", verl_keys.SCHEDULES | {"wsd": "wsd"})
        for name in ("lr_scheduler", "lr_scheduler_type", "warmup_style")},
     "optim.clip_grad": Renamed("trainer.grad_clip"),
+    "optim.lr_decay_style": Renamed(f"{OPTIMIZER}.lr_scheduler_type", verl_machinery.DECAY),
+    "optim.eps": Renamed(f"{OPTIMIZER}.eps"),
+    **{f"optim.{name}": verl_keys.KEYS[f"actor_rollout_ref.actor.optim.{name}"] for name in (
+        "optimizer", "optimizer_impl", "override_optimizer_config", "min_lr", "lr_warmup_init", "lr_decay_steps",
+        "lr_wsd_decay_style", "lr_wsd_decay_steps", "weight_decay_incr_style", "use_checkpoint_opt_param_scheduler",
+        "num_cycles", "zero_indexed_step")},
+    "optim": Refused(verl_machinery.ADAM, ("fsdp", "fsdp2", "megatron", "veomni", "torchtitan", "automodel")),
     "optim.total_training_steps": Refused(verl_keys.FOLLOWS),
     "data.train_batch_size": Renamed("buffer.train_batch_size"),
     "data.max_token_len_per_gpu": Renamed("trainer.max_token_len_per_gpu"),
@@ -60,6 +69,11 @@ KEYS: dict[str, Renamed | Refused] = {
     "data.val_files": Refused(_NO_VALIDATION),
     "data.val_batch_size": Refused(_NO_VALIDATION),
     "data.val_max_samples": Refused(_NO_VALIDATION, (-1,)),
+    "data.enable_thinking_default": Refused(_CUT),
+    **{f"data.{name}": verl_keys.KEYS[f"data.{name}"] for name in (
+        "image_patch_size", "mm_processor_kwargs", "apply_chat_template_kwargs.enable_thinking", "sampler")},
+    "global_profiler": verl_keys.KEYS["global_profiler"],
+    **{f"trainer.{name}": verl_keys.KEYS[f"trainer.{name}"] for name in ("profile_interval", "profile_steps")},
     "data.train_max_samples": Refused("cut the file itself: all demonstrations are trained on.", (-1,)),
     "data.truncation": Refused(_OVER_LIMIT),
     **{f"data.{name}": Refused(_CUT) for name in (
@@ -130,7 +144,8 @@ def data(verl: Verl) -> None:
         verl.say(key, f"{BUFFER}.path", files)
     else:
         verl.leave(key, "needed the path of a file, or a list of them.")
-    newer = verl.entry is not None and verl.entry.name != "fsdp_sft_trainer" and "data.prompt_key" not in verl.values
+    is_newer = verl.entry.name != "fsdp_sft_trainer" if verl.entry else "data.messages_key" in verl.values
+    newer = is_newer and "data.prompt_key" not in verl.values
     if verl.is_on("data.multiturn.enable", newer):
         _conversations(verl)
     else:

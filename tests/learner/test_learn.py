@@ -77,7 +77,7 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     assert files.read_json(stage.directory / "total.json") == {"total_steps": 5}
     assert tables.steps_present(stage.directory, "steps") == [1, 2, 3, 4, 5]
     assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]  # 2 was deleted
-    assert trainer.actor.rates == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0])
+    assert trainer.actor.rates == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
     last = checkpoints.checkpoint_directory(stage.directory, 5)
     assert files.read_json(last / files.MANIFEST) == {"step": 5, "weights_hash": files.hash_text("5"), "zero_stage": 1,
                                                       "kl_coef": {"kl_loss_fn": 0.001}}

@@ -145,6 +145,17 @@ def test_a_missing_variable_of_the_environment_is_named(monkeypatch):
         assert f"'{override.split('=')[0].split('.', 2)[-1]}' wants the environment variable OURO_TEST_NAME" in message
 
 
+def test_what_follows_from_a_missing_variable_is_not_told_beside_it(monkeypatch):
+    """Without the path that the variable gives, rules of sets would say that none is set and no column read."""
+    monkeypatch.delenv("OURO_TEST_DATA", raising=False)
+    shown = "stages.sft.buffer.trainer_input.experience_buffer"
+    message = refused("data_processor.task_pipeline.generator=null", f"{shown}.path=${{oc.env:OURO_TEST_DATA}}",
+                      f"{shown}.format.prompt_key=q", f"{shown}.subset_name=main")
+    assert "wants the environment variable OURO_TEST_DATA" in message
+    assert "experience_buffer.path is not set, and" not in message
+    assert "read only with" not in message
+
+
 @pytest.mark.parametrize("override", ["seed", "=3", "~seed", "seed=1,2", "stages.rft", "stages.rft.seed=1,2",
                                       "stages.rft.seed=[", "~stages.rft", "stages.rft=3", "seed=[", "hydra.run.dir=x"])
 def test_what_is_no_override_is_refused(override):

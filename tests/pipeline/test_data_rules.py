@@ -33,10 +33,11 @@ def a_set(**given):
     ({f"{SOURCE}.taskset.path": ["a", 1]}, "taskset.path=['a', 1]: needed"),
     ({f"{SOURCE}.taskset.path": "a", f"{SOURCE}.taskset.split": "train[:10]"}, "needed the name of a split, such as"),
     ({f"{SOURCE}.taskset.split": "validation"}, "taskset.split=validation: without a path"),
-    ({f"{SOURCE}.taskset.subset_name": "main"}, "taskset.subset_name: read only with a path"),
-    ({f"{SOURCE}.taskset.format.prompt_key": "q"}, "taskset.format.prompt_key: read only with a path; without one the "
-     "rows are those of data_processor.task_pipeline, whose format is data_processor.task_pipeline.format."),
-    ({f"{BUFFER}.format.response_key": "r"}, "experience_buffer.format.response_key: read only with a path"),
+    ({f"{SOURCE}.taskset.subset_name": "main"}, f"taskset.subset_name: read only with {SOURCE}.taskset.path"),
+    ({f"{SOURCE}.taskset.format.prompt_key": "q"}, f"taskset.format.prompt_key: read only with {SOURCE}.taskset."
+     "path; without one the rows are those of data_processor.task_pipeline, whose format is "
+     "data_processor.task_pipeline.format."),
+    ({f"{BUFFER}.format.response_key": "r"}, f"experience_buffer.format.response_key: read only with {BUFFER}.path"),
     ({f"{SOURCE}.taskset.path": "a", f"{SOURCE}.taskset.format.prompt_type": "messages",
       f"{SOURCE}.taskset.format.system_prompt": "Think."}, "format.system_prompt: messages have their system turn"),
     ({f"{PIPELINE}.format.messages_key": "m"}, "format.messages_key=m: read only with prompt_type=messages."),

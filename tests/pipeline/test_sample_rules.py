@@ -62,7 +62,7 @@ def test_the_warmup_does_not_read_what_only_rft_does(tmp_path):
     ((*MIX, "algorithm.sample_strategy=default"), "policy_loss_fn=mix needs rows of an expert"),
     ((*MIX, "algorithm.policy_loss_fn=ppo"), "rows of an expert have no advantage"),
     ((*MIX, f"{EXPERTS}.sft_dataset.pth=x"), f"unknown key '{EXPERTS}.sft_dataset.pth'"),
-    ((*MIX, f"{EXPERTS}.sft_dataset.format.prompt_key=q"), "read only with a path"),
+    ((*MIX, f"{EXPERTS}.sft_dataset.format.prompt_key=q"), f"read only with {EXPERTS}.sft_dataset.path"),
     ((f"{EXPERTS}.mine={{}}",), f"{EXPERTS}: no stage takes rows from them"),
     ((f"{EXPERTS}.mine=7",), f"key '{EXPERTS}.mine': needed a mapping of settings, found 7"),
     ((f"{REPLAY}.enable=true", f"{REPLAY}.replay_ratio=1"), "replay_ratio=1.0: needed a number greater than 0"),

@@ -27,6 +27,8 @@ def scores(function, ratios, advantages, rows=None, **given):
 def test_opmd_is_reinforce_over_one_plus_tau():
     loss, _ = opmd(tensor(-1, -2), tensor(3, -1), tau=2.0)
     assert loss.tolist() == pytest.approx([1.0, -2 / 3])
+    loss, _ = opmd(tensor(-1, -2), tensor(3, -1), tau=0)  # REINFORCE: -A log pi
+    assert loss.tolist() == [3.0, -2.0]
 
 
 def test_topr_tapers_failures_by_the_ratio_of_the_response():
@@ -115,7 +117,7 @@ def test_arguments_out_of_bounds_are_refused(function, arguments):
 
 
 def test_arguments_of_losses_without_a_ratio_are_refused_too():
-    with pytest.raises(ConfigError, match="tau=0"):
-        opmd(tensor(-1), tensor(1), tau=0)
+    with pytest.raises(ConfigError, match=r"tau=-0\.1"):
+        opmd(tensor(-1), tensor(1), tau=-0.1)
     with pytest.raises(ConfigError, match="cutoff_prob=0"):
         sft_phi(tensor(-1), cutoff_prob=0)

@@ -173,7 +173,7 @@ def test_eval_of_a_text_that_is_not_known_is_named():
                                 "run")]
 
 
-@pytest.mark.parametrize("script", ["[ -z $Y ] && X=1\nrun $X", "[[ a && b ]] && X=1\nrun $X", "test a || X=1\nrun $X"])
+@pytest.mark.parametrize("script", ["[ -z $Y ] && X=1\nrun $X", "run a || X=1\nrun $X", "[[ $Y && b ]] && X=1\nrun $X"])
 def test_an_assignment_on_a_condition_is_unknown(script):
     assert "on a condition" in read_script(script).commands[-1].arguments[-1].problem
 

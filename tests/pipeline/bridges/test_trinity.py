@@ -116,8 +116,8 @@ def test_none_is_null():
 
 
 def test_a_reference_to_a_renamed_key_is_mended():
-    found = values("{trainer: {total_steps: 70}, explorer: {eval_interval: '${trainer.total_steps}'}}")
-    assert found["explorer.eval_interval"] == "${buffer.total_steps}"
+    found = values("{trainer: {total_steps: 70, save_interval: '${trainer.total_steps}'}}")
+    assert found["trainer.save_interval"] == "${buffer.total_steps}"
 
 
 def test_a_reference_to_a_key_that_is_left_out_becomes_its_value():
@@ -160,7 +160,7 @@ def test_an_evaluation_set_is_sampled_as_it_says():
 
 
 def test_the_stage_of_the_guide():
-    """In sft the original counts rows by train_batch_size; ours by batch_size."""
+    """In sft the original counts rows by train_batch_size; ours by batch_size. Messages are its default."""
     found = values("""
 stages:
   - stage_name: sft_warmup
@@ -173,6 +173,8 @@ stages:
         "stages.0.stage_name": "sft_warmup", "stages.0.mode": "train", "stages.0.algorithm.algorithm_type": "sft",
         "stages.0.buffer.batch_size": 64, "stages.0.buffer.total_steps": 100,
         "stages.0.buffer.trainer_input.experience_buffer.name": "b",
+        "stages.0.buffer.trainer_input.experience_buffer.format.prompt_type": "messages",
+        "stages.0.buffer.trainer_input.experience_buffer.format.messages_key": "message",
         "stages.0.buffer.trainer_input.experience_buffer.path": "${oc.env:D}", "stages.1.stage_name": "rft"}
 
 
@@ -280,9 +282,9 @@ def test_a_replay_of_theirs_is_by_seconds_and_none_without_them():
 
 def test_an_unknown_key_of_an_auxiliary_buffer_is_left_out_like_any_other():
     sets = "buffer.trainer_input.auxiliary_buffers.sft"
-    made = from_trinity("buffer: {trainer_input: {auxiliary_buffers: {sft: {path: /d/a.jsonl, total_epochs: 25, "
+    made = from_trinity("buffer: {trainer_input: {auxiliary_buffers: {sft: {path: /d/a.jsonl, speed: 25, "
                         "format: {prompt_key: q, nonsense: 1}}}}}")
     assert {given.key: why.partition(".")[0] for given, why in made.left_out} == {
-        f"{sets}.total_epochs": "no key of the guide, and none here",
+        f"{sets}.speed": "no key of the guide, and none here",
         f"{sets}.format.nonsense": "no key of the guide, and none here"}
     assert [given.key for given in made.kept] == [f"{sets}.path", f"{sets}.format.prompt_key"]

@@ -8,7 +8,8 @@ from tests.bridges import from_trinity, written
 
 
 def left_out(text: str) -> dict[str, str]:
-    return {given.key: why for given, why in from_trinity(text).left_out}
+    made = from_trinity(text)
+    return {given.key: why for given, why in [*made.left_out, *made.idle]}
 
 
 @pytest.mark.parametrize(("text", "key", "why"), [

@@ -24,9 +24,6 @@ def left_out(made) -> dict[str, str]:
     (f"{ACTOR}.optim.weight_decay", 0.2, "algorithm.optimizer.weight_decay"),
     ("algorithm.gamma", 0.9, "algorithm.advantage_fn_args.gamma"),
     ("algorithm.lam", 0.8, "algorithm.advantage_fn_args.lam"),
-    ("trainer.save_freq", 13, "trainer.save_interval"),
-    ("trainer.test_freq", 7, "explorer.eval_interval"),
-    ("trainer.total_training_steps", 90, "buffer.total_steps"),
     ("trainer.max_actor_ckpt_to_keep", 5, "trainer.max_checkpoints_to_keep")])
 def test_a_key_with_a_counterpart_is_translated(theirs, value, ours):
     made = from_trinity(config((theirs, value)))
@@ -44,7 +41,12 @@ def test_the_clip_range_is_said_by_the_bound_of_its_own_or_by_clip_ratio(bounds,
 
 
 @pytest.mark.parametrize(("key", "value", "algorithm", "why"), [
-    ("trainer.save_freq", -1, "ppo", "off there too"),
+    ("trainer.save_freq", 13, "ppo", "trainer.save_interval says it, there as here."),
+    ("trainer.test_freq", 7, "ppo", "explorer.eval_interval says it"),
+    ("trainer.total_training_steps", 90, "ppo", "trainer.total_steps says it"),
+    ("trainer.max_actor_ckpt_to_keep", -1, "ppo", "off there too"),
+    (f"{ACTOR}.ulysses_sequence_parallel_size", 1, "ppo", "off there too: a sequence is not split"),
+    (f"{ACTOR}.fsdp_config.fsdp_size", -1, "ppo", "off there too: DeepSpeed ZeRO splits the model"),
     ("algorithm.lam", 0.8, "grpo", "means nothing with algorithm.advantage_fn=grpo."),
     (f"{ACTOR}.kl_loss_coef", 0.01, "ppo", "means nothing with algorithm.kl_loss_fn=none."),
     ("data.train_batch_size", 64, "ppo", "buffer.batch_size says it, there as here."),

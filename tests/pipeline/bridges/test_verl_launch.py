@@ -77,7 +77,8 @@ def test_a_launch_by_eval_is_read():
 
 
 def test_a_construct_that_was_not_followed_is_skipped_only_when_it_sets_something():
-    made = from_verl("if test a; then\n  echo a\nfi\nif test b; then\n  X=1\n  Y=2\nfi\n" + launch("trainer.nnodes=1"))
+    made = from_verl("if test -f a; then\n  echo a\nfi\nif test -f b; then\n  X=1\n  Y=2\nfi\n"
+                     + launch("trainer.nnodes=1"))
     assert made.passed == [(1, "the `if` of line 1 (up to line 3) was not followed")]
     assert made.skipped == [(4, "the `if` of line 4 (up to line 7) was not followed: what it sets is not known behind "
                                 "it (X, Y)")]
@@ -101,3 +102,10 @@ def test_what_has_no_effect_is_counted_apart_from_what_is_lost():
     assert [g.key for g, _ in made.left_out] == ["trainer.nnodes", "actor_rollout_ref.x",
                                                  "actor_rollout_ref.rollout.name"]
     assert made.passed == []
+
+
+def test_overrides_behind_a_pipe_are_not_of_the_launch():
+    made = from_verl("python3 -m verl.trainer.main_ppo trainer.nnodes=1 | tee log \\\n trainer.total_epochs=9\n")
+    assert made.skipped == [(1, "tee: is not the command that starts veRL; its overrides are not read")]
+    made = from_verl("echo trainer.total_epochs=9\npython3 -m verl.trainer.main_ppo trainer.nnodes=1\n")
+    assert made.skipped == []

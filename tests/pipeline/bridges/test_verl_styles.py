@@ -37,13 +37,13 @@ WANTED = {
         "algorithm.algorithm_type": "sft", "algorithm.optimizer.lr": 1e-4, "model.model_path": "/models/half",
         "buffer.trainer_input.experience_buffer.format.prompt_key": "extra_info.question", "buffer.total_epochs": 2},
     "grpo_nodes_case.sh": {
-        "algorithm.algorithm_type": "grpo", "buffer.batch_size": 64, "trainer.ranks": 8},
+        "algorithm.algorithm_type": "grpo", "buffer.batch_size": 64, "trainer.ranks": 8, "algorithm.repeat_times": 8,
+        "explorer.rollout_model.tensor_parallel_size": 2},
 }
 UNKNOWN = {
     "ppo_functions.sh": ["trainer.experiment_name"], "remax_loop.sh": ["actor_rollout_ref.actor.optim.lr"],
     "sft_torchrun.sh": ["trainer.default_local_dir", "trainer.n_gpus_per_node"],
-    "grpo_nodes_case.sh": ["actor_rollout_ref.rollout.n", "actor_rollout_ref.rollout.tensor_model_parallel_size",
-                           "data.train_batch_size"],
+    "grpo_nodes_case.sh": ["data.train_batch_size"],
 }
 # lost, in the order of the lines; what stands on a branch of its own (adapters, dynamic sampling) is not looked at here
 LEFT = {

@@ -1,0 +1,109 @@
+"""veRL's trainers that generate and train at once, on GPUs of their own: one step off policy, and fully asynchronous.
+
+`rollout.*` has the GPUs and the length of the generation, `async_training.*` the hand-over of weights. An explorer step
+makes here what an optimizer step takes, `ppo_mini_batch_size` tasks.
+"""
+
+from pipeline.bridges.verl_source import ACTOR, ROLLOUT, Verl
+
+TRAIN, GENERATE = "trainer.n_gpus_per_node", "rollout.n_gpus_per_node"
+SYNC, FETCHED = "async_training.trigger_parameter_sync_step", "async_training.require_batches"
+STALE, TASKS = "async_training.staleness_threshold", "rollout.total_rollout_steps"
+MINI, OF_ENGINE = f"{ACTOR}.ppo_mini_batch_size", f"{ROLLOUT}.tensor_model_parallel_size"
+LARGEST = 1024  # GPUs of a machine that a source may name
+AHEAD = 100.0  # of a staleness threshold
+STREAMS = "tasks are drawn one by one there; here an explorer step draws buffer.batch_size of them."
+
+# the rules below as rows of docs/trinity-keys.md
+ROWS = {
+    GENERATE: "`explorer.rollout_model.engine_num`, with mode=both; the trainer has trainer.n_gpus_per_node",
+    SYNC: "`synchronizer.sync_interval`, times async_training.require_batches",
+    STALE: "`synchronizer.sync_offset`, times sync_interval, rounded down",
+    TASKS: "`buffer.total_steps`, divided by ppo_mini_batch_size",
+}
+
+
+def is_separate(verl: Verl) -> bool:
+    """Whether engine and trainer have GPUs of their own."""
+    return any(key in verl.values or key in verl.unknown for key in (GENERATE, SYNC))
+
+
+def is_stream(verl: Verl) -> bool:
+    """Whether there are no steps of a whole batch: the fully asynchronous trainer."""
+    return SYNC in verl.values or SYNC in verl.unknown
+
+
+def schedule(verl: Verl) -> None:
+    """`async_training` as sync_interval and sync_offset, both in steps of `ppo_mini_batch_size` tasks."""
+    every, batches = verl.whole(SYNC, 4), verl.whole(FETCHED, 1)
+    verl.leave("data.train_batch_size", STREAMS, idle=True)
+    if every is None or batches is None:
+        lacking = SYNC if every is None else FETCHED
+        verl.say(SYNC, "synchronizer.sync_interval", None)
+        verl.made.chosen.append(f"synchronizer.sync_interval is not set: {verl.doubt(lacking)}.")
+        return
+    verl.interval = every * batches
+    verl.say(SYNC, "synchronizer.sync_interval", verl.interval, f" x {FETCHED}={batches}")
+    verl.fold(FETCHED, "synchronizer.sync_interval")
+    verl.leave("async_training.partial_rollout", "a response that is begun is finished before weights are loaded.")
+
+
+def offset(verl: Verl) -> None:
+    """How far generation runs ahead: a step of veRL, or the share of an interval that may be stale."""
+    to = "synchronizer.sync_offset"
+    if not is_stream(verl):
+        verl.choose(to, verl.interval or 1, "one step of veRL ahead, in explorer steps")
+        verl.made.chosen.append(f"{to}={verl.interval or 1}: the trainer works on one step of veRL while the next is "
+                                f"generated; one has {verl.interval or 1} explorer steps here.")
+        return
+    share = verl.value(STALE, 0.1)
+    is_number = isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= AHEAD
+    if is_number and verl.interval:
+        verl.say(STALE, to, int(share * verl.interval), f" x sync_interval={verl.interval}", default=True)
+    else:
+        verl.say(STALE, to, None)
+
+
+def gpus(verl: Verl, train: int | None, machines: int) -> None:
+    """The GPUs of one machine, divided between engine and trainer as in the source.
+
+    train: GPUs of the trainer on each of its machines; machines: 1 where both are on one, more where they are not.
+    """
+    generate, split = verl.whole(GENERATE, 8), verl.whole(OF_ENGINE, 2)
+    verl.choose("mode", "both", "engine and trainer have GPUs of their own")
+    verl.say(OF_ENGINE, "explorer.rollout_model.tensor_parallel_size", verl.value(OF_ENGINE, split), default=True)
+    verl.choose("trainer.zero_stage", 3, "veRL splits the model over the GPUs, too")
+    if train is None or generate is None or split is None or max(train, generate) > LARGEST:
+        lacking = next((k for k, n in ((TRAIN, train), (GENERATE, generate), (OF_ENGINE, split)) if n is None), TRAIN)
+        for key in (TRAIN, GENERATE):
+            verl.leave(key, f"says nothing alone: {verl.doubt(lacking)}.")
+        verl.made.chosen.append("cluster.gpu_per_node, trainer.ranks and engine_num are not set: "
+                                f"{verl.doubt(lacking)}.")
+        return
+    total = train + generate if machines == 1 else max(train, generate)
+    engines = max(1, (generate if machines == 1 else total * generate // (train + generate)) // split)
+    ranks = train if machines == 1 else max(1, total - engines * split)
+    verl.say(TRAIN, "cluster.gpu_per_node", total, f" and {GENERATE}={generate}", default=True)
+    verl.say(GENERATE, "explorer.rollout_model.engine_num", engines, f" GPUs / {split} of an engine", default=True)
+    verl.choose("trainer.ranks", ranks, "the GPUs that the engines leave", of=(TRAIN,))
+    verl.made.chosen.append(f"mode=both, trainer.ranks={ranks}, engine_num={engines}: of {total} GPUs those of the "
+                            "trainer and of the engines, as in veRL" + ("." if machines == 1 else
+                            ", whose machines for both are one here."))
+
+
+def length(verl: Verl) -> None:
+    """The tasks that are generated in all, as optimizer steps; how often it evaluates."""
+    tasks, mini = verl.whole(TASKS, None), verl.whole(MINI, 256)
+    if tasks and mini and tasks >= mini:
+        verl.say(TASKS, "buffer.total_steps", tasks // mini, f" / {MINI}={mini}")
+    else:
+        verl.leave(TASKS, f"needed a number of tasks above ppo_mini_batch_size, {mini}: set buffer.total_steps.")
+    for key in ("rollout.total_epochs", "trainer.total_epochs"):
+        verl.leave(key, f"{TASKS} says where it ends.", idle=TASKS in verl.values)
+    every = verl.whole("rollout.test_freq", None)
+    if every and verl.interval:
+        verl.say("rollout.test_freq", "explorer.eval_interval", every * verl.interval,
+                 f" hand-overs x {verl.interval} optimizer steps")
+    else:
+        verl.leave("rollout.test_freq", "never, there; here the model that a stage ends with is evaluated.",
+                   idle="rollout.test_freq" not in verl.unknown)

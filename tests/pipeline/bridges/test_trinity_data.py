@@ -1,0 +1,120 @@
+"""What a configuration of Trinity-RFT says of its sets by saying nothing, and what of a set has no effect."""
+
+import pytest
+
+from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity
+
+SETS, SHOWN = "buffer.explorer_input", "buffer.trainer_input.experience_buffer"
+
+
+def test_a_set_is_taken_in_its_order_unless_it_says_otherwise():
+    text = "buffer: {explorer_input: {taskset: {path: /d%s}, eval_tasksets: [{name: e, path: /e}]}}"
+    found = values_of_trinity(text % "")
+    assert found[f"{SETS}.taskset.data_selector.selector_type"] == "sequential"
+    assert not [key for key in found if "eval_tasksets.0.data_selector" in key]
+    found = values_of_trinity(text % ", data_selector: {selector_type: random}")
+    assert found[f"{SETS}.taskset.data_selector.selector_type"] == "random"
+
+
+@pytest.mark.parametrize(("given", "expected"), [
+    ("", {"prompt_type": "messages", "messages_key": "message"}),
+    (", format: {prompt_type: messages}", {"prompt_type": "messages", "messages_key": "message"}),
+    (", format: {messages_key: m}", {"prompt_type": "messages", "messages_key": "m"}),
+    (", format: {prompt_type: plaintext}", {"prompt_type": "plaintext"}),
+    (", format: {prompt_key: q}", {"prompt_key": "q"})])
+def test_demonstrations_are_messages_by_default(given, expected):
+    found = values_of_trinity("algorithm: {algorithm_type: sft}\n"
+                              f"buffer: {{trainer_input: {{experience_buffer: {{path: /d{given}}}}}}}")
+    assert {key.rpartition(".")[2]: found[key] for key in found if key.startswith(f"{SHOWN}.format")} == expected
+
+
+def test_a_set_without_a_path_has_no_columns():
+    found = values_of_trinity("buffer: {explorer_input: {taskset: {path: null, format: {prompt_key: q}}}}")
+    assert not [key for key in found if ".format." in key]
+
+
+def test_the_algorithm_is_ppo_where_none_is_named():
+    text = "%sbuffer: {explorer_input: {taskset: {path: /d}}}"
+    assert values_of_trinity(text % "")["algorithm.algorithm_type"] == "ppo"
+    assert values_of_trinity(text % "algorithm: {algorithm_type: opmd}\n")["algorithm.algorithm_type"] == "opmd"
+    assert "algorithm.algorithm_type" not in values_of_trinity(text % "mode: bench\n")
+    staged = "stages: [{stage_name: a, algorithm: {algorithm_type: grpo}}%s]\n"
+    assert "algorithm.algorithm_type" not in values_of_trinity(text % (staged % ""))
+    assert values_of_trinity(text % (staged % ", {stage_name: b}"))["algorithm.algorithm_type"] == "ppo"
+
+
+def test_evaluations_without_a_set_are_off():
+    """Many configurations say how often, and name no set: the original then evaluates nothing."""
+    without = "explorer: {eval_interval: 50}\nbuffer: {explorer_input: {eval_tasksets: []}}"
+    assert left_out_of_trinity(without)["explorer.eval_interval"] == "off there too: no set is given to evaluate on."
+    found = values_of_trinity("explorer: {eval_interval: 50}\n"
+                              "buffer: {explorer_input: {eval_tasksets: [{name: e, path: /e}]}}")
+    assert found["explorer.eval_interval"] == 50
+
+
+@pytest.mark.parametrize("selector", ["data_selector", "task_selector"])
+def test_the_order_of_an_evaluation_changes_nothing(selector):
+    text = ("buffer: {explorer_input: {eval_tasksets: "
+            f"[{{name: e, path: /e, {selector}: {{selector_type: random}}}}]}}}}")
+    assert left_out_of_trinity(text)[f"{SETS}.eval_tasksets.0.{selector}.selector_type"].startswith("an evaluation")
+
+
+@pytest.mark.parametrize(("text", "key"), [
+    ("algorithm: {sample_strategy: warmup}", "algorithm.sample_strategy"),
+    ("data_processor: {}", "data_processor"),
+    ("buffer: {explorer_input: {default_workflow_type: ''}}", f"{SETS}.default_workflow_type"),
+    ("buffer: {trainer_input: {sft_warmup_steps: 0}}", "buffer.trainer_input.sft_warmup_steps")])
+def test_what_is_empty_or_the_default_is_not_told_as_lost(text, key):
+    made = from_trinity(text)
+    assert [given.key for given, _ in made.idle] == [key]
+    assert made.left_out == []
+
+
+def test_a_warm_up_with_demonstrations_is_told_as_lost():
+    text = "algorithm: {sample_strategy: warmup}\nbuffer: {trainer_input: {sft_warmup_dataset: {path: /d}}}"
+    assert "algorithm.sample_strategy" in {given.key for given, _ in from_trinity(text).left_out}
+
+
+FIELDS = ("data_processor: {task_pipeline: {target_fields: [%s], operators: [{name: f}]}}\n"
+          "buffer: {explorer_input: {taskset: {path: /d, format: {prompt_key: problem, response_key: truth}}}}")
+
+
+def test_columns_that_operators_look_at_have_our_names():
+    key = "data_processor.task_pipeline.target_fields"
+    assert values_of_trinity(FIELDS % "problem, truth")[key] == ["question", "answer"]
+    assert values_of_trinity(FIELDS % "question")[key] == ["question"]
+    assert left_out_of_trinity(FIELDS % "problem, other")[key].startswith("no set calls a column other;")
+    shown = "buffer: {trainer_input: {experience_buffer: {path: /d}}}\nalgorithm: {algorithm_type: dpo}\n"
+    assert values_of_trinity(shown + "data_processor: {task_pipeline: {target_fields: [prompt, rejected]}}")[key] == [
+        "question", "rejected"]
+
+
+@pytest.mark.parametrize(("model", "expected"), [
+    ("max_model_len: 100, max_prompt_tokens: 40, max_response_tokens: 60", (100, 40, 60)),
+    ("max_model_len: 100, max_prompt_tokens: 80, max_response_tokens: 60", (None, 80, 60)),
+    ("max_model_len: 100, max_response_tokens: 100", (100, 1, 99))])
+def test_prompt_and_response_fit_into_a_sequence(model, expected):
+    """80 + 60 > 100 is refused by the original; a response of the whole length leaves one token to the prompt there."""
+    found = values_of_trinity(f"model: {{{model}}}")
+    assert tuple(found.get(f"model.{name}") for name in ("max_model_len", "max_prompt_tokens",
+                                                         "max_response_tokens")) == expected
+
+
+@pytest.mark.parametrize(("batch", "stays"), [(16, True), (64, True), (32, True), (48, False), (720, False)])
+def test_a_train_batch_goes_into_the_rollouts_of_steps_or_they_into_it(batch, stays):
+    """8 tasks x 4 rollouts = 32: 16 is half of it, 64 twice; 48 and 720 cut a group somewhere."""
+    text = ("algorithm: {algorithm_type: grpo, repeat_times: 4}\n"
+            f"buffer: {{batch_size: 8, train_batch_size: {batch}}}")
+    assert ("buffer.train_batch_size" in values_of_trinity(text)) == stays
+
+
+def test_a_monitor_is_told_what_it_takes():
+    text = "monitor: {monitor_type: wandb, monitor_args: {base_url: 'https://h', mirror: true}}"
+    assert values_of_trinity(text)["monitor.monitor_args.base_url"] == "https://h"
+    assert left_out_of_trinity(text)["monitor.monitor_args.mirror"] == (
+        "monitor_type=wandb takes base_url, api_key: leave it out.")
+
+
+def test_a_benchmark_belongs_to_the_recipe_that_trained():
+    chosen = from_trinity("mode: bench\nbuffer: {explorer_input: {eval_tasksets: [{name: e, path: /e}]}}").chosen
+    assert any(line.startswith("mode=bench: there a run over the checkpoints") for line in chosen)

@@ -1,0 +1,114 @@
+"""Keys of older releases of Trinity-RFT, and keys of its code that its guide does not have."""
+
+import pytest
+
+from pipeline.bridges.trinity_unlisted import UNLISTED
+from pipeline.guide import KEYS
+from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity
+
+FIRST = """
+mode: both
+data: {dataset_path: /d/tasks, train_split: train, eval_split: test, format_config: {prompt_key: q, response_key: a},
+       total_epochs: 3, batch_size: 24, default_workflow_type: math_workflow, db_url: '', agent_model_name: m}
+model: {model_path: /m, max_prompt_tokens: 100, max_response_tokens: 200, checkpoint_path: /c}
+buffer: {train_dataset: {name: b, storage_type: queue, path: 'sqlite:///b.db'}}
+explorer: {engine_type: vllm_async, engine_num: 2, tensor_parallel_size: 1, repeat_times: 6, temperature: 0.9,
+           backend: nccl}
+synchronizer: {sync_iteration_interval: 4}
+trainer: {algorithm_type: grpo, eval_interval: 7, actor_grad_clip: 0.5, sft_warmup_iteration: 0}
+monitor: {project: p, name: n, cache_root_dir: ''}
+"""
+
+
+def test_the_first_release_is_read_as_today():
+    """Each value stands where its key is now; data.eval_split makes a set of the same data."""
+    sets = "buffer.explorer_input"
+    found = values_of_trinity(FIRST)
+    assert {key: found[key] for key in found if key.endswith((".path", ".split", "_key"))} == {
+        f"{sets}.taskset.path": "/d/tasks", f"{sets}.taskset.split": "train", f"{sets}.taskset.format.prompt_key": "q",
+        f"{sets}.taskset.format.response_key": "a", f"{sets}.eval_tasksets.0.path": "/d/tasks",
+        f"{sets}.eval_tasksets.0.split": "test", f"{sets}.eval_tasksets.0.format.prompt_key": "q",
+        f"{sets}.eval_tasksets.0.format.response_key": "a"}
+    expected = {"buffer.total_epochs": 3, "buffer.batch_size": 24, "algorithm.algorithm_type": "grpo",
+                "algorithm.repeat_times": 6, "model.temperature": 0.9, "explorer.rollout_model.engine_num": 2,
+                "explorer.eval_interval": 7, "synchronizer.sync_interval": 4, "trainer.grad_clip": 0.5, "project": "p",
+                "name": "n", "checkpoint_root_dir": "/c", f"{sets}.default_workflow_type": "simple_workflow"}
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_what_has_no_counterpart_has_a_reason_and_the_names_are_told_by_section():
+    made = from_trinity(FIRST)
+    why = {given.key: reason for given, reason in [*made.left_out, *made.idle]}
+    assert why["data.agent_model_name"].startswith("there an agent chose the operators")
+    assert why["explorer.backend"] == "weights go through files: leave it out."
+    assert why["buffer.trainer_input.sft_warmup_steps"].startswith("off there too")
+    assert not [reason for reason in why.values() if "no key of the guide" in reason]
+    told = next(line for line in made.chosen if line.startswith("Names of an older"))
+    assert ("engine_type, engine_num, tensor_parallel_size, temperature of explorer as below "
+            "explorer.rollout_model") in told
+    assert "model.checkpoint_path as checkpoint_root_dir" in told
+
+
+def test_a_key_that_stands_under_todays_name_too_wins():
+    made = from_trinity("explorer: {engine_num: 2, rollout_model: {engine_num: 3}}")
+    assert [given.key for given in made.kept] == ["explorer.rollout_model.engine_num"]
+    assert [given.key for given, why in made.left_out if "no key of the guide" in why] == ["explorer.engine_num"]
+
+
+def test_demonstrations_of_the_warm_up_are_those_that_are_mixed_in():
+    """Only with an algorithm that mixes: elsewhere a warm-up is a stage of its own."""
+    text = ("algorithm: {algorithm_type: %s}\nbuffer: {trainer_input: {sft_warmup_dataset: {path: /d/e, "
+            "algorithm_type: sft, format: {prompt_type: messages, messages_key: m}}}}")
+    to = "buffer.trainer_input.auxiliary_buffers.sft_dataset"
+    found = values_of_trinity(text % "mix_chord")
+    assert (found[f"{to}.path"], found[f"{to}.format.messages_key"]) == ("/d/e", "m")
+    assert left_out_of_trinity(text % "mix_chord")[f"{to}.algorithm_type"].startswith("the algorithm says")
+    assert [key for key in values_of_trinity(text % "grpo") if "auxiliary" in key] == []
+
+
+def test_a_queue_with_priorities_is_a_replay_buffer():
+    text = ("buffer: {trainer_input: {experience_buffer: {use_priority_queue: true, "
+            "replay_buffer_kwargs: {priority_fn: linear_decay, decay: 0.1}, replay_buffer: {reuse_cooldown_time: 2}}}}")
+    below = "buffer.trainer_input.experience_buffer.replay_buffer"
+    found = {key: value for key, value in values_of_trinity(text).items() if key.startswith(below)}
+    assert found == {f"{below}.enable": True, f"{below}.priority_fn": "linear_decay",
+                     f"{below}.priority_fn_args.decay": 0.1}
+    assert left_out_of_trinity(text)[f"{below}.reuse_cooldown_time"].startswith("rows are used again there after a")
+
+
+def test_input_buffers_are_inputs():
+    found = values_of_trinity("data_processor: {task_pipeline: {input_buffers: [{path: /a, raw: true}, {path: /b}]}}\n"
+                              "buffer: {explorer_input: {taskset: {path: /curated}}}")
+    assert found["buffer.explorer_input.taskset.path"] == ["/a", "/b"]
+
+
+@pytest.mark.parametrize(("text", "key", "why"), [
+    ("group: g", "group", "a run is told by project and name"),
+    ("explorer: {rollout_model: {use_v1: true}}", "explorer.rollout_model.use_v1", "vLLM has one engine"),
+    ("monitor: {cache_dir: d}", "monitor.cache_dir", "a monitor's files"),
+    ("trainer: {trust_remote_code: true}", "trainer.trust_remote_code", "no code of a model is run"),
+    ("cluster: {trainer_gpu_num: 2}", "cluster.trainer_gpu_num", "GPUs are counted"),
+    ("explorer: {auxiliary_models: [{model_path: m, use_v1: true}]}", "explorer.auxiliary_models.0.use_v1",
+     "how a served model runs"),
+    ("buffer: {explorer_input: {taskset: {path: d, task_selector: {kwargs: {m: 16}}}}}",
+     "buffer.explorer_input.taskset.task_selector.kwargs.m", "the selectors here take no more than a seed"),
+    ("buffer: {trainer_input: {auxiliary_buffers: {e: {path: d, total_epochs: 9}}}}",
+     "buffer.trainer_input.auxiliary_buffers.e.total_epochs", "demonstrations are taken in turn"),
+    ("buffer: {trainer_input: {auxiliary_buffers: {e: {path: d, schema_type: sft}}}}",
+     "buffer.trainer_input.auxiliary_buffers.e.schema_type", "the algorithm says what the rows are"),
+    ("algorithm: {algorithm_type: mix, policy_loss_fn_args: {ngpus_trainer: 4}}",
+     "algorithm.policy_loss_fn_args.ngpus_trainer", "the batch itself tells"),
+    ("algorithm: {algorithm_type: mix, policy_loss_fn_args: {sft_loss_agg_mode: token-mean}}",
+     "algorithm.policy_loss_fn_args.sft_loss_agg_mode", "both kinds of rows follow algorithm.loss_agg_mode")])
+def test_a_key_that_the_guide_does_not_have_says_why(text, key, why):
+    assert left_out_of_trinity(text)[key].startswith(why)
+
+
+def test_the_loss_is_aggregated_as_its_arguments_say_unless_the_algorithm_says_it():
+    given = "algorithm: {algorithm_type: grpo, %s policy_loss_fn_args: {loss_agg_mode: seq-mean-token-sum}}"
+    assert values_of_trinity(given % "")["algorithm.loss_agg_mode"] == "seq-mean-token-sum"
+    assert values_of_trinity(given % "loss_agg_mode: token-mean,")["algorithm.loss_agg_mode"] == "token-mean"
+
+
+def test_no_key_has_two_fates():
+    assert not UNLISTED.keys() & KEYS.keys()

@@ -1,0 +1,101 @@
+"""Rewards and workflows of a Trinity-RFT configuration: the original's DAPO reward, and code that is not here."""
+
+import pytest
+
+from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity
+
+SET = "buffer.explorer_input.taskset"
+PENALTY = "{enable_overlong_penalty: %s, penalty_factor: 1.0, max_response_length: 100, cache_length: 20}"
+OF_ALL = """
+buffer:
+  explorer_input:
+    default_workflow_type: math_workflow
+    default_reward_fn_type: math_dapo_reward
+    taskset: {path: /d, workflow_args: {use_base: true}, reward_fn_args: %s}
+    eval_tasksets: [{name: e, path: /e, reward_fn_args: %s}]
+"""
+OF_SET = """
+buffer:
+  explorer_input:
+    taskset: {path: /d, default_workflow_type: math_workflow, reward_fn_args: %s,
+              default_reward_fn_type: math_dapo_reward}
+"""
+
+
+def test_the_reward_of_dapo_with_its_penalty():
+    """There right is 1, wrong -1 and a cut response -1 more; with 1 and 0 the same shape has half the penalty: 0.5."""
+    on = PENALTY % "true"
+    for text in (OF_ALL % (on, on), OF_SET % on):
+        found = values_of_trinity(text)
+        assert found[f"{SET}.default_reward_fn_type"] == ["accuracy_reward", "overlong_penalty"]
+        assert {key: found[key] for key in found if key.startswith(f"{SET}.reward_fn_args")} == {
+            f"{SET}.reward_fn_args.penalty_factor": 0.5, f"{SET}.reward_fn_args.max_response_length": 100,
+            f"{SET}.reward_fn_args.cache_length": 20}
+    found = values_of_trinity(OF_ALL % (on, on))
+    assert found["buffer.explorer_input.default_reward_fn_type"] == "accuracy_reward"
+    assert not [key for key in found if "eval_tasksets" in key and "reward" in key]
+
+
+def test_the_reward_of_dapo_without_a_penalty():
+    off = PENALTY % "false"
+    found = values_of_trinity(OF_SET % off)
+    assert found[f"{SET}.default_reward_fn_type"] == "accuracy_reward"
+    assert not [key for key in found if "reward_fn_args" in key]
+    assert set(left_out_of_trinity(OF_SET % off)) == {f"{SET}.reward_fn_args.{name}" for name in (
+        "enable_overlong_penalty", "penalty_factor", "max_response_length", "cache_length")}
+
+
+@pytest.mark.parametrize(("below", "key", "why"), [
+    ("default_workflow_type: math_workflow, workflow_args: {with_think: true}", "workflow_args.with_think",
+     "'simple_workflow' has no argument 'with_think'."),
+    ("default_reward_fn_type: accuracy_reward, reward_fn_args: {judge: x}", "reward_fn_args.judge",
+     "'accuracy_reward' has no argument 'judge'."),
+    ("default_workflow_type: email_workflow, reward_fn_args: {judge: true}", "reward_fn_args.judge",
+     "no reward function is named that takes it")])
+def test_an_argument_that_ours_does_not_take_is_left_out(below, key, why):
+    text = f"buffer: {{explorer_input: {{taskset: {{path: /d, {below}}}}}}}"
+    assert left_out_of_trinity(text)[f"{SET}.{key}"].startswith(why)
+
+
+@pytest.mark.parametrize("below", [
+    "default_workflow_type: retry_workflow, workflow_args: {max_env_steps: 3}",
+    "default_workflow_type: 'my.code:play', workflow_args: {anything: 3}",
+    "default_workflow_type: alfworld_workflow, workflow_args: {max_env_steps: 30}",
+    "default_reward_fn_type: countdown_reward, reward_fn_args: {format_score: 0.2}"])
+def test_an_argument_that_it_takes_or_that_nobody_knows_stays(below):
+    found = values_of_trinity(f"buffer: {{explorer_input: {{taskset: {{path: /d, {below}}}}}}}")
+    assert [key for key in found if "_args." in key]
+
+
+def test_a_workflow_of_the_original_is_told_once_and_its_reward_too():
+    text = "buffer: {explorer_input: {%s default_workflow_type: web_workflow, taskset: {path: /d}}}"
+    told = [line for line in from_trinity(text % "").chosen if line.startswith("web_workflow: code for Trinity-RFT")]
+    assert len(told) == 1
+    assert told[0].endswith("default_reward_fn_type too: none is named.")
+    named = from_trinity(text % "default_reward_fn_type: accuracy_reward,").chosen
+    assert [line for line in named if line.endswith("and name that.")]
+
+
+def test_a_form_that_is_asked_for_already_is_not_asked_for_again():
+    text = "buffer: {explorer_input: {default_workflow_type: math_workflow, taskset: {path: /d%s}}}"
+    assert any("asks for a form of answer" in line for line in from_trinity(text % "").chosen)
+    own = text % ", default_reward_fn_type: 'my.code:score'}, default_reward_fn_type: 'my.code:score', x: {"
+    assert not any("accuracy_reward compares" in line for line in from_trinity(own).chosen)
+    asked = from_trinity(text % ", format: {system_prompt: 'End with Answer:'}").chosen
+    assert not any("asks for a form of answer" in line for line in asked)
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [
+    ("algorithm_type: grpo_verl", "grpo"), ("advantage_fn: opmd_verl", "opmd")])
+def test_a_twin_that_is_only_computed_elsewhere_is_the_same(theirs, ours):
+    key = theirs.partition(":")[0]
+    assert values_of_trinity(f"algorithm: {{{theirs}}}")[f"algorithm.{key}"] == ours
+
+
+def test_another_teacher_than_the_first_has_no_place():
+    text = ("algorithm: {algorithm_type: on_policy_distill}\n"
+            "explorer: {auxiliary_models: [{model_path: a, max_prompt_tokens: 5}, {model_path: b, seed: 1}]}")
+    assert values_of_trinity(text)["model.teacher_model_path"] == "a"
+    why = left_out_of_trinity(text)
+    assert why["explorer.auxiliary_models.1.model_path"].startswith("a stage has one teacher")
+    assert why["explorer.auxiliary_models.0.max_prompt_tokens"].startswith("how a teacher is served")
