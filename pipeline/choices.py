@@ -15,6 +15,7 @@ from pipeline.files import CONF
 
 OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are no config group
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.M)
+STORED: dict[str, Path] = {}  # the files that Hydra was given, by the names that it knows them by
 
 
 def directories() -> list[Path]:
@@ -61,12 +62,21 @@ def choose(group: str, value: str, known: dict[str, list[str]], problems: list[s
     return None
 
 
-def absent_default(wanted: str) -> str:
-    """The sentence for what a file names in its `defaults` and there is not. wanted: group/choice, as Hydra looked."""
+def absent_default(wanted: str, error: str) -> str:
+    """The sentence for what a file names in its `defaults` and there is not. wanted: group/choice, as Hydra looked;
+    error: what it says of it."""
     group, _, name = wanted.rpartition("/")
+    by = re.match(r"In '(.+?)'", error)
+    file = (file_of(by[1]) or by[1]) if by else "a file"
     known = groups().get(group.rpartition("/")[2], [])
-    return (f"`defaults` of a file names '{name}', and there is no {group} of that name.{nearest(name, known)} Known: "
+    return (f"`defaults` of {file} names '{name}', and there is no {group} of that name.{nearest(name, known)} Known: "
             f"{', '.join(known) or 'none'}.")
+
+
+def file_of(name: str) -> Path | None:
+    """The file behind group/choice, as Hydra names it; None for the schema and for Hydra's own."""
+    there = (directory / f"{name}.yaml" for directory in directories())
+    return next((path for path in there if path.is_file()), STORED.get(name.rpartition("/")[2]))
 
 
 def _is_section(group: str) -> bool:
@@ -79,7 +89,7 @@ def _of_user(group: str, path: Path, problems: list[str]) -> str:
     from omegaconf import OmegaConf
 
     said = f"recipe={path}" if group == "recipe" and path.parent.parent != directories()[-1] else str(path)
-    content = _load(path, said)
+    content, changed = _load(path, said, problems)
     if not content:
         raise ConfigError(f"{said} holds no settings; needed a mapping of them, as in conf/recipe/.")
     package = PACKAGE.search(path.read_text(encoding="utf-8"))
@@ -88,30 +98,36 @@ def _of_user(group: str, path: Path, problems: list[str]) -> str:
     plain = OmegaConf.to_container(content, resolve=False)
     fitting = schema.fitting(plain if whole else {group: plain}, base, "", problems)
     in_place = package is not None or not whole  # a recipe is for the whole configuration, whether it says so or not
-    if said == str(path) and in_place and fitting == (plain if whole else {group: plain}):
+    if said == str(path) and in_place and not changed and fitting == (plain if whole else {group: plain}):
         return f"{group}={path.stem}"
+    STORED[recipe_name(path)] = path
     ConfigStore.instance().store(group=group, name=recipe_name(path), node=OmegaConf.create(fitting),
                                  package="_global_")
     return f"{group}={recipe_name(path)}"
 
 
-def _load(path: Path, said: str):
-    """A file as OmegaConf reads it. Raises ConfigError, with its line, when it holds no mapping of settings."""
+def _load(path: Path, said: str, problems: list[str]):
+    """A file as OmegaConf is to read it, and whether it would read another by itself (pipeline/yaml_files.py).
+
+    Raises ConfigError when it holds no mapping of settings; other mistakes in it are among the problems.
+    """
     import yaml
-    from omegaconf import DictConfig, OmegaConf
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+
+    from pipeline import yaml_files
 
     if not path.is_file():
         raise ConfigError(f"{said}: there is no such file (looked from {Path.cwd()}).")
     try:
-        content = OmegaConf.load(path)
+        content, changed = yaml_files.read(path, said, problems)
+        if content is not None and not isinstance(content, dict):
+            raise ConfigError(f"{said} holds no settings; needed a mapping of them, as in conf/recipe/.")
+        return OmegaConf.create(content or {}), changed
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{said} is no YAML: {flat(error)}{_quotes(path, error)}") from error
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{said}{_unclosed(path)}: {flat(error)}") from error
-    if not isinstance(content, DictConfig):
-        raise ConfigError(f"{said} holds no settings; needed a mapping of them, as in conf/recipe/.")
-    return content
+        raise ConfigError(f"{said}: {flat(error)}") from error
 
 
 def _quotes(path: Path, error: Exception) -> str:
@@ -121,13 +137,6 @@ def _quotes(path: Path, error: Exception) -> str:
     if not any(re.search(r"[{\[,:]\s*\$\{", text) for text in line):
         return ""
     return '. Within { } or [ ] an interpolation goes in quotes: "${...}".'
-
-
-def _unclosed(path: Path) -> str:
-    """`, line 3` of the first `${` without its `}`."""
-    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-    number = next((n for n, line in lines if line.count("${") > line.count("}")), None)
-    return f", line {number}: '${{' without its '}}'" if number else ""
 
 
 def recipe_name(path: Path) -> str:

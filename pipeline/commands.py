@@ -85,6 +85,9 @@ def config_check(arguments) -> int:
         raise ConfigError.of(TITLE, [*problems, *more])
     report = preflight.check(config, arguments.elsewhere, data=not arguments.no_data, code=not arguments.no_data)
     report.add("", warnings(arguments.overrides), "warnings")
+    if arguments.no_data:
+        report.add("", ["rows of data files, Data-Juicer operators, code of yours: --no-data leaves them out."],
+                   "unjudged")
     print(preflight.text(report))
     return 2 if report.problems else 0
 

@@ -13,16 +13,19 @@ from typing import Any
 
 from pipeline import axes, distillation, modes, own_algorithms, recorded_rules, schema, secrets, stage_rules, turn_rules
 from pipeline.choices import absent_default, choose, directories, flat, groups, search_path
-from pipeline.config import Config, walk
+from pipeline.config import Config
 from pipeline.consequences import without_consequences
 from pipeline.early_values import early_values
 from pipeline.errors import ConfigError, nearest
-from pipeline.interpolation import resolved
+from pipeline.interpolation import at, resolved, unreadable
+from pipeline.key_names import exists
 from pipeline.overlays import are_ordered, entries, stage_problems
 from pipeline.reward_rules import unasked_models
 from pipeline.rules import broken_rules
 from pipeline.sample_rules import unread_sampling
 
+# a variable of the environment, which holds a text: `false` is one, as it is written
+OF_ENVIRONMENT = re.compile(r"(?:stages\.\w+\.)?explorer\.env_vars\.\w+")
 TITLE = "the configuration has problems:"
 
 
@@ -97,7 +100,7 @@ def _worded(problems: list[str], first: int, composed, config: dict) -> list[str
 def hydra_overrides(overrides: list[str], problems: list[str]) -> list[str]:
     """The overrides as Hydra is to be given them; what is none is among the problems.
 
-    Raises ConfigError, with the problems of all overrides, when a file that one chooses cannot be read.
+    Raises ConfigError, with the problems of all overrides, when a file that one chooses cannot be read, or two choose.
     """
     known, unreadable = groups(), 0
     understood = []
@@ -108,7 +111,8 @@ def hydra_overrides(overrides: list[str], problems: list[str]) -> list[str]:
             problems += error.problems
             unreadable += 1
     problems += axes.set_twice(overrides)
-    if unreadable:
+    chosen = [key for key, _, _ in (override.lstrip("+").partition("=") for override in overrides) if key in known]
+    if unreadable or len(set(chosen)) < len(chosen):  # which of two recipes is meant, the rest depends on
         raise ConfigError.of(TITLE, problems)
     return [override for override in understood if override]
 
@@ -130,19 +134,24 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
         problems.append(f"'{shown}' has several values; needed one. For a run of each: ouro run -m. A list is "
                         "[1,2], and a text with commas goes in quotes.")
         return None
-    key, value = override.lstrip("+").split("=", 1)
-    if key in known and not value.startswith("{"):
-        return choose(key, value.strip("'\""), known, problems)
-    if not key.startswith("stages.") and not _exists(key):
+    key, raw = override.lstrip("+").split("=", 1)
+    if key in known and not raw.startswith("{"):
+        return choose(key, raw.strip("'\""), known, problems)
+    if not key.startswith("stages.") and not exists(key):
         problems.append(schema.unknown(key, known))
         return None
     try:
-        OverridesParser.create().parse_override(override)
+        value = OverridesParser.create().parse_override(override).value()
     except HydraException as error:
-        why = _why(value, str(error)) if shown == override else "."  # a word of Hydra's may be the secret
+        why = _why(raw, str(error)) if shown == override else "."  # a word of Hydra's may be the secret
         problems.append(f"'{shown}': the value cannot be read{why} A text with other characters than letters, "
                         f"digits and . _ - / goes in quotes: {_quoted(*shown.lstrip('+').split('=', 1))}.")
         return None
+    if why := next(filter(None, (unreadable(text) for _, text in secrets.texts(value))), None):
+        problems.append(f"'{shown}': {why}")
+        return None
+    if isinstance(value, bool) and OF_ENVIRONMENT.fullmatch(key):
+        override = f"{key}='{raw.strip()}'"
     return "++" + override.lstrip("+")  # no key is appended: it exists in the schema, though perhaps in no file
 
 
@@ -164,19 +173,6 @@ def _quoted(key: str, value: str) -> str:
     return f"\"{key}='{plain}'\""
 
 
-def _exists(key: str) -> bool:
-    """Whether a dotted key is a setting, a section, an element of a list or an entry of free arguments."""
-    plain = re.sub(r"\.\d+(?=\.|$)", ".*", key)
-    for known, item in walk():
-        if plain == known or known.startswith(plain + "."):
-            return True
-        if plain.startswith(known + ".") and str(item.type).startswith("dict"):
-            return True
-        if plain == known + ".*" and str(item.type).startswith("list"):
-            return True
-    return False
-
-
 def _stage_names(composed) -> list[str]:
     """Names of the entries of `stages`, whatever stands there."""
     from omegaconf import OmegaConf
@@ -195,6 +191,10 @@ def _override_stage(composed, override: str, problems: list[str]) -> None:
     names, shown = _stage_names(composed), secrets.typed(override.lstrip("+"))
     if name in names and not path:
         problems.append(f"'{shown}': needed a key of the stage, stages.{name}.key=value.")
+        return
+    if not names:
+        problems.append(f"'{shown}': this recipe has no `stages`: its one stage is what the settings of the run say. "
+                        f"Write {shown.removeprefix(f'stages.{name}.')}.")
         return
     if name not in names:
         problems.append(f"'{shown}': no stage '{name}' in this recipe.{nearest(name, names)} Stages: "
@@ -222,30 +222,27 @@ def _hydra(overrides: list[str], problems: list[str]):
     made = pickle.loads(_of_groups(choices, tuple(map(str, directories()))))  # six times as fast as deepcopy
     for override in (o for o in parsed if o.is_force_add()):
         key, value = override.key_or_group, override.value()
-        if lacking := _lacking(made, key):
+        whole = OmegaConf.to_container(made, resolve=False)  # an interpolation that is replaced need lead nowhere
+        if lacking := _lacking(whole, key):
             problems.append(f"'{secrets.typed(f'{key}={override.get_value_element_as_str()}')}': {lacking}")
             continue
-        there = OmegaConf.select(made, key)
-        plain = OmegaConf.to_container(there, resolve=False) if OmegaConf.is_config(there) else there
-        if schema.fitting({key: value}, {key: plain}, "", problems):
+        if schema.fitting({key: value}, {key: at(whole, key)}, "", problems):
             OmegaConf.update(made, key, value, merge=True, force_add=True)
     return made
 
 
-def _lacking(composed, key: str) -> str | None:
+def _lacking(whole: dict, key: str) -> str | None:
     """The sentence for an element that a list does not have; an override changes those that a recipe has."""
-    from omegaconf import DictConfig, ListConfig
-
-    node, above = composed, []
+    node, above = whole, []
     for part in key.split("."):
-        if isinstance(node, ListConfig):
+        if isinstance(node, list):
             if not part.isdigit() or int(part) >= len(node):
                 name, there = ".".join(above), f"has {len(node)}, counted from 0" if len(node) else "is empty"
                 return (f"{name} has no element {part}: it {there}. An override changes an element that is there; to "
                         f"set the list as a whole: {name}=[{{...}}].")
             node = node[int(part)]
         else:
-            node = node.get(part) if isinstance(node, DictConfig) else None
+            node = node.get(part) if isinstance(node, dict) else None
         above.append(part)
     return None
 
@@ -269,7 +266,7 @@ def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]) -> bytes:
     except yaml.YAMLError as error:
         raise ConfigError(f"a file of conf/ is no YAML: {flat(error)}") from error
     except MissingConfigException as error:
-        raise ConfigError(absent_default(str(error.missing_cfg_file))) from error
+        raise ConfigError(absent_default(str(error.missing_cfg_file), str(error))) from error
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ if isinstance(error.__cause__, (OmegaConfBaseException, yaml.YAMLError)) else error
         raise ConfigError(f"the configuration cannot be composed: {flat(cause)}") from error

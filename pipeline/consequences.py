@@ -7,8 +7,10 @@ run's in a stage, else the default. What a rule says of that value would send th
 import re
 from collections.abc import Iterable
 
-# `stage 'rft': buffer.batch_size=0: ...`, `key 'seed': ...`: lines of pipeline/schema.py
-READING = re.compile(r"(?:stage '(?P<stage>\w+)': )?(?:key ')?(?P<key>[a-z_]\w*(?:\.\w+)*)(?=[='])")
+# `stage 'rft': buffer.batch_size=0: ...`, `key 'seed': ...`: lines of pipeline/schema.py; `x.yaml, line 3: key 'seed'`
+READING = re.compile(r"(?:.*?, line \d+: )?(?:stage '(?P<stage>\w+)': )?(?:key ')?(?P<key>[a-z_]\w*(?:\.\w+)*)(?=[='])")
+
+ELEMENT = re.compile(r"\.\d+$")  # one that cannot be read is left out, and the list is another than the one given
 
 
 def without_consequences(broken: Iterable[str], read: Iterable[str], stages: list[str]) -> list[str]:
@@ -24,10 +26,11 @@ def without_consequences(broken: Iterable[str], read: Iterable[str], stages: lis
 
 def _place(match: re.Match, stages: list[str]) -> tuple[str | None, str]:
     """(stage, key) of a problem of reading: interpolations are filled in while an entry has a number and no name."""
-    numbered = re.match(r"stages\.(\d+)\.(.+)", match["key"])
+    key = ELEMENT.sub("", match["key"])
+    numbered = re.match(r"stages\.(\d+)\.(.+)", key)
     if numbered and int(numbered[1]) < len(stages):
         return stages[int(numbered[1])], numbered[2]
-    return match["stage"], match["key"]
+    return match["stage"], key
 
 
 def _concerned(line: str, stages: list[str]) -> list[str]:

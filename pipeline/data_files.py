@@ -76,8 +76,14 @@ def _set_split(key: str) -> str:
 
 def _read_file(path: Path) -> Iterator[dict]:
     if path.suffix not in READERS:
-        raise DataError(f"{path}: needed a {' or '.join(READERS)} file or a directory.{nearest(path.suffix, READERS)}")
+        raise unreadable(path)
     return READERS[path.suffix](path)
+
+
+def unreadable(path: Path) -> DataError:
+    """The error for a file of another kind."""
+    return DataError(f"{path}: needed a {' or '.join(READERS)} file or a directory. Write its rows as .jsonl, one "
+                     "object a line.")
 
 
 def _read_jsonl(path: Path) -> Iterator[dict]:
@@ -87,12 +93,25 @@ def _read_jsonl(path: Path) -> Iterator[dict]:
             if not line.strip():
                 continue
             try:
-                record = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}, line {number} is no JSON ({error}); needed one object a line.") from error
-            if not isinstance(record, dict):
-                raise DataError(f"{path}, line {number} is a JSON {type(record).__name__}; needed one object a line.")
-            yield record
+                yield parsed(line, is_first=number == 1)
+            except ValueError as error:
+                raise DataError(f"{path}, line {number} {error}; needed one object a line.") from error
+
+
+def parsed(line: bytes, is_first: bool) -> dict:
+    """The object of one line of a jsonl file. Raises ValueError: `is no JSON (Expecting value, column 14)`.
+
+    is_first: of the file, where a byte order mark may stand.
+    """
+    try:
+        record = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig" if is_first else "utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no JSON ({error.msg}, column {error.pos + 1})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is no JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"is a JSON {type(record).__name__}")
+    return record
 
 
 def _read_parquet(path: Path) -> Iterator[dict]:

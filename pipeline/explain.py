@@ -13,20 +13,20 @@ from pipeline.guide import explain_absent
 from pipeline.identity import EXTERNAL, USES
 from pipeline.key_names import general as general_key
 from pipeline.key_names import nearest_key
-from pipeline.modes import planned
+from pipeline.modes import Line
 from pipeline.origins import origin, stage_origin
-from pipeline.overlays import effective, entries
-from pipeline.secrets import is_secret, mask
+from pipeline.overlays import RUN_WIDE, effective, entries
+from pipeline.secrets import is_name, is_secret, mask
 from pipeline.setting import choices_of
-from pipeline.workload import described
+from pipeline.workload import counted, described
 
 
 def show(config: dict) -> str:
     """The configuration as YAML, secrets masked, below comments with the numbers that follow from it."""
     from omegaconf import OmegaConf
 
-    notes = [f"#   {entry['stage_name']}: {word}: {sentence}" for entry in planned(config)
-             for word, sentence in described(effective(config, entry))]
+    notes = [f"#   {name}: {word}: {sentence}" for name, settings in counted(Line(config)).items()
+             for word, sentence in described(settings)]
     yaml = OmegaConf.to_yaml(OmegaConf.create(mask(config)))
     return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])
 
@@ -99,13 +99,13 @@ def _values(config: dict, stage: str, key: str, overrides: list[str]) -> list[tu
     stage: the only one that is meant, if any; its value is told in any case.
     """
     def row(name: str, value: Any, source: str) -> list[tuple[str, str]]:
-        secret = is_secret(key) and value not in (ABSENT, None, "")
+        secret = is_secret(key) and value not in (ABSENT, None, "") and not is_name(value)
         text = "***" if secret else shown(value)
-        return [(name, text), *([("  comes from", source)] if value != ABSENT and not secret else [])]
+        return [(name, text), *([("  comes from", source)] if value != ABSENT else [])]
 
     value = _value(config, key)
     rows = row("value now", value, origin(overrides, key))
-    for entry in entries(config):
+    for entry in [] if key.partition(".")[0] in RUN_WIDE else entries(config):
         own = _value(effective(config, entry), key)
         if entry["stage_name"] == stage or (own != value and not stage):
             rows += row(f"in stage {entry['stage_name']}", own, stage_origin(config, entry, key, overrides))

@@ -16,11 +16,20 @@ USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_re
               "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
 NEEDED = ("Needed package.module:function, with the package in the current directory, installed, or with its parent "
           "directory on PYTHONPATH.")
+EMPTY = "is an empty directory; needed data files in it."
 
 
 def resolve(path: str) -> Path:
     """A path as the user gave it, or, when it does not exist there, below the repository."""
     return Path(path) if Path(path).exists() else CONF.parent / path
+
+
+def nothing_at(path: str) -> str | None:
+    """What is to be said of a path with no file at it or below it, or None."""
+    found = resolve(path)
+    if not found.exists():
+        return f"does not exist (looked from {Path.cwd()})."
+    return None if found.is_file() or any(below.is_file() for below in found.rglob("*")) else EMPTY
 
 
 def users_code(value: Any):
@@ -155,7 +164,7 @@ def digest_tree(path: Path, root: str) -> str:
         raise DataError(f"{path} does not exist (looked from {Path.cwd()}). Check the path in the configuration.")
     found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     if not found:
-        raise DataError(f"{path} is an empty directory; needed data files in it.")
+        raise DataError(f"{path} {EMPTY}")
     cache_file = Path(root) / "store" / ".digests.json"
     cache = files.read_json(cache_file) if cache_file.exists() else {}
     fresh = dict(cache)

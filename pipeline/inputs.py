@@ -10,12 +10,12 @@ from pipeline.algorithms import DEMONSTRATED, GIVEN
 from pipeline.data_config import workflow_of
 from pipeline.distillation import KEY, asks_teacher
 from pipeline.errors import ConfigError, nearest
-from pipeline.external import NEEDED, digest_code, module_file, named_code, resolve, values_of
+from pipeline.external import NEEDED, digest_code, module_file, named_code, nothing_at, resolve, values_of
 from pipeline.modes import kind_of
-from pipeline.own_code import absent_packages, by_position, wrong_function
+from pipeline.own_code import absent_packages, by_position, positional, wrong_function
 from pipeline.parameters import Limit, Parameter
 from pipeline.parts import counted_twice, wrong_parameters
-from pipeline.reward_rules import reward_functions
+from pipeline.reward_rules import reward_functions, wrong_reward
 from pipeline.shape import absent_model, wrong_model
 from pipeline.signatures import Signature
 from pipeline.sources import sources, tasksets
@@ -34,7 +34,7 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
     start: the section `model` that names the model it begins with.
     """
     looked = f"does not exist (looked from {Path.cwd()})"
-    lines = [f"{s.told}: {s.path} {looked}." for s in sources(config) if not resolve(s.path).exists()]
+    lines = [f"{s.told}: {s.path} {words}" for s in sources(config) if (words := nothing_at(s.path))]
     lines += [f"{key}: {path} {looked}." for single in FILES for key, path in values_of(config, single)
               if path and not resolve(path).exists()]
     if start["model_path"] and not start["init"]["enable"] and (absent := absent_model(start["model_path"])):
@@ -109,7 +109,7 @@ def wrong_arguments(config: dict[str, Any]) -> list[str]:
     wrong = [problem for key, name, given, signature, passed in _named(config) if signature
              for problem in (*(f"{key}: '{name}' {line}" for line in signature.problems(given, passed)),
                              *signature.wrong_values(key, given))]
-    return _wrong_parameters(config) + _counted_twice(config["algorithm"]) + wrong
+    return _wrong_parameters(config) + _wrong_rewards(config) + _counted_twice(config["algorithm"]) + wrong
 
 
 def _wrong_parameters(config: dict[str, Any]) -> list[str]:
@@ -122,6 +122,14 @@ def _wrong_parameters(config: dict[str, Any]) -> list[str]:
     return [problem for part, signature in found.items() if signature for problem in by_position(
         part, algorithm[part]) or wrong_parameters(
             part, (*signature.required, *("**" for _ in range(signature.anything))), algorithm)]
+
+
+def _wrong_rewards(config: dict[str, Any]) -> list[str]:
+    """What is wrong with the parameters of the user's reward functions, as far as their source says it."""
+    explorer = config["buffer"]["explorer_input"]
+    named = dict.fromkeys(name for _, one in _answered(config) for name in reward_functions(one, explorer))
+    found = {name: positional(name) for name in named if ":" in name and _in("", "", name)}
+    return [line for name, taken in found.items() if taken and (line := wrong_reward(name, *taken))]
 
 
 def _counted_twice(algorithm: dict[str, Any]) -> list[str]:
@@ -140,19 +148,23 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
         key = "data_processor.task_pipeline.generator_args"
         yield key, name, pipeline["generator_args"], _in("operators/generate.py", "GENERATORS", name), 1
     explorer = config["buffer"]["explorer_input"]
-    answered = [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
-                if place.startswith("eval_") or explores(config)]
     yield from _parts(config["algorithm"])
     replay = config["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
     if replay["enable"]:
         signature = _in("operators/priority.py", "PRIORITIES", replay["priority_fn"])
         yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], replay["priority_fn_args"], signature, None
-    for key, taskset in answered:
+    for key, taskset in _answered(config):
         names = reward_functions(taskset, explorer)
         signature = signatures.together([reward_signature(name) for name in names])
         yield f"{key}.reward_fn_args", ", ".join(names), taskset["reward_fn_args"], signature, 0
         workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
         yield f"{key}.workflow_args", workflow, taskset["workflow_args"], workflow_signature(workflow), 0
+
+
+def _answered(config: dict[str, Any]) -> list[tuple[str, dict]]:
+    """(setting, task set) of those whose tasks a stage has answered."""
+    return [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
+            if place.startswith("eval_") or explores(config)]
 
 
 def _parts(algorithm: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, None]]:

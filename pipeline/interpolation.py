@@ -53,6 +53,21 @@ def _from_root(match: re.Match, key: str) -> str:
     return ".".join([*above, *re.findall(r"[^.\[\]]+", named)])
 
 
+def unreadable(text: str) -> str | None:
+    """Why OmegaConf could not read the interpolations of a text, None of one that it reads. Quotes nothing of it."""
+    from omegaconf import grammar_parser
+    from omegaconf.errors import GrammarParseError
+
+    if "${" not in text:
+        return None
+    try:
+        grammar_parser.parse(text)
+    except GrammarParseError:
+        wrong = "'${' without its '}'" if text.count("${") > text.count("}") else "what stands in a '${...}' is no name"
+        return f"{wrong}. Needed ${{section.key}} or ${{oc.env:VARIABLE}}."
+    return None
+
+
 @dataclass
 class Filling:
     """whole: the composition as plain dicts and lists, unresolved. secret: variables that a setting takes as a secret.
@@ -146,7 +161,7 @@ def _marked(value: Any, raw: Any, key: str, whole: dict) -> Any:
     as it stands at `key`."""
     if isinstance(raw, str):
         match = NAMED.fullmatch(raw) if isinstance(value, (dict, list)) else None
-        if match and (section := _at(whole, named := _from_root(match, key))) is not None:
+        if match and (section := at(whole, named := _from_root(match, key))) is not None:
             return _marked(value, section, named, whole)  # `${section}` stands for all that is below it
         return FromEnvironment(value) if isinstance(value, str) and _of_environment(raw, key, whole) else value
     if isinstance(value, dict) and isinstance(raw, dict):
@@ -161,11 +176,11 @@ def _of_environment(text: str, key: str, whole: dict, visited: tuple[str, ...] =
     """Whether a text, which stands at `key`, names the environment, or a setting that does."""
     if ENVIRONMENT.search(text):
         return True
-    return any(isinstance(there := _at(whole, one), str) and _of_environment(there, one, whole, (*visited, one))
+    return any(isinstance(there := at(whole, one), str) and _of_environment(there, one, whole, (*visited, one))
                for one in settings_named(text, key) if one not in visited)
 
 
-def _at(whole: dict, key: str) -> Any:
+def at(whole: dict, key: str) -> Any:
     """What stands, unresolved, at a dotted key; None where nothing does."""
     found: Any = whole
     for part in key.split("."):
@@ -182,6 +197,6 @@ def _unresolved(key: str, value: str, error: Exception) -> str:
     if missing:
         return (f"key '{key}' wants the environment variable {missing[1]}, which is not set. Set it, or give a "
                 f"default: ${{oc.env:{missing[1]},default}}.")
-    if isinstance(error, RecursionError) or "ecursive" in str(error):
+    if isinstance(error, RecursionError) or re.search("ecursi|parent node", str(error)):
         return f"key '{key}': {value} leads in a circle."
     return f"key '{key}': {value} cannot be filled in: {str(error).splitlines()[0]}"

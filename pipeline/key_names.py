@@ -13,6 +13,14 @@ def general(key: str) -> str:
     return re.sub(r"(?<=\.auxiliary_buffers\.)[^.]+|(?<=\.)\d+(?=\.|$)", "*", key)
 
 
+def exists(key: str) -> bool:
+    """Whether a dotted key is a setting, a section, an element of a list or an entry of free arguments."""
+    meant = general(key)
+    return any(known == meant or known.startswith(meant + ".")
+               or (meant.startswith(known + ".") and str(item.type).startswith("dict"))
+               or (meant == known + ".*" and str(item.type).startswith("list")) for known, item in walk())
+
+
 def nearest_key(key: str, more: Iterable[str] = ()) -> str:
     """` Did you mean 'x'?` for a key that there is not, or the empty string. more: names beside the top sections.
 

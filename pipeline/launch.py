@@ -15,18 +15,18 @@ from pipeline.plan import Plan, make_plan
 from pipeline.preflight import warn
 from pipeline.stage_rules import unread, unusable_root, without_data
 
-Planner = Callable[[dict[str, Any]], Plan]
+Planner = Callable[..., Plan]  # (configuration, tell=warn); tell: takes the warnings, one line each
 MULTIRUN = "-m"  # among the overrides: they have several values
 
 
-def checked_plan(config: dict[str, Any]) -> Plan:
+def checked_plan(config: dict[str, Any], tell: Callable[[str], None] = warn) -> Plan:
     """The plan of a composed configuration whose monitor is installed (it must not fail after hours), and that names
-    data. Settings that nothing reads are told on stderr, unless `ouro run` has done so before it started this."""
+    data. Settings that nothing reads are told, on stderr, unless `ouro run` has done so before it started this."""
     check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
     if problems := without_data(config) + unusable_root(config["checkpoint_root_dir"]):
         raise ConfigError("\n  ".join(problems), problems)
     for line in [] if os.environ.get(SUMMARY_FOLLOWS) else unread(config):
-        warn(line)
+        tell(line)
     return make_plan(config)
 
 

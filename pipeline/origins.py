@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.algorithms import functions, parts
-from pipeline.choices import directories, recipe_name, search_path
+from pipeline.choices import directories, file_of, search_path
 from pipeline.compose import hydra_overrides
 from pipeline.files import CONF
 from pipeline.overlays import laid_over, left_behind
+from pipeline.secrets import typed
 
 DEFAULT, COMMAND_LINE = "the schema's default", "the command line"
 
@@ -63,7 +64,7 @@ def _given(values: Any, key: str) -> bool:
 def _typed(overrides: list[str], key: str) -> str | None:
     """The last override of a key, in words; a choice of a file (`cluster=cpu`) is none."""
     values = [o.lstrip("+") for o in hydra_overrides(overrides, []) if o.startswith("++")]
-    return next((f"{COMMAND_LINE}: {o}" for o in reversed(values) if _touches(o.partition("=")[0], key)), None)
+    return next((f"{COMMAND_LINE}: {typed(o)}" for o in reversed(values) if _touches(o.partition("=")[0], key)), None)
 
 
 def _touches(one: str, other: str) -> bool:
@@ -95,20 +96,13 @@ def _files(overrides: list[str]) -> list[tuple[str, dict]]:
         listed = loader.compute_defaults_list("config", [*plain, *search_path(directories())], RunMode.RUN).defaults
     layers = []
     for layer in listed:
-        path = _path(layer.config_path, overrides)
+        path = file_of(layer.config_path)
         if path is not None:
             values = yaml.safe_load(path.read_text()) or {}
             for part in reversed([p for p in (layer.package or "").split(".") if p]):
                 values = {part: values}
             layers.append((_shown(path), values))
     return layers
-
-
-def _path(name: str, overrides: list[str]) -> Path | None:
-    """The file behind a name of the defaults list; None for the schema and for Hydra's own."""
-    typed = [Path(o.partition("=")[2]) for o in overrides if o.startswith("recipe=")]
-    candidates = [d / f"{name}.yaml" for d in directories()] + [p for p in typed if f"recipe/{recipe_name(p)}" == name]
-    return next((path for path in candidates if path.is_file()), None)
 
 
 def _shown(path: Path) -> str:

@@ -98,11 +98,11 @@ def stage_problems(config: dict) -> list[str]:
     for index, given in enumerate(config["stages"]):
         entry, own = {**given, **{key: settled(given[key]) for key in ITS_OWN if key in given}}, []
         name = entry.get("stage_name")
-        read = schema.read({k: v for k, v in entry.items() if k not in ITS_OWN}, Config, "", own, partial=True)
+        read = schema.read({k: v for k, v in entry.items() if k not in ITS_OWN}, Config, "", own, True, ITS_OWN)
         own += [f"{key} is a setting of the whole run, not of a stage." for key in read if key in RUN_WIDE]
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name == "all":
             problems.append(f"entry {index} of `stages`: stage_name={name!r}: needed a letter, then letters, digits "
-                            "and '_', and not 'all'; it names a rule and a directory.")
+                            "and '_', and not 'all'; it names a rule and a directory." + _boolean(name))
             problems += [f"entry {index} of `stages`: {p}" for p in own]
             continue
         if name in above:
@@ -113,6 +113,12 @@ def stage_problems(config: dict) -> list[str]:
         above.append(name)
     config["stages"] = kept
     return problems
+
+
+def _boolean(name: Any) -> str:
+    """The advice about a name that YAML takes for no text."""
+    return (" YAML reads on, off, yes, no, true and false as booleans: put the name in quotes."
+            if isinstance(name, bool) else "")
 
 
 def are_ordered(stages: list[dict]) -> bool:

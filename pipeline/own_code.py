@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ from pipeline.errors import ConfigError
 from pipeline.external import module_file, users_code
 from pipeline.imports import INSTALLED, base_of, taken_in
 from pipeline.process import ending, environment, namespace, our_environment
+from pipeline.reward_rules import reward_functions
+from pipeline.sources import tasksets
 
+REWARD = "default_reward_fn_type"
 WAIT = 300  # seconds that importing the named modules may take
 
 
@@ -50,6 +53,18 @@ def by_position(part: str, dotted: str) -> list[str]:
         return []
     return [f"algorithm.{part}={dotted} takes {', '.join(names)} by position alone, and a column is handed over by its "
             "name. Take the '/' out."]
+
+
+def positional(dotted: str) -> tuple[list[str], bool] | None:
+    """The parameters of a function that are given by position, and whether it has *others; None where its source does
+    not say: it cannot be read, or a decorator may have changed them."""
+    module, _, name = dotted.partition(":")
+    source = syntax.source_of(module)
+    found = syntax.function(source, name) if source else None
+    if found is None or found[1].decorator_list:
+        return None
+    arguments = found[1].args
+    return [one.arg for one in (*arguments.posonlyargs, *arguments.args)], arguments.vararg is not None
 
 
 def absent_packages(dotted: str) -> list[str]:
@@ -128,10 +143,21 @@ def _questions(settings: dict[str, Any], parts: list[str]) -> Iterator[dict]:
     """{name, part, algorithm} of each function; part null where its parameters are not to be judged."""
     algorithm = {key: value for key, value in settings["algorithm"].items() if key in (
         *parts, "algorithm_type", "sample_strategy")}
-    named = {algorithm[part]: part for part in parts if ":" in (algorithm[part] or "")}
+    explorer = settings["buffer"]["explorer_input"]
+    rewards = [name for _, one in tasksets(settings) for name in reward_functions(one, explorer)]
+    named = dict.fromkeys(rewards, REWARD) | {algorithm[part]: part for part in parts if ":" in (algorithm[part] or "")}
     for name in dict.fromkeys(users_code(settings)):
-        unread = name in named and signatures.dotted(name) is None
+        read = positional if named.get(name) == REWARD else signatures.dotted
+        unread = name in named and not _says(read, name)
         yield {"name": name, "part": named[name] if unread else None, "algorithm": algorithm}
+
+
+def _says(read: Callable[[str], Any], name: str) -> bool:
+    """Whether the source of a function can be read for what it takes."""
+    try:
+        return read(name) is not None
+    except SyntaxError:  # told where the code is read
+        return False
 
 
 @cache

@@ -89,8 +89,10 @@ class _Stages:
     def add(self, name: str, kind: str, settings: dict, inputs: dict[str, str], waits: tuple[str, ...] = ()) -> str:
         """Adds a stage; returns its directory."""
         if any(s.name == name for s in self.stages):
-            raise ConfigError(f"two stages are called '{name}'; stage names must differ (reserved: tasks, curate, "
-                              "model, report, evaluate_base, evaluate_<stage>).")
+            raise ConfigError(f"two stages are called '{name}': one of them is the run's own. Its names are tasks, "
+                              "curate and model (or these with _<stage>), report, evaluate_base, evaluate_<stage>, and "
+                              "of each that benches, also one called bench: <bench>_base, <bench>_<stage> and "
+                              "<bench>_<stage>_last. Rename yours.")
         self.stages.append(make_stage(name, kind, settings, inputs, self.root, waits))
         return self.stages[-1].directory
 

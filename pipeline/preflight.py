@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from pipeline.adapters import target_problem
 from pipeline.devices import Gpus, gpus_by_stage
 from pipeline.errors import ConfigError, OuroError, masked
 from pipeline.memory import GIB
-from pipeline.modes import planned
+from pipeline.modes import Line, planned
 from pipeline.monitors import absent_package, monitor_problems
 from pipeline.overlays import effective
 from pipeline.own_code import import_problems
@@ -62,7 +63,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False, c
     of rows; code: import the user's functions that are named; both take seconds.
     """
     report = Report(f"{config['project']}/{config['name']}")
-    stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
+    stages = workload.counted(Line(config))
     gpus = gpus_by_stage(stages, here=not elsewhere)
     starts = starts_of(config)
     teachers = {name: distillation.teacher_model(config, name, starts) for name in stages}
@@ -110,11 +111,12 @@ def broken_models(config: dict[str, Any]) -> list[str]:
         *inputs.wrong_models(settings, start), *inputs.wrong_adapters(settings))))
 
 
-def judged_plan(config: dict[str, Any]) -> Plan:
-    """The plan of a run that is about to start. Raises ConfigError with every problem; warnings go to stderr."""
+def judged_plan(config: dict[str, Any], tell: Callable[[str], None] | None = None) -> Plan:
+    """The plan of a run that is about to start. Raises ConfigError with every problem. tell: takes the warnings;
+    default: `warn`."""
     report = check(config, code=True)
     for line in report.warnings:
-        warn(line)
+        (tell or warn)(line)
     if report.problems:
         raise ConfigError.of("the run would not go through (`ouro config check` says more):", report.problems)
     return report.plan

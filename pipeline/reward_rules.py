@@ -1,6 +1,7 @@
 """Rules between reward functions, the task sets that name them, and the models of `explorer.auxiliary_models`."""
 
 import math
+from collections.abc import Sequence
 
 from pipeline.data_config import eval_places, train_places
 from pipeline.errors import nearest
@@ -9,6 +10,7 @@ from pipeline.overlays import effective, entries
 
 # reward functions that do not say whether a task is solved
 NO_ACCURACY = ("format_reward", "overlong_penalty", "reward_model")
+GIVEN = ("response", "answer")  # what a reward function is called with, by position
 
 
 def broken_reward_rules(c: dict) -> list[str]:
@@ -49,6 +51,17 @@ def reward_functions(taskset: dict, source: dict) -> list[str]:
     """The reward functions of a task set: its own, else those of the section explorer_input."""
     chosen = taskset["default_reward_fn_type"] or source["default_reward_fn_type"]
     return [chosen] if isinstance(chosen, str) else chosen
+
+
+def wrong_reward(name: str, taken: Sequence[str], takes_more: bool) -> str | None:
+    """The line for a reward function of the user's that cannot be called with a response and its truth.
+
+    taken: its parameters that are given by position; takes_more: it has *others.
+    """
+    if takes_more or len(taken) >= len(GIVEN):
+        return None
+    return (f"'{name}' has {len(taken)} parameters by position ({', '.join(taken) or 'none'}); it is called with "
+            f"{len(GIVEN)}, the response and its truth: needed f({', '.join(GIVEN)}, ...).")
 
 
 def _model_asked(place: str, name: str | None, models: list[dict]) -> str | None:

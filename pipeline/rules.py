@@ -68,7 +68,8 @@ def _environment(c: dict) -> list[str]:
         if name in OURS:
             problems.append(f"{key}: is set by the stage itself. {OURS[name]}")
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            problems.append(f"{key}={value}: needed a text or a number; a variable holds a text, so put the word in "
+            told = str(value).lower() if isinstance(value, bool) else value
+            problems.append(f"{key}={told}: needed a text or a number; a variable holds a text, so put the word in "
                             "quotes.")
     return problems
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline import files
 from pipeline.errors import StageError
-from pipeline.external import resolve
+from pipeline.external import nothing_at, resolve
 from pipeline.files import CONF
 from pipeline.sources import sources as sources_of
 
@@ -28,7 +28,7 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, l
     pipelines = [stage["data_processor"]["task_pipeline"] for stage in stages]
     request = {
         "sources": [{**dataclasses.asdict(s), "key": s.told, "path": str(resolve(s.path)), "columns": dict(s.columns)}
-                    for s in sources if resolve(s.path).exists()],
+                    for s in sources if not nothing_at(s.path)],
         "rows": ROWS,
         "model": config["model"],
         "system_prompt": config["buffer"]["explorer_input"]["system_prompt"],

@@ -14,7 +14,7 @@ from pipeline.config import Config
 from pipeline.errors import nearest
 from pipeline.guide import explain_absent, explain_value
 from pipeline.interpolation import FromEnvironment, settled
-from pipeline.key_names import nearest_key
+from pipeline.key_names import exists, nearest_key
 from pipeline.setting import choices_of
 
 UNREADABLE = object()
@@ -22,16 +22,16 @@ WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "
          dict: "a mapping"}
 
 
-def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = False) -> Any:
+def read(value: Any, kind: Any, key: str, problems: list[str], partial: bool = False, more: Iterable[str] = ()) -> Any:
     """`value` as `kind` declares it; UNREADABLE, with a line in `problems`, when it has another type.
 
     kind: a dataclass of pipeline/config.py or the type of a setting. partial: keys may be missing (a stage's entry);
-    otherwise a missing one gets its default.
+    otherwise a missing one gets its default. more: names beside those of the dataclass that may be meant.
     """
     if isinstance(value, FromEnvironment):
         value = _of_environment(value, kind)
     if dataclasses.is_dataclass(kind):
-        return _section(value, kind, key, problems, partial)
+        return _section(value, kind, key, problems, partial, more)
     if isinstance(kind, UnionType):
         if value is None and type(None) in get_args(kind):
             return None
@@ -81,7 +81,7 @@ def fitting(content: dict, base: dict, key: str, problems: list[str]) -> dict:
     return made
 
 
-def _section(value: Any, kind: type, key: str, problems: list[str], partial: bool) -> Any:
+def _section(value: Any, kind: type, key: str, problems: list[str], partial: bool, more: Iterable[str] = ()) -> Any:
     if not isinstance(value, dict):
         found = wrong(value, "a mapping of settings", key, problems)
         if isinstance(value, str) and "." not in key:
@@ -93,11 +93,9 @@ def _section(value: Any, kind: type, key: str, problems: list[str], partial: boo
     for name, given in value.items():
         full = f"{key}.{name}" if key else str(name)
         if name not in fields:
-            problems.append(unknown(full))
+            problems.append(_dotted(full, str(name)) or unknown(full, more))
             continue
-        found = read(given, fields[name].type, full, problems, partial)
-        if found is not UNREADABLE and (meant := fields[name].metadata.get("meant")):
-            found = meant(found)
+        found = _in_its_case(read(given, fields[name].type, full, problems, partial), fields[name].metadata)
         outside = [] if found is UNREADABLE else _outside(full, found, fields[name].metadata)
         problems += outside
         if found is not UNREADABLE and not (outside and isinstance(found, (int, float))):
@@ -155,6 +153,15 @@ def unknown(key: str, more: Iterable[str] = ()) -> str:
     return f"unknown key '{key}'.{nearest_key(key, more)}"
 
 
+def _dotted(key: str, name: str) -> str | None:
+    """The line for a setting whose place is written with dots, as on the command line. name: the key as it stands."""
+    if "." not in name or not exists(key):
+        return None
+    *sections, last = name.split(".")
+    nested = "".join(f"{section}: {{" for section in sections) + f"{last}: ...{'}' * len(sections)}"
+    return f"key '{key}' is written with dots, which a file does not take apart; write {nested}."
+
+
 def default(item: dataclasses.Field) -> Any:
     """The default of a field, sections as dicts."""
     made = item.default if item.default is not dataclasses.MISSING else item.default_factory()
@@ -164,6 +171,15 @@ def default(item: dataclasses.Field) -> Any:
 def defaults() -> dict[str, Any]:
     """Every setting at its default."""
     return dataclasses.asdict(Config())
+
+
+def _in_its_case(value: Any, bounds: Any) -> Any:
+    """The choice that a text is but for its capitals, `DEBUG` for `debug`, or another spelling of; any other value as
+    it is."""
+    if not bounds or not isinstance(value, str):
+        return value
+    text, choices = bounds["meant"](value) if bounds["meant"] else value, choices_of(bounds) or ()
+    return text if text in choices else next((one for one in choices if str(one).lower() == value.lower()), value)
 
 
 def _outside(key: str, value: Any, bounds: Any) -> list[str]:

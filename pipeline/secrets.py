@@ -24,6 +24,8 @@ WITH_DEFAULT = re.compile(rf"{VARIABLE}(,[^}}]*)?\}}")
 ENTRY = re.compile(r"(?<![$\w.-])([\w.-]+)\s*:\s*(?!//)"  # of a mapping in an override
                    r"""('[^']*'|"[^"]*"|\{[^{}]*\}|\[[^]]*\]|[^,{}\[\]]+)""")
 SHORTEST = 4  # characters: a shorter value is found by chance
+LONG_ENOUGH = 8  # where nothing else says that the variable is meant
+OF_THE_SHELL = " (A shell fills in $NAME between double quotes; between single ones the word stays as it is typed.)"
 
 
 def is_secret(key: str) -> bool:
@@ -105,7 +107,7 @@ def _free() -> set[str]:
 
 def taken_as_secrets(config: Any) -> set[str]:
     """The variables that settings named as secrets take, whatever they are called."""
-    return {m["variable"] for key, text in _texts(config) if is_secret(key) and (m := REFERENCE.search(text))}
+    return {m["variable"] for key, text in texts(config) if is_secret(key) and (m := REFERENCE.search(text))}
 
 
 def misdirected(key: str, variable: str) -> str:
@@ -116,31 +118,45 @@ def misdirected(key: str, variable: str) -> str:
 
 
 def leaks(config: Any) -> list[str]:
-    """Settings in which the value of a variable that is named as a secret is written out, one line each."""
-    named = taken_as_secrets(config) | {name for _, text in _texts(config) for name in named_in(text)}
-    values = {name: os.environ[name] for name in named if len(os.environ.get(name, "")) >= SHORTEST}
-    return [misdirected(key, name) for key, text in _texts(config) for name, value in values.items() if value in text]
+    """Settings in which the value of a variable that is a secret is written out, one line each.
+
+    The value of one that no setting names must stand there as a word of its own: another variable of the environment
+    may hold what a path begins with.
+    """
+    named = taken_as_secrets(config) | {name for _, text in texts(config) for name in named_in(text)}
+    values = {name: value for name in named if len(value := os.environ.get(name, "")) >= SHORTEST}
+    others = {name: re.compile(rf"(?<![\w./+-]){re.escape(value)}(?![\w./+-])") for name, value in os.environ.items()
+              if name not in named and len(value) >= LONG_ENOUGH and names_secret(name, is_variable=True)}
+    found = list(texts(config))
+    return [*(misdirected(key, name) for key, text in found for name, value in values.items() if value in text),
+            *(misdirected(key, name) + OF_THE_SHELL for key, text in found for name, form in others.items()
+              if form.search(text) and not is_secret(key))]
 
 
-def _texts(value: Any, key: str = ""):
+def texts(value: Any, key: str = ""):
     """(dotted key, text) of every text in a nest."""
     if isinstance(value, str):
         yield key, value
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, part in pairs:
-        yield from _texts(part, f"{key}.{name}" if key else str(name))
+        yield from texts(part, f"{key}.{name}" if key else str(name))
 
 
 def mask(value: Any) -> Any:
-    """A copy with every value whose key names a secret shown as ***."""
+    """A copy with every value whose key names a secret shown as ***; the name of the variable that holds it is none."""
     if isinstance(value, dict):
-        return {k: "***" if is_secret(str(k)) and v else mask(v) for k, v in value.items()}
+        return {k: "***" if is_secret(str(k)) and v and not is_name(v) else mask(v) for k, v in value.items()}
     return [mask(v) for v in value] if isinstance(value, list) else value
+
+
+def is_name(value: Any) -> bool:
+    """Whether a value is the name of a variable alone, `${oc.env:VARIABLE}`, and not what that holds."""
+    return isinstance(value, str) and ALONE.fullmatch(value) is not None
 
 
 def unspoken(lines: list[str], config: Any) -> list[str]:
     """The lines with *** for what stands in settings that are named as secrets: a rule may quote what it refuses."""
-    values = {text for key, text in _texts(config)
+    values = {text for key, text in texts(config)
               if is_secret(key) and len(text) >= SHORTEST and not REFERENCE.search(text)}
     for value in sorted(values, key=len, reverse=True):
         lines = [line.replace(value, "***") for line in lines]
@@ -151,7 +167,7 @@ def typed(override: str) -> str:
     """An override of the command line as a message may show it: without the secrets in it."""
     key, equals, value = override.partition("=")
     if equals and is_secret(key.lstrip("+~")):
-        return f"{key}=***"
+        return override if is_name(value.strip("'\"")) else f"{key}=***"
     within = ENTRY.sub(lambda m: f"{m[1]}:***" if is_secret(m[1]) else m[0], value)  # {api_key: x, depth: 3}
     return key + equals + hidden(within)
 

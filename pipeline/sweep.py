@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from pipeline import axes, files
@@ -20,6 +20,7 @@ from pipeline.errors import ConfigError, OuroError
 from pipeline.identity import Stage
 from pipeline.launch import Planner, checked_plan
 from pipeline.plan import Plan
+from pipeline.preflight import warn
 
 SWEEP = "sweep.json"
 MOST_NAMED = 4  # points named beside a problem
@@ -64,7 +65,8 @@ class Sweep:
     @property
     def warnings(self) -> list[str]:
         """What its points say that may not be meant, one line each."""
-        return [*self._alike(), *dict.fromkeys(line for point in self.points for line in warnings(point.overrides))]
+        said = [(warnings(point.overrides), point.differs) for point in self.points]
+        return [*self._alike(), *_with_points(said)]
 
     def _alike(self) -> list[str]:
         """A line for each group of points that plan the same stages: what they differ in says how, not what is made."""
@@ -108,7 +110,12 @@ def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
     project, name, root = _shared(composed)
     for config, (_, differs) in zip(composed, chosen, strict=True):
         config["name"] = axes.name_of(name, differs)
-    plans = list(_counted((_attempt(plan_of, config) for config in composed), len(chosen), "planned"))
+    said: list[tuple[list[str], dict[str, str]]] = [([], differs) for _, differs in chosen]
+    attempts = (_attempt(partial(plan_of, tell=lines.append), config)
+                for config, (lines, _) in zip(composed, said, strict=True))
+    plans = list(_counted(attempts, len(chosen), "planned"))
+    for line in _with_points(said):
+        warn(line)
     _refuse(plans, chosen)
     points = [Point(o, differs, plan) for (o, differs), plan in zip(chosen, plans, strict=True)]
     return Sweep(project, name, root, points)
@@ -159,14 +166,19 @@ def _most_points(point: list[str]) -> int:
 
 def _refuse(results: list, chosen: list[tuple]) -> None:
     """Raises ConfigError when a point has a problem: each problem once, with the points it concerns."""
-    concerned: dict[str, list[str]] = {}
-    for result, (_, differs) in zip(results, chosen, strict=True):
-        if isinstance(result, OuroError):
-            for problem in getattr(result, "problems", [str(result)]):
-                concerned.setdefault(problem, []).append(axes.told(differs))
-    if concerned:
-        lines = [f"{problem}{_which(points, len(chosen))}" for problem, points in concerned.items()]
+    found = [(getattr(result, "problems", [str(result)]) if isinstance(result, OuroError) else [], differs)
+             for result, (_, differs) in zip(results, chosen, strict=True)]
+    if lines := _with_points(found):
         raise ConfigError("the sweep has problems:\n  " + "\n  ".join(lines), lines)
+
+
+def _with_points(said: Sequence[tuple[list[str], dict[str, str]]]) -> list[str]:
+    """Every line once, with the points it concerns. said: of each point its lines and what it differs in."""
+    concerned: dict[str, list[str]] = {}
+    for lines, differs in said:
+        for line in dict.fromkeys(lines):
+            concerned.setdefault(line, []).append(axes.told(differs))
+    return [f"{line}{_which(points, len(said))}" for line, points in concerned.items()]
 
 
 def _which(points: list[str], number: int) -> str:

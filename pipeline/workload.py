@@ -9,7 +9,7 @@ import pyarrow as pa
 from pipeline import records
 from pipeline.algorithms import PAIR_TYPES
 from pipeline.memory import has_critic, learning
-from pipeline.modes import TRAINING, kind_of
+from pipeline.modes import TRAINING, Line, kind_of
 from pipeline.process import namespace
 from pipeline.row_counts import most_rows
 from pipeline.schedule import rft_schedule
@@ -158,6 +158,22 @@ def _checkpoints(trainer: dict[str, Any], steps: int | None) -> int | None:
     made = None if steps is None else -(-steps // trainer["save_interval"])
     kept = None if trainer["max_checkpoints_to_keep"] is None else trainer["max_checkpoints_to_keep"] + 1
     return min((number for number in (made, kept) if number is not None), default=None)
+
+
+def counted(line: Line) -> dict[str, dict[str, Any]]:
+    """Stage -> its settings, for an offline one with the steps that its passes over what another explores come to;
+    not where that other makes passes itself, over tasks that are not curated yet."""
+    found = {}
+    for name, settings in line.settings.items():
+        buffer, source = settings["buffer"], line.explored(name)
+        if line.kinds[name] == "offline" and source and buffer["total_steps"] is None:
+            theirs = workload(line.settings[source])
+            if theirs.explorer_steps and not theirs.most:
+                rows = buffer["total_epochs"] * theirs.explorer_steps * theirs.explored
+                steps = _whole(rows, buffer["train_batch_size"] or theirs.explored)
+                settings = {**settings, "buffer": {**buffer, "total_steps": steps}}
+        found[name] = settings
+    return found
 
 
 def described(config: dict[str, Any]) -> list[tuple[str, str]]:

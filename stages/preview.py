@@ -2,109 +2,25 @@
 
     python -m stages.preview request.json answer.json
 
-Started by `ouro config check` (pipeline/samples.py). Rows are taken from all over a file without reading all of it;
+Started by `ouro config check` (pipeline/samples.py). Rows are drawn at random (pipeline/data_sample.py);
 they go through the model's chat template and tokenizer. Answers with lists of problems, warnings, what could not be
 judged here, and facts. It is no stage of the plan: it makes nothing that another reads.
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from pipeline import files
-from pipeline.data_files import READERS, files_of_split, is_saved_dataset, saved_dataset
-from pipeline.errors import ConfigError, OuroError, nearest
+from pipeline.data_sample import Row, Sample, sample
+from pipeline.errors import OuroError, nearest
 from pipeline.sources import PAIR
 
-WHOLE = 4 << 20  # bytes up to which a text file is read whole
-MOST_FILES = 20  # of a directory
-OFTEN = 0.1  # share of over-long rows above which a file is worth a warning
-
-Row = dict[str, Any]
-
-
-def spread(total: int, count: int) -> list[int]:
-    """At most `count` positions below `total`, evenly spread, the first one included."""
-    return list(range(total)) if total <= count else [i * total // count for i in range(count)]
-
-
-def sample_jsonl(path: Path, count: int) -> tuple[list[Row], int]:
-    """Up to `count` rows of a jsonl file from all over it, and about how many it has."""
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        if size <= WHOLE:
-            lines = [line for line in file if line.strip()]
-            return [_parse(path, lines[i]) for i in spread(len(lines), count)], len(lines)
-        chosen = []
-        for offset in spread(size, count):
-            file.seek(offset)
-            if offset:
-                file.readline()  # the rest of a line
-            chosen.append(next((line for line in file if line.strip()), b""))
-    lines = list(dict.fromkeys(filter(None, chosen)))
-    return [_parse(path, line) for line in lines], size * len(lines) // max(sum(map(len, lines)), 1)
-
-
-def _parse(path: Path, line: bytes) -> Row:
-    try:
-        row = json.loads(line.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} has a line that is no JSON ({error}): {line[:60]!r}") from error
-    if not isinstance(row, dict):
-        raise ConfigError(f"{path} has a line that is a JSON {type(row).__name__}; needed one object a line.")
-    return row
-
-
-def sample_parquet(path: Path, count: int) -> tuple[list[Row], int]:
-    """Up to `count` rows of a Parquet file, from the beginning of row groups all over it, and how many it has."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(path)
-        groups = spread(file.num_row_groups, count)
-        each = -(-count // max(len(groups), 1))
-        rows: list[Row] = []
-        for group in groups:
-            batches = file.iter_batches(batch_size=each, row_groups=[group])
-            rows += next(batches).to_pylist() if file.metadata.row_group(group).num_rows else []
-    except (pa.ArrowException, OSError) as error:
-        raise ConfigError(f"{path} is not a readable Parquet file ({error}). Make it again.") from error
-    return rows[:count], file.metadata.num_rows
-
-
-def sample_dataset(path: Path, split: str, count: int) -> tuple[list[Row], int]:
-    """Up to `count` rows from all over a dataset of save_to_disk, and how many it has."""
-    dataset = saved_dataset(path, split)
-    return [dataset[i] for i in spread(len(dataset), count)], len(dataset)
-
-
-SAMPLERS: dict[str, Callable[[Path, int], tuple[list[Row], int]]] = {".jsonl": sample_jsonl, ".parquet": sample_parquet}
-
-
-def sample(path: Path, split: str, count: int) -> tuple[list[Row], int]:
-    """Up to `count` rows of one source from all over it, and about how many it has.
-
-    Raises DataError or ConfigError when it, or its split, cannot be read.
-    """
-    if is_saved_dataset(path):
-        return sample_dataset(path, split, count)
-    found = files_of_split(path, split) if path.is_dir() else [path]
-    if found[0].suffix not in SAMPLERS:
-        raise ConfigError(f"{path}: needed a {' or '.join(READERS)} file or a directory."
-                          f"{nearest(found[0].suffix, READERS)}")
-    chosen = [found[i] for i in spread(len(found), MOST_FILES)]
-    parts = [SAMPLERS[file.suffix](file, -(-count // len(chosen))) for file in chosen]
-    rows = [row for part, _ in parts for row in part]
-    return rows, sum(total for _, total in parts) * len(found) // len(chosen)
-
-
-# ------------------------------------------------------------------------------------------------------ judging
+OFTEN = 0.1  # share of over-long rows, or of rows without a truth, above which a file is worth a warning
 
 
 class Preview:
@@ -137,22 +53,34 @@ class Preview:
         """Judges one source."""
         path = Path(source["path"])
         try:
-            rows, total = sample(path, source["split"], self.request["rows"])
+            drawn = sample(path, source["split"], self.request["rows"], source["columns"].values())
         except OuroError as error:
             self.found["problems"].append(f"{source['key']}: {error}")
             return
-        if not rows:
-            self.found["problems"].append(f"{source['key']}: {path} holds no rows; take it out.")
+        wrong = [*_empty_files(source, drawn), *_absent_columns(source, drawn)]
+        wrong += [] if wrong else _without_pairs(source, drawn.rows)
+        self.found["problems"] += wrong
+        if not drawn.total:
             return
-        absent = list(_absent_columns(source, rows))
-        absent += [] if absent else list(_without_pairs(source, rows))
-        self.found["warnings"] += [] if absent else list(_without_difference(source, rows))
-        self.found["problems"] += absent
-        about = "" if len(rows) == total else f", {len(rows):,} of them read"
-        fact = f"{path}: {'about ' if about else ''}{total:,} rows{about}"
-        if not absent and self.tokenizer is not None:
-            fact += "; " + self._lengths(source, rows)
+        about = "" if len(drawn.rows) == drawn.total else f", {len(drawn.rows):,} of them read"
+        fact = f"{path}: {'about ' if about else ''}{drawn.total:,} rows{about}"
+        if not wrong:
+            self.found["warnings"] += _without_difference(source, drawn.rows)
+            fact += self._truths(source, drawn.rows)
+            fact += f"; {self._lengths(source, drawn.rows)}" if self.tokenizer is not None else ""
         self.found["facts"].append([source["name"], fact])
+
+    def _truths(self, source: dict[str, Any], rows: list[Row]) -> str:
+        """Judges how many rows of tasks have no truth, which curation drops: `; 3 without a truth`, or no words."""
+        column = source["columns"].get("response_key")
+        lacking = 0 if column is None else sum(value_at(row, column) is None for row in rows)
+        line = (f"{source['key']}: {lacking} of {len(rows)} sampled rows have no truth: column '{column}' is absent or "
+                f"null there. They are dropped. Give them one, or set {source['format_key']}.response_key.")
+        if lacking == len(rows):
+            self.found["problems"].append(line)
+        elif lacking > OFTEN * len(rows):
+            self.found["warnings"].append(line)
+        return f"; {lacking} without a truth" if lacking else ""
 
     def _lengths(self, source: dict[str, Any], rows: list[Row]) -> str:
         columns = source["columns"]
@@ -216,12 +144,25 @@ class Preview:
                 self.found["problems"].append(str(error))
 
 
-def _absent_columns(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
-    known = list(dict.fromkeys(name for row in rows for name in names(row)))
+def _empty_files(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
+    for part in drawn.parts:
+        if not part.total:
+            yield f"{source['key']}: {part.path} holds no rows; take it out."
+
+
+def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
+    """A line for each column that a file lacks; one for all files where several lack it."""
+    parts = [part for part in drawn.parts if part.total]
     for setting, column in source["columns"].items():
-        if setting not in source["optional"] and column not in known:
-            yield (f"{source['key']}: {source['path']} has no column '{column}'; found {', '.join(islice(known, 20))}."
-                   f"{nearest(column, known)} Set {source['format_key']}.{setting}.")
+        lacking = [part for part in parts if column not in part.columns]
+        if setting in source["optional"] or not lacking:
+            continue
+        every, first = len(lacking) == len(parts), lacking[0]
+        line = (f"{source['key']}: {source['path'] if every else first.path} has no column '{column}'; found "
+                f"{', '.join(first.columns[:20])}.{nearest(column, first.columns)}")
+        more = f" {len(lacking)} of its {len(parts)} files lack it." if len(lacking) > 1 and not every else ""
+        yield line + (f" Set {source['format_key']}.{setting}." if every else
+                      f"{more} Write it as the other files have it, or take it out.")
 
 
 def _without_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
@@ -242,14 +183,6 @@ def _without_difference(source: dict[str, Any], rows: list[Row]) -> Iterator[str
         yield (f"{source['key']}: in {same} of {len(pairs)} sampled pairs ({same / len(pairs):.0%}) of "
                f"{source['path']} {' and '.join(columns)} are the same response: nothing is "
                "preferred there. Take such rows out.")
-
-
-def names(row: Row, prefix: str = "") -> Iterator[str]:
-    """Columns of a row; those within a struct after a dot."""
-    for name, value in row.items():
-        yield prefix + name
-        if isinstance(value, dict):
-            yield from names(value, f"{prefix}{name}.")
 
 
 def value_at(row: Row, column: str) -> Any:

@@ -84,7 +84,7 @@ def test_every_step_leaves_a_row_and_some_a_checkpoint(stage):
     assert (last / "model" / "config.json").exists()
     assert [p.name for p in (stage.directory / "checkpoints").glob(".*")] == []
     step = tables.read(tables.step_file(stage.directory, "steps", 2), records.Step).to_pylist()[0]
-    assert (step["lr"], step["trained_rows"], step["trained_tokens"], step["grad_norm"]) == (0.6, 2, 7, 2.0)
+    assert (step["lr"], step["trained_rows"], step["trained_tokens"], step["grad_norm"]) == (0.8, 2, 7, 2.0)
     parts = step["train_seconds"] + step["train_other_seconds"] + step["train_wait_seconds"]
     assert parts == pytest.approx(step["seconds"], abs=1e-3)  # nothing was published
 
@@ -101,7 +101,7 @@ def test_cut_off_anywhere_and_resumed_it_leaves_what_an_unbroken_run_leaves(stag
     trainer.run()
     assert tables.steps_present(stage.directory, "steps") == [1, 2, 3, 4, 5]
     assert checkpoints.complete_checkpoints(stage.directory) == [4, 5]
-    assert trainer.actor.rates == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0][went_on:])
+    assert trainer.actor.rates == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2][went_on:])
 
 
 def test_a_finished_stage_has_nothing_left_to_do(stage):

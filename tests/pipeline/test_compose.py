@@ -270,3 +270,21 @@ def test_a_word_that_is_no_override_says_why(override, words):
     found = refused(override)
     assert words in found
     assert "viable" not in found
+
+
+@pytest.mark.parametrize(("key", "meant"), [("stagename", "stage_name"), ("aftr", "after")])
+def test_what_an_entry_says_of_itself_is_meant_too(key, meant):
+    assert f"unknown key '{key}'. Did you mean '{meant}'?" in refused(f"stages=[{{stage_name: a, {key}: b}}]")
+
+
+def test_a_name_that_yaml_takes_for_a_boolean_is_told_so():
+    assert "YAML reads on, off, yes, no, true and false as booleans: put the name in" in refused(
+        "stages=[{stage_name: true}]")
+
+
+def test_a_choice_may_be_written_in_other_capitals_and_a_variable_holds_a_text():
+    config = compose(["log.level=debug", "explorer.env_vars.TOKENIZERS_PARALLELISM=False",
+                      "stages.rft.explorer.env_vars.A=true"])
+    assert config["log"]["level"] == "DEBUG"
+    assert config["explorer"]["env_vars"] == {"TOKENIZERS_PARALLELISM": "False"}
+    assert config["stages"][1]["explorer"]["env_vars"] == {"A": "true"}

@@ -65,7 +65,8 @@ def test_a_recipe_can_be_a_file_anywhere(project):
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("name: [1, 2\nseed: 3\n", "line 2, column"), ("seed: 1\nname: a\nseed: 2\n", "line 3, column 1"),
+    ("name: [1, 2\nseed: 3\n", "line 2, column"),
+    ("seed: 1\nname: a\nseed: 2\n", "line 3: the key 'seed' is there again"),
     ("name: x\n  seed: 2\n", "line 2, column"), ("- a\n- b\n", "holds no settings"), ("", "holds no settings"),
     ("nmae: x\n", "unknown key 'nmae'. Did you mean 'name'?"), ("buffer: 3\n", "key 'buffer': needed a mapping"),
 ])
@@ -105,4 +106,23 @@ def test_a_recipe_that_cannot_be_read_hides_no_mistake_on_the_command_line(proje
 def test_an_interpolation_without_its_end_is_told_with_file_and_line(project):
     (project / "conf" / "recipe").mkdir(parents=True, exist_ok=True)
     (project / "conf" / "recipe" / "mine.yaml").write_text("# @package _global_\nseed: 3\nname: \"${project\"\n")
-    assert "conf/recipe/mine.yaml, line 3: '${' without its '}'" in refused("recipe=mine")
+    assert "conf/recipe/mine.yaml, line 3: key 'name': '${' without its '}'" in refused("recipe=mine")
+
+
+def test_the_file_is_named_whose_defaults_name_nothing(project):
+    (project / "conf/recipe/mine.yaml").write_text("defaults: [nope]\nname: x\n")
+    assert "`defaults` of conf/recipe/mine.yaml names 'nope'" in refused("recipe=conf/recipe/mine.yaml")
+    (project / "conf/recipe/mine.yaml").write_text("# @package _global_\ndefaults: [nope]\nname: x\n")
+    assert f"`defaults` of {project}/conf/recipe/mine.yaml names 'nope'" in refused("recipe=mine")
+
+
+def test_of_two_recipes_nothing_is_said_of_either(project):
+    assert refused("recipe=countdown", "recipe=gsm8k", "foo=1").splitlines()[1:] == [
+        "  unknown key 'foo'.",
+        "  'recipe=countdown' and 'recipe=gsm8k' set the same key; leave one of them out."]
+
+
+def test_a_stage_of_a_recipe_without_stages_is_set_for_the_run(project):
+    (project / "conf/recipe/mine.yaml").write_text(RECIPE)
+    assert "this recipe has no `stages`: its one stage is what the settings of the run say. Write seed=3." in refused(
+        "recipe=mine", "stages.rft.seed=3")

@@ -117,4 +117,9 @@ def test_a_secret_that_nobody_gave_is_told_as_such(capsys, monkeypatch):
     assert cli.main(["config", "explain", key]) == 0
     assert "value now  not given" in capsys.readouterr().out
     assert cli.main(["config", "explain", key, f"{key}=${{oc.env:OPENAI_API_KEY}}"]) == 0
-    assert "value now  ***" in capsys.readouterr().out
+    assert "value now     ${oc.env:OPENAI_API_KEY}\n    comes from  the command line" in capsys.readouterr().out
+
+
+def test_a_setting_of_the_whole_run_is_none_of_its_stages(capsys):
+    assert cli.main(["config", "explain", "stages"]) == 0
+    assert "in stage" not in capsys.readouterr().out

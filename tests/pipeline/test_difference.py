@@ -121,3 +121,8 @@ def test_both_sides_are_told_at_once(capsys):
     assert "recipe=nope: unknown recipe 'nope'" in told_of
     assert cli.main(["config", "diff", "seed=x", "seed=2"]) == 2
     assert "'seed=x' has problems" in capsys.readouterr().err
+
+
+def test_an_empty_mapping_is_no_row_beside_the_entries_of_the_other():
+    sides = [{"env_vars": {}, "seed": 1, "args": {}}, {"env_vars": {"X": "1"}, "seed": 1, "args": 3}]
+    assert differing(sides) == ["args", "env_vars.X"]

@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pipeline import algorithms, inputs, preflight
+from pipeline import algorithms, inputs, preflight, samples
 from pipeline.compose import compose
 from pipeline.config import AuxiliaryModel
 from pipeline.data_config import AuxiliaryBuffer, Taskset
@@ -45,6 +48,28 @@ def test_everything_that_is_not_here_is_told_at_once(tmp_path):
     assert keys == [f"{TASKS}.inputs.1:", f"{TASKS}.config_path:", "model.model_path=Qwen/Qwen2.5-0.5B:",
                     f"{EXPLORER}.default_reward_fn_type:"]
     assert "hf download Qwen/Qwen2.5-0.5B" in lines[2]
+
+
+def test_an_empty_directory_of_rows_is_told_once(tmp_path, monkeypatch):
+    """With its setting; neither the plan, which reads its content, nor the look at its rows tells it again."""
+    monkeypatch.chdir(tmp_path)
+    Path("rows/below").mkdir(parents=True)
+    values = {f"{TASKS}.generator": None, f"{TASKS}.inputs": ["rows"]}
+    line = f"{TASKS}.inputs.0: rows is an empty directory; needed data files in it."
+    assert absent(values) == [line]
+    answered = Answer()
+    monkeypatch.setattr(samples, "subprocess", SimpleNamespace(run=answered))
+    assert [found for found in preflight.check(changed(values), data=True).problems if "rows" in found] == [line]
+    assert answered.sources == []
+
+
+class Answer:
+    """Stands for the process that looks at rows: finds nothing, and keeps which sources it was asked about."""
+
+    def __call__(self, command, **_):
+        self.sources = json.loads(Path(command[-2]).read_text())["sources"]
+        Path(command[-1]).write_text(json.dumps({"problems": [], "warnings": [], "unjudged": [], "facts": []}))
+        return subprocess.CompletedProcess(command, 0)
 
 
 def test_every_path_of_a_cluster_is_told_and_none_that_nothing_reads(tmp_path):

@@ -81,3 +81,23 @@ def test_a_text_that_needs_quotes_is_told_so():
 def test_a_setting_of_the_whole_run_in_a_stage_is_told_once():
     _, problems = judged(["stages.sft.project=x"])
     assert problems == ["stage 'sft': project is a setting of the whole run, not of a stage."]
+
+
+@pytest.mark.parametrize("override", ['algorithm.optimizer.lr="${"', "name='a${'", "stages.rft.model.dtype='${'",
+                                      "explorer.env_vars={A: '${'}"])
+def test_an_interpolation_without_its_end_is_a_problem_of_its_override(override):
+    message = refused(override, "seed=-1")
+    assert f"'{override}': '${{' without its '}}'. Needed ${{section.key}} or ${{oc.env:VARIABLE}}." in message
+    assert "seed=-1: needed at least 0" in message
+
+
+def test_a_setting_that_holds_itself_leads_in_a_circle_and_can_be_replaced():
+    key = "buffer.explorer_input.system_prompt"
+    circle = f"{key}=${{oc.dict.values:buffer.explorer_input}}"
+    assert f"key '{key}': {circle.partition('=')[2]} leads in a circle." in refused(circle)
+
+
+def test_an_element_that_cannot_be_read_leaves_no_other_list_to_judge():
+    message = refused("algorithm.optimizer.betas=[0.9,x]")
+    assert "key 'algorithm.optimizer.betas.1': needed a number" in message
+    assert "betas=[" not in message

@@ -92,7 +92,7 @@ def test_a_file_that_names_another_type_is_a_choice_of_values():
 
 
 def test_a_sweep_goes_over_ours_and_the_users():
-    sweep = make_sweep(["algorithm=grpo,mine"], make_plan)
+    sweep = make_sweep(["algorithm=grpo,mine"], lambda config, tell: make_plan(config))
     assert len({stage.directory for stage in sweep.stages if stage.kind == "rft"}) == 2
     assert len({stage.directory for stage in sweep.stages if stage.name == "sft"}) == 1
 

@@ -4,7 +4,8 @@ import pytest
 
 from pipeline import own_code, preflight
 from pipeline.errors import ConfigError
-from pipeline.inputs import PARTS
+from pipeline.inputs import PARTS, wrong_arguments
+from pipeline.overlays import effective
 from pipeline.own_code import absent_packages, by_position, import_problems, wrong_function
 from tests.configs import changed, overridden
 
@@ -19,7 +20,13 @@ MODULES = {
     "mine/slow.py": "import time\ntime.sleep(60)\n",
     "mine/parts.py": "const = 3\nnames: list = ['a']\nasync def later(logprobs): ...\ndef f(logprobs, cap=1.0): ...\n"
                      "def posonly(logprobs, /): ...\nlazy = lambda logprobs, colour: 0\nmade = int('3')\n"
-                     "again = 3\nagain = lambda logprobs: 0\n"}
+                     "again = 3\nagain = lambda logprobs: 0\n",
+    "mine/rewards.py": "import functools\ndef one(response): ...\ndef none(): ...\n"
+                       "def named(response, *, answer): ...\n"
+                       "def two(response, /, answer): ...\ndef more(response, answer, scale=1.0): ...\n"
+                       "def every(*texts): ...\nof_one = lambda response: {}\nof_two = lambda response, answer: {}\n"
+                       "def pair(f):\n    return functools.wraps(f)(lambda *texts: f(texts))\n"
+                       "@pair\ndef wrapped(texts): ...\n"}
 
 
 @pytest.fixture
@@ -42,6 +49,37 @@ def stages(*names: str) -> list[dict]:
 def test_what_is_no_function_is_read_from_the_source(project, name, words):
     said = wrong_function(f"mine.parts:{name}")
     assert said is None if words is None else said.startswith(words)
+
+
+def rewarding(name: str) -> dict:
+    return overridden(f"buffer.explorer_input.default_reward_fn_type='mine.rewards:{name}'")
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("one", "has 1 parameters by position (response); it is called with 2, the response and its truth: needed "
+            "f(response, answer, ...)."),
+    ("none", "has 0 parameters by position (none)"), ("named", "has 1 parameters by position (response)"),
+    ("two", None), ("more", None), ("every", None), ("of_one", None), ("wrapped", None)])
+def test_a_reward_function_is_called_with_a_response_and_its_truth(project, name, words):
+    """What the source does not say, of a lambda or below a decorator, is left to the import."""
+    config = rewarding(name)
+    said = wrong_arguments(effective(config, config["stages"][1]))
+    assert len(said) == (words is not None)
+    assert all(line.startswith(f"'mine.rewards:{name}' {words}") for line in said)
+
+
+def test_a_reward_function_that_the_source_does_not_tell_is_judged_by_import(project):
+    names = ("of_one", "of_two", "wrapped", "one")
+    (line,) = import_problems([rewarding(name) for name in names], [*PARTS])
+    assert line.startswith("'mine.rewards:of_one' has 1 parameters by position (response)")
+
+
+def test_a_module_that_is_no_python_is_left_to_the_import(project):
+    (project / "mine/broken.py").write_text("def f(:\n")
+    rewarded = overridden("buffer.explorer_input.default_reward_fn_type='mine.broken:f'")
+    for config in (*stages("mine.broken:f"), rewarded):
+        (line,) = import_problems([config], [*PARTS])
+        assert line.startswith("'mine.broken:f' cannot be imported: SyntaxError")
 
 
 def test_columns_are_handed_over_by_name(project):

@@ -8,6 +8,8 @@ import pytest
 
 from pipeline import files
 from pipeline.errors import ConfigError
+from pipeline.plan import make_plan
+from tests.configs import changed
 from tests.plans import ALL, EVALS, SFT, identities, planned, re_run, reads
 
 # -------------------------------------------------------------------------------------------------------- the stages
@@ -243,3 +245,9 @@ def test_a_stage_reads_what_was_configured(tmp_path):
     (rft,) = (s for s in plan.stages if s.name == "rft")
     frozen = json.loads((Path(rft.directory) / "stage.json").read_text())
     assert frozen["config"]["buffer"]["explorer_input"]["taskset"]["reward_fn_args"] == {"end_token": "</answer>"}
+
+
+def test_a_name_that_a_bench_gives_to_an_evaluation_is_told_as_such():
+    stages = [{"stage_name": "judge_a"}, {"stage_name": "a"}, {"stage_name": "judge", "mode": "bench"}]
+    with pytest.raises(ConfigError, match=r"'judge_a': one of them is the run's own\. .* <bench>_<stage> and"):
+        make_plan(changed({"stages": stages}))

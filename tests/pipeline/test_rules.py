@@ -36,7 +36,7 @@ EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
     ("name", "a b", "name='a b'"), ("project", "..", "project='..'"), ("checkpoint_root_dir", "/x{y}", "braces"),
     ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}], "are named a, a: rows"),
     ("explorer.env_vars.A-B", "x", "explorer.env_vars.A-B: needed the name of an environment variable"),
-    ("explorer.env_vars.DEBUG", True, "explorer.env_vars.DEBUG=True: needed a text or a number"),
+    ("explorer.env_vars.DEBUG", True, "explorer.env_vars.DEBUG=true: needed a text or a number"),
     ("explorer.env_vars.PYTHONPATH", "x", "is set by the stage itself"),
     ("explorer.env_vars.OPENAI_API_KEY", "sk-1", "explorer.env_vars.OPENAI_API_KEY: a secret does not go into"),
     ("algorithm.advantage_fn", "remax", "advantage_fn=remax needs the reward of a greedy response to each task"),

@@ -47,7 +47,7 @@ def test_a_secret_reaches_the_stage_and_no_file(tmp_path, monkeypatch):
     for file in tmp_path.rglob("*"):
         assert not file.is_file() or "hush" not in file.read_text()
     assert "hush" not in show(config)
-    assert "'***'" in show(config)
+    assert "${oc.env:OURO_TEST_KEY}" in show(config)
     seen = secrets.reveal(json.loads((tmp_path / "store" / f"rft-{rft.identity}" / "stage.json").read_text()))
     assert seen["config"]["buffer"]["explorer_input"]["taskset"]["reward_fn_args"] == {"api_key": "hush-hush"}
     monkeypatch.setenv("OURO_TEST_KEY", "another")
@@ -227,3 +227,14 @@ def test_nor_does_one_about_an_axis_of_a_sweep(override):
     with pytest.raises(ConfigError, match=r"'explorer\.env_vars\.API_KEY=\*\*\*'") as error:
         axes.read([f"explorer.env_vars.{override}"])
     assert "hush" not in str(error.value)
+
+
+def test_the_value_of_a_secret_that_a_shell_filled_in_is_refused(monkeypatch):
+    monkeypatch.setenv("OURO_TEST_TOKEN", "/hush/hush")
+    for text in ("/hush/hush", "Bearer /hush/hush"):
+        with pytest.raises(ConfigError, match=r"env_vars\.X: .*value of OURO_TEST_TOKEN.*\$\{oc\.env:OURO") as e:
+            compose([f"explorer.env_vars.X='{text}'"])
+        assert "hush" not in str(e.value)
+    assert compose(["explorer.env_vars.X=/hush/hush/models"])["explorer"]["env_vars"] == {"X": "/hush/hush/models"}
+    monkeypatch.setenv("OURO_TEST_TOKEN", "a_word")  # seven or fewer characters may be meant otherwise
+    assert compose(["explorer.env_vars.X=a_word"])["explorer"]["env_vars"] == {"X": "a_word"}

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline import compose, files, sweep, view
 from pipeline.errors import ConfigError
+from pipeline.plan import make_plan
 from pipeline.sweep import make_sweep, rules
 
 LR = "algorithm.optimizer.lr"
@@ -171,3 +172,16 @@ def test_a_long_sweep_says_how_far_it_is(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "ouro: 2 of 3 points are composed" in said
     assert "ouro: 3 of 3 points are planned" in said
+
+
+def test_a_warning_is_told_with_its_points(tmp_path, capsys):
+    def plan_of(config, tell):
+        tell("a word about every point")
+        if config["seed"] == 2:
+            tell("a word about seed 2")
+        return make_plan(config)
+
+    make_sweep([f"checkpoint_root_dir={tmp_path}", "seed=1,2,3"], plan_of)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "a word about every point (all 3 points)" in told
+    assert "a word about seed 2 (point: seed=2)" in told

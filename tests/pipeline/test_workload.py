@@ -2,9 +2,10 @@
 
 import pytest
 
+from pipeline.modes import Line
 from pipeline.overlays import effective
 from pipeline.shape import Shape
-from pipeline.workload import Disk, Workload, described, disk, row_bytes, workload
+from pipeline.workload import Disk, Workload, counted, described, disk, row_bytes, workload
 from tests.configs import changed
 
 # 10 words, 4 wide: embedding 40. A layer: q k v o 4 x (2 x 4 + 2 x 2) = 48, MLP 96, norms 8 = 152; two; last norm 4
@@ -99,3 +100,14 @@ def test_a_critic_is_in_every_checkpoint():
 def test_an_untied_head_is_a_parameter_like_others():
     untied = Shape(10, 4, 2, 2, 1, 2, 8, tied=False)
     assert disk(stage("rft"), untied, 2).versions == 2 * 2 * (P + 40)
+
+
+def test_passes_over_what_a_stage_explores_are_counted():
+    """20 steps of 16 tasks x 8 rollouts are 2,560 rows: two passes in batches of 64 are 80 steps."""
+    look = {"stage_name": "look", "mode": "explore", "buffer": {"batch_size": 16, "total_steps": 20},
+            "algorithm": {"repeat_times": 8}}
+    train = {"stage_name": "train", "mode": "train",
+             "buffer": {"train_batch_size": 64, "total_steps": None, "total_epochs": 2}}
+    assert counted(Line(changed({"stages": [look, train]})))["train"]["buffer"]["total_steps"] == 80
+    look["buffer"] = {"batch_size": 16, "total_steps": None}
+    assert counted(Line(changed({"stages": [look, train]})))["train"]["buffer"]["total_steps"] is None

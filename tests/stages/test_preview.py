@@ -2,13 +2,10 @@
 
 import json
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import DataError
 from stages import preview
-from stages.preview import Preview, names, sample, spread, value_at
+from stages.preview import Preview, value_at
 from tests.configs import composed
 
 COLUMNS = {"prompt_key": "question", "response_key": "answer", "solution_key": "solution"}
@@ -44,64 +41,15 @@ def previewed(tmp_path):
     return make
 
 
-# ------------------------------------------------------------------------------------------------------------ sampling
-
-
-def test_positions_are_spread_evenly():
-    assert spread(10, 4) == [0, 2, 5, 7]
-    assert spread(3, 4) == [0, 1, 2]
-    assert spread(0, 4) == []
-
-
-def test_a_small_file_is_sampled_exactly(tmp_path):
-    path = jsonl(tmp_path / "a.jsonl", [{"n": n} for n in range(10)])
-    assert sample(path, "train", 4) == ([{"n": 0}, {"n": 2}, {"n": 5}, {"n": 7}], 10)
-    path.write_text('\n{"n": 1}\n\n{"n": 2}')
-    assert sample(path, "train", 4) == ([{"n": 1}, {"n": 2}], 2)
-
-
-def test_a_large_file_is_sampled_by_seeking(tmp_path, monkeypatch):
-    """1,000 lines of 11 bytes, `{"n":1000}` first: 4 places at 0, 2,750, 5,500, 8,250, each at the beginning of a line
-    that is skipped, as any that a seek falls on."""
-    monkeypatch.setattr(preview, "WHOLE", 100)
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"n": 1000 + n}, separators=(",", ":")) + "\n" for n in range(1000)))
-    rows, total = sample(path, "train", 4)
-    assert [row["n"] for row in rows] == [1000, 1251, 1501, 1751]
-    assert total == 1000
-
-
-def test_parquet_is_sampled_from_its_row_groups(tmp_path):
-    """4 groups of 5 rows: 2 rows from the beginning of each of 4."""
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"n": list(range(20))}), path, row_group_size=5)
-    rows, total = sample(path, "train", 8)
-    assert [row["n"] for row in rows] == [0, 1, 5, 6, 10, 11, 15, 16]
-    assert total == 20
-
-
-def test_a_directory_is_sampled_by_its_split(tmp_path):
-    jsonl(tmp_path / "train-0.jsonl", [{"n": 1}])
-    jsonl(tmp_path / "train-1.jsonl", [{"n": 2}])
-    jsonl(tmp_path / "test-0.jsonl", [{"n": 3}])
-    assert sample(tmp_path, "train", 8) == ([{"n": 1}, {"n": 2}], 2)
-
-
-def test_a_saved_dataset_is_sampled_by_its_split(tmp_path):
-    from datasets import Dataset, DatasetDict
-
-    DatasetDict({"train": Dataset.from_dict({"n": list(range(10))})}).save_to_disk(str(tmp_path / "d"))
-    assert sample(tmp_path / "d", "train", 2) == ([{"n": 0}, {"n": 5}], 10)
-    with pytest.raises(DataError, match=r"has no split 'trian'; found train\. Did you mean 'train'"):
-        sample(tmp_path / "d", "trian", 2)
+# ------------------------------------------------------------------------------------------------------------- reading
 
 
 @pytest.mark.parametrize(("name", "content", "words"), [
-    ("a.jsonl", b'{"n": 1}\nnone\n', "has a line that is no JSON"),
-    ("a.jsonl", b"[1]\n", "a JSON list; needed one object"),
-    ("a.jsonl", b'{"n": "\xff"}\n', "has a line that is no JSON"),
+    ("a.jsonl", b'{"n": 1}\nnone\n', "line 2 is no JSON (Expecting value, column 1); needed one object a line."),
+    ("a.jsonl", b"[1]\n", "a.jsonl, line 1 is a JSON list; needed one object"),
+    ("a.jsonl", b'{"n": "\xff"}\n', "a.jsonl, line 1 is no JSON"),
     ("a.parquet", b"PAR", "is not a readable Parquet file"),
-    ("a.csv", b"n\n1\n", "needed a .jsonl or .parquet file or a directory")])
+    ("a.json", b"[]", "needed a .jsonl or .parquet file or a directory. Write its rows as .jsonl, one object a ")])
 def test_what_cannot_be_read_is_a_problem(tmp_path, previewed, name, content, words):
     (tmp_path / name).write_bytes(content)
     found = previewed(tmp_path / name)
@@ -110,9 +58,8 @@ def test_what_cannot_be_read_is_a_problem(tmp_path, previewed, name, content, wo
     assert words in found["problems"][0]
 
 
-def test_columns_within_structs_are_told_with_dots():
+def test_a_value_is_found_under_a_dotted_column():
     row = {"a": {"b": {"c": 1}}, "x.y": 2}
-    assert list(names(row)) == ["a", "a.b", "a.b.c", "x.y"]
     assert (value_at(row, "a.b.c"), value_at(row, "x.y"), value_at(row, "a.z.c")) == (1, 2, None)
 
 
@@ -163,6 +110,36 @@ def test_a_column_that_is_not_there_is_told_with_the_nearest(previewed):
             in found["problems"][0])
     assert "Set format.response_key." in found["problems"][1]
     assert found["facts"][0][1].endswith("tasks.jsonl: 1 rows")
+
+
+def test_every_file_of_a_directory_must_have_the_columns(tmp_path, previewed):
+    """All of a file's columns at once; of several files the first one that lacks one, with how many do."""
+    jsonl(tmp_path / "a.jsonl", [task()] * 3)
+    jsonl(tmp_path / "b.jsonl", [{"prompt": "9=3 5 7", "truth": "9"}])
+    found = previewed(tmp_path)["problems"]
+    assert found == [f"inputs.0: {tmp_path}/b.jsonl has no column '{column}'; found prompt, truth. Write it as the "
+                     "other files have it, or take it out." for column in ("question", "answer")]
+    jsonl(tmp_path / "c.jsonl", [{"question": "9=3 5 7"}])
+    assert "b.jsonl has no column 'answer'; found prompt, truth. 2 of its 3 files lack it." in previewed(
+        tmp_path)["problems"][1]
+
+
+def test_a_file_without_rows_among_others_is_told(tmp_path, previewed):
+    jsonl(tmp_path / "a.jsonl", [task()])
+    jsonl(tmp_path / "b.jsonl", [])
+    assert previewed(tmp_path)["problems"] == [f"inputs.0: {tmp_path}/b.jsonl holds no rows; take it out."]
+
+
+@pytest.mark.parametrize(("lacking", "level"), [(2, None), (3, "warnings"), (20, "problems")])
+def test_rows_without_a_truth_are_counted(previewed, lacking, level):
+    """Of 20 a tenth may lack it; in the first row it is null, in the others absent."""
+    found = previewed([{"question": "9=3 5 7", "answer": None}] +
+                      [task() if row >= lacking else {"question": "9=3 5 7"} for row in range(1, 20)])
+    assert [name for name in ("problems", "warnings") if found[name]] == ([level] if level else [])
+    assert f"20 rows; {lacking} without a truth; prompts of 8" in found["facts"][0][1]
+    if level:
+        assert found[level] == [f"inputs.0: {lacking} of 20 sampled rows have no truth: column 'answer' is absent or "
+                                "null there. They are dropped. Give them one, or set format.response_key."]
 
 
 def test_conversations_go_through_the_chat_template(previewed):

@@ -65,6 +65,7 @@ def test_any_yaml_of_trinity(value):
 
 @MANY
 @given(st.dictionaries(OF_THE_GUIDE, NESTED, max_size=6))
+@example({"buffer.trainer_input.experience_buffer.replay_buffer.enable": [{}, False]})
 def test_any_values_of_the_guides_keys(pairs):
     assert_accounted_for(yaml.safe_dump(pairs, allow_unicode=True), from_trinity)
 
@@ -92,7 +93,13 @@ def assert_accounted_for(text: str, translate) -> None:
         return  # OmegaConf refuses an interpolation that is none, and the composition says so
     back = written(made)
     plain = {k: v for k, v in values.items() if v is None or isinstance(v, (str, int))}
-    assert {key: back[key] for key in plain} == plain
+    assert {key: _said(back, key) for key in plain} == plain
+
+
+def _said(back: dict, key: str):
+    """What a recipe says of a key, be it an element of a list that `written` leaves whole."""
+    whole, _, position = key.rpartition(".")
+    return back[key] if key in back else back[whole][int(position)]
 
 
 def in_order(path: tuple, paths) -> tuple:
