@@ -12,8 +12,10 @@ from pipeline.errors import ConfigError, nearest
 
 
 def token_weights(mode: str, lengths: np.ndarray, normalizer: float | None = None) -> np.ndarray:
-    """The weight of each action token of row r, float64 [R], such that sum of weights * loss is the aggregate.
+    """The weight w_r of each action token of row r, float64 [R]: sum_r w_r sum_t loss_rt is the aggregate (no paper).
 
+    The four modes are those of veRL, each of a paper that it names; here they are weights. Assumes that all rows of the
+    train batch are known: weights of a micro-batch alone would be averages of averages.
     lengths: action tokens of each row of the whole train batch, int [R]; 0 for a row without any.
     normalizer: only for seq-mean-token-sum-norm, the constant it divides by; null: the longest row of the batch.
 
@@ -35,10 +37,12 @@ def token_weights(mode: str, lengths: np.ndarray, normalizer: float | None = Non
 
 def token_weights_by_kind(mode: str, lengths: np.ndarray, kinds: np.ndarray,
                           normalizer: float | None = None) -> np.ndarray:
-    """`token_weights` of each kind of rows by itself, float64 [R]: the sum of means, one per kind.
+    """`token_weights` of each kind of rows by itself, float64 [R]: the sum of means, one per kind (CHORD, Zhang et al.
+    2025, arXiv:2508.11408: (1 - mu) L_GRPO + mu L_SFT, each a mean of its own).
 
-    kinds: [R], any values. With one kind this is `token_weights`. A loss that mixes expert rows and rollouts by a share
-    mu needs it: in a common mean the share would be that of the tokens, not mu.
+    w_r = the weight of row r among the rows of its kind alone. kinds: [R], any values. Assumes a loss that brings the
+    shares itself: in a common mean the share of the expert would be that of its tokens, not mu. With one kind this is
+    `token_weights`; a kind without action tokens adds 0.
     """
     lengths, kinds = np.asarray(lengths, np.int64), np.asarray(kinds)
     weights = np.zeros(len(lengths))

@@ -49,7 +49,7 @@ def _types() -> list[str]:
     for path in sorted(CONF.glob("*.yaml")):
         found = yaml.safe_load(path.read_text())
         if found["algorithm_type"] != path.stem:
-            rows.append(f"| `{path.stem}` | `algorithm=` takes it for `{found['algorithm_type']}` |{' |' * len(PARTS)}")
+            rows.append(f"| `{path.stem}` | another name of `{found['algorithm_type']}` |{' |' * len(PARTS)}")
             continue
         cells = [_cell(found, key) for key in PARTS]
         rows.append(f"| `{path.stem}` | {found['repeat_times']} | {' | '.join(cells)} |")

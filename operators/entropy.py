@@ -24,7 +24,10 @@ def mix(entropy: Tensor, is_expert: Tensor, entropy_coef: float = 0.0) -> Tensor
 
 
 def none(logprobs: Tensor) -> Tensor:
-    """0, as `default` with coefficient 0: no gradient through the entropy is kept; it is still reported."""
+    """0, as `default` with coefficient 0: no gradient through the entropy is kept; it is still reported (no paper).
+
+    Assumes that the policy keeps exploring without being paid for it. 0 whatever the entropy is.
+    """
     return torch.zeros_like(logprobs)
 
 

@@ -16,7 +16,11 @@ from operators.losses.ratio import MOST
 
 
 def none(logprobs: Tensor) -> Tensor:
-    """0: no reference is needed, and nothing holds the policy to one."""
+    """0: no reference is needed, and nothing holds the policy to one (no paper; DAPO, arXiv:2503.14476, does without).
+
+    Assumes that the loss alone, by its clip or by fresh rollouts, keeps the policy from drifting. 0 whatever the
+    log-probs are.
+    """
     return torch.zeros_like(logprobs)
 
 

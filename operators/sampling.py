@@ -16,7 +16,10 @@ KEY = "algorithm.sample_strategy_args"
 
 
 def default(step: int, train_batch_size: int) -> str:
-    """All candidates: what the schedule offers, however old. None, if it offers none."""
+    """All candidates: what the schedule offers, in its order and however old (no paper). None, if it offers none.
+
+    Assumes that the schedule keeps rollouts young enough, or a loss that takes old ones as they are.
+    """
     return _candidates("true")
 
 

@@ -66,7 +66,7 @@ class Algorithm:
     """What is trained, and its parts. Null: the algorithm's own, from conf/algorithm/<algorithm_type>.yaml."""
 
     algorithm_type: str = setting("grpo", "name in conf/algorithm/, which fills what is null here",
-                                  choices=algorithms.names)
+                                  choices=algorithms.names, meant=algorithms.meant)
     repeat_times: int | None = setting(None, "rollouts per task, a group; null: the algorithm's own", ge=1)
     max_resample_rounds: int | None = setting(
         None, "rounds of fresh tasks, in a step, for groups that teach nothing because all their responses are equally "

@@ -28,13 +28,17 @@ def names() -> tuple[str, ...]:
 
 
 def ours() -> tuple[str, ...]:
-    return tuple(sorted(f.stem for f in DIRECTORY.glob("*.yaml") if meant(f.stem) == f.stem))
+    return tuple(sorted({*_types().values()}))
 
 
-def meant(choice: str) -> str:
-    """The `algorithm_type` that `algorithm=choice` stands for: another spelling of one of ours has a file too."""
-    path = DIRECTORY / f"{choice}.yaml"
-    return _said(path, path.stat().st_mtime_ns)["algorithm_type"] if path.is_file() else choice
+def meant(name: str) -> str:
+    """The `algorithm_type` that a name stands for: another spelling of one of ours has a file too."""
+    return _types().get(name, name)
+
+
+def _types() -> dict[str, str]:
+    """File of ours, without its ending -> the type that it names."""
+    return {path.stem: _said(path, path.stat().st_mtime_ns)["algorithm_type"] for path in DIRECTORY.glob("*.yaml")}
 
 
 def own() -> dict[str, Path]:

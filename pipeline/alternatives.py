@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline import axes, inputs, schema
 from pipeline.algorithm_config import Algorithm
-from pipeline.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled, meant
+from pipeline.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled
 from pipeline.difference import frozen
 from pipeline.errors import ConfigError
 from pipeline.modes import Line
@@ -22,8 +22,9 @@ MOST = 100  # at once
 def alternatives(run: Path, stage: str, original: dict[str, Any], overrides: list[str]) -> dict[str, dict]:
     """Name -> section `algorithm`, filled, of every combination of the overrides (`algorithm=gspo,dapo`).
 
-    run: its directory below runs/. stage: name of its stage, whose own section is `original`. Settings stay as they
-    are where an override says nothing. Raises ConfigError with every problem of all alternatives.
+    run: its directory below runs/. stage: name of its stage, whose own section is `original`. Where the overrides say
+    nothing, settings stay as they are; where they name a type, what makes up an algorithm is that type's. Raises
+    ConfigError with every problem of all alternatives.
     """
     words = axes.read(overrides)
     if axes.count(words) > MOST:
@@ -49,14 +50,31 @@ def _alternative(config: dict, entry: dict, original: dict, rows: tuple[dict, st
     rows: the settings of the stage that explored the batch, and where they are set.
     """
     problems: list[str] = []
-    own = _section(overrides, problems)
-    schema.read(own, Algorithm, "algorithm", problems, partial=True)
+    own = schema.read(_section(overrides, problems), Algorithm, "algorithm", problems, partial=True)
     if problems:
         return {}, problems
-    settings = laid_over(laid_over({**config, "stages": []}, entry), {"algorithm": own})
+    base = laid_over({**config, "stages": []}, entry)
+    if "algorithm_type" in own:
+        base["algorithm"] = _left_to_the_type(base["algorithm"], schema.defaults()["algorithm"])
+    settings = laid_over(base, {"algorithm": own})
     explored = rows[0]["algorithm"]
     algorithm = filled(settings["algorithm"]) | {key: explored[key] for key in ("repeat_times", "greedy_baseline")}
     return algorithm, lacking(algorithm, *rows) or _unfit({**settings, "algorithm": algorithm}, original)
+
+
+def _left_to_the_type(section: dict[str, Any], standard: dict[str, Any]) -> dict[str, Any]:
+    """A section with all that a type may say unsaid: its parts null, without arguments. The rest, and what is FIXED,
+    stays.
+
+    standard: its defaults.
+    """
+    made = dict(section)
+    for key in section.keys() - {*FIXED}:
+        if standard[key] is None or key.endswith("_args"):
+            made[key] = standard[key]
+        elif isinstance(section[key], dict):
+            made[key] = _left_to_the_type(section[key], standard[key])
+    return made
 
 
 def _unfit(settings: dict, original: dict) -> list[str]:
@@ -87,8 +105,7 @@ def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:
             problems.append(f"'{word}': {str(error).splitlines()[0]}")
             continue
         root, *path = parsed.key_or_group.split(".")
-        value = parsed.value() if path else meant(str(parsed.value()))
-        path = path or ["algorithm_type"]
+        value, path = parsed.value(), path or ["algorithm_type"]
         if root != "algorithm" or path[0] in FIXED:
             problems.append(f"'{word}': a batch that is there is judged by another algorithm, and nothing else can be "
                             f"another: needed algorithm=NAME or algorithm.KEY=VALUE, none of {', '.join(FIXED)}.")

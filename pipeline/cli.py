@@ -75,7 +75,8 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("words", nargs="*", metavar="RUN | key=value",
                     help="project/name or name of a run or sweep (default: the latest), or the overrides of one")
     _root(it := command("sql", commands.sql), several="runs")
-    it.add_argument("question", help="SQL over tasks, rejected, experience, trained, steps, rollouts, samples, scores")
+    it.add_argument("question", help="SQL over raw, tasks, rejected, experience, rollouts, trained, "
+                                            "reference, teacher, steps, samples, scores")
     it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
     it.add_argument("--all", action="store_true", help="all runs; the column `run` tells them apart")
     it.add_argument("--format", choices=("table", "csv", "json"), default="table")

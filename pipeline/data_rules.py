@@ -157,7 +157,7 @@ def _operator_problem(operator: dict[str, Any]) -> str | None:
 def _without_pairs(c: dict) -> list[str]:
     """The line for preference training whose data hold no pairs."""
     algorithm, pool = c["algorithm"]["algorithm_type"], c["data_processor"]["task_pipeline"]
-    if algorithm not in PAIR_TYPES or kind_of(c) != "train":
+    if algorithm not in PAIR_TYPES or kind_of(c) != "train" or c["mode"] == "explore":  # of that: pipeline/rules.py
         return []
     key = "buffer.trainer_input.experience_buffer"
     buffer = c["buffer"]["trainer_input"]["experience_buffer"]

@@ -2,7 +2,7 @@
 
 import ast
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +34,19 @@ def nothing_at(path: str) -> str | None:
 
 def users_code(value: Any):
     """Every `package.module:function` below the keys in USERS_CODE, in a nest of dicts and lists."""
-    if isinstance(value, dict):
-        for key, part in value.items():
+    yield from (name for _, name in named_code(value))
+
+
+def named_code(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The same, each behind the dotted key that names it."""
+    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, part in steps:
+        here = f"{key}.{step}" if key else str(step)
+        if step in USERS_CODE:
             names = part if isinstance(part, list) else [part]
-            if key in USERS_CODE:
-                yield from (name for name in names if isinstance(name, str) and ":" in name)
-            else:
-                yield from users_code(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from users_code(part)
+            yield from ((here, name) for name in names if isinstance(name, str) and ":" in name)
+        else:
+            yield from named_code(part, here)
 
 
 def module_file(name: str) -> Path | None:
@@ -73,6 +76,8 @@ def digest_code(dotted: str) -> str:
     if source is None:
         raise ConfigError(f"'{dotted}': no such module. {NEEDED}")
     name = dotted.partition(":")[2]
+    if not name:
+        raise ConfigError(f"'{dotted}' names no function; needed one of {source} behind the ':'.")
     if source.suffix == ".py" and name not in (known := _names(source)) and "*" not in known:
         raise ConfigError(f"'{dotted}': {source} has no '{name}'.{nearest(name, known)}")
     found = taken_in(source, module)

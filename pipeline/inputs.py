@@ -9,8 +9,8 @@ from pipeline.adapters import adapter_problem
 from pipeline.algorithms import DEMONSTRATED, GIVEN
 from pipeline.data_config import workflow_of
 from pipeline.distillation import KEY, asks_teacher
-from pipeline.errors import ConfigError
-from pipeline.external import NEEDED, digest_code, module_file, nothing_at, resolve, users_code, values_of
+from pipeline.errors import ConfigError, nearest
+from pipeline.external import NEEDED, digest_code, module_file, named_code, nothing_at, resolve, values_of
 from pipeline.modes import kind_of
 from pipeline.own_code import absent_packages, by_position, positional, wrong_function
 from pipeline.parameters import Limit, Parameter
@@ -58,8 +58,8 @@ def wrong_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
 
 def missing_code(config: dict[str, Any]) -> list[str]:
     """The user's modules that are named, or packages that they import, and that are not on this machine."""
-    return [problem for name in _code(config) for problem in (
-        absent_packages(name) if _module(name) else [f"'{name}': no such module. {NEEDED}"])]
+    return [f"{key}: {problem}" for name, key in _code(config).items() for problem in (
+        absent_packages(name) if _module(name) else [f"'{name}': no such module.{_nearest_module(name)} {NEEDED}"])]
 
 
 def wrong_adapters(config: dict[str, Any]) -> list[str]:
@@ -70,11 +70,22 @@ def wrong_adapters(config: dict[str, Any]) -> list[str]:
 
 def wrong_code(config: dict[str, Any]) -> list[str]:
     """The user's modules that are here and cannot be read, or lack the function that is named."""
-    return [problem for name in _code(config) if _module(name) for problem in _code_problem(name)]
+    return [f"{key}: {problem}" for name, key in _code(config).items() if _module(name)
+            for problem in _code_problem(name)]
 
 
-def _code(config: dict[str, Any]) -> list[str]:
-    return list(dict.fromkeys(users_code(config)))
+def _code(config: dict[str, Any]) -> dict[str, str]:
+    """Function of the user's -> the first setting that names it."""
+    found: dict[str, str] = {}
+    for key, name in named_code(config):
+        found.setdefault(name, key)
+    return found
+
+
+def _nearest_module(dotted: str) -> str:
+    """The hint for a module that is not there, among the files of the current directory and of those within it."""
+    found = [path.relative_to(Path.cwd()) for pattern in ("*.py", "*/*.py") for path in Path.cwd().glob(pattern)]
+    return nearest(dotted.partition(":")[0], [".".join(path.with_suffix("").parts) for path in found])
 
 
 def _module(dotted: str) -> Path | None:

@@ -6,11 +6,11 @@ Hydra says in which order it read which files (its defaults list); the files are
 from pathlib import Path
 from typing import Any
 
-from pipeline.algorithms import parts
+from pipeline.algorithms import functions, parts
 from pipeline.choices import directories, file_of, search_path
 from pipeline.compose import hydra_overrides
 from pipeline.files import CONF
-from pipeline.overlays import effective
+from pipeline.overlays import laid_over, left_behind
 from pipeline.secrets import typed
 
 DEFAULT, COMMAND_LINE = "the schema's default", "the command line"
@@ -29,10 +29,36 @@ def stage_origin(config: dict[str, Any], entry: dict[str, Any], key: str, overri
         return typed
     if _has(entry, key):
         return f"the stage's own entry ({origin(overrides, 'stages')})"
-    kind = effective(config, entry)["algorithm"]["algorithm_type"]
-    if key.startswith("algorithm.") and _has({"algorithm": parts(kind)}, key):
-        return f"the algorithm's own (conf/algorithm/{kind}.yaml)"
+    if key.startswith("algorithm."):
+        return _of_algorithm(config, entry, key, overrides)
     return origin(overrides, key)
+
+
+def _of_algorithm(config: dict[str, Any], entry: dict[str, Any], key: str, overrides: list[str]) -> str:
+    """The same of a setting of an algorithm that the stage says nothing of: the run's where that counts, its type's
+    own where the run says nothing, or both of arguments."""
+    algorithm = laid_over({**config, "stages": []}, entry)["algorithm"]
+    kind, name = algorithm["algorithm_type"], key.removeprefix("algorithm.")
+    part = name.partition("_args")[0] if "_args" in name else None
+    own, called = parts(kind), functions(algorithm)
+    of_type = _has(own, name) and (part is None or called[part] == own.get(part))
+    of_run = _given(algorithm, name)
+    told = f"the algorithm's own (conf/algorithm/{kind}.yaml)"
+    if of_run and of_type and name == f"{part}_args":
+        return f"{origin(overrides, key)}; over {told}"
+    if of_type and not of_run:
+        return told
+    if part in left_behind(config, entry) and not of_run and _given(config["algorithm"], f"{part}_args"):
+        theirs = functions(config["algorithm"])[part]
+        return f"{DEFAULT}: what the run says is for {theirs}, and {part} is {called[part] or 'none'} here"
+    return origin(overrides, key)
+
+
+def _given(values: Any, key: str) -> bool:
+    """Whether a nest has more under a key than null or an empty section."""
+    for step in key.split("."):
+        values = values.get(step) if isinstance(values, dict) else None
+    return values is not None and values != {}
 
 
 def _typed(overrides: list[str], key: str) -> str | None:

@@ -47,11 +47,17 @@ def laid_over(base: dict, entry: dict) -> dict:
     function, only its own arguments count."""
     own = {key: value for key, value in entry.items() if key not in ITS_OWN}
     merged = merge(base, own)
-    theirs, here = functions(base["algorithm"]), functions(merged["algorithm"])
-    for name in here:
-        if here[name] != theirs.get(name):
-            merged["algorithm"][f"{name}_args"] = dict(own.get("algorithm", {}).get(f"{name}_args", {}))
+    for name in left_behind(base, entry):
+        merged["algorithm"][f"{name}_args"] = dict(own.get("algorithm", {}).get(f"{name}_args", {}))
     return merged
+
+
+def left_behind(base: dict, entry: dict) -> list[str]:
+    """The parts of an algorithm (`policy_loss_fn`, ...) whose arguments in `base` an entry does not take over, for it
+    names another function, or a type that does."""
+    theirs = functions(base["algorithm"])
+    here = functions(merge(base["algorithm"], entry.get("algorithm", {})))
+    return [name for name in here if here[name] != theirs.get(name)]
 
 
 def told(problem: str, names: list[str], config: dict) -> str:

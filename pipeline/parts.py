@@ -69,6 +69,9 @@ def wrong_parameters(part: str, required: Sequence[str], algorithm: dict[str, An
             return []
         return [f"{said} has {len(required)} parameters without a default ({', '.join(required) or 'none'}); needed "
                 "one, the batch. An argument of your own needs a default."]
+    if "**" in required:
+        return [f"{said} takes whatever it is given (**), and columns are handed over by the names of parameters. "
+                "Needed a parameter without a default for each column that it reads."]
     known = columns(part, algorithm)
     problems = [f"{said} asks for a column '{name}' (a parameter without a default), which there is none of."
                 f"{nearest(name, known)} There are: {', '.join(known)}. An argument of your own needs a default."

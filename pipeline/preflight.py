@@ -52,7 +52,7 @@ class Report:
         """Adds what one stage has found; what is already there is not said again for another."""
         lines = getattr(self, to)
         for line in filter(None, found):
-            if line not in (known.partition(": ")[2] if known.startswith("stage ") else known for known in lines):
+            if not any(known.endswith(line) for known in lines):
                 lines.append(f"stage {stage}: {line}" if stage else line)
 
 
@@ -69,7 +69,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False, c
     teachers = {name: distillation.teacher_model(config, name, starts) for name in stages}
     absent = absent_files(config)
     report.add("", absent, "unjudged" if elsewhere else "problems")
-    report.add("", [line for settings in stages.values() for line in inputs.wrong_code(settings)])
+    report.add("", stage_rules.of_stages(config, inputs.wrong_code))
     monitor = config["monitor"]
     report.add("", [absent_package(monitor["monitor_type"])], "unjudged" if elsewhere else "problems")
     report.add("", [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),

@@ -81,8 +81,8 @@ def _replay(c: dict) -> dict:
 
 def _too_old(schedule: Schedule, limit: Any) -> list[str]:
     """Whether the schedule gives a step no row that is young enough, or never a whole batch."""
-    if isinstance(limit, bool) or not isinstance(limit, int | float):  # null: no limit; the rest the function refuses
-        return []
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 0:
+        return []  # null: no limit; the rest the function refuses
     kept = {step: sum(rows for age, rows in schedule.staleness(step).items() if age <= limit)
             for step in schedule.typical_steps}
     fewest, needed = min(kept, key=kept.get), schedule.rows_per_trainer_step

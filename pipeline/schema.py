@@ -174,9 +174,12 @@ def defaults() -> dict[str, Any]:
 
 
 def _in_its_case(value: Any, bounds: Any) -> Any:
-    """The choice that a text is but for its capitals, `DEBUG` for `debug`; any other value as it is."""
-    choices = (choices_of(bounds) if bounds and isinstance(value, str) else None) or ()
-    return value if value in choices else next((one for one in choices if str(one).lower() == value.lower()), value)
+    """The choice that a text is but for its capitals, `DEBUG` for `debug`, or another spelling of; any other value as
+    it is."""
+    if not bounds or not isinstance(value, str):
+        return value
+    text, choices = bounds["meant"](value) if bounds["meant"] else value, choices_of(bounds) or ()
+    return text if text in choices else next((one for one in choices if str(one).lower() == value.lower()), value)
 
 
 def _outside(key: str, value: Any, bounds: Any) -> list[str]:

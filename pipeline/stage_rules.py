@@ -4,6 +4,7 @@ They need the sources of functions and no file of the user's but his code; what 
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pipeline.distillation import KEY, asks_teacher
 from pipeline.identity import handed, is_below
 from pipeline.modes import Line, planned
 from pipeline.monitors import monitor_problems
-from pipeline.overlays import RUN_WIDE, effective, entries, says, told
+from pipeline.overlays import RUN_WIDE, effective, entries, left_behind, says, told
 from pipeline.unused import unused
 
 # pipeline/distillation.py, reward_rules.py; a name that no stage reads says nothing wrong
@@ -30,14 +31,18 @@ def problems_of(config: dict[str, Any]) -> list[str]:
     """Wrong arguments, code that is not in its module: one line each, with the stages that it concerns. The stages must
     be named and ordered well.
     """
-    concerned: dict[str, list[str]] = {}
-    for entry in entries(config):
-        settings = effective(config, entry)
-        for problem in [*inputs.wrong_code(settings), *inputs.wrong_arguments(settings)]:
-            concerned.setdefault(problem, []).append(entry["stage_name"])
     monitor = config["monitor"]
     return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
-            *(told(problem, names, config) for problem, names in concerned.items())]
+            *of_stages(config, lambda settings: [*inputs.wrong_code(settings), *inputs.wrong_arguments(settings)])]
+
+
+def of_stages(config: dict[str, Any], find: Callable[[dict], list[str]]) -> list[str]:
+    """What is found in the settings of each stage of the recipe, each line once, with the stages that it concerns."""
+    concerned: dict[str, list[str]] = {}
+    for entry in entries(config):
+        for problem in find(effective(config, entry)):
+            concerned.setdefault(problem, []).append(entry["stage_name"])
+    return [told(problem, names, config) for problem, names in concerned.items()]
 
 
 def without_data(config: dict[str, Any]) -> list[str]:
@@ -68,8 +73,11 @@ def unread(config: dict[str, Any]) -> list[str]:
                             "or set it where it is read.")
     given = [key for key in _decisive() if not is_below(key, (*RUN_WIDE, *TOLD_ELSEWHERE))
              and _at(config, key) != _at(standard, key)]
-    for name, kind in line.kinds.items():
-        given = _lost(given, kind, line.settings[name])
+    for entry in planned(config):
+        name = entry["stage_name"]
+        dropped = [f"algorithm.{part}_args" for part in left_behind(config, entry)]
+        lost = _lost(given, line.kinds[name], line.settings[name])
+        given = [key for key in given if key in lost or key in dropped]
     if given:
         problems.append(f"no stage of this run reads {', '.join(given)}: what is set there changes nothing. Take it "
                         "out, unless the recipe is shared with runs that read it.")

@@ -25,10 +25,10 @@ from pipeline.errors import OuroError
 from pipeline.external import resolve
 from pipeline.process import Context, namespace
 from stages.learner.actor import Actor, Result
+from stages.learner.batches import advantage_of
 from stages.learner.critic import Critic
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
-from stages.learner.packing import Row
 from stages.learner.recorded import Recorded
 from stages.learner.reference import References
 from stages.learner.rollouts import Rollouts
@@ -102,7 +102,7 @@ class Replay:
         Estimates(self.actor, references, critic, recompute, teacher).add(cut.rows, cut.origins)
         rows = source.batch(cut).rows
         result = self.actor.step(rows, objective, 0.0)
-        return Outcome({row.id: _advantage(row) for row in rows}, result, self.actor.zero.gradients)
+        return Outcome({row.id: advantage_of(row) for row in rows}, result, self.actor.zero.gradients)
 
     def _refers(self, algorithm: dict[str, Any]) -> bool:
         """Whether a part of an algorithm asks for the reference."""
@@ -133,10 +133,6 @@ class Replay:
 
 
 ROUNDING = {4: 1e-3, 2: 5e-2}  # bytes of a weight -> relative difference of two orders of summation
-
-
-def _advantage(row: Row) -> float:
-    return float(np.mean(row.of_actions("advantages")))
 
 
 def compared(outcome: Outcome, original: Outcome) -> dict[str, Any]:

@@ -65,6 +65,7 @@ class Preview:
         about = "" if len(drawn.rows) == drawn.total else f", {len(drawn.rows):,} of them read"
         fact = f"{path}: {'about ' if about else ''}{drawn.total:,} rows{about}"
         if not wrong:
+            self.found["warnings"] += _without_difference(source, drawn.rows)
             fact += self._truths(source, drawn.rows)
             fact += f"; {self._lengths(source, drawn.rows)}" if self.tokenizer is not None else ""
         self.found["facts"].append([source["name"], fact])
@@ -170,6 +171,18 @@ def _without_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     if columns and not any(all(value_at(row, column) is not None for column in columns) for row in rows):
         yield (f"{source['key']}: none of {len(rows)} sampled rows of {source['path']} is a pair: in each of them "
                f"{' or '.join(columns)} is absent or null. To train on pairs, needed both in a row.")
+
+
+def _without_difference(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
+    """The warning about pairs whose two responses are the same, from which nothing is learnt about either."""
+    columns = [source["columns"][key] for key in PAIR if key in source["columns"]]
+    found = [[value_at(row, column) for column in columns] for row in rows] if len(columns) == len(PAIR) else []
+    pairs = [both for both in found if None not in both]
+    same = sum(chosen == rejected for chosen, rejected in pairs)
+    if same:
+        yield (f"{source['key']}: in {same} of {len(pairs)} sampled pairs ({same / len(pairs):.0%}) of "
+               f"{source['path']} {' and '.join(columns)} are the same response: nothing is "
+               "preferred there. Take such rows out.")
 
 
 def value_at(row: Row, column: str) -> Any:

@@ -80,6 +80,7 @@ def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tenso
     as groups give it; for one of each token: gspo_token. Averaged as seq-mean-token-mean it is the mean over responses.
     A row of one token is PPO with narrow bounds and without the dual clip; A = 0 gives 0.
     """
+    check_number(f"{KEY}.clip_range_low", clip_range_low, most=1)
     ratio = row_mean(logprobs - old_logprobs, rows).clamp(-20.0, 20.0).exp()
     advantage = row_mean(advantages, rows)
     unclipped = -advantage * ratio
@@ -96,6 +97,7 @@ def gspo_token(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows:
     advantage is constant over a row, its loss and gradient, summed over the row, are those of gspo. Averaged as
     seq-mean-token-mean. A = 0 gives 0.
     """
+    check_number(f"{KEY}.clip_range_low", clip_range_low, most=1)
     sequence = row_mean(logprobs - old_logprobs, rows).clamp(-20.0, 20.0).exp().detach()
     ratio = sequence * (logprobs - logprobs.detach()).exp()
     unclipped = -advantages * ratio

@@ -111,3 +111,9 @@ def step_row(context: Context, step: int, batch: Batch, result: Result) -> dict:
 def mean(values: list[float]) -> float | None:
     """None of nothing."""
     return float(np.mean(values)) if values else None
+
+
+def advantage_of(row: Row) -> float:
+    """What a row's advantage is as one number: of one a token their mean, 0 without action tokens."""
+    given = row.columns["advantages"]
+    return mean(row.of_actions("advantages").tolist()) or 0.0 if isinstance(given, list) else given

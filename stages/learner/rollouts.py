@@ -19,7 +19,7 @@ from pipeline.schedule import Schedule, rft_schedule
 from pipeline.tasksets import read_train
 from pipeline.train_batch import train_batch
 from pipeline.waiting import wait_for
-from stages.learner.batches import Batch, Cut, mean
+from stages.learner.batches import Batch, Cut, advantage_of, mean
 from stages.learner.objective import KLTerm, correction_arguments, refuse_parameters
 from stages.learner.packing import Row
 from stages.learner.penalty import penalised
@@ -289,5 +289,4 @@ def _facts(rows: list[Row], chosen: dict[str, list], staleness: list[int]) -> di
 def _trained(row: Row, step: int, age: int | None, used: tuple, logprobs: np.ndarray) -> records.Trained:
     given, is_expert = row.columns["advantages"], row.columns.get("is_expert", False)
     each = row.of_actions("advantages").tolist() if isinstance(given, list) else None
-    advantage = given if each is None else mean(each) or 0.0
-    return records.Trained(row.id, step, advantage, each, is_expert, age, *used, logprobs)
+    return records.Trained(row.id, step, advantage_of(row), each, is_expert, age, *used, logprobs)

@@ -14,6 +14,8 @@ from stages import counterfactual as process_of_replay
 from stages import learn
 from stages.counterfactual import Outcome, compared, correlation, cosine, grouped
 from stages.learner.actor import Result
+from stages.learner.batches import advantage_of
+from stages.learner.packing import Row
 from stages.learner.zero import Process
 from tests.configs import TINY, overridden
 from tests.factories import row
@@ -27,23 +29,24 @@ ADAPTER = ("model.lora_configs=[{path: null, lora_rank: 4, lora_alpha: 8, target
 REWARDS = ([1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 1.0, 0.0], [1.0, 0.5, 0.0, 1.0])
 
 
-def rollout(step, slot, reward):
-    """A response of slot + 2 arbitrary tokens, which the engine found as likely as one in e^2 each."""
+def rollout(step, slot, reward, acts=True):
+    """A response of slot + 2 arbitrary tokens, which the engine found as likely as one in e^2 each. acts: whether they
+    are the policy's own."""
     length = slot + 2
     return row(records.Experience, experience_id=f"{step}/{slot}", step=step, slot=slot, group_id=f"{step}/{slot // 2}",
                prompt_tokens=[7, 8 + slot, 9], response_tokens=[10 + step + i for i in range(length)],
-               rollout_logprobs=[-2.0] * length, action_mask=[1] * length, reward=reward, accuracy=reward, status="ok",
-               weights_version=step - 1)
+               rollout_logprobs=[-2.0] * length, action_mask=[int(acts)] * length, reward=reward, accuracy=reward,
+               status="ok", weights_version=step - 1)
 
 
-def trained(directory, tiny_model, context_of, process, *overrides):
-    """A stage that trained on these rollouts, as its directory has it."""
+def trained(directory, tiny_model, context_of, process, *overrides, without_actions=()):
+    """A stage that trained on these rollouts, as its directory has it. without_actions: slots."""
     tasks = [row(records.Task, task_id=f"t{i}", row=i, split="train") for i in range(4)]
     tables.write(directory / "curate" / "tasks.parquet", records.Task, tasks)
     inputs = {"tasks": directory / "curate", "model": tiny_model}
     context = context_of(directory / "rft", *SETTINGS, *overrides, **inputs)
     for step, rewards in enumerate(REWARDS, 1):
-        rows = [rollout(step, slot, reward) for slot, reward in enumerate(rewards)]
+        rows = [rollout(step, slot, reward, slot not in without_actions) for slot, reward in enumerate(rewards)]
         tables.write(tables.step_file(context.directory, "experience", step), records.Experience, rows)
         made = row(records.Rollout, step=step, weights_version=step - 1, rows=4)
         tables.write(tables.step_file(context.directory, "rollouts", step), records.Rollout, [made])
@@ -153,6 +156,14 @@ def test_a_critic_is_asked_with_the_weights_it_had(tmp_path, tiny_model, process
         assert counterfactual.is_faithful(found["proof"]), found["proof"]
 
 
+def test_a_row_without_action_tokens_is_replayed(tmp_path, tiny_model, process):
+    """Its advantage is stored, and nothing is learnt from it."""
+    directory = trained(tmp_path, tiny_model, context_with(), process, without_actions=(3,))
+    found = process_of_replay.answer(asked(directory, 2, {}))
+    assert counterfactual.is_faithful(found["proof"]), found["proof"]
+    assert found["rows"]["as it was"]["advantage_std"] == pytest.approx(0.5**0.5, abs=1e-5)  # four of +-1/sqrt(2)
+
+
 def test_a_stage_that_trains_an_adapter_is_replayed_with_it(tmp_path, tiny_model, process):
     """With the adapter of a checkpoint, and of a version; the gradient is that of A and B."""
     directory = trained(tmp_path, tiny_model, context_with(), process, ADAPTER)
@@ -165,6 +176,13 @@ def test_a_stage_that_trains_an_adapter_is_replayed_with_it(tmp_path, tiny_model
 
 
 # --------------------------------------------------------------------------------------------------- small numbers
+
+
+@pytest.mark.parametrize("given", [1.5, [2.0, 1.0, 9.0]])
+def test_the_advantage_of_a_row_as_one_number(given):
+    """Mask 1 1 0: the scalar, or (2 + 1) / 2. Without an action: the scalar, or 0; never the mean of nothing."""
+    rows = [Row("a", [1, 2, 3, 4], 1, mask, {"advantages": given}) for mask in ([1, 1, 0], [0, 0, 0])]
+    assert [advantage_of(row) for row in rows] == [1.5, 1.5 if given == 1.5 else 0.0]
 
 
 def outcome(advantages, **gradient):

@@ -81,3 +81,5 @@ def test_another_spelling_of_a_name_has_a_file_that_says_nothing_else():
     assert [(path.stem, parts(path)) for path in others] == [("gspo-token", {"algorithm_type": "gspo_token"})]
     assert (meant("gspo-token"), meant("gspo"), meant("no_such")) == ("gspo_token", "gspo", "no_such")
     assert compose(["algorithm=gspo-token"]) == compose(["algorithm=gspo_token"])
+    for key in ("algorithm.algorithm_type", "stages.rft.algorithm.algorithm_type"):
+        assert compose([f"{key}=gspo-token"]) == compose([f"{key}=gspo_token"])

@@ -45,14 +45,46 @@ def test_every_combination_is_an_alternative(run):
 
 
 def test_a_name_may_be_spelt_as_for_a_run(run):
-    (found,) = made(run, "algorithm=gspo-token").values()
-    assert found["policy_loss_fn"] == "gspo_token"
+    for key in ("algorithm", "algorithm.algorithm_type"):
+        (found,) = made(run, f"{key}=gspo-token").values()
+        assert (found["algorithm_type"], found["policy_loss_fn"]) == ("gspo_token", "gspo_token")
 
 
-def test_what_the_run_says_itself_stays_and_groups_are_as_they_were(run):
-    """dapo's own repeat_times is 16; the rows of the batch are in groups of 8."""
-    (found,) = made(run, "algorithm=dapo", algorithm__kl_loss_fn="k3", algorithm__bypass_old_logprobs=False).values()
-    assert (found["kl_loss_fn"], found["bypass_old_logprobs"], found["repeat_times"]) == ("k3", False, 8)
+def test_what_no_type_says_stays_and_groups_are_as_they_were(run):
+    """dapo's own repeat_times is 16; the rows of the batch are in groups of 8. Its strategy says which rows."""
+    (found,) = made(run, "algorithm=dapo", algorithm__bypass_old_logprobs=False,
+                    algorithm__sample_strategy="staleness_control",
+                    algorithm__rollout_correction__threshold=3.0).values()
+    assert (found["bypass_old_logprobs"], found["repeat_times"]) == (False, 8)
+    assert found["sample_strategy"] == "staleness_control"
+    assert found["rollout_correction"] == {"level": None, "mode": "truncate", "threshold": 3.0}
+
+
+@pytest.mark.parametrize("place", ["algorithm", "stages.rft.algorithm"])
+def test_a_type_that_is_named_is_tried_with_all_its_parts(run, place):
+    """Whatever parts, arguments and averages the run named for its own type, or its stage did."""
+    own = {"policy_loss_fn": "m2po", "policy_loss_fn_args": {"m2_threshold": 0.1},
+           "advantage_fn_args": {"epsilon": 0.5}, "kl_loss_fn": "k3", "loss_agg_mode": "token-mean",
+           "rollout_correction.level": "token"}
+    plain = made(run, "algorithm=gspo,dapo,topr,grpo", algorithm__bypass_old_logprobs=False)
+    found = made(run, "algorithm=gspo,dapo,topr,grpo", algorithm__bypass_old_logprobs=False,
+                 **{f"{place}.{key}": value for key, value in own.items()})
+    assert found == plain
+    assert [section["policy_loss_fn"] for section in found.values()] == ["gspo", "ppo", "topr", "ppo"]
+    assert found["algorithm=topr"]["advantage_fn"] == "reinforce"
+
+
+def test_a_type_with_a_part_of_another_is_said_in_the_same_alternative(run):
+    (found,) = made(run, "algorithm=dapo", "algorithm.kl_loss_fn=k2",
+                    "algorithm.policy_loss_fn_args.clip_range_low=0.1", algorithm__kl_loss_fn="k3").values()
+    assert found["kl_loss_fn"] == "k2"
+    assert found["policy_loss_fn_args"] == {"clip_range_low": 0.1, "clip_range_high": 0.28}
+
+
+def test_without_a_type_the_runs_own_parts_stay(run):
+    (found,) = made(run, "algorithm.policy_loss_fn=gspo", algorithm__kl_loss_fn="k3",
+                    algorithm__advantage_fn_args={"epsilon": 0.5}).values()
+    assert (found["kl_loss_fn"], found["advantage_fn_args"]) == ("k3", {"epsilon": 0.5})
 
 
 def test_arguments_of_another_function_are_left_behind(run):

@@ -46,7 +46,7 @@ def test_everything_that_is_not_here_is_told_at_once(tmp_path):
                     f"{EXPLORER}.default_reward_fn_type": "no_such_module:reward"})
     keys = [line.split(" ")[0] for line in lines]
     assert keys == [f"{TASKS}.inputs.1:", f"{TASKS}.config_path:", "model.model_path=Qwen/Qwen2.5-0.5B:",
-                    "'no_such_module:reward':"]
+                    f"{EXPLORER}.default_reward_fn_type:"]
     assert "hf download Qwen/Qwen2.5-0.5B" in lines[2]
 
 
@@ -166,6 +166,15 @@ def test_the_arguments_of_a_kl_are_the_fields_of_its_term():
 def test_arguments_that_a_stage_does_not_use_are_not_judged_by_it():
     config = changed({"algorithm.policy_loss_fn_args": {"x": 1}})
     assert inputs.wrong_arguments(effective(config, config["stages"][0])) == []  # sft
+
+
+def test_a_wrong_function_is_told_with_its_stage_and_key(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("def loss(logprobs): ...\n")
+    monkeypatch.chdir(tmp_path)
+    config = changed({"stages.rft.algorithm.policy_loss_fn": "mine:los"})
+    (line,) = [line for line in preflight.check(config).problems if "mine:los" in line and "has no" in line]
+    assert line.startswith("stage 'rft': algorithm.policy_loss_fn: 'mine:los': ")
+    assert line.endswith("has no 'los'. Did you mean 'loss'?")
 
 
 def test_the_users_function_is_judged_by_its_source(tmp_path, monkeypatch):

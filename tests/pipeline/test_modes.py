@@ -122,6 +122,11 @@ def test_what_a_mode_does_not_go_with_is_said(values, words):
     assert any(words in problem for problem in check(changed(values)))
 
 
+def test_an_explorer_of_pairs_is_not_asked_for_a_file_of_pairs():
+    (line,) = rules_of_stage(overridden("mode=explore", "algorithm.algorithm_type=dpo"))
+    assert line.startswith("mode=explore: dpo learns from given responses and explores nothing")
+
+
 @pytest.mark.parametrize("values", [
     {"mode": "explore", "algorithm.repeat_times": 1},  # what compares its groups is the stage that trains on them
     {"mode": "explore", "algorithm.algorithm_type": "mix"},

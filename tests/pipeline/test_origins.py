@@ -39,7 +39,21 @@ def test_recipes_and_groups_of_the_users_own_are_told_by_their_paths(tmp_path, m
     assert found("trainer.save_interval", "recipe=mine.yaml") == DEFAULT
 
 
+ARGS = "algorithm.policy_loss_fn_args"
+CLIP = f"{ARGS}.clip_range_low=0.3"
+TYPE = "stages.rft.algorithm.algorithm_type"
+
+
 @pytest.mark.parametrize(("stage", "key", "overrides", "source"), [
+    ("rft", ARGS, [CLIP, f"{TYPE}=gspo"],
+     f"{DEFAULT}: what the run says is for ppo, and policy_loss_fn is gspo here"),
+    ("rft", ARGS, [f"{TYPE}=gspo"], DEFAULT),
+    ("rft", ARGS, [CLIP], f"the command line: {CLIP}"),
+    ("rft", ARGS, [CLIP, f"{TYPE}=dapo"],
+     f"the command line: {CLIP}; over the algorithm's own (conf/algorithm/dapo.yaml)"),
+    ("rft", f"{ARGS}.clip_range_low", [CLIP, f"{TYPE}=dapo"], f"the command line: {CLIP}"),
+    ("rft", f"{ARGS}.clip_range_high", [CLIP, f"{TYPE}=dapo"], "the algorithm's own (conf/algorithm/dapo.yaml)"),
+    ("rft", "algorithm.kl_loss_fn", ["algorithm.kl_loss_fn=k2"], "the command line: algorithm.kl_loss_fn=k2"),
     ("sft", "buffer.batch_size", [], "the stage's own entry (conf/recipe/countdown.yaml)"),
     ("sft", "buffer.batch_size", ["stages.sft.buffer.batch_size=8"],
      "the command line: stages.sft.buffer.batch_size=8"),

@@ -134,10 +134,11 @@ def test_a_file_that_is_no_yaml_is_told_with_its_place():
 
 @pytest.mark.parametrize(("override", "words"), [
     ("policy_loss_fn=own.parts:lost", "parts.py has no 'lost'. Did you mean 'loss'?"),
-    ("policy_loss_fn=own.part:loss", "'own.part:loss': no such module. Needed package.module:function"),
+    ("policy_loss_fn=own.part:loss", "policy_loss_fn: 'own.part:loss': no such module. Did you mean 'own.parts'? Ne"),
     ("policy_loss_fn=own.parts:asks", "asks for a column 'advantage' (a parameter without a default), which there is "
                                       "none of. Did you mean 'advantages'?"),
-    ("policy_loss_fn=own.parts:anything", "asks for a column '**'"),
+    ("policy_loss_fn=own.parts:anything", "takes whatever it is given (**), and columns are handed over by the"),
+    ("policy_loss_fn='own.parts:'", "algorithm.policy_loss_fn: 'own.parts:' names no function; needed one of "),
     ("policy_loss_fn=own.parts:deaf", "does not ask for the column logprobs"),
     ("advantage_fn=own.parts:two", "has 2 parameters without a default (batch, other); needed one, the batch"),
     ("kl_loss_fn=own.parts:loss", "asks for a column 'advantages'"),

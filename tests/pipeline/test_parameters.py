@@ -74,6 +74,15 @@ def test_a_right_value_passes(table, function, given):
     assert wrong(table, function, **given) == []
 
 
+@pytest.mark.parametrize("name", ["gspo", "gspo_token"])
+def test_a_low_bound_of_a_ratio_is_not_below_0(name):
+    """1 - 2 = -1 bounds no ratio; its papers take 3e-4."""
+    table = ("operators/loss.py", "POLICY_LOSSES")
+    assert wrong(table, name, clip_range_low=1) == []
+    (line,) = wrong(table, name, clip_range_low=2)
+    assert line.endswith("clip_range_low=2: needed a number at most 1.")
+
+
 def test_what_steers_a_kl_is_needed_where_it_is_steered():
     assert KL.wrong_values("kl", {"kl_coef": 0.1, "target_kl": None}) == []
     assert KL.wrong_values("kl", {"adaptive": True, "target_kl": 0.1, "horizon": 100}) == []

@@ -4,8 +4,12 @@ import pytest
 
 from pipeline.compose import compose
 from pipeline.errors import ConfigError
+from pipeline.inputs import wrong_arguments
+from pipeline.overlays import effective
 from pipeline.plan import make_plan
+from pipeline.rules import rules_of_stage
 from pipeline.schedule import Schedule
+from tests.configs import changed
 
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
 EXPERTS = "buffer.trainer_input.auxiliary_buffers"
@@ -107,3 +111,13 @@ def test_staleness_by_hand():
     assert [Schedule(8, 8, 1, 2, 9).staleness(t) for t in (1, 2, 3, 4, 5)] == [{0: 8}, {1: 8}, {2: 8}, {2: 8}, {2: 8}]
     assert [Schedule(8, 4, 1, 0, 9).staleness(t) for t in (1, 2, 3)] == [{0: 4}, {1: 4}, {0: 4}]
     assert Schedule(4, 8, 1, 1, 9).staleness(3) == {0: 4, 1: 4}  # explorer steps 5 and 6: version 1 and 2 at step 3
+
+
+def test_a_limit_below_0_is_refused_for_itself_alone():
+    """No schedule is computed by it."""
+    config = changed({"stages.rft.algorithm.sample_strategy": "staleness_control",
+                      "stages.rft.algorithm.sample_strategy_args": {"max_staleness": -1}})
+    settings = effective(config, config["stages"][1])
+    assert rules_of_stage(settings) == []
+    (line,) = wrong_arguments(settings)
+    assert line == "algorithm.sample_strategy_args.max_staleness=-1: needed a number at least 0."

@@ -3,16 +3,28 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
 from pipeline import cli
+from pipeline.files import CONF
+from pipeline.tables import LOCATIONS
 from tests.fake_run import FakeRun
 
 
 def sql(run, capsys, question: str, *more: str):
     code = cli.main(["sql", question, "--root", str(run.root), *more])
     return code, capsys.readouterr()
+
+
+def test_every_view_is_named_where_one_looks_for_them(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["sql", "--help"])
+    readme = (CONF.parent / "README.md").read_text()
+    listed = re.search(r"opens the views `([a-z, ]+)`", readme)[1]
+    assert sorted(listed.split(", ")) == sorted(LOCATIONS)
+    assert listed in " ".join(capsys.readouterr().out.split())
 
 
 def test_sql_as_a_table(run, capsys):

@@ -35,6 +35,17 @@ def test_settings_that_a_stage_does_not_read_are_told_and_left():
     assert preflight.check(config).problems == []
 
 
+@pytest.mark.parametrize(("arguments", "of_stage"), [
+    ({"algorithm.policy_loss_fn_args": {"nonsense": 0.28}}, {"algorithm_type": "gspo"}),
+    ({"algorithm.advantage_fn_args": {"epsilon": 0.5}}, {"advantage_fn": "rec"})])
+def test_arguments_of_the_run_for_a_function_that_no_stage_calls_are_told(arguments, of_stage):
+    """They belong to the run's own function, which the only stage that could take them does not name."""
+    named = {f"stages.rft.algorithm.{key}": value for key, value in of_stage.items()}
+    (line,) = unread(changed(arguments | named))
+    assert line.startswith(f"no stage of this run reads {', '.join(arguments)}: what is set there changes nothing.")
+    assert unread(changed(arguments)) == []  # there the stage calls the function
+
+
 def test_they_are_told_where_snakemake_is_called_without_us(tmp_path, capsys, monkeypatch):
     preflight.warn.cache_clear()
     config = changed({"stages.sft.synchronizer.sync_interval": 2, "checkpoint_root_dir": str(tmp_path)})

@@ -204,6 +204,13 @@ def test_a_file_without_a_pair_is_told(previewed, rows, words):
     assert all(word in " ".join(said) for word in words)
 
 
+def test_pairs_of_one_response_are_told_by_their_share(previewed):
+    rows = [{"chosen": "7", "rejected": "7"}, {"chosen": "7", "rejected": "8"}, {"response": "8"}]
+    found = previewed([{"prompt": "9=3 5 7", **row} for row in rows], **PAIR)
+    assert "in 1 of 2 sampled pairs (50%)" in " ".join(found["warnings"])
+    assert previewed([{"prompt": "9=3 5 7", **row} for row in rows[1:]], **PAIR)["warnings"] == []
+
+
 def test_a_file_with_pairs_may_have_other_rows(previewed):
     rows = [{"chosen": "7+5-3", "rejected": "7"}, {"response": "8"}]
     assert previewed([{"prompt": "9=3 5 7", **row} for row in rows], **PAIR)["problems"] == []
