@@ -104,7 +104,7 @@ def test_what_is_no_stage_is_told_without_a_traceback(override, words):
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    (b"\xff\xfe\x00", " is no YAML"), (b"seed: 2\nname: ${oc.env:HOME", ", line 2: '${' without its '}'"),
+    (b"\xff\xfe\x00", " is no YAML"), (b"seed: 2\nname: ${oc.env:HOME", ", line 2: key 'name': '${' without its '}'"),
 ])
 def test_a_recipe_that_cannot_be_read_is_named(tmp_path, content, words):
     (tmp_path / "r.yaml").write_bytes(content)

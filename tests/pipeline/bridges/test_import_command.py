@@ -178,7 +178,7 @@ def test_a_recipe_that_has_no_place_yet_is_not_told_by_one(here, capsys):
     (here / "open.yaml").write_text("model:\n  model_path: ${oc.env:HOME\n")
     code, told = ouro(capsys, "trinity", "open.yaml", "--stdout")
     assert code == 1
-    assert "recipe=FILE, line 4: '${' without its '}'" in told.err
+    assert "recipe=FILE, line 4: key 'model.model_path': '${' without its '}'" in told.err
     assert "/recipe.yaml" not in told.err
 
 
