@@ -156,9 +156,12 @@ def _groups(metadata, columns: list[str], room: int, draw: random.Random) -> lis
 
 def _chosen(batches: Iterable["pa.RecordBatch"], positions: list[int]) -> Iterator["pa.RecordBatch"]:
     """Of each batch the rows at these positions, which count through all of them and ascend."""
+    import pyarrow as pa
+
     seen = 0
     for batch in batches:
-        yield batch.take([at - seen for at in positions if seen <= at < seen + len(batch)])
+        own = [at - seen for at in positions if seen <= at < seen + len(batch)]
+        yield batch.take(pa.array(own, pa.int64()))  # of no position pyarrow cannot tell the type
         seen += len(batch)
 
 

@@ -114,6 +114,14 @@ def test_of_a_large_parquet_file_some_row_groups_are_read(tmp_path, monkeypatch)
     assert (1 <= len(groups) <= 10, max(groups) - min(groups) > 20, total) == (True, True, 1000)
 
 
+def test_a_row_group_of_which_a_batch_has_no_drawn_row_is_read(tmp_path):
+    """pyarrow hands out 65,536 rows at a time; the other 64 have 0.2 of 200 drawn rows on average."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"n": [str(n) for n in range(65_600)]}), path)
+    numbers, total = drawn(path, 200)
+    assert (len(set(numbers)), total) == (200, 65_600)
+
+
 def test_columns_that_are_not_wanted_are_not_read(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"n": [{"a": 1, "b": {"c": 2}}], "image": [b"x"]}), path)
