@@ -237,6 +237,14 @@ def test_a_problem_of_a_sweep_is_told_with_its_points(capsys):
     assert "(points: seed=1,gpu_per_node=1; seed=2,gpu_per_node=1)" in shown
 
 
+def test_only_the_same_line_is_not_told_again():
+    report = preflight.Report("a/b")
+    for stage, line in (("sft", "too long"), ("rft", "too long"), ("", "too long"), ("", "b is: too long"),
+                        ("", "is: too long"), ("", "long"), ("rft", "long"), ("", None)):
+        report.add(stage, [line])
+    assert report.problems == ["stage sft: too long", "b is: too long", "is: too long", "long"]
+
+
 def test_a_run_with_a_warning_begins(monkeypatch, capsys):
     begins = preflight.Report("a/b", warnings=["mind"], plan="the plan")
     monkeypatch.setattr(preflight, "check", lambda config, code: begins)
