@@ -296,5 +296,5 @@ def test_the_data_is_seen_as_the_model_will_see_it():
         json.dumps({"question": "9=3 5 7" * (1 + 9 * (i % 2)), "answer": "9"}) + "\n" for i in range(300)))
     report = check({f"{TASKS}.generator": None, f"{TASKS}.inputs": ["tasks.jsonl"]}, data=True)
     assert report.problems == []
-    over, words = re.search(r"(\d+) of 200 (sampled prompts are longer than \S+)", report.warnings[0]).groups()
+    over, words = re.search(r"(\d+) of 200 (sampled prompts are longer than [^\s,]+)", report.warnings[0]).groups()
     assert (abs(int(over) - 100) < 20, words) == (True, "sampled prompts are longer than model.max_prompt_tokens=24")
