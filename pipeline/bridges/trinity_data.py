@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipeline.bridges.source import Given
-from pipeline.bridges.translation import Path, Translation
+from pipeline.bridges.translation import Path, Translation, places
 from pipeline.bridges.trinity_sizes import ITS_DEFAULT
 from pipeline.data_config import COLUMNS
 
@@ -17,18 +17,33 @@ FIELDS = "data_processor.task_pipeline.target_fields"
 def say_defaults(made: Translation) -> None:
     """Lines for the format and the order of each set that has a path, where the source is silent."""
     for of_set in sorted(_with_path(made, "explorer_input"), key=str):
-        if "messages_key" not in [p[-1] for p in made.entries if p[:len(of_set)] == of_set]:
+        if "messages_key" not in _formatted(made, of_set):
             for name, (default, _) in OF_TASKS.items():
-                made.choose((*of_set, "format", name), default, ITS_DEFAULT)
+                _choose(made, (*of_set, "format", name), default)
         if "eval_tasksets" not in of_set:
-            made.choose((*of_set, "data_selector", "selector_type"), "sequential", ITS_DEFAULT)
+            _choose(made, (*of_set, "data_selector", "selector_type"), "sequential")
     for of_set in sorted(_with_path(made, "trainer_input"), key=str):
-        given = {p[-1] for p in made.entries if p[:-1] == (*of_set, "format")}
-        if not given & {"prompt_type", "prompt_key", "response_key"}:
-            made.choose((*of_set, "format", "prompt_type"), "messages", ITS_DEFAULT)
-        kind = made.entries.get((*of_set, "format", "prompt_type"))
+        if not _formatted(made, of_set) & {"prompt_type", "prompt_key", "response_key"}:
+            _choose(made, (*of_set, "format", "prompt_type"), "messages")
+        kind = _first(made.entries, (*of_set, "format", "prompt_type"))
         if kind and kind.value == "messages":
-            made.choose((*of_set, "format", "messages_key"), "message", ITS_DEFAULT)
+            _choose(made, (*of_set, "format", "messages_key"), "message")
+
+
+def _formatted(made: Translation, of_set: Path) -> set[str | int]:
+    """What is said of the format of a set, by itself or by the same set of all."""
+    return {path[-1] for path in made.entries if path[:-1] in places((*of_set, "format"))}
+
+
+def _choose(made: Translation, path: Path, default: str) -> None:
+    """The original's default, unless a stage has another value from the settings of all."""
+    if _first(made.entries, path) is None:
+        made.choose(path, default, ITS_DEFAULT)
+
+
+def _first(values: dict[Path, Any], path: Path) -> Any:
+    """What holds at a path: a stage's own value, or that of all; None where neither is there."""
+    return next((values[place] for place in places(path) if values.get(place) is not None), None)
 
 
 def _with_path(made: Translation, section: str) -> set[Path]:

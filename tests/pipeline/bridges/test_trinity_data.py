@@ -28,6 +28,37 @@ def test_demonstrations_are_messages_by_default(given, expected):
     assert {key.rpartition(".")[2]: found[key] for key in found if key.startswith(f"{SHOWN}.format")} == expected
 
 
+STAGED = "buffer: {%s}\nstages: [{stage_name: a, buffer: {%s}}]"
+
+
+@pytest.mark.parametrize("path", ["path: /d,", ""])
+def test_a_stages_set_keeps_what_is_said_of_the_same_set_of_all(path):
+    """A stage takes sections key by key: only what neither says is the original's default."""
+    said = "data_selector: {selector_type: shuffle}, format: {prompt_key: question}"
+    found = values_of_trinity(STAGED % (f"explorer_input: {{taskset: {{{path} {said}}}}}",
+                                        "explorer_input: {taskset: {path: /e}}"))
+    assert found[f"{SETS}.taskset.format.prompt_key"] == "question"
+    assert found[f"{SETS}.taskset.data_selector.selector_type"] == "shuffle"
+    below = {key: found[key] for key in found if key.startswith("stages.0.buffer")}
+    response = {} if path else {f"stages.0.{SETS}.taskset.format.response_key": "response"}
+    assert below == {f"stages.0.{SETS}.taskset.path": "/e", **response}
+
+
+def test_a_stages_list_of_sets_keeps_nothing_of_that_of_all():
+    """It takes a list as a whole."""
+    found = values_of_trinity(STAGED % ("explorer_input: {tasksets: [{path: /d, format: {prompt_key: question}}]}",
+                                        "explorer_input: {tasksets: [{path: /e}]}"))
+    assert found[f"stages.0.{SETS}.tasksets.0.format.prompt_key"] == "prompt"
+    assert found[f"stages.0.{SETS}.tasksets.0.data_selector.selector_type"] == "sequential"
+
+
+@pytest.mark.parametrize("given", ["prompt_type: plaintext", "prompt_key: q", "prompt_type: messages, messages_key: m"])
+def test_a_stages_demonstrations_keep_the_format_of_all(given):
+    found = values_of_trinity(STAGED % (f"trainer_input: {{experience_buffer: {{path: /d, format: {{{given}}}}}}}",
+                                        "trainer_input: {experience_buffer: {path: /e}}"))
+    assert not [key for key in found if key.startswith(f"stages.0.{SHOWN}.format")]
+
+
 def test_a_set_without_a_path_has_no_columns():
     found = values_of_trinity("buffer: {explorer_input: {taskset: {path: null, format: {prompt_key: q}}}}")
     assert not [key for key in found if ".format." in key]
