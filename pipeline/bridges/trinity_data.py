@@ -11,7 +11,7 @@ from pipeline.data_config import COLUMNS
 OF_TASKS = {"prompt_key": ("prompt", "question"), "response_key": ("response", "answer")}
 SHOWN = {"prompt_key": ("prompt", "question"), "response_key": ("response", "solution"),
          "chosen_key": ("chosen", "chosen"), "rejected_key": ("rejected", "rejected")}
-FIELDS = "data_processor.task_pipeline.target_fields"
+FIELDS = ("data_processor", "task_pipeline", "target_fields")
 
 
 def say_defaults(made: Translation) -> None:
@@ -54,22 +54,47 @@ def _with_path(made: Translation, section: str) -> set[Path]:
 
 def columns(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
     """Writes the columns that operators look at, under our names; False for any other key, or where all have them."""
-    names = given.value if isinstance(given.value, list) else []
-    if given.key != FIELDS or all(name in COLUMNS for name in names):
+    stage = given.path[:2] if given.path[0] == "stages" else ()
+    names = [str(name) for name in given.value] if isinstance(given.value, list) else []
+    if given.path[len(stage):] != FIELDS or all(name in COLUMNS for name in names):
         return False
-    ours = _our_names(values)
-    if unknown := [str(name) for name in names if name not in ours]:
+    ours = _our_names(values, stage)
+    if unknown := [name for name in names if name not in ours]:
         made.leave(given, f"no set calls a column {unknown[0]}; needed our names: {', '.join(COLUMNS)}.")
+    elif unclear := [name for name in names if len(ours[name]) > 1]:
+        made.leave(given, f"{unclear[0]} is {' in one set, '.join(sorted(ours[unclear[0]]))} in another; needed our "
+                          f"names: {', '.join(COLUMNS)}.")
     else:
-        made.rename(given, given.path, [ours[name] for name in names], f"{', '.join(map(str, names))} there")
+        found = [column for name in names for column in ours[name]]
+        made.rename(given, given.path, found, f"{', '.join(names)} there")
     return True
 
 
-def _our_names(values: dict[Path, Any]) -> dict[str, str]:
-    """A column of the source -> ours, by the formats of its sets."""
-    source, ours = ("buffer", "explorer_input", "taskset", "format"), {}
-    shown = ("buffer", "trainer_input", "experience_buffer", "format")
-    has_tasks = any(path[:3] == source[:3] for path in values)
-    for of_set, table in ((source, OF_TASKS),) if has_tasks else ((shown, SHOWN),):
-        ours |= {str(values.get((*of_set, key)) or default): name for key, (default, name) in table.items()}
+def _our_names(values: dict[Path, Any], stage: Path) -> dict[str, set[str]]:
+    """A column of the source -> what it is here in any of the sets of a stage, or with no stage of all."""
+    sets, table = _read(values, stage)
+    ours: dict[str, set[str]] = {}
+    for of_set in sets:
+        for key, (default, name) in table.items():
+            ours.setdefault(str(_first(values, (*of_set, "format", key)) or default), set()).add(name)
     return ours
+
+
+def _read(values: dict[Path, Any], stage: Path) -> tuple[set[Path], dict[str, tuple[str, str]]]:
+    """The sets whose rows operators curate, with their columns: tasks, or demonstrations where there are none.
+
+    A stage's own sets go before those of all.
+    """
+    of_stage = [path for path in values if path[:len(stage)] == stage]
+    of_all = [path for path in values if not stage or path[0] != "stages"]
+    for paths in (of_stage, of_all):
+        for names, table in ((("taskset", "tasksets"), OF_TASKS), (("experience_buffer",), SHOWN)):
+            if sets := {of_set for path in paths if (of_set := _set_of(path, names))}:
+                return sets, table
+    return {("buffer", "trainer_input", "experience_buffer")}, SHOWN
+
+
+def _set_of(path: Path, names: tuple[str, ...]) -> Path | None:
+    """The set of one of the names that a key stands in; None for a key elsewhere."""
+    size = next((i + (part == "tasksets") for i, part in enumerate(path[:5], 1) if part in names), len(path))
+    return path[:size] if "buffer" in path[:3] and size < len(path) else None

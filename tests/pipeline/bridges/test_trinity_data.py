@@ -114,10 +114,43 @@ def test_columns_that_operators_look_at_have_our_names():
     key = "data_processor.task_pipeline.target_fields"
     assert values_of_trinity(FIELDS % "problem, truth")[key] == ["question", "answer"]
     assert values_of_trinity(FIELDS % "question")[key] == ["question"]
+    assert left_out_of_trinity(FIELDS % "[a]")[key].startswith("no set calls a column ['a'];")
     assert left_out_of_trinity(FIELDS % "problem, other")[key].startswith("no set calls a column other;")
     shown = "buffer: {trainer_input: {experience_buffer: {path: /d}}}\nalgorithm: {algorithm_type: dpo}\n"
     assert values_of_trinity(shown + "data_processor: {task_pipeline: {target_fields: [prompt, rejected]}}")[key] == [
         "question", "rejected"]
+
+
+@pytest.mark.parametrize(("sets", "expected"), [
+    ("{path: /d, format: {prompt_key: problem}}", ["question"]),
+    ("{path: /d}, {path: /e, format: {prompt_key: problem}}", ["question"]),
+    ("{path: /d, format: {prompt_key: problem}}, {path: /e, format: {response_key: problem}}", None)])
+def test_columns_have_the_names_of_any_of_several_sets(sets, expected):
+    """What is a question in one set and an answer in another has no one name here."""
+    text = (f"data_processor: {{task_pipeline: {{target_fields: [problem], operators: [{{name: f}}]}}}}\n"
+            f"buffer: {{explorer_input: {{tasksets: [{sets}]}}}}")
+    key = "data_processor.task_pipeline.target_fields"
+    assert values_of_trinity(text).get(key) == expected
+    assert left_out_of_trinity(text).get(key, "problem is answer in one set, question in another").startswith(
+        "problem is answer in one set, question in another")
+
+
+@pytest.mark.parametrize(("of_stage", "expected"), [
+    ("", ["question", "answer"]),
+    (", buffer: {explorer_input: {taskset: {format: {prompt_key: truth, response_key: problem}}}}",
+     ["answer", "question"]),
+    (", buffer: {trainer_input: {experience_buffer: {path: /s, format: {prompt_key: problem, response_key: truth}}}}",
+     ["question", "solution"])])
+def test_columns_of_a_stages_operators_are_those_of_its_sets(of_stage, expected):
+    text = FIELDS.partition("\n")[2] + ("\nstages: [{stage_name: a, data_processor: {task_pipeline: {target_fields: "
+                                        f"[problem, truth], operators: [{{name: f}}]}}}}{of_stage}}}]")
+    assert values_of_trinity(text)["stages.0.data_processor.task_pipeline.target_fields"] == expected
+
+
+def test_columns_of_all_may_be_those_of_a_stages_set():
+    text = ("data_processor: {task_pipeline: {target_fields: [problem], operators: [{name: f}]}}\nstages: [{"
+            "stage_name: a, buffer: {explorer_input: {taskset: {path: /d, format: {prompt_key: problem}}}}}]")
+    assert values_of_trinity(text)["data_processor.task_pipeline.target_fields"] == ["question"]
 
 
 @pytest.mark.parametrize(("model", "expected"), [
