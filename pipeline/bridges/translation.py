@@ -138,6 +138,11 @@ def places(path: Path) -> list[Path]:
     return [path, own] if path[0] == "stages" and not any(isinstance(part, int) for part in own) else [path]
 
 
+def first(values: dict[Path, Any], path: Path) -> Any:
+    """What holds at a path: a stage's own value, or that of all; None where neither is there."""
+    return next((values[place] for place in places(path) if values.get(place) is not None), None)
+
+
 def lines_of(numbers: list[int]) -> str:
     """`line 3`, or `lines 3, 5`."""
     lines = sorted(set(numbers))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipeline.bridges.source import Given
-from pipeline.bridges.translation import Path, Translation, places
+from pipeline.bridges.translation import Path, Translation, first, places
 from pipeline.bridges.trinity_sizes import ITS_DEFAULT
 from pipeline.data_config import COLUMNS
 
@@ -25,7 +25,7 @@ def say_defaults(made: Translation) -> None:
     for of_set in sorted(_with_path(made, "trainer_input"), key=str):
         if not _formatted(made, of_set) & {"prompt_type", "prompt_key", "response_key"}:
             _choose(made, (*of_set, "format", "prompt_type"), "messages")
-        kind = _first(made.entries, (*of_set, "format", "prompt_type"))
+        kind = first(made.entries, (*of_set, "format", "prompt_type"))
         if kind and kind.value == "messages":
             _choose(made, (*of_set, "format", "messages_key"), "message")
 
@@ -37,13 +37,8 @@ def _formatted(made: Translation, of_set: Path) -> set[str | int]:
 
 def _choose(made: Translation, path: Path, default: str) -> None:
     """The original's default, unless a stage has another value from the settings of all."""
-    if _first(made.entries, path) is None:
+    if first(made.entries, path) is None:
         made.choose(path, default, ITS_DEFAULT)
-
-
-def _first(values: dict[Path, Any], path: Path) -> Any:
-    """What holds at a path: a stage's own value, or that of all; None where neither is there."""
-    return next((values[place] for place in places(path) if values.get(place) is not None), None)
 
 
 def _with_path(made: Translation, section: str) -> set[Path]:
@@ -76,7 +71,7 @@ def _our_names(values: dict[Path, Any], stage: Path) -> dict[str, set[str]]:
     ours: dict[str, set[str]] = {}
     for of_set in sets:
         for key, (default, name) in table.items():
-            ours.setdefault(str(_first(values, (*of_set, "format", key)) or default), set()).add(name)
+            ours.setdefault(str(first(values, (*of_set, "format", key)) or default), set()).add(name)
     return ours
 
 
