@@ -247,8 +247,7 @@ def _say_defaults(made: Translation, values: dict[Path, Any]) -> None:
         for name, default in (("eval_interval", 100), ("eval_on_startup", True)):
             if f"explorer.{name}" not in given:
                 made.choose(("explorer", name), default, ITS_DEFAULT)
-    if "cosine" in values.values() and "algorithm.optimizer.min_lr_ratio" not in given:
-        made.choose(("algorithm", "optimizer", "min_lr_ratio"), 0.01, ITS_DEFAULT)
+    trinity_sizes.least_rates(made, values)
     made.choose(("trainer", "max_checkpoints_to_keep"), None, f"{ITS_DEFAULT}: all are kept")
     trinity_sizes.lengths(made)
     trinity_sizes.train_batch(made)

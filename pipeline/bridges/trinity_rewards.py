@@ -11,6 +11,7 @@ SOURCE = ("buffer", "explorer_input")
 REWARD = (*SOURCE, "default_reward_fn_type")
 DAPO = "math_dapo_reward"
 ON, FACTOR = "enable_overlong_penalty", "penalty_factor"
+UNHALVED = "needed a number, to halve it: there wrong is -1, here 0. Write half of what it stands for."
 OF_DAPO = (ON, FACTOR, "max_response_length", "cache_length")
 
 
@@ -36,6 +37,8 @@ def translated(made: Translation, given: Given, values: dict[Path, Any]) -> bool
         _take_over(made, of_set, values)
     elif name == FACTOR and isinstance(given.value, (int, float)):
         made.rename(given, given.path, given.value / 2, f"{given.value} there, where wrong is -1, not 0")
+    elif name == FACTOR:
+        made.leave(given, UNHALVED)
     else:
         made.keep(given)
     return True
@@ -53,9 +56,12 @@ def _take_over(made: Translation, of_set: Path, values: dict[Path, Any]) -> None
     for name in OF_DAPO[1:]:
         path = (*of_set, "reward_fn_args", name)
         own, of_all = (values.get(place) for place in places(path))
-        if own is None and of_all is not None:
-            made.choose(path, of_all / 2 if name == FACTOR and isinstance(of_all, (int, float)) else of_all,
-                        f"{of_all} in the settings of all")
+        if own is not None or of_all is None:
+            continue
+        if name == FACTOR and not isinstance(of_all, (int, float)):
+            made.leave(Given(path, of_all, 0), UNHALVED)
+        else:
+            made.choose(path, of_all / 2 if name == FACTOR else of_all, f"{of_all} in the settings of all")
 
 
 def _functions(of_set: Path, values: dict[Path, Any]) -> str | list[str]:

@@ -1,9 +1,21 @@
-"""What follows from several numbers of a Trinity-RFT configuration: lengths, tokens of a batch."""
+"""What follows from several settings of a Trinity-RFT configuration: ends of rates, lengths, tokens of a batch."""
+
+from typing import Any
 
 from pipeline.algorithms import MIXED_LOSSES
-from pipeline.bridges.translation import SETTINGS, Entry, Translation
+from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, places
 
 ITS_DEFAULT = "Trinity-RFT's default"
+
+
+def least_rates(made: Translation, values: dict[Path, Any]) -> None:
+    """The original's end of a cosine, beside each that no end is given for. values: of the source."""
+    cosines = [path for path, entry in made.entries.items()
+               if path[-1] == "lr_scheduler_type" and entry.value == "cosine"]
+    for path in sorted(cosines, key=str):  # that of all before those of stages, which have it too
+        end = (*path[:-1], "min_lr_ratio")
+        if not any(place in made.entries or place in values for place in places(end)):
+            made.choose(end, 0.01, ITS_DEFAULT)
 
 
 def lengths(made: Translation) -> None:

@@ -4,6 +4,8 @@
 makes here what an optimizer step takes, `ppo_mini_batch_size` tasks.
 """
 
+from fractions import Fraction
+
 from pipeline.bridges.verl_source import ACTOR, ROLLOUT, Verl
 
 TRAIN, GENERATE = "trainer.n_gpus_per_node", "rollout.n_gpus_per_node"
@@ -59,7 +61,8 @@ def offset(verl: Verl) -> None:
     share = verl.value(STALE, 0.1)
     is_number = isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= AHEAD
     if is_number and verl.interval:
-        verl.say(STALE, to, int(share * verl.interval), f" x sync_interval={verl.interval}", default=True)
+        ahead = int(Fraction(str(share)) * verl.interval)  # as it is written: 0.29 * 100 is less than 29 in floats
+        verl.say(STALE, to, ahead, f" x sync_interval={verl.interval}", default=True)
     else:
         verl.say(STALE, to, None)
 

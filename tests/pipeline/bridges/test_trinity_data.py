@@ -172,6 +172,33 @@ def test_a_train_batch_goes_into_the_rollouts_of_steps_or_they_into_it(batch, st
     assert ("buffer.train_batch_size" in values_of_trinity(text)) == stays
 
 
+CRITIC = "trainer: {trainer_config: {critic: {optim: {%s}}}}"
+
+
+@pytest.mark.parametrize(("text", "ends"), [
+    ("name: cosine\nalgorithm: {optimizer: {lr_scheduler_type: linear}}", []),
+    ("algorithm: {optimizer: {lr_scheduler_type: cosine}}", ["algorithm.optimizer"]),
+    ("algorithm: {optimizer: {warmup_style: cosine}}", ["algorithm.optimizer"]),
+    (CRITIC % "warmup_style: cosine", ["trainer.critic.optimizer"]),
+    ("stages: [{stage_name: a, algorithm: {optimizer: {lr_scheduler_type: cosine}}}]",
+     ["stages.0.algorithm.optimizer"]),
+    ("algorithm: {optimizer: {lr_scheduler_type: cosine}}\n"
+     "stages: [{stage_name: a, algorithm: {optimizer: {lr_scheduler_type: cosine}}}]", ["algorithm.optimizer"])])
+def test_a_cosine_ends_at_the_originals_share_of_the_rate(text, ends):
+    """0.01 there and 0 here, where the source says neither; nothing else that is called cosine has it."""
+    found = values_of_trinity(text)
+    assert {key: found[key] for key in found if key.endswith("min_lr_ratio")} == {
+        f"{end}.min_lr_ratio": 0.01 for end in ends}
+
+
+def test_a_cosine_with_an_end_keeps_it():
+    text = "algorithm: {optimizer: {lr_scheduler_type: cosine, min_lr_ratio: 0.2}}\nstages: [{stage_name: a, %s}]"
+    found = values_of_trinity(text % "algorithm: {optimizer: {lr_scheduler_type: cosine}}")
+    assert {key: found[key] for key in found if key.endswith("ratio")} == {"algorithm.optimizer.min_lr_ratio": 0.2}
+    found = values_of_trinity(CRITIC % "warmup_style: cosine, min_lr_ratio: 0.3")
+    assert {key: found[key] for key in found if key.endswith("ratio")} == {"trainer.critic.optimizer.min_lr_ratio": 0.3}
+
+
 def test_a_monitor_is_told_what_it_takes():
     text = "monitor: {monitor_type: wandb, monitor_args: {base_url: 'https://h', mirror: true}}"
     assert values_of_trinity(text)["monitor.monitor_args.base_url"] == "https://h"

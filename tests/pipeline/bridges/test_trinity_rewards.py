@@ -55,6 +55,16 @@ def test_a_stages_penalty_is_laid_over_that_of_all(of_all, of_stage, expected):
         f"{OF_STAGE}.{key}": value for key, value in expected.items()}
 
 
+def test_a_factor_that_is_no_number_is_left_out_rather_than_kept_whole():
+    text = OF_SET % (PENALTY % "true").replace("1.0", "'${oc.env:FACTOR}'")
+    key = f"{SET}.reward_fn_args.penalty_factor"
+    assert left_out_of_trinity(text)[key].startswith("needed a number, to halve it")
+    assert key not in values_of_trinity(text)
+    off = STAGED % ((PENALTY % "false").replace("1.0", "'${oc.env:FACTOR}'"), "enable_overlong_penalty: true")
+    assert f"stages.0.{key}" in left_out_of_trinity(off)
+    assert f"stages.0.{key}" not in values_of_trinity(off)
+
+
 def test_a_stages_argument_is_one_of_the_function_that_the_same_set_of_all_names():
     text = ("buffer: {explorer_input: {taskset: {path: /d, default_reward_fn_type: countdown_reward}}}\n"
             "stages: [{stage_name: a, buffer: {explorer_input: {taskset: {reward_fn_args: {format_score: 0.2, judge: x}"

@@ -41,6 +41,14 @@ def test_the_fully_asynchronous_trainer():
     assert "buffer.total_epochs" not in written(made)
 
 
+@pytest.mark.parametrize(("share", "ahead"), [("0.29", 29), ("0.299", 29), ("0", 0), ("1", 100)])
+def test_the_share_that_may_be_stale_is_taken_as_it_is_written(share, ahead):
+    """Of 100 optimizer steps between hand-overs, rounded down; in floats 0.29 x 100 is 28.999999999999996."""
+    made = made_of("data.train_batch_size=0", f"{MINI}=32", "async_training.trigger_parameter_sync_step=100",
+                   f"async_training.staleness_threshold={share}")
+    assert written(made)["synchronizer.sync_offset"] == ahead
+
+
 def test_evaluations_are_counted_in_hand_overs():
     made = made_of(*STREAM, "rollout.test_freq=5", "data.val_files=/d/test.parquet")
     assert written(made)["explorer.eval_interval"] == 40  # 5 x 8
