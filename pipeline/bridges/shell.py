@@ -18,13 +18,15 @@ from pipeline.bridges.shell_holes import Unknown
 from pipeline.bridges.shell_lists import Link, Verdict, asks, group_end, verdict_of
 from pipeline.bridges.shell_nesting import Nesting
 from pipeline.bridges.shell_script import Command, Script, script_of
-from pipeline.bridges.shell_values import FURTHER, Argument, Values
+from pipeline.bridges.shell_values import Values
+from pipeline.bridges.shell_variables import FURTHER, Argument
 from pipeline.bridges.shell_words import NEWLINE, Array, Lexer, Operator, Word
 
 OPENING = ("if", "for", "while", "until", "select", "case", "function")
 CLOSING = ("fi", "done", "esac")
 BETWEEN = ("then", "do", "else", "elif", "!", "time", "in")
 DECLARING = ("export", "declare", "typeset", "local", "readonly")
+MOVING = ("cd", "pushd", "popd")
 NOT_READ = {"source": "the file that it reads is not read", ".": "the file that it reads is not read",
             "shift": "the script's own arguments are not known"}
 CONDITIONS = ("&&", "||", "!")  # what makes of a group a construct: "&& {"
@@ -228,6 +230,7 @@ class _Reader(Nesting):
             if unknown := set_variables(self.values, words, conditional):
                 self.script.skipped.append((line, f"`{name or words[0].raw}`: sets {', '.join(unknown)}, not known"))
             return
+        self.values.has_moved |= name in MOVING
         if name in NOT_READ:
             self.script.skipped.append((line, f"`{name}`: {NOT_READ[name]}"))
         arguments = [argument for part in parts if isinstance(part, Word) for argument in self.values.arguments(part)]
@@ -238,7 +241,8 @@ class _Reader(Nesting):
             is_open = hands_on(self.values, [part for part in parts[1:] if isinstance(part, Word)])
             self._call(self.functions.pop(name), arguments[1:], is_open, conditional)
         elif nested and self.depth < DEEPEST:
-            inner = read_script(nested.whole or nested.text, depth=self.depth + 1)
+            within = Values(has_moved=self.values.has_moved)
+            inner = read_script(nested.whole or nested.text, within, self.depth + 1)
             self.script.take_up(inner, nested.line - 1, self.inside)
         elif arguments:
             self.script.commands.append(Command(arguments, line, self.inside))
@@ -255,7 +259,9 @@ class _Reader(Nesting):
             return
         if conditional:
             self.enter("eval", line)
-        inner = read_script(text, Values(self.values.known, scopes=self.values.scopes), self.depth + 1)
+        within = Values(self.values.known, scopes=self.values.scopes, has_moved=self.values.has_moved)
+        inner = read_script(text, within, self.depth + 1)
+        self.values.has_moved = within.has_moved
         self.script.take_up(inner, line - 1, self.inside)
         if conditional:
             self.close(line)

@@ -3,7 +3,8 @@
 import re
 
 from pipeline.bridges.shell_holes import Unknown, hole
-from pipeline.bridges.shell_values import FURTHER, Argument, Values
+from pipeline.bridges.shell_values import Values
+from pipeline.bridges.shell_variables import FURTHER, Argument
 from pipeline.bridges.shell_words import Array, Word
 
 

@@ -6,7 +6,8 @@ from pipeline.bridges.shell_construct import Construct
 from pipeline.bridges.shell_cursor import Cursor
 from pipeline.bridges.shell_lists import Link, Verdict, link
 from pipeline.bridges.shell_script import Script
-from pipeline.bridges.shell_values import UNSET, Values
+from pipeline.bridges.shell_values import Values
+from pipeline.bridges.shell_variables import UNSET
 
 REPEATED = ("for", "while", "until", "select", "function")  # within them a variable has more than the one value
 

@@ -91,6 +91,8 @@ def _compared(words: list[Word], values: Values, is_pattern: bool) -> bool | Non
 
 def known(word: Word, values: Values) -> str | None:
     """The text of a word; None where a part of it, or of what the environment holds, is not known."""
+    if any(values.asked(piece) for piece in word.pieces):
+        return None
     try:
         text = values.text(word)
     except Unknown:
