@@ -113,3 +113,16 @@ def test_a_list_decides_by_all_that_stands_before(script, value):
 def test_the_commands_of_a_group_that_does_not_run_are_passed_over():
     script = read_script("[ 1 = 2 ] && { one; two; }\nthree")
     assert [c.arguments[0].text for c in script.commands] == ["[", "three"]
+
+
+@pytest.mark.parametrize(("script", "value"), [
+    # without quotes nothing is no word, so that `-n` is a text of its own; with them, and in [[ ]], it is one
+    ('E=; if [ -n $E ]; then X=9; fi', "unknown"), ('E=; if [ -n "$E" ]; then X=9; fi', "0"),
+    ("E=; if [[ -n $E ]]; then X=9; fi", "0"), ("E='a b'; if [ $E = a ]; then X=9; fi", "unknown"),
+    ("E=; if [ x$E = x ]; then X=9; fi", "9"),
+    # the quoted parts of a pattern stand for themselves
+    ('case b in "*") X=1;; *) X=2;; esac', "2"), ("case b in \\*) X=1;; b) X=2;; esac", "2"),
+    ("P='*'; case b in \"$P\") X=1;; $P) X=2;; esac", "2"), ('case "a*" in a"*") X=1;; *) X=2;; esac', "1"),
+    ('if [[ ab == a"*" ]]; then X=9; fi', "0"), ("case b in [^a]) X=1;; *) X=2;; esac", "unknown")])
+def test_quotes_decide_what_a_word_of_a_test_is(script, value):
+    assert left(script) == value

@@ -69,6 +69,13 @@ def test_the_directives_of_a_job_decide_its_variables():
     assert job_variables("echo $SLURM_JOB_ID\n") == {}
 
 
+def test_the_directives_of_a_job_end_at_its_first_command_and_may_be_quoted():
+    found = job_variables("#!/bin/bash\n\n# a job\n#SBATCH --job-name=\"my run\"\nset -x\n#SBATCH --nodes=4\n")
+    assert found["SLURM_JOB_NAME"] == "my run"
+    assert "SLURM_NNODES" not in found
+    assert job_variables("set -x\n#SBATCH --nodes=4\n") == {}
+
+
 def test_a_job_is_read_with_them():
     made = from_verl("#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\n" + launch(
         "trainer.nnodes=$SLURM_NNODES", 'trainer.n_gpus_per_node="${SLURM_GPUS_PER_NODE}"',
