@@ -1,8 +1,9 @@
 """Draws rows at random from a data file, or from all files of a directory, and tells the columns of each.
 
 Of a small file all is read. Of a large one it is blocks drawn at random, stretches of a jsonl file or row groups of a
-Parquet file, and a row belongs to the block that it begins in: so every row is as likely to be drawn as any other,
-however long it or its neighbours are and however the file is sorted. The same files give the same rows every time.
+Parquet file, and a row belongs to the block that it begins in: so every row is about as likely to be drawn as any
+other, however long it or its neighbours are and however the file is sorted; exactly as likely where all is read, and in
+a Parquet file where the row groups that are read hold `count` rows. The same call gives the same rows every time.
 """
 
 import random
@@ -53,7 +54,7 @@ def sample(path: Path, split: str, count: int, wanted: Iterable[str]) -> Sample:
 
     Raises DataError when it, or its split, cannot be read.
     """
-    draw = random.Random(SEED)
+    draw, wanted = random.Random(SEED), tuple(wanted)
     if is_saved_dataset(path):
         return _of_dataset(path, split, count, wanted, draw)
     found = files_of_split(path, split) if path.is_dir() else [path]
@@ -143,22 +144,30 @@ def _of_parquet(path: Path, count: int, room: int, wanted: Iterable[str], draw: 
 
 
 def _groups(metadata, columns: list[str], room: int, draw: random.Random) -> list[int]:
-    """Row groups, drawn until their columns fill `room` bytes; at least one."""
-    groups = list(range(metadata.num_row_groups))
-    draw.shuffle(groups)
-    taken, filled = [], 0
-    while groups and (not taken or filled < room):
-        taken.append(groups.pop())
-        chunks = map(metadata.row_group(taken[-1]).column, range(metadata.num_columns))
-        filled += sum(one.total_uncompressed_size for one in chunks if one.path_in_schema.split(".")[0] in columns)
-    return sorted(taken)
+    """As many row groups as have `room` for their columns, bytes, by the average group; at least one.
+
+    The first is drawn by its rows, the others evenly: with that a set is as likely as it has rows, and so every row of
+    the file as likely to be in it and drawn of it (Midzuno 1951, "On the sampling system with probability proportionate
+    to sum of sizes").
+    """
+    groups = list(map(metadata.row_group, range(metadata.num_row_groups)))
+    chunks = (group.column(at) for group in groups for at in range(metadata.num_columns))
+    size = sum(one.total_uncompressed_size for one in chunks if one.path_in_schema.split(".")[0] in columns)
+    if size <= room or not metadata.num_rows:
+        return list(range(len(groups)))
+    [first] = draw.choices(range(len(groups)), [group.num_rows for group in groups])
+    others = [at for at in range(len(groups)) if at != first]
+    return sorted([first, *draw.sample(others, max(len(groups) * room // size, 1) - 1)])
 
 
 def _chosen(batches: Iterable["pa.RecordBatch"], positions: list[int]) -> Iterator["pa.RecordBatch"]:
     """Of each batch the rows at these positions, which count through all of them and ascend."""
+    import pyarrow as pa
+
     seen = 0
     for batch in batches:
-        yield batch.take([at - seen for at in positions if seen <= at < seen + len(batch)])
+        own = [at - seen for at in positions if seen <= at < seen + len(batch)]
+        yield batch.take(pa.array(own, pa.int64()))  # of no position pyarrow cannot tell the type
         seen += len(batch)
 
 

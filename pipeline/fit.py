@@ -98,19 +98,31 @@ def engine_problem(shape: Shape, config: dict[str, Any], gpus: Gpus, beside: flo
     """
     element, utilization = element_bytes(config, gpus), config["explorer"]["rollout_model"]["gpu_memory_utilization"]
     engine, longest = rollout(shape, config, element, gpus.gib), workload(config).longest
-    least = engine.weights + engine.token * longest
-    room = math.floor((1 - beside / (gpus.gib * GIB)) * 20) / 20  # in twentieths, downwards
-    if least > room * gpus.gib * GIB:
+    least, whole = engine.weights + engine.token * longest, gpus.gib * GIB
+    room = 1 - beside / whole
+    share = _share(utilization, least / whole, room)
+    if share is None:
         kept = f", beside {beside / GIB:.1f} GiB that {_keepers(config)}" if beside else ""
         return (f"the engine needs {least / GIB:.1f} GiB on each GPU for weights and one sequence of {longest:,} "
                 f"tokens{kept}; a GPU has {gpus.gib:g}. {_wider(shape, config, gpus, room)}")
-    if engine.share < least:
+    if share > utilization:
         return (f"explorer.rollout_model.gpu_memory_utilization={utilization}: {engine.share / GIB:.1f} GiB do not "
-                f"hold weights and one sequence of {longest:,} tokens, {least / GIB:.1f} GiB. Raise it to "
-                f"{math.ceil(least / (gpus.gib * GIB) * 20) / 20}.")
-    if beside and engine.share + beside > gpus.gib * GIB:
+                f"hold weights and one sequence of {longest:,} tokens, {least / GIB:.1f} GiB. Raise it to {share}.")
+    if share < utilization:
         return (f"explorer.rollout_model.gpu_memory_utilization={utilization}: the engine's {engine.share / GIB:.1f} "
-                f"GiB and the {beside / GIB:.1f} GiB that {_keepers(config)} exceed {gpus.gib:g}. Lower it to {room}.")
+                f"GiB and the {beside / GIB:.1f} GiB that {_keepers(config)} exceed {gpus.gib:g}. Lower it to {share}.")
+    return None
+
+
+def _share(wanted: float, least: float, room: float) -> float | None:
+    """The share of a GPU from `least` to `room` that is nearest to what is wanted, itself or as round as one there is:
+    twentieths, hundredths, thousandths; None without one."""
+    if least <= wanted <= room:
+        return wanted
+    for parts in (20, 100, 1000):
+        low, high = math.ceil(least * parts), math.floor(room * parts)
+        if low <= high:
+            return (low if wanted < least else high) / parts
     return None
 
 
@@ -123,9 +135,9 @@ def _wider(shape: Shape, config: dict[str, Any], gpus: Gpus, room: float) -> str
         if split_problem(shape, parts) or (gpus.count is not None and stage_gpus(trial) > gpus.count):
             continue
         found = rollout(shape, trial, element_bytes(config, gpus), gpus.gib)
-        least = math.ceil((found.weights + found.token * workload(config).longest) / (gpus.gib * GIB) * 20) / 20
-        if least <= room:
-            share = min(max(engine["gpu_memory_utilization"], least), room)
+        least = (found.weights + found.token * workload(config).longest) / (gpus.gib * GIB)
+        share = _share(engine["gpu_memory_utilization"], least, room)
+        if share is not None:
             if share != engine["gpu_memory_utilization"]:
                 changes["gpu_memory_utilization"] = share
             fits = " ".join(f"explorer.rollout_model.{name}={value}" for name, value in changes.items())

@@ -18,7 +18,7 @@ NEEDED = {  # model_type -> what its config.json must say beside what a dense on
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,
 }
-OTHERS = ("q_lora_rank", "first_k_dense_replace")  # whole numbers that may be 0 or null
+OTHERS = ("q_lora_rank", "first_k_dense_replace")  # whole numbers that may be 0, the first null
 QWEN_ABSENT = {"decoder_sparse_step": 1}
 ABSENT = {  # what transformers takes where a config.json does not say (configuration_<model_type>.py)
     "qwen2_moe": QWEN_ABSENT, "qwen3_moe": QWEN_ABSENT,

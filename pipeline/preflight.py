@@ -6,6 +6,7 @@ operator.
 """
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -31,6 +32,7 @@ from pipeline.starts import unnamed
 from pipeline.step_rules import step_notes
 
 WIDTH = 110  # columns of the report
+OF_STAGES = re.compile(r"^stages? '?\w+'?(, '\w+')*: ")  # what a line may begin with
 Facts = list[tuple[str, str]]  # (word, sentence)
 
 
@@ -52,7 +54,7 @@ class Report:
         """Adds what one stage has found; what is already there is not said again for another."""
         lines = getattr(self, to)
         for line in filter(None, found):
-            if not any(known.endswith(line) for known in lines):
+            if not any(line in (known, OF_STAGES.sub("", known)) for known in lines):
                 lines.append(f"stage {stage}: {line}" if stage else line)
 
 

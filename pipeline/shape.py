@@ -174,13 +174,18 @@ def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
 
 
 def wrong_sizes(config: dict[str, Any]) -> list[str]:
-    """The sizes of a counted model, as `name=value`, that are not what they must be."""
+    """The sizes of a counted model, as `name=value`, that are not what they must be.
+
+    One for which transformers has a value of its own may be absent, not null, with which it builds no model.
+    """
     kind = config.get("model_type")
     if kind not in KNOWN:
         return []
-    given = {name: config.get(name) for name in (*SIZES, *mixture.NEEDED.get(kind, ()), *mixture.OTHERS)}
-    wrong = [f"{name}={value!r}" for name, value in given.items() if value is not None and (
-        not isinstance(value, int) or isinstance(value, bool))]
+    own = mixture.ABSENT.get(kind, {})
+    given = {name: config[name] for name in (*SIZES, *mixture.NEEDED.get(kind, ()), *mixture.OTHERS)
+             if name in config and (config[name] is not None or name in own)}
+    wrong = [f"{name}={value!r}" for name, value in given.items()
+             if not isinstance(value, int) or isinstance(value, bool)]
     dense = config.get("mlp_only_layers")
     return wrong + ([] if isinstance(dense, list | None) else [f"mlp_only_layers={dense!r}"])
 

@@ -1,6 +1,7 @@
 """Reads a YAML file of settings by its nodes: what is wrong in it is told with its line, and all of it at once.
 
-What cannot stand, an interpolation without its end or one of two values of a key, is told and left out.
+What cannot stand, an interpolation without its end, one of two values of a key or an alias within its own anchor, is
+told and left out.
 """
 
 from pathlib import Path
@@ -36,21 +37,29 @@ class _Tree:
     def __init__(self):
         self.problems: list[tuple[int, str]] = []
         self.changed = False
-        self.visited: set[int] = set()  # an anchor may stand in several places, and within itself
+        self.visited: set[int] = set()  # an anchor may stand in several places
+        self.above: list[int] = []  # what is being mended, the outermost first
 
     def mend(self, node: yaml.Node, place: Place) -> None:
         if id(node) in self.visited or not isinstance(node, yaml.MappingNode | yaml.SequenceNode):
             return
         self.visited.add(id(node))
+        self.above.append(id(node))
         if isinstance(node, yaml.SequenceNode):
             items = [(part, (*place, str(index))) for index, part in enumerate(node.value)]
             node.value = [kept for part, full in items if (kept := self._kept(part, full))]
-            return
-        pairs = [(key, child, (*place, str(key.value))) for key, child in self._each_once(node, place)]
-        node.value = [(key, kept) for key, child, full in pairs if (kept := self._kept(child, full))]
+        else:
+            pairs = [(key, child, (*place, str(key.value))) for key, child in self._each_once(node, place)]
+            node.value = [(key, kept) for key, child, full in pairs if (kept := self._kept(child, full))]
+        self.above.pop()
 
     def _kept(self, node: yaml.Node, place: Place) -> yaml.Node | None:
-        """The node as it is to be read; None for a text that is no interpolation and would be one."""
+        """The node as it is to be read; None for a text that is no interpolation and would be one, and for what this
+        is in."""
+        if id(node) in self.above:
+            self._tell(node, f"key '{'.'.join(place)}' holds itself, by an alias of what it is in; needed values that "
+                             "end.")
+            return None
         self.mend(node, place)
         if not isinstance(node, yaml.ScalarNode):
             return node

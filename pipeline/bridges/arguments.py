@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from pipeline import signatures
 from pipeline.algorithms import DEMONSTRATED, filled
-from pipeline.bridges.translation import Entry, Path, Translation
+from pipeline.bridges.translation import Entry, Path, Translation, places
 from pipeline.errors import ConfigError
 from pipeline.inputs import PARTS, reward_signature, workflow_signature
 from pipeline.signatures import Signature
@@ -46,8 +46,8 @@ def _of_set(made: Translation, of_set: Path, name: str) -> object:
     """What a set names, or the section explorer_input; an evaluation set's workflow has a name of its own there."""
     section = of_set[:of_set.index(SOURCE[1]) + 1]
     of_all = "default_eval_workflow_type" if name == "default_workflow_type" and "eval_tasksets" in of_set else name
-    places = [(*of_set, name), (*section, of_all), (*section, name), (*SOURCE, of_all), (*SOURCE, name)]
-    return next((made.entries[place].value for place in places if place in made.entries
+    named = [place for path in ((*of_set, name), (*section, of_all), (*section, name)) for place in places(path)]
+    return next((made.entries[place].value for place in named if place in made.entries
                  and made.entries[place].value is not None), None)
 
 

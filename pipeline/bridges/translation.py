@@ -129,6 +129,20 @@ class Translation:
         return f"{'.'.join(map(str, at))} is given already{said}."
 
 
+def places(path: Path) -> list[Path]:
+    """Where a setting may stand that holds at a path: there, or for a stage among the settings of all.
+
+    A stage takes sections key by key, but a list as a whole (pipeline/overlays.py): of a set in one it takes nothing.
+    """
+    own = path[2:]
+    return [path, own] if path[0] == "stages" and not any(isinstance(part, int) for part in own) else [path]
+
+
+def first(values: dict[Path, Any], path: Path) -> Any:
+    """What holds at a path: a stage's own value, or that of all; None where neither is there."""
+    return next((values[place] for place in places(path) if values.get(place) is not None), None)
+
+
 def lines_of(numbers: list[int]) -> str:
     """`line 3`, or `lines 3, 5`."""
     lines = sorted(set(numbers))

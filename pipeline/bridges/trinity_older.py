@@ -100,7 +100,7 @@ def _held_out(made: Translation, given: list[Given]) -> list[Given]:
     if split is None or not split.value:
         return []
     shared = [(one, _today(one.path, TODAY)[0]) for one in given
-              if one.key.startswith(SHARED) and one.value not in (None, "")]
+              if any(one.key == key or one.key.startswith(f"{key}.") for key in SHARED) and one.value not in (None, "")]
     if not any(one.key == SHARED[0] for one, _ in shared):
         return []
     to, size = (*EVAL_SET.split(".")[:3], 0), len(TASKSET.split("."))

@@ -7,7 +7,7 @@ from typing import Any
 from pipeline import guide, schema
 from pipeline.algorithms import WITH_CRITIC, filled
 from pipeline.bridges.source import Given, scalar
-from pipeline.bridges.translation import SETTINGS, Path
+from pipeline.bridges.translation import SETTINGS, Path, places
 from pipeline.monitors import MONITORS
 from pipeline.setting import choices_of
 from pipeline.train_batch import REPLAY
@@ -152,8 +152,8 @@ def _without_path(path: Path, values: dict[Path, Any]) -> str | None:
     if "buffer" not in path[:3] or not ends:
         return None
     of_set = path[:ends[0]]
-    of_all = of_set[2:] if of_set[0] == "stages" else of_set
-    own = [one for one in (of_set, of_all) if values.get((*one, "path")) is not None]
+    of_stages = (one[:-1] for one in values if (one[0], one[-1]) == ("stages", "path") and of_set in places(one[:-1]))
+    own = [one for one in (*places(of_set), *of_stages) if values.get((*one, "path")) is not None]
     if own and not _is_database(own[0], values):
         return None
     return "read only with a path to files, and " + ("its path is left out." if own else "none is given.")

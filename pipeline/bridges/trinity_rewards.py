@@ -4,13 +4,14 @@ from typing import Any
 
 from pipeline.bridges import trinity_teacher
 from pipeline.bridges.source import Given
-from pipeline.bridges.translation import Entry, Path, Translation
+from pipeline.bridges.translation import Entry, Path, Translation, first, places
 from pipeline.data_config import WORKFLOWS
 
 SOURCE = ("buffer", "explorer_input")
 REWARD = (*SOURCE, "default_reward_fn_type")
 DAPO = "math_dapo_reward"
-OF_DAPO = ("enable_overlong_penalty", "penalty_factor", "max_response_length", "cache_length")
+ON, FACTOR = "enable_overlong_penalty", "penalty_factor"
+OF_DAPO = (ON, FACTOR, "max_response_length", "cache_length")
 
 
 def translated(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
@@ -24,17 +25,37 @@ def translated(made: Translation, given: Given, values: dict[Path, Any]) -> bool
         return False
     if "eval_tasksets" in of_set[size:]:
         made.idle.append((given, "an evaluation counts what is solved."))
+    elif not _is_on(of_set, values) and name == ON and _is_on(of_set[size:], values) and _inherits(of_set):
+        made.rename(given, (*of_set, "reward_fn_args", FACTOR), 0.0, f"{name} is {given.value} there")
     elif not _is_on(of_set, values):
         made.idle.append((given, "off there too: enable_overlong_penalty is not true."))
-    elif name == "enable_overlong_penalty":
+    elif name == ON:
         path = (*of_set, "default_reward_fn_type")
         made.entries.pop(path, None)
         made.rename(given, path, ["accuracy_reward", "overlong_penalty"], f"{DAPO} there, with {name}")
-    elif name == "penalty_factor" and isinstance(given.value, (int, float)):
+        _take_over(made, of_set, values)
+    elif name == FACTOR and isinstance(given.value, (int, float)):
         made.rename(given, given.path, given.value / 2, f"{given.value} there, where wrong is -1, not 0")
     else:
         made.keep(given)
     return True
+
+
+def _inherits(of_set: Path) -> bool:
+    """Whether it is a stage's set that has what the same set of all says."""
+    return len(places(of_set)) > 1
+
+
+def _take_over(made: Translation, of_set: Path, values: dict[Path, Any]) -> None:
+    """The arguments of the same set of all, for a stage that alone has the penalty: there they are without effect."""
+    if not _inherits(of_set) or _is_on(of_set[2:], values):
+        return
+    for name in OF_DAPO[1:]:
+        path = (*of_set, "reward_fn_args", name)
+        own, of_all = (values.get(place) for place in places(path))
+        if own is None and of_all is not None:
+            made.choose(path, of_all / 2 if name == FACTOR and isinstance(of_all, (int, float)) else of_all,
+                        f"{of_all} in the settings of all")
 
 
 def _functions(of_set: Path, values: dict[Path, Any]) -> str | list[str]:
@@ -43,14 +64,13 @@ def _functions(of_set: Path, values: dict[Path, Any]) -> str | list[str]:
 
 
 def _is_on(of_set: Path, values: dict[Path, Any]) -> bool:
-    return values.get((*of_set, "reward_fn_args", "enable_overlong_penalty")) is True and "eval_tasksets" not in of_set
+    return first(values, (*of_set, "reward_fn_args", ON)) is True and "eval_tasksets" not in of_set
 
 
 def _reward(of_set: Path, values: dict[Path, Any]) -> Any:
     """The reward that a set names, or the section above it."""
-    own = values.get((*of_set, "default_reward_fn_type"))
-    return own if own is not None else values.get((*of_set[:of_set.index("explorer_input") + 1],
-                                                   "default_reward_fn_type"), values.get(REWARD))
+    own, section = first(values, (*of_set, REWARD[-1])), of_set[:of_set.index(SOURCE[1]) + 1]
+    return own if own is not None else first(values, (*section, REWARD[-1]))
 
 
 def say(made: Translation, values: dict[Path, Any]) -> None:

@@ -164,6 +164,19 @@ def test_an_engine_too_large_beside_the_trainer_is_told_how_many_gpus_and_what_s
             "explorer.rollout_model.gpu_memory_utilization=0.75.") in engine
 
 
+@pytest.mark.parametrize(("utilization", "free", "words"), [
+    (0.72, 0.73, None),  # 14.3 / 20 = 0.715 are needed: between 0.7 and 0.75 no twentieth
+    (0.9, 0.73, "exceed 20. Lower it to 0.73."), (0.9, 0.729, "exceed 20. Lower it to 0.72."),
+    (0.5, 0.74, "14.3 GiB. Raise it to 0.72."), (0.9, 0.718, "exceed 20. Lower it to 0.718."),
+    (0.9, 0.71, "the engine needs 14.3 GiB on each GPU"), (0.9, 0.8, "Lower it to 0.8."),
+    (0.5, 0.8, "Raise it to 0.75.")])
+def test_an_engine_may_fill_all_that_is_left_beside_the_trainer(utilization, free, words):
+    """14.2 GiB of weights and 0.1 of one sequence, on 20 GiB."""
+    config = rft(mode="colocate", explorer__rollout_model__gpu_memory_utilization=utilization)
+    problem = fit.engine_problem(LARGE, config, gpus(1, 20.0), (1 - free - 1e-6) * 20 * GIB)
+    assert problem is None if words is None else words in problem
+
+
 def test_an_engine_that_no_split_makes_fit_is_said_so():
     problem = fit.engine_problem(LARGE, rft(), gpus(2, 12.0))  # the trainer has the other one
     assert problem.endswith("No explorer.rollout_model.tensor_parallel_size fits: take a smaller model, or more or "

@@ -237,6 +237,14 @@ def test_a_problem_of_a_sweep_is_told_with_its_points(capsys):
     assert "(points: seed=1,gpu_per_node=1; seed=2,gpu_per_node=1)" in shown
 
 
+def test_only_the_same_line_is_not_told_again():
+    report = preflight.Report("a/b")
+    for stage, line in (("sft", "too long"), ("rft", "too long"), ("", "too long"), ("", "b is: too long"),
+                        ("", "is: too long"), ("", "long"), ("rft", "long"), ("", None)):
+        report.add(stage, [line])
+    assert report.problems == ["stage sft: too long", "b is: too long", "is: too long", "long"]
+
+
 def test_a_run_with_a_warning_begins(monkeypatch, capsys):
     begins = preflight.Report("a/b", warnings=["mind"], plan="the plan")
     monkeypatch.setattr(preflight, "check", lambda config, code: begins)
@@ -288,5 +296,5 @@ def test_the_data_is_seen_as_the_model_will_see_it():
         json.dumps({"question": "9=3 5 7" * (1 + 9 * (i % 2)), "answer": "9"}) + "\n" for i in range(300)))
     report = check({f"{TASKS}.generator": None, f"{TASKS}.inputs": ["tasks.jsonl"]}, data=True)
     assert report.problems == []
-    over, words = re.search(r"(\d+) of 200 (sampled prompts are longer than \S+)", report.warnings[0]).groups()
+    over, words = re.search(r"(\d+) of 200 (sampled prompts are longer than [^\s,]+)", report.warnings[0]).groups()
     assert (abs(int(over) - 100) < 20, words) == (True, "sampled prompts are longer than model.max_prompt_tokens=24")

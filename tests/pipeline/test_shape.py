@@ -12,10 +12,12 @@ from pipeline.shape import (
     read_config,
     read_shape,
     room_problem,
+    shape_at,
     shape_of,
     shape_of_init,
     split_problem,
     uncounted,
+    wrong_model,
 )
 from tests.configs import composed
 
@@ -128,6 +130,18 @@ def test_a_size_of_the_experts_that_is_no_number_is_an_error(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(wrong))
     with pytest.raises(ModelError, match="has num_experts='6', mlp_only_layers=2; needed whole numbers"):
         read_config(str(tmp_path))
+
+
+@pytest.mark.parametrize(("config", "key"), [
+    (MIXTURES[5], "first_k_dense_replace"), (MIXTURES[5], "num_experts_per_tok"), (MIXTURES[3], "decoder_sparse_step")])
+def test_a_size_that_may_be_absent_may_not_be_null(tmp_path, config, key):
+    """transformers puts its own value in place of an absent one only; with null it cannot build the model."""
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: None}))
+    assert wrong_model(str(tmp_path)).endswith(f"config.json there has {key}=None; needed whole numbers.")
+    assert shape_at(str(tmp_path)) is None
+    (tmp_path / "config.json").write_text(json.dumps({name: value for name, value in config.items() if name != key}))
+    assert wrong_model(str(tmp_path)) is None
+    assert shape_at(str(tmp_path)) is not None
 
 
 def test_a_model_that_is_not_here_has_no_shape(tmp_path):

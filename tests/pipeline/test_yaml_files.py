@@ -30,9 +30,22 @@ def test_an_interpolation_that_cannot_be_read_is_told_with_its_key_and_left_out(
         "line 1: key 'a.b': '${' without its '}'", "line 2: key 'd.1': what stands in a '${...}' is no name"]
 
 
-def test_an_anchor_may_stand_in_several_places_and_within_itself(tmp_path):
-    said, problems = found(tmp_path, "a: &a {b: 1}\nc: {<<: *a, d: *a}\ne: &e [*e]\n")
+def test_an_anchor_may_stand_in_several_places(tmp_path):
+    said, problems = found(tmp_path, "a: &a {b: 1}\nc: {<<: *a, d: *a}\n")
     assert (said["c"], problems) == ({"b": 1, "d": {"b": 1}}, [])
+
+
+def test_what_holds_itself_is_told_and_left_out(tmp_path):
+    said, problems = found(tmp_path, "a: &a\n  b: {c: *a, d: 1}\ne: &e [2, *e]\nf: &f {g: {<<: *f, h: 3}}\ni: *a\n")
+    assert said == {"a": {"b": {"d": 1}}, "e": [2], "f": {"g": {"h": 3}}, "i": {"b": {"d": 1}}}
+    assert problems == [f"line {line}: key '{key}' holds itself, by an alias of what it is in; needed values that end."
+                        for line, key in ((1, "a.b.c"), (3, "e.1"), (4, "f.g.<<"))]
+
+
+def test_a_number_and_the_same_text_are_one_key(tmp_path):
+    """As they are in the JSON that a run keeps of its settings."""
+    assert found(tmp_path, '1: a\n"1": b\n')[1] == [
+        "line 2: the key '1' is there again, first in line 1; needed each once."]
 
 
 @pytest.mark.parametrize("word", ["false", "False", "off", "yes"])

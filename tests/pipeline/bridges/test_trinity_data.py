@@ -28,6 +28,37 @@ def test_demonstrations_are_messages_by_default(given, expected):
     assert {key.rpartition(".")[2]: found[key] for key in found if key.startswith(f"{SHOWN}.format")} == expected
 
 
+STAGED = "buffer: {%s}\nstages: [{stage_name: a, buffer: {%s}}]"
+
+
+@pytest.mark.parametrize("path", ["path: /d,", ""])
+def test_a_stages_set_keeps_what_is_said_of_the_same_set_of_all(path):
+    """A stage takes sections key by key: only what neither says is the original's default."""
+    said = "data_selector: {selector_type: shuffle}, format: {prompt_key: question}"
+    found = values_of_trinity(STAGED % (f"explorer_input: {{taskset: {{{path} {said}}}}}",
+                                        "explorer_input: {taskset: {path: /e}}"))
+    assert found[f"{SETS}.taskset.format.prompt_key"] == "question"
+    assert found[f"{SETS}.taskset.data_selector.selector_type"] == "shuffle"
+    below = {key: found[key] for key in found if key.startswith("stages.0.buffer")}
+    response = {} if path else {f"stages.0.{SETS}.taskset.format.response_key": "response"}
+    assert below == {f"stages.0.{SETS}.taskset.path": "/e", **response}
+
+
+def test_a_stages_list_of_sets_keeps_nothing_of_that_of_all():
+    """It takes a list as a whole."""
+    found = values_of_trinity(STAGED % ("explorer_input: {tasksets: [{path: /d, format: {prompt_key: question}}]}",
+                                        "explorer_input: {tasksets: [{path: /e}]}"))
+    assert found[f"stages.0.{SETS}.tasksets.0.format.prompt_key"] == "prompt"
+    assert found[f"stages.0.{SETS}.tasksets.0.data_selector.selector_type"] == "sequential"
+
+
+@pytest.mark.parametrize("given", ["prompt_type: plaintext", "prompt_key: q", "prompt_type: messages, messages_key: m"])
+def test_a_stages_demonstrations_keep_the_format_of_all(given):
+    found = values_of_trinity(STAGED % (f"trainer_input: {{experience_buffer: {{path: /d, format: {{{given}}}}}}}",
+                                        "trainer_input: {experience_buffer: {path: /e}}"))
+    assert not [key for key in found if key.startswith(f"stages.0.{SHOWN}.format")]
+
+
 def test_a_set_without_a_path_has_no_columns():
     found = values_of_trinity("buffer: {explorer_input: {taskset: {path: null, format: {prompt_key: q}}}}")
     assert not [key for key in found if ".format." in key]
@@ -83,10 +114,43 @@ def test_columns_that_operators_look_at_have_our_names():
     key = "data_processor.task_pipeline.target_fields"
     assert values_of_trinity(FIELDS % "problem, truth")[key] == ["question", "answer"]
     assert values_of_trinity(FIELDS % "question")[key] == ["question"]
+    assert left_out_of_trinity(FIELDS % "[a]")[key].startswith("no set calls a column ['a'];")
     assert left_out_of_trinity(FIELDS % "problem, other")[key].startswith("no set calls a column other;")
     shown = "buffer: {trainer_input: {experience_buffer: {path: /d}}}\nalgorithm: {algorithm_type: dpo}\n"
     assert values_of_trinity(shown + "data_processor: {task_pipeline: {target_fields: [prompt, rejected]}}")[key] == [
         "question", "rejected"]
+
+
+@pytest.mark.parametrize(("sets", "expected"), [
+    ("{path: /d, format: {prompt_key: problem}}", ["question"]),
+    ("{path: /d}, {path: /e, format: {prompt_key: problem}}", ["question"]),
+    ("{path: /d, format: {prompt_key: problem}}, {path: /e, format: {response_key: problem}}", None)])
+def test_columns_have_the_names_of_any_of_several_sets(sets, expected):
+    """What is a question in one set and an answer in another has no one name here."""
+    text = (f"data_processor: {{task_pipeline: {{target_fields: [problem], operators: [{{name: f}}]}}}}\n"
+            f"buffer: {{explorer_input: {{tasksets: [{sets}]}}}}")
+    key = "data_processor.task_pipeline.target_fields"
+    assert values_of_trinity(text).get(key) == expected
+    assert left_out_of_trinity(text).get(key, "problem is answer in one set, question in another").startswith(
+        "problem is answer in one set, question in another")
+
+
+@pytest.mark.parametrize(("of_stage", "expected"), [
+    ("", ["question", "answer"]),
+    (", buffer: {explorer_input: {taskset: {format: {prompt_key: truth, response_key: problem}}}}",
+     ["answer", "question"]),
+    (", buffer: {trainer_input: {experience_buffer: {path: /s, format: {prompt_key: problem, response_key: truth}}}}",
+     ["question", "solution"])])
+def test_columns_of_a_stages_operators_are_those_of_its_sets(of_stage, expected):
+    text = FIELDS.partition("\n")[2] + ("\nstages: [{stage_name: a, data_processor: {task_pipeline: {target_fields: "
+                                        f"[problem, truth], operators: [{{name: f}}]}}}}{of_stage}}}]")
+    assert values_of_trinity(text)["stages.0.data_processor.task_pipeline.target_fields"] == expected
+
+
+def test_columns_of_all_may_be_those_of_a_stages_set():
+    text = ("data_processor: {task_pipeline: {target_fields: [problem], operators: [{name: f}]}}\nstages: [{"
+            "stage_name: a, buffer: {explorer_input: {taskset: {path: /d, format: {prompt_key: problem}}}}}]")
+    assert values_of_trinity(text)["data_processor.task_pipeline.target_fields"] == ["question"]
 
 
 @pytest.mark.parametrize(("model", "expected"), [

@@ -49,6 +49,12 @@ def test_what_has_no_counterpart_has_a_reason_and_the_names_are_told_by_section(
     assert "model.checkpoint_path as checkpoint_root_dir" in told
 
 
+def test_a_key_that_only_begins_like_one_of_a_set_is_none():
+    text = "data: {dataset_path: a, eval_split: test, format_type: x}"
+    assert left_out_of_trinity(text)["data.format_type"].startswith("a section of the first")
+    assert values_of_trinity(text)["buffer.explorer_input.eval_tasksets.0.path"] == "a"
+
+
 def test_a_key_that_stands_under_todays_name_too_wins():
     made = from_trinity("explorer: {engine_num: 2, rollout_model: {engine_num: 3}}")
     assert [given.key for given in made.kept] == ["explorer.rollout_model.engine_num"]

@@ -36,6 +36,33 @@ def test_the_reward_of_dapo_with_its_penalty():
     assert not [key for key in found if "eval_tasksets" in key and "reward" in key]
 
 
+STAGED = OF_SET + "stages: [{stage_name: a, buffer: {explorer_input: {taskset: {reward_fn_args: {%s}}}}}]"
+OF_STAGE = f"stages.0.{SET}"
+
+
+@pytest.mark.parametrize(("of_all", "of_stage", "expected"), [
+    ("true", "penalty_factor: 0.5", {"reward_fn_args.penalty_factor": 0.25}),
+    ("true", "cache_length: 30", {"reward_fn_args.cache_length": 30}),
+    ("true", "enable_overlong_penalty: false, penalty_factor: 0.5", {"reward_fn_args.penalty_factor": 0.0}),
+    ("false", "penalty_factor: 0.5", {}),
+    ("false", "enable_overlong_penalty: true, cache_length: 30", {
+        "default_reward_fn_type": ["accuracy_reward", "overlong_penalty"], "reward_fn_args.penalty_factor": 0.5,
+        "reward_fn_args.max_response_length": 100, "reward_fn_args.cache_length": 30})])
+def test_a_stages_penalty_is_laid_over_that_of_all(of_all, of_stage, expected):
+    """Half the factor, as above: of 0.5 a stage's 0.25, of the 1.0 of all 0.5. A factor of 0 punishes nothing."""
+    found = values_of_trinity(STAGED % (PENALTY % of_all, of_stage))
+    assert {key: found[key] for key in found if key.startswith(OF_STAGE)} == {
+        f"{OF_STAGE}.{key}": value for key, value in expected.items()}
+
+
+def test_a_stages_argument_is_one_of_the_function_that_the_same_set_of_all_names():
+    text = ("buffer: {explorer_input: {taskset: {path: /d, default_reward_fn_type: countdown_reward}}}\n"
+            "stages: [{stage_name: a, buffer: {explorer_input: {taskset: {reward_fn_args: {format_score: 0.2, judge: x}"
+            "}}}}]")
+    assert values_of_trinity(text)[f"{OF_STAGE}.reward_fn_args.format_score"] == 0.2
+    assert left_out_of_trinity(text)[f"{OF_STAGE}.reward_fn_args.judge"].startswith("'countdown_reward' has no")
+
+
 def test_the_reward_of_dapo_without_a_penalty():
     off = PENALTY % "false"
     found = values_of_trinity(OF_SET % off)
