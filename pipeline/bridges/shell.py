@@ -1,8 +1,9 @@
 """Reads a shell script without running it: its commands with their variables filled in, and what was passed over.
 
-Assignments, `export`, arrays, groups and `eval` are followed. Loops, conditionals and functions are Constructs: their
-commands are read once, from top to bottom, and marked with where they stand; what such a part assigns is known to the
-end of the part (a branch, a round, a body) and Unknown behind it.
+Assignments, `export`, arrays, groups and `eval` are followed, and so is what a test decides whose values are known: the
+branch of an `if` or `case`, what stands behind `&&` and `||`. Loops, other conditionals and functions are Constructs:
+their commands are read once, from top to bottom, and marked with where they stand; what such a part assigns is known to
+the end of the part (a branch, a round, a body) and Unknown behind it.
 """
 
 from dataclasses import dataclass, field
@@ -11,22 +12,24 @@ from pipeline.bridges.arithmetic import assigned
 from pipeline.bridges.shell_assignments import assign, hands_on, looped, note_integers, set_arguments
 from pipeline.bridges.shell_branches import choice_at
 from pipeline.bridges.shell_builtins import set_variables, settles
-from pipeline.bridges.shell_construct import Construct
-from pipeline.bridges.shell_cursor import Cursor
+from pipeline.bridges.shell_cursor import written
 from pipeline.bridges.shell_functions import REDIRECTIONS, Function, calls, function_at
 from pipeline.bridges.shell_holes import Unknown
+from pipeline.bridges.shell_lists import Link, Verdict, asks, group_end, verdict_of
+from pipeline.bridges.shell_nesting import Nesting
 from pipeline.bridges.shell_script import Command, Script, script_of
-from pipeline.bridges.shell_tests import holds
-from pipeline.bridges.shell_values import FURTHER, UNSET, Argument, Values
-from pipeline.bridges.shell_words import NEWLINE, Array, Lexer, Operator, Token, Word
+from pipeline.bridges.shell_values import Values
+from pipeline.bridges.shell_variables import FURTHER, Argument
+from pipeline.bridges.shell_words import NEWLINE, Array, Lexer, Operator, Word
 
 OPENING = ("if", "for", "while", "until", "select", "case", "function")
 CLOSING = ("fi", "done", "esac")
 BETWEEN = ("then", "do", "else", "elif", "!", "time", "in")
 DECLARING = ("export", "declare", "typeset", "local", "readonly")
+MOVING = ("cd", "pushd", "popd")
 NOT_READ = {"source": "the file that it reads is not read", ".": "the file that it reads is not read",
             "shift": "the script's own arguments are not known"}
-REPEATED = ("for", "while", "until", "select", "function")  # within them a variable has more than the one value
+CONDITIONS = ("&&", "||", "!")  # what makes of a group a construct: "&& {"
 DEEPEST = 4  # scripts within `bash -c` within scripts
 
 
@@ -36,7 +39,7 @@ def read_script(text: str, values: Values | None = None, depth: int = 0) -> Scri
     values: the variables that it begins with; it changes them.
     """
     lexer = Lexer(text.replace("\r\n", "\n").replace("\r", "\n"))
-    reader = _Reader(lexer.tokens(), depth, values or Values())
+    reader = _Reader(lexer.tokens(), values or Values(), depth=depth)
     reader.read()
     script = reader.script
     script.assumed += lexer.remarks + reader.values.remarks
@@ -47,16 +50,11 @@ def read_script(text: str, values: Values | None = None, depth: int = 0) -> Scri
 
 
 @dataclass
-class _Reader(Cursor):
-    """Position among the tokens, the variables so far, and what is open: a construct, or the line of a bracket."""
+class _Reader(Nesting):
+    """Follows the tokens. depth: of this script within others."""
 
-    depth: int
-    values: Values
-    script: Script = field(default_factory=Script)
-    open: list[Construct] = field(default_factory=list)
+    depth: int = 0
     functions: dict[str, Function] = field(default_factory=dict)  # those that wait for their one call
-    tested: bool = False  # whether the last command was a test
-    held: bool | None = None  # whether it held, where that is known
 
     def read(self) -> None:
         self._read_tokens()
@@ -80,7 +78,7 @@ class _Reader(Cursor):
             else:
                 self._command()
         while len(self.open) > outer:  # what the script does not close
-            self._close(self.tokens[-1].line)
+            self.close(self.tokens[-1].line)
 
     # ------------------------------------------------------------------------------------------------------ functions
 
@@ -91,19 +89,19 @@ class _Reader(Cursor):
             self.functions[name] = function
             self.at += function.size
         else:
-            self._enter("function", line, name)
+            self.enter("function", line, name)
             self._hand_over(Unknown(f"the arguments of {self.open[-1]}"))
 
     def _hand_over(self, arguments: list[Argument] | Unknown, is_open: bool = False) -> None:
         self.open[-1].local.update(("@", FURTHER))
         self.values.set_arguments(arguments, is_open)
 
-    def _call(self, function: Function, arguments: list[Argument], is_open: bool) -> None:
-        self._enter("call", function.line, function.name)
+    def _call(self, function: Function, arguments: list[Argument], is_open: bool, conditional: bool) -> None:
+        self.enter("function" if conditional else "call", function.line, function.name)
         self._body(function, arguments, is_open)
 
     def _uncalled(self, function: Function) -> None:
-        self._enter("function", function.line, function.name)
+        self.enter("function", function.line, function.name)
         self._body(function, Unknown(f"the arguments of {self.open[-1]}"))
 
     def _body(self, function: Function, arguments: list[Argument] | Unknown, is_open: bool = False) -> None:
@@ -113,72 +111,53 @@ class _Reader(Cursor):
         self.tokens, self.at = function.body[1:-1], 0
         self._read_tokens()
         self.tokens, self.at = behind
-        self._close(function.body[-1].line)
+        self.close(function.body[-1].line)
 
     # ----------------------------------------------------------------------------------------------------- constructs
 
-    @property
-    def _inside(self) -> tuple[Construct, ...]:
-        return tuple(construct for construct in self.open
-                     if not construct.is_group and construct.word != "call")
-
-    def _enter(self, word: str, line: int, name: str = "") -> None:
-        construct = Construct(word, line, name)
-        self.open.append(construct)
-        if not construct.is_group:
-            self.script.constructs += [construct] * (word != "call")
-            self.values.scopes.append(construct.changed)
-
-    def _close(self, line: int) -> None:
-        construct = self.open.pop()
-        if not construct.is_group:
-            construct.last = line
-            self.values.scopes.pop()
-            construct.end(self.values.known)
-
-    def _leave(self, line: int, *words: str) -> None:
-        if self.open and self.open[-1].word in words:
-            self._close(line)
-            if self.open and self.open[-1].word == "function" and words == ("{",):
-                self._close(line)
-
-    def _next_branch(self, *words: str) -> bool:
-        """`else`, `;;`: what the branch before it assigned does not hold. Whether such a construct is open."""
-        found = bool(self.open) and self.open[-1].word in words
-        if found:
-            self.open[-1].next_branch(self.values.known)
-        return found
-
     def _operator(self, operator: Operator) -> None:
         if operator.text == "(":
-            self._enter("(", operator.line)
+            self._group(operator)
         elif operator.text == ")":
-            self._leave(operator.line, "(")
-        elif operator.text in (";;", ";&", ";;&") and self._next_branch("case"):
+            self.leave(operator.line, "(", *(f"{joint} (" for joint in CONDITIONS))
+        elif operator.text in (";;", ";&", ";;&") and self.next_branch("case"):
             self.skip_pattern()
 
     def _reserved(self, word: Word) -> None:
         if word.bare == "[[":
-            self._tested_by([word, *self.skip_to("]]", NEWLINE)])
+            here = self.link_here()
+            test = [word, *self.skip_to("]]", NEWLINE)]
+            self.ended = here.ended(verdict_of(False, test, self.values, self.is_read_once))
         elif word.bare == "{":
-            self._enter("{", word.line)
+            self._group(word)
         elif word.bare == "}":
-            self._leave(word.line, "{")
+            self.leave(word.line, "{", *(f"{joint} {{" for joint in CONDITIONS))
         elif word.bare in ("else", "elif"):
-            self._next_branch("if")
+            self.next_branch("if")
         elif word.bare in OPENING:
             self._open(word)
         elif word.bare in CLOSING:
             closes = {"fi": ("if",), "esac": ("case",), "done": ("for", "while", "until", "select")}
-            self._leave(word.line, *closes[word.bare])
+            self.leave(word.line, *closes[word.bare])
+
+    def _group(self, opening: Word | Operator) -> None:
+        """`{` and `(`: followed where it runs, passed over where it does not, else a construct."""
+        here, bracket = self.link_here(), written(opening)
+        end = group_end(self.tokens, self.at - 1) if here.runs is False else None
+        if end is not None:
+            self.at, self.ended = end, here.before
+        elif here.runs and not here.negated:
+            self.enter(bracket, opening.line)
+        else:
+            self.enter(f"{'!' if here.negated else here.joint} {bracket}", opening.line)
 
     def _open(self, word: Word) -> None:
         following = self.tokens[self.at] if self.at < len(self.tokens) else None
         name = following.bare if isinstance(following, Word) else ""
-        if self._choose(word.bare, word.line):
+        if word.bare != "function" and self.link_here().runs and self._choose(word.bare, word.line):
             return
         if word.bare != "function":
-            self._enter(word.bare, word.line)
+            self.enter(word.bare, word.line)
         if word.bare in ("for", "select") and name:
             self.values.assign(name, looped(self.values, name, self.loop_words(), str(self.open[-1])))
         elif word.bare == "for" and isinstance(following, Word) and following.arithmetic is not None:
@@ -196,25 +175,22 @@ class _Reader(Cursor):
 
     def _choose(self, word: str, line: int) -> bool:
         """Of an `if` or `case`, leaves the branch that runs; whether it is certain, so that none is to be entered."""
-        choice = choice_at(self.tokens, self.at, word, self.values) if self._is_read_once else None
+        choice = choice_at(self.tokens, self.at, word, self.values) if self.is_read_once else None
         if choice is None:
             return False
+        self.ended = Verdict(None if choice.tokens else True)
         self.tokens = [*self.tokens[:self.at], *choice.tokens, *self.tokens[choice.end:]]
         self.script.assumed += [(line, f"the `{word}`: {choice.told}")] if choice.told else []
         return bool(choice.told)
-
-    @property
-    def _is_read_once(self) -> bool:
-        """Whether variables have here the one value that they have so far: not so in loops, and in most functions."""
-        return not any(construct.word in REPEATED for construct in self.open)
 
     # ------------------------------------------------------------------------------------------------------- commands
 
     def _command(self) -> None:
         """One simple command, up to the operator that ends it; redirections are left out."""
-        line, conditional = self.tokens[self.at].line, self._is_conditional()
-        before = self.operator_at(-1)
-        parts: list[Word | Array] = []
+        line, parts = self.tokens[self.at].line, list[Word | Array]()
+        self.at += 1
+        here = self.link_here()
+        self.at -= 1
         while self.at < len(self.tokens):
             token = self.tokens[self.at]
             if isinstance(token, Operator):
@@ -224,26 +200,19 @@ class _Reader(Cursor):
             else:
                 parts.append(token)
             self.at += 1
-        if conditional and self.held is not None:
-            if self.held == (before == "||"):
-                return
-            conditional = False
+        if here.runs is not False:
+            self._run(here, line, parts)
+
+    def _run(self, here: Link, line: int, parts: list[Word | Array]) -> None:
+        """A command at its place in a list. A call or `eval` within it reads lists of its own."""
+        conditional = here.runs is None
+        is_plain = not any(asks(part) for part in parts)
         while parts and assign(self.values, parts[0], conditional):
             parts.pop(0)
-        self._tested_by(parts)
+        verdict = verdict_of(is_plain and not parts, parts, self.values, self.is_read_once)
         if parts:
             self._simple(line, parts, conditional)
-
-    def _tested_by(self, parts: list[Token]) -> None:
-        """Notes whether a command is a test, and whether it holds, for what stands behind `&&` or `||`."""
-        first = parts[0] if parts and isinstance(parts[0], Word) else None
-        self.tested = first is not None and (first.bare in ("[", "[[", "test") or first.arithmetic is not None)
-        self.held = holds(parts, self.values) if self.tested and self._is_read_once else None
-
-    def _is_conditional(self) -> bool:
-        """Whether the command runs only when a test before it, or the failure of a command, lets it."""
-        before = self.operator_at(-1)
-        return before == "||" or (before == "&&" and self.tested)
+        self.link, self.ended = here, here.ended(verdict)
 
     def _simple(self, line: int, parts: list[Word | Array], conditional: bool) -> None:
         name = parts[0].bare if isinstance(parts[0], Word) else ""
@@ -251,7 +220,7 @@ class _Reader(Cursor):
             note_integers(self.values, parts[1:])
             for part in parts[1:]:
                 if name == "local":
-                    self._make_local(part.name if isinstance(part, Array) else part.raw.partition("=")[0])
+                    self.make_local(part.name if isinstance(part, Array) else part.raw.partition("=")[0])
                 assign(self.values, part, conditional)
             return
         if name in ("set", "shift") and set_arguments(self.values, parts, conditional):
@@ -261,29 +230,24 @@ class _Reader(Cursor):
             if unknown := set_variables(self.values, words, conditional):
                 self.script.skipped.append((line, f"`{name or words[0].raw}`: sets {', '.join(unknown)}, not known"))
             return
+        self.values.has_moved |= name in MOVING
         if name in NOT_READ:
             self.script.skipped.append((line, f"`{name}`: {NOT_READ[name]}"))
         arguments = [argument for part in parts if isinstance(part, Word) for argument in self.values.arguments(part)]
         nested = script_of(arguments)
         if name == "eval":
-            self._evaluate(line, parts[1:])
+            self._evaluate(line, parts[1:], conditional)
         elif name in self.functions:
             is_open = hands_on(self.values, [part for part in parts[1:] if isinstance(part, Word)])
-            self._call(self.functions.pop(name), arguments[1:], is_open)
+            self._call(self.functions.pop(name), arguments[1:], is_open, conditional)
         elif nested and self.depth < DEEPEST:
-            inner = read_script(nested.whole or nested.text, depth=self.depth + 1)
-            self.script.take_up(inner, nested.line - 1, self._inside)
+            within = Values(has_moved=self.values.has_moved)
+            inner = read_script(nested.whole or nested.text, within, self.depth + 1)
+            self.script.take_up(inner, nested.line - 1, self.inside)
         elif arguments:
-            self.script.commands.append(Command(arguments, line, self._inside))
+            self.script.commands.append(Command(arguments, line, self.inside))
 
-    def _make_local(self, name: str) -> None:
-        """`local X`: behind the function X is what it was here."""
-        function = next((c for c in reversed(self.open) if c.word in ("function", "call")), None)
-        if function and name not in function.local:
-            function.local.add(name)
-            function.changed[name] = self.values.known.get(name, UNSET)
-
-    def _evaluate(self, line: int, words: list[Word | Array]) -> None:
+    def _evaluate(self, line: int, words: list[Word | Array], conditional: bool) -> None:
         """`eval text`: the text is a script of its own, with the variables of this one."""
         try:
             text = " ".join(self.values.text(word) for word in words if isinstance(word, Word))
@@ -293,5 +257,11 @@ class _Reader(Cursor):
         if self.depth >= DEEPEST:
             self.script.skipped.append((line, "`eval` was not read: its text holds more of the same"))
             return
-        inner = read_script(text, Values(self.values.known, scopes=self.values.scopes), self.depth + 1)
-        self.script.take_up(inner, line - 1, self._inside)
+        if conditional:
+            self.enter("eval", line)
+        within = Values(self.values.known, scopes=self.values.scopes, has_moved=self.values.has_moved)
+        inner = read_script(text, within, self.depth + 1)
+        self.values.has_moved = within.has_moved
+        self.script.take_up(inner, line - 1, self.inside)
+        if conditional:
+            self.close(line)

@@ -3,7 +3,8 @@
 import re
 
 from pipeline.bridges.shell_holes import Unknown, hole
-from pipeline.bridges.shell_values import FURTHER, Argument, Values
+from pipeline.bridges.shell_values import Values
+from pipeline.bridges.shell_variables import FURTHER, Argument
 from pipeline.bridges.shell_words import Array, Word
 
 
@@ -74,7 +75,8 @@ def set_arguments(values: Values, parts: list[Word | Array], conditional: bool) 
         values.set_arguments([Argument(a.text, a.line, a.problem or why) for word in words[2:]
                               for a in values.arguments(word)], hands_on(values, words[2:]))
     elif words[0].bare == "shift" and isinstance(known, list) and (option.isdigit() or not words[1:]):
-        values.assign("@", known[int(option or 1):])
+        values.assign("@", Unknown(f"the arguments, which line {words[0].line} shifts on a condition") if conditional
+                      else known[int(option or 1):])
     else:
         return words[0].bare == "shift" and isinstance(known, Unknown)
     return True

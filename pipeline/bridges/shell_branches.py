@@ -1,11 +1,10 @@
 """The branches of an `if` and of a `case`, and which of them runs where that is known."""
 
-import fnmatch
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pipeline.bridges.shell_functions import begins
-from pipeline.bridges.shell_tests import holds, known
+from pipeline.bridges.shell_tests import holds, known, matches
 from pipeline.bridges.shell_values import Values
 from pipeline.bridges.shell_words import NEWLINE, Operator, Piece, Token, Word
 
@@ -39,7 +38,7 @@ def choice_at(tokens: list[Token], at: int, word: str, values: Values) -> Choice
     """What is left of the `if` or `case` whose own word stands before a position; None where all may run."""
     if word == "if":
         return _chosen_if(tokens, at, lambda tests: holds(tests, values))
-    return _chosen_case(tokens, at, lambda it: known(it, values)) if word == "case" else None
+    return _chosen_case(tokens, at, values) if word == "case" else None
 
 
 def _chosen_if(tokens: list[Token], at: int, test: Test) -> Choice | None:
@@ -71,12 +70,9 @@ def _chosen_if(tokens: list[Token], at: int, test: Test) -> Choice | None:
     return Choice([*rest[1:], *tokens[end - 1:end]], end)
 
 
-def _chosen_case(tokens: list[Token], at: int, text: Callable[[Word], str | None]) -> Choice | None:
-    """The `case` whose word stands at a position, as the one branch that runs; None where that is not known.
-
-    text: what a word is, None where that is not known.
-    """
-    subject = text(tokens[at]) if at < len(tokens) and isinstance(tokens[at], Word) else None
+def _chosen_case(tokens: list[Token], at: int, values: Values) -> Choice | None:
+    """The `case` whose word stands at a position, as the one branch that runs; None where that is not known."""
+    subject = known(tokens[at], values) if at < len(tokens) and isinstance(tokens[at], Word) else None
     if subject is None or _bare(_at(tokens, at + 1)) != "in":
         return None
     at += 2
@@ -84,14 +80,14 @@ def _chosen_case(tokens: list[Token], at: int, text: Callable[[Word], str | None
     line = tokens[at - 2].line
     while _bare(_at(tokens, at := _beyond_lines(tokens, at))) != "esac":
         patterns, at = _until(tokens, at, (")",), nested=False)
-        known = [text(token) for token in patterns if isinstance(token, Word)]
-        if at > len(tokens) or None in known:
+        fits = [matches(subject, token, values) for token in patterns if isinstance(token, Word)]
+        if at > len(tokens) or None in fits:
             return None
         start = at
         commands, at = _until(tokens, at, (";;", ";&", ";;&", "esac"))
         if at > len(tokens) or _text(tokens[at - 1]) in (";&", ";;&"):
             return None
-        if body is None and any(fnmatch.fnmatchcase(subject, pattern or "") for pattern in known):
+        if body is None and any(fits):
             body, line = commands, tokens[start - 1].line
         at -= _bare(tokens[at - 1]) == "esac"
     told = "its branch of line {} runs, and was read alone" if body is not None else "no branch of it runs"

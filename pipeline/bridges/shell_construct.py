@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.bridges.shell_holes import Unknown, doubtful
-from pipeline.bridges.shell_values import FURTHER, UNSET, Argument
+from pipeline.bridges.shell_variables import FURTHER, UNSET, Argument
 
 
 @dataclass(eq=False)

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 
 from pipeline.bridges.shell_words import NEWLINE, Operator, Token, Word
 
+JOINTS = ("&&", "||", "|", "|&")
+PREFIXES = ("!", "time")  # of a command
+
 
 @dataclass
 class Cursor:
@@ -41,6 +44,17 @@ class Cursor:
         at = self.at + offset
         token = self.tokens[at] if 0 <= at < len(self.tokens) else None
         return token.text if isinstance(token, Operator) else ""
+
+    def joint(self, at: int) -> tuple[str, bool]:
+        """What joins the command at a position to the one before it (`&&`, `|`), and whether `!` negates it."""
+        negations = 0
+        while at > 0 and written(self.tokens[at - 1]) in PREFIXES:
+            at -= 1
+            negations += written(self.tokens[at]) == "!"
+        while at > 0 and written(self.tokens[at - 1]) == NEWLINE:
+            at -= 1
+        text = written(self.tokens[at - 1]) if at > 0 else ""
+        return text if text in JOINTS else "", negations % 2 == 1
 
     @property
     def is_function(self) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from pipeline.bridges.shell_construct import Construct
-from pipeline.bridges.shell_values import Argument
+from pipeline.bridges.shell_variables import Argument
 
 SHELLS = ("bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
 

@@ -4,7 +4,8 @@ import re
 
 from pipeline.bridges.shell_holes import Unknown
 
-DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(--[a-z-]+|-[A-Za-z])(?:=|[ \t]*)([^\s#]+)", re.MULTILINE)
+DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(--[a-z-]+|-[A-Za-z])(?:=|[ \t]*)(\"[^\"\n]*\"|'[^'\n]*'|[^\s#]+)", re.MULTILINE)
+HEAD = re.compile(r"(?:[ \t]*(?:#[^\n]*)?(?:\n|\Z))*")  # behind the first command `sbatch` reads no more of them
 # option -> the variables that hold its value; of gres only a number of GPUs
 DECIDES = {
     "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "--gpus-per-node": ("SLURM_GPUS_PER_NODE",),
@@ -18,8 +19,10 @@ AT_START = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST
 
 def job_variables(text: str) -> dict[str, str | Unknown]:
     """Variables of a batch script by their names; none for a script without an `#SBATCH` line."""
-    found: dict[str, str | Unknown] = {}
+    head = HEAD.match(text.replace("\r", ""))
+    text, found = head[0] if head else "", dict[str, str | Unknown]()
     for option, value in DIRECTIVE.findall(text):
+        value = value.strip("\"'")
         name = SHORT.get(option, option)
         if name == "--gres":
             gpus = re.fullmatch(r"gpu:(?:[\w.-]+:)?(\d+)", value)

@@ -13,6 +13,9 @@ from pipeline.bridges.shell_words import NEWLINE, Operator, Token, Word
 NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
     "-ge": operator.ge}
+SPLITS = re.compile(r"[\s*?\[]")
+MEANS_MORE = re.compile(r"[*?\[]")
+OTHERWISE = re.compile(r"\[[\^:]|\\|\[[^\]]*\Z")  # in a pattern: what bash and fnmatch do not read alike
 EQUAL = {"=": True, "==": True, "!=": False}
 
 
@@ -74,6 +77,8 @@ def _compared(words: list[Word], values: Values, is_pattern: bool) -> bool | Non
         verdict = _compared(words[1:], values, is_pattern)
         return verdict if verdict is None else not verdict
     texts = [known(word, values) for word in words]
+    if not is_pattern and any(_may_split(word, text or "") for word, text in zip(words, texts, strict=True)):
+        return None
     if len(words) == 1:
         return None if texts[0] is None else texts[0] != ""
     if len(words) == 2 and words[0].bare in ("-z", "-n"):
@@ -82,15 +87,33 @@ def _compared(words: list[Word], values: Values, is_pattern: bool) -> bool | Non
         return None
     left, sign, right = texts[0], words[1].bare, texts[2]
     if sign in EQUAL:
-        is_quoted = all(piece.quoted for piece in words[2].pieces)
-        same = fnmatch.fnmatchcase(left, right) if is_pattern and not is_quoted else left == right
-        return same == EQUAL[sign]
+        same = matches(left, words[2], values) if is_pattern else left == right
+        return None if same is None else same == EQUAL[sign]
     is_number = all(re.fullmatch(r"[-+]?\d{1,18}", text) for text in (left, right))
     return NUMBERS[sign](int(left), int(right)) if sign in NUMBERS and is_number else None
 
 
+def _may_split(word: Word, text: str) -> bool:
+    """Whether a word within `[ ]` is perhaps none, or several: an expansion without quotes, of nothing or of blanks."""
+    is_open = any(piece.kind != "text" and not piece.quoted for piece in word.pieces)
+    return is_open and (not text or SPLITS.search(text) is not None)
+
+
+def matches(text: str, word: Word, values: Values) -> bool | None:
+    """Whether a text fits a pattern, whose quoted parts stand for themselves; None where that is not known."""
+    if known(word, values) is None:
+        return None
+    parts = [known(Word(word.line, (piece,)), values) or "" for piece in word.pieces]
+    pattern = "".join(MEANS_MORE.sub(r"[\g<0>]", part) if piece.quoted else part
+                      for piece, part in zip(word.pieces, parts, strict=True))
+    is_open = any(not piece.quoted and OTHERWISE.search(part) for piece, part in zip(word.pieces, parts, strict=True))
+    return None if is_open else fnmatch.fnmatchcase(text, pattern)
+
+
 def known(word: Word, values: Values) -> str | None:
     """The text of a word; None where a part of it, or of what the environment holds, is not known."""
+    if any(values.asked(piece) for piece in word.pieces):
+        return None
     try:
         text = values.text(word)
     except Unknown:

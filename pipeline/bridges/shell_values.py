@@ -7,53 +7,30 @@ A variable that the script does not assign becomes `${oc.env:NAME}`, which is fi
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from pipeline.bridges import shell_expansions
 from pipeline.bridges.arithmetic import NotArithmetic, evaluate
 from pipeline.bridges.shell_holes import Unknown, hole, reason, short, shown
 from pipeline.bridges.shell_output import printed
+from pipeline.bridges.shell_variables import Argument, Variables
 from pipeline.bridges.shell_words import Lexer, Piece, Word
 from pipeline.secret_marks import names_secret
 
 PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<rest>.*)", re.DOTALL)
 DEFAULT = re.compile(r"(?P<colon>:?)(?P<sign>[-=+?])(?P<text>.*)", re.DOTALL)
-PART = re.compile(r"(?::\s*(?P<first>\d{1,6})(?::(?P<count>\d{1,6}))?)?")
 LONGEST = 100_000  # characters of one expanded word: variables that double one another must end
 
 
-@dataclass(frozen=True)
-class Argument:
-    """An expanded word. problem: why its text is not known (text is then as written); whole: its text with holes."""
-
-    text: str
-    line: int
-    problem: str | None = None
-    whole: str = ""
-
-
 NOTHING = Piece("text", "", True)  # what stands before the first piece in quotes
-FURTHER = "@ and further ones"  # holds something where the script's own arguments follow those that are known
-UNSET = object()  # what a variable holds that nothing assigned
 
 
 @dataclass
-class Values:
-    """Variables of a script: text, a list of arguments (an array), or Unknown. remarks: (line, what was assumed).
+class Values(Variables):
+    """What words of a script become. remarks: (line, what was assumed); line: of the word that is read."""
 
-    scopes: for every open construct what its variables held before they were assigned in it.
-    """
-
-    known: dict[str, str | list[Argument] | Unknown] = field(default_factory=dict)
     remarks: list[tuple[int, str]] = field(default_factory=list)
-    scopes: list[dict[str, Any]] = field(default_factory=list)
-    integers: set[str] = field(default_factory=set)  # variables that `declare -i` makes numbers
     line: int = 0
-
-    def assign(self, name: str, value: str | list[Argument] | Unknown) -> None:
-        for scope in self.scopes:
-            scope.setdefault(name, self.known.get(name, UNSET))
-        self.known[name] = value
+    has_moved: bool = False  # whether the script has changed its directory
 
     def arguments(self, word: Word) -> list[Argument]:
         """The arguments that a word becomes: one, none (`$@`), or several (an array, or a text that is split)."""
@@ -78,13 +55,21 @@ class Values:
     def _texts(self, word: Word) -> Iterator[str]:
         """The text of every piece: of one that is not known a hole, when others stand beside it. Raises Unknown."""
         alone = sum(piece != NOTHING for piece in word.pieces) == 1
+        asked = ""  # the variable of `${X:+-}` before: `$X` beside it is nothing too where X is not set
         for piece in word.pieces:
+            is_nothing = piece.kind == "variable" and piece.text == asked
+            asked = asked if piece == NOTHING else self.asked(piece)
             try:
-                yield self._piece(piece)
+                yield "" if is_nothing else self._piece(piece)
             except Unknown as unknown:
                 if alone:
                     raise
                 yield hole(Word(word.line, (piece,)).raw, str(unknown))
+
+    def asked(self, piece: Piece) -> str:
+        """X of a piece `${X:+y}`, where nothing assigns X."""
+        name, found, _ = piece.text.partition(":+" if ":+" in piece.text else "+")
+        return name if piece.kind == "variable" and found and name.isidentifier() and self.held(name) is None else ""
 
     def _split(self, word: Word) -> list[Argument]:
         if len(word.pieces) == 1 + (word.pieces[:1] == (NOTHING,)):
@@ -125,22 +110,11 @@ class Values:
             return None
         match = PARAMETER.fullmatch(piece.text)
         if match and match["name"] in ("@", "*"):
-            return self._positional(match["rest"])
+            return self.positional(match["rest"])
         if not match or match["rest"] or match["index"] not in ("@", "*"):
             return None
         value = self.known.get(match["name"], [])
         return value if isinstance(value, list) else None
-
-    def _positional(self, rest: str) -> list[Argument] | None:
-        """`$@`, `${@:2}`, `${@:2:3}`: of a call that is followed, or of `set --`; the script's own count as none."""
-        given = self.known.get("@", [])
-        if isinstance(given, Unknown):
-            raise given
-        part = PART.fullmatch(rest)
-        if not part or part["first"] == "0":
-            return None
-        first = int(part["first"] or 1) - 1
-        return given[first:first + int(part["count"])] if part["count"] else given[first:]
 
     # ---------------------------------------------------------------------------------------------------------- pieces
 
@@ -148,7 +122,8 @@ class Values:
         if piece.kind == "text":
             return piece.text
         if piece.kind == "command":
-            if (known := printed(piece.text, lambda word: _solid(self.text(word)))) is not None:
+            known = printed(piece.text, self.line, lambda word: _solid(self.text(word)), self.has_moved)
+            if known is not None:
                 return known
             raise Unknown(f"the output of a command, {short(f'$({piece.text})')}, which is not run")
         if piece.kind == "arithmetic":
@@ -192,7 +167,7 @@ class Values:
     def _size(self, name: str, index: str | None) -> str:
         """${#X}: the characters of a text; the elements of an array, or of `$@`."""
         if name in ("@", "*") or index in ("@", "*"):
-            counted = self._positional("") if name in ("@", "*") else self.known.get(name)
+            counted = self.positional("") if name in ("@", "*") else self.known.get(name)
             if not isinstance(counted, list) or any(argument.problem for argument in counted):
                 raise Unknown(f"the expansion ${{#{name}[{index}]}}" if index else f"${{#{name}}}")
             return str(len(counted))
@@ -206,15 +181,17 @@ class Values:
         return value
 
     def _plain(self, name: str, index: str | None = None) -> str:
-        value = self._held(name)
+        value = self.held(name)
         if isinstance(value, Unknown):
             raise value
         if isinstance(value, str) and index in (None, "0", "@", "*"):
             return self._of_environment(name) if value and names_secret(name, is_variable=True) else value
         if isinstance(value, list):
-            return self._element(name, value, index or "0")
+            return self.element(name, value, index or "0")
         if name in ("@", "*"):
-            return " ".join(_solid(argument.whole or argument.text) for argument in self._positional("") or [])
+            return " ".join(_solid(argument.whole or argument.text) for argument in self.positional("") or [])
+        if self.has_moved and name in ("PWD", "OLDPWD"):
+            raise Unknown(f"{name}, behind a change of the directory")
         if not re.match(r"[A-Za-z_]", name):
             raise Unknown(f"${name}, which only a call of the script sets")
         if index is not None:
@@ -226,44 +203,15 @@ class Values:
         self.remarks.append((self.line, f"{name} is a secret by its name: set it where the run starts, too"))
         return f"${{oc.env:{name}}}"
 
-    def _held(self, name: str) -> Any:
-        """What a variable holds; of `$1` and `$#` what a call that is followed hands over. None for what is not set."""
-        given, is_open = self.known.get("@"), bool(self.known.get(FURTHER))
-        if isinstance(given, list) and name == "#":
-            return None if is_open else str(len(given))
-        if isinstance(given, list) and name.isdigit() and int(name) > 0:
-            if int(name) > len(given):
-                return None if is_open else ""
-            chosen = given[int(name) - 1]
-            return Unknown(chosen.problem) if chosen.problem else chosen.text
-        return self.known.get(name)
-
-    def set_arguments(self, arguments: list[Argument] | Unknown, is_open: bool = False) -> None:
-        """What `$1`, `$@` are from here on. is_open: the script's own arguments follow."""
-        self.assign("@", arguments)
-        self.assign(FURTHER, "yes" if is_open else "")
-
-    def _element(self, name: str, array: list[Argument], index: str) -> str:
-        if index in ("@", "*"):
-            chosen = array
-        elif re.fullmatch(r"\d{1,6}", index) and int(index) < len(array):
-            chosen = [array[int(index)]]
-        else:
-            raise Unknown(f"{name}[{index}], which the script does not assign")
-        if why := next((argument.problem for argument in chosen if argument.problem), None):
-            raise Unknown(why)
-        return " ".join(argument.text for argument in chosen)
-
     def _with_default(self, parameter: re.Match, default: re.Match) -> str:
         """${X:-y} and its kin. A variable of the environment may differ where the script runs: that is remarked."""
         name, index, sign, text = parameter["name"], parameter["index"], default["sign"], default["text"]
-        value = self._held(name)
+        value = self.held(name)
         if value or (value is not None and not default["colon"]):
             return self._word(text) if sign == "+" else self._plain(name, index)
         if sign == "+":
-            if value is None and name.isidentifier():  # so that `${X:+-}$X` is nothing, as where it is not set
+            if value is None and name.isidentifier():
                 self.remarks.append((self.line, f"{name} is not assigned in the script; taken as not set"))
-                self.assign(name, "")
             return ""
         if sign == "?":
             return self._plain(name, index)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.bridges.shell_script import Command, Script
-from pipeline.bridges.shell_values import Argument
+from pipeline.bridges.shell_variables import Argument
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import Translation
 from pipeline.bridges.verl_entry import OTHER, READ, RL, SFT, Entry, entry_of, refused

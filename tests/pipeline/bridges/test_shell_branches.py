@@ -80,3 +80,49 @@ def test_within_what_runs_more_than_once_a_test_decides_nothing(loop):
                                     "case $Y in a) run;; esac", "case a in a) X=1;& b) X=2;; esac"])
 def test_what_is_not_closed_or_not_known_is_read_as_before(script):
     assert read_script(script).constructs
+
+
+def left(script: str) -> str:
+    """What a script leaves in X, which holds 0 before it: "unknown" where that depends on what nobody knows."""
+    argument = read_script(f"X=0\n{script}\nrun $X").commands[-1].arguments[-1]
+    return "unknown" if argument.problem else argument.text
+
+
+@pytest.mark.parametrize(("script", "value"), [
+    # what is not known stays so behind a test that is, unless that one decides
+    ("[ -f a ] && [ 1 = 1 ] && X=9", "unknown"), ("[ -f a ] && [ 1 = 2 ] && X=9", "0"),
+    ("[ -f a ] || [ 1 = 1 ] && X=9", "9"), ("[ -f a ] || [ 1 = 2 ] || X=9", "unknown"),
+    ("pip list | grep -q flash && [ 1 = 1 ] && X=9", "unknown"), ("grep -q flash a && X=9", "unknown"),
+    ("Y=$(grep flash a) && X=9", "unknown"), ("[ -f a ] &&\n X=9", "unknown"),
+    # whichever form the test has, and whatever stands before it
+    ("[[ 1 == 2 ]] && [[ 1 == 1 ]] && X=9", "0"), ("[ 1 = 2 ] && [[ 1 == 1 ]] || X=9", "9"),
+    ("! [ 1 = 1 ] && X=9", "0"), ("! [[ 1 == 2 ]] && X=9", "9"), ("false || ! true || X=9", "9"),
+    ("echo !\n[ 1 = 1 ] && X=9", "9"),  # no negation: an argument of the line before
+    ("[ 1 = 2 ] && echo | cat && X=9", "0"),  # the whole pipeline does not run
+    # groups, constructs, calls and eval behind a joint
+    ("[ 1 = 2 ] && { X=1; }", "0"), ("[ 1 = 1 ] && { X=1; }", "1"), ("[ -f a ] && { X=1; }", "unknown"),
+    ("[ 1 = 1 ] && { X=1; } || X=2", "1"), ("{ [ 1 = 2 ]; } && X=9", "0"), ("[ 1 = 2 ] && (one) || X=9", "9"),
+    ("! { one; } && X=9", "unknown"), ("[ -f a ] && if [ 1 = 1 ]; then X=1; fi", "unknown"),
+    ("f() { X=1; }\n[ -f a ] && f", "unknown"), ("[ -f a ] && eval 'X=1'", "unknown"),
+    ("set -- 1 2\n[ -f a ] && shift\nX=$1", "unknown"), ("[ 1 = 2 ]; if false; then a; fi && X=9", "9"),
+    ("cd . && X=9", "9"), ("mkdir b || exit 1\nX=9", "9")])
+def test_a_list_decides_by_all_that_stands_before(script, value):
+    assert left(script) == value
+
+
+def test_the_commands_of_a_group_that_does_not_run_are_passed_over():
+    script = read_script("[ 1 = 2 ] && { one; two; }\nthree")
+    assert [c.arguments[0].text for c in script.commands] == ["[", "three"]
+
+
+@pytest.mark.parametrize(("script", "value"), [
+    # without quotes nothing is no word, so that `-n` is a text of its own; with them, and in [[ ]], it is one
+    ('E=; if [ -n $E ]; then X=9; fi', "unknown"), ('E=; if [ -n "$E" ]; then X=9; fi', "0"),
+    ("E=; if [[ -n $E ]]; then X=9; fi", "0"), ("E='a b'; if [ $E = a ]; then X=9; fi", "unknown"),
+    ("E=; if [ x$E = x ]; then X=9; fi", "9"),
+    # the quoted parts of a pattern stand for themselves
+    ('case b in "*") X=1;; *) X=2;; esac', "2"), ("case b in \\*) X=1;; b) X=2;; esac", "2"),
+    ("P='*'; case b in \"$P\") X=1;; $P) X=2;; esac", "2"), ('case "a*" in a"*") X=1;; *) X=2;; esac', "1"),
+    ('if [[ ab == a"*" ]]; then X=9; fi', "0"), ("case b in [^a]) X=1;; *) X=2;; esac", "unknown")])
+def test_quotes_decide_what_a_word_of_a_test_is(script, value):
+    assert left(script) == value
