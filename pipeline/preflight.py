@@ -33,6 +33,7 @@ from pipeline.step_rules import step_notes
 
 WIDTH = 110  # columns of the report
 OF_STAGES = re.compile(r"^stages? '?\w+'?(, '\w+')*: ")  # what a line may begin with
+OF_KEY = re.compile(r"^[a-z_]+(\.\w+)+: ")  # and go on with
 Facts = list[tuple[str, str]]  # (word, sentence)
 
 
@@ -54,7 +55,7 @@ class Report:
         """Adds what one stage has found; what is already there is not said again for another."""
         lines = getattr(self, to)
         for line in filter(None, found):
-            if not any(line in (known, OF_STAGES.sub("", known)) for known in lines):
+            if not any(line in (known, bare := OF_STAGES.sub("", known), OF_KEY.sub("", bare)) for known in lines):
                 lines.append(f"stage {stage}: {line}" if stage else line)
 
 
