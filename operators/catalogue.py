@@ -16,12 +16,13 @@ from operators.arguments import needed_columns
 CONF = Path(__file__).resolve().parent.parent / "conf" / "algorithm"
 PARTS = ("advantage_fn", "policy_loss_fn", "loss_agg_mode", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn",
          "sample_strategy")
+ESTIMATES = "KL estimates: `algorithm.kl_loss_fn`, `algorithm.kl_penalty_fn`"
 FAMILIES = {
     "Advantages: `algorithm.advantage_fn`": advantage.ADVANTAGES,
     "Policy losses: `algorithm.policy_loss_fn`": loss.POLICY_LOSSES,
     "Loss aggregation: `algorithm.loss_agg_mode`": AGGREGATIONS,
     "Weights of tokens": {f.__name__: f for f in (token_weights, token_weights_by_kind)},
-    "KL estimates: `algorithm.kl_loss_fn`, `algorithm.kl_penalty_fn`": kl.KL_ESTIMATORS,
+    ESTIMATES: kl.KL_ESTIMATORS,
     "What a KL estimate is used for": {f.__name__: f for f in (kl.penalise, kl.adaptive_coefficient)},
     "Importance correction: `algorithm.rollout_correction`": {
         f.__name__: f for f in (correction.importance_correction, correction.mismatch)},
@@ -31,9 +32,6 @@ FAMILIES = {
     "Sample strategies: `algorithm.sample_strategy`": sampling.SAMPLE_STRATEGIES,
     "Priorities of a replay": priority.PRIORITIES,
 }
-
-
-EXPLAINED = {"KL estimates: `algorithm.kl_loss_fn`, `algorithm.kl_penalty_fn`": kl}  # its letters stand in the module
 
 
 def page() -> str:
@@ -62,7 +60,7 @@ def _cell(found: dict, key: str) -> str:
 
 
 def _family(title: str, table: dict[str, Callable]) -> str:
-    shared = [_shared(EXPLAINED[title])] if title in EXPLAINED else []
+    shared = [_shared(kl)] if title == ESTIMATES else []  # their letters stand in the module
     return "\n".join([f"## {title}", "", *shared, *(_part(name, function, table) for name, function in table.items())])
 
 

@@ -76,10 +76,7 @@ class Preview:
         lacking = 0 if column is None else sum(value_at(row, column) is None for row in rows)
         line = (f"{source['key']}: {lacking} of {len(rows)} sampled rows have no truth: column '{column}' is absent or "
                 f"null there. They are dropped. Give them one, or set {source['format_key']}.response_key.")
-        if lacking == len(rows):
-            self.found["problems"].append(line)
-        elif lacking > OFTEN * len(rows):
-            self.found["warnings"].append(line)
+        self._by_share(line, lacking, len(rows))
         return f"; {lacking} without a truth" if lacking else ""
 
     def _lengths(self, source: dict[str, Any], rows: list[Row]) -> str:
@@ -123,9 +120,13 @@ class Preview:
             return
         line = (f"{source['key']}: {over} of {len(lengths)} sampled {what} are longer than model.{limit}={most}, the "
                 f"longest has {max(lengths)} tokens; they are not trained on. Raise it, or leave such rows out.")
-        if over == len(lengths):
+        self._by_share(line, over, len(lengths))
+
+    def _by_share(self, line: str, some: int, total: int) -> None:
+        """A problem where it holds of all rows, a warning where of more than a few."""
+        if some == total:
             self.found["problems"].append(line)
-        elif over > OFTEN * len(lengths):
+        elif some > OFTEN * total:
             self.found["warnings"].append(line)
 
     def recipes(self) -> None:
