@@ -80,6 +80,9 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
     it.add_argument("--all", action="store_true", help="all runs; the column `run` tells them apart")
     it.add_argument("--format", choices=("table", "csv", "json"), default="table")
+    it.add_argument("--out", type=Path, metavar="FILE", help="write the answer to FILE.parquet or FILE.csv")
+    it.add_argument("--with", dest="joined", action="append", default=[], metavar="name=FILE",
+                    help="a view over a parquet, csv, json or jsonl file of yours, to join with")
     _root(it := command("report", commands.report), several="runs")
     it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
     it.add_argument("--open", action="store_true", help="open it in a browser")

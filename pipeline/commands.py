@@ -36,8 +36,9 @@ def _status(shown) -> str:
 
 
 def sql(arguments) -> int:
-    """One question to the tables of the latest run or sweep, of the named ones, or of all."""
+    """One read-only question to the tables of the latest run or sweep, of the named ones, or of all."""
     from pipeline import query, sweep_view, view
+    from pipeline.errors import QueryError
     from pipeline.files import is_complete
 
     if arguments.all:
@@ -45,7 +46,14 @@ def sql(arguments) -> int:
     else:
         named = [sweep_view.find(arguments.root, name) for name in arguments.runs or [None]]
         runs = [run for one in named for run in sweep_view.runs_of(one)]
-    text = query.show(query.ask(query.session(runs), arguments.question), arguments.format)
+    if wrong := [word for word in arguments.joined if not all(word.partition("=")[::2])]:
+        raise QueryError(f"--with {wrong[0]}: needed name=FILE, such as --with labels=labels.csv")
+    session = query.session(runs, {name: Path(file) for name, _, file in (w.partition("=") for w in arguments.joined)})
+    query.require_read_only(session, arguments.question)
+    if arguments.out:
+        text = f"{query.export(session, arguments.question, arguments.out)} rows written to {arguments.out}"
+    else:
+        text = query.show(query.ask(session, arguments.question), arguments.format)
     for shown in runs:
         if missing := [s.name for s in shown.stages if not is_complete(s.directory)]:
             print(f"ouro: {shown.run} is not complete; its tables lack what is still to come of {', '.join(missing)}",

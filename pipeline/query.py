@@ -1,21 +1,31 @@
-"""`ouro sql`: one question to the tables of a run (or of several), printed as a table, CSV or JSON."""
+"""`ouro sql`: one read-only query over the tables of one or several runs, as a table, CSV, JSON or a file.
+
+DuckDB's own switches leave COPY, ATTACH and DROP VIEW at work inside the directories that they allow, and EXPLAIN
+ANALYZE executes what it explains. So a statement is parsed first and refused unless it only reads.
+"""
 
 import csv
 import io
 import json
 import math
+import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
-from pipeline import tables
+from pipeline import files, tables
 from pipeline.errors import QueryError, pick
 from pipeline.view import View
 
 NESTED = (list, tuple, dict)  # what DuckDB returns for lists, structs and maps
 WIDEST = 60  # characters of a cell in the table format; CSV and JSON are never cut
+READERS = {".parquet": "read_parquet", ".csv": "read_csv", ".json": "read_json", ".jsonl": "read_json"}
+BATCH_ROWS = 65_536  # rows of an exported file that are in memory at once
+_GAP = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
+EXPLAIN = re.compile(rf"{_GAP}explain\b(?:{_GAP}analyze\b)?(?:{_GAP}\([^)]*\))?", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -26,24 +36,118 @@ class Answer:
     rows: list[tuple]
 
 
-def session(runs: Sequence[View]):
-    """A DuckDB session with the views of pipeline/tables.py over the stages of the given runs."""
-    return tables.connect((view.run, stage.directory) for view in runs for stage in view.stages)
+def session(runs: Sequence[View], joined: dict[str, Path] | None = None):
+    """A read-only DuckDB session with the views of pipeline/tables.py over the stages of the given runs.
+
+    joined: further views by name, each over one file of the user's. Afterwards the session can open these files and
+    the stages' directories, and nothing else. Raises QueryError for a view name or file that cannot be used.
+    """
+    pairs = [(view.run, stage.directory) for view in runs for stage in view.stages]
+    connection = tables.connect(pairs)
+    for name, path in (joined or {}).items():
+        _add_view(connection, name, path)
+    connection.execute("SET allowed_directories = $1", [[f"{Path(d).absolute()}/" for _, d in pairs]])
+    connection.execute("SET allowed_paths = $1", [[str(path.absolute()) for path in (joined or {}).values()]])
+    for name, value in (("enable_external_access", False), ("python_enable_replacements", False),
+                        ("lock_configuration", True)):
+        connection.execute(f"SET {name} = {value}")
+    return connection
 
 
-def ask(connection, question: str) -> Answer:
-    """Runs one question. Raises QueryError with DuckDB's message, the views and their columns; DataError when a file
-    cannot be read."""
+def _add_view(connection, name: str, path: Path) -> None:
+    import duckdb
+
+    if not name.isidentifier() or name in tables.LOCATIONS:
+        raise QueryError(f"--with {name}={path}: '{name}' cannot name a view; needed letters, digits and _, and none "
+                         f"of {', '.join(tables.LOCATIONS)}")
+    reader = pick(READERS, path.suffix.lower(), "kind of file in --with")
+    try:
+        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {reader}({tables.literal(path.absolute())})")
+    except duckdb.Error as error:
+        raise QueryError(f"--with {name}={path} cannot be read: {error}") from error
+
+
+def require_read_only(connection, question: str) -> None:
+    """Raises QueryError unless the text is exactly one SELECT (or EXPLAIN of one), which DuckDB's parser decides."""
+    from duckdb import StatementType as Kind
+
+    kinds = _kinds(connection, question)
+    if not kinds:
+        raise QueryError("an empty question; needed SQL, such as: SELECT model, metric, value FROM scores")
+    if kinds == [Kind.EXPLAIN]:
+        kinds = _kinds(connection, question[EXPLAIN.match(question).end() :])
+    if kinds != [Kind.SELECT]:
+        found = ", then ".join(str(kind).rpartition(".")[2] for kind in kinds)
+        raise QueryError(f"found {found}; needed exactly one SELECT, for `ouro sql` only reads. --out FILE.parquet "
+                         "exports the answer, --with name=FILE joins a file of yours.")
+
+
+def _kinds(connection, question: str) -> list:
+    """The statement types in a text. A type that the Python package does not know is a ValueError there."""
     import duckdb
 
     try:
-        done = connection.execute(question)
-        if done is None:  # no statement in it
-            raise QueryError("an empty question; needed SQL, such as: SELECT model, metric, value FROM scores")
-        return Answer([column[0] for column in done.description or []], done.fetchall())
+        return [statement.type for statement in connection.extract_statements(question)]
+    except ValueError:
+        return ["StatementType.OTHER"]
+    except duckdb.Error as error:
+        raise _mistake(connection, error) from error
+
+
+def ask(connection, question: str) -> Answer:
+    """The answer to one question. Raises QueryError with DuckDB's message, the views and their columns; DataError when
+    a file cannot be read."""
+    done = _checked(connection, lambda: connection.execute(question))
+    return Answer([column[0] for column in done.description or []], _checked(connection, done.fetchall))
+
+
+def export(connection, question: str, path: Path) -> int:
+    """Writes the answer to FILE.parquet or FILE.csv, batch by batch; the number of rows. Raises as `ask` does."""
+    write = pick(WRITERS, path.suffix.lower(), "kind of file in --out")
+    counted: list[int] = []
+
+    def export_to(temporary: Path) -> None:
+        write(connection.sql(question).to_arrow_reader(BATCH_ROWS), temporary, counted)
+
+    _checked(connection, lambda: files.write_atomic(path, export_to))
+    return sum(counted)
+
+
+def _write_parquet(batches, path: Path, counted: list[int]) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(path, batches.schema, compression="zstd") as file:
+        for batch in batches:
+            file.write_batch(batch)
+            counted.append(batch.num_rows)
+
+
+def _write_csv(batches, path: Path, counted: list[int]) -> None:
+    names = batches.schema.names
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(as_csv(Answer(names, [])) + "\n")
+        for batch in batches:
+            rows = [tuple(row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+            file.write(as_csv(Answer(names, rows), header=False) + "\n")
+            counted.append(batch.num_rows)
+
+
+WRITERS = {".parquet": _write_parquet, ".csv": _write_csv}
+
+
+def _checked(connection, work: Callable[[], Any]) -> Any:
+    """What `work` returns; DuckDB's errors become ours."""
+    import duckdb
+
+    try:
+        return work()
     except duckdb.Error as error:
         tables.refuse_damaged(error)
-        raise QueryError(f"{error}\n\nThe views and their columns:\n{columns_of_views(connection)}") from error
+        raise _mistake(connection, error) from error
+
+
+def _mistake(connection, error: Exception) -> QueryError:
+    return QueryError(f"{error}\n\nThe views and their columns:\n{columns_of_views(connection)}")
 
 
 def columns_of_views(connection) -> str:
@@ -87,11 +191,12 @@ def _width(text: str) -> int:
     return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
 
 
-def as_csv(answer: Answer) -> str:
-    """RFC 4180 with a header; NULL is an empty cell, a list or map is JSON."""
+def as_csv(answer: Answer, header: bool = True) -> str:
+    """RFC 4180; NULL is an empty cell, a list or map is JSON."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(answer.columns)
+    if header:
+        writer.writerow(answer.columns)
     for row in answer.rows:
         writer.writerow([json.dumps(plain(v), ensure_ascii=False) if isinstance(v, NESTED) else v
                          for v in row])

@@ -173,7 +173,12 @@ def refuse_damaged(error: Exception) -> None:
 
 def source(paths: Iterable[Path]) -> str:
     """The files as a table in SQL."""
-    return f"read_parquet([{', '.join(_quote(_literal(path)) for path in paths)}], hive_partitioning=false)"
+    return f"read_parquet([{', '.join(map(literal, paths))}], hive_partitioning=false)"
+
+
+def literal(path: Path) -> str:
+    """A path as an SQL string in which DuckDB sees no pattern."""
+    return _quote(_literal(path))
 
 
 def _quote(text: str) -> str:

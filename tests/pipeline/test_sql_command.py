@@ -88,3 +88,107 @@ def test_sql_over_several_runs(run, capsys):
 def test_no_rows_and_no_result(run, capsys):
     _, shown = sql(run, capsys, "SELECT model FROM scores WHERE false")
     assert shown.out.splitlines() == ["model", "-----", "(0 rows)"]
+
+
+FORBIDDEN = {
+    "copy to": "COPY scores TO '{store}/out.csv'",
+    "copy a query": "COPY (SELECT 1) TO '{store}/out.parquet'",
+    "explain analyze executes": "EXPLAIN ANALYZE COPY scores TO '{store}/out.csv'",
+    "explain with options": "EXPLAIN (ANALYZE, FORMAT json) COPY scores TO '{store}/out.csv'",
+    "a comment before": "/* SELECT */ -- SELECT\nCOPY scores TO '{store}/out.csv'",
+    "a comment before explain": "/* ; */ EXPLAIN ANALYZE COPY scores TO '{store}/out.csv'",
+    "a comment inside explain": "EXPLAIN/**/ANALYZE/* x */COPY scores TO '{store}/out.csv'",
+    "attach": "ATTACH '{store}/other.db'",
+    "export": "EXPORT DATABASE '{store}/dump'",
+    "drop": "DROP VIEW scores",
+    "create": "CREATE TABLE t AS SELECT 1",
+    "insert": "INSERT INTO scores SELECT * FROM scores",
+    "delete": "DELETE FROM scores",
+    "two statements": "SELECT 1; SELECT 2",
+    "a second that writes": "SELECT 1; COPY scores TO '{store}/out.csv'",
+    "setting": "SET enable_external_access = true",
+    "pragma": "PRAGMA database_list",
+    "install": "INSTALL httpfs",
+    "load": "LOAD httpfs",
+    "update extensions": "UPDATE EXTENSIONS",
+    "call": "CALL pragma_version()",
+    "prepare": "PREPARE p AS SELECT 1",
+}
+
+
+@pytest.mark.parametrize("question", FORBIDDEN.values(), ids=FORBIDDEN)
+def test_what_does_not_only_read_is_refused_in_one_line(run, capsys, question):
+    before = sorted(run.root.rglob("*"))
+    code, shown = sql(run, capsys, question.format(store=run.root / "store"))
+    assert code == 2
+    assert "needed exactly one SELECT" in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert sorted(run.root.rglob("*")) == before
+
+
+@pytest.mark.parametrize("question", [
+    "SELECT * FROM read_csv('{file}')", "SELECT * FROM read_text('{file}')", "FROM '{file}'",
+    "SELECT * FROM glob('{folder}/*')", "SELECT * FROM query('FROM ''{file}''')",
+    "WITH x AS (FROM read_csv('{file}')) SELECT * FROM x"])
+def test_files_outside_the_stages_cannot_be_read(run, capsys, tmp_path_factory, question):
+    folder = tmp_path_factory.mktemp("elsewhere")
+    (folder / "secret.csv").write_text("a,b\n1,hidden\n")
+    code, shown = sql(run, capsys, question.format(file=folder / "secret.csv", folder=folder))
+    assert code == 2
+    assert "hidden" not in shown.out + shown.err
+
+
+def test_variables_of_our_own_process_are_no_tables(run, capsys):
+    assert sql(run, capsys, "SELECT * FROM batches")[0] == 2
+
+
+@pytest.mark.parametrize("question", ["EXPLAIN SELECT * FROM scores", "explain analyze select 1", "DESCRIBE scores",
+                                      "SUMMARIZE scores", "SHOW TABLES", "FROM scores", "VALUES (1)", "SELECT 1;",
+                                      "-- why\nEXPLAIN (FORMAT json) SELECT 1"])
+def test_whatever_only_reads_is_answered(run, capsys, question):
+    assert sql(run, capsys, question)[0] == 0
+
+
+def test_a_file_of_ones_own_joins(run, capsys, tmp_path):
+    (tmp_path / "labels.csv").write_text("model,label\nsft,warm\nrft,hot\n")
+    (tmp_path / "more.jsonl").write_text('{"label": "hot", "degrees": 90}\n')
+    question = ("SELECT label, degrees, value FROM scores JOIN labels USING (model) LEFT JOIN more USING (label) "
+                "WHERE metric = 'sampled_accuracy' ORDER BY value")
+    code, shown = sql(run, capsys, question, "--format", "csv", "--with", f"labels={tmp_path / 'labels.csv'}",
+                      "--with", f"more={tmp_path / 'more.jsonl'}")
+    assert (code, shown.out.splitlines()) == (0, ["label,degrees,value", "warm,,0.38", "hot,90,0.81"])
+
+
+@pytest.mark.parametrize("word", ["labels", "=x.csv", "scores=x.csv", "a b=x.csv", "a=x.pickle", "a=absent.csv"])
+def test_a_file_that_cannot_be_joined_is_a_mistake(run, capsys, word):
+    code, shown = sql(run, capsys, "SELECT 1", "--with", word)
+    assert code == 2
+    assert "--with" in shown.err
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_an_answer_is_exported_and_joins_again(run, capsys, tmp_path, suffix):
+    file = tmp_path / f"out.{suffix}"
+    question = "SELECT model, value, [1, 2] AS list FROM scores WHERE metric = 'sampled_accuracy' ORDER BY value"
+    code, shown = sql(run, capsys, question, "--out", str(file))
+    assert (code, shown.out) == (0, f"2 rows written to {file}\n")
+    _, shown = sql(run, capsys, "SELECT model, value FROM mine", "--with", f"mine={file}", "--format", "csv")
+    assert shown.out.splitlines() == ["model,value", "sft,0.38", "rft,0.81"]
+
+
+def test_an_exported_csv_is_the_csv_that_is_printed(run, capsys, tmp_path):
+    question = """SELECT 'a,"b"' AS text, NULL AS none, [1, NULL] AS list, {'x': 1.5} AS struct, 0.1::FLOAT AS f"""
+    sql(run, capsys, question, "--out", str(tmp_path / "out.csv"))
+    _, shown = sql(run, capsys, question, "--format", "csv")
+    assert (tmp_path / "out.csv").read_text() == shown.out
+
+
+def test_an_export_of_an_unknown_kind_is_a_mistake(run, capsys, tmp_path):
+    assert sql(run, capsys, "SELECT 1", "--out", str(tmp_path / "out.xlsx"))[0] == 2
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_an_export_that_fails_leaves_no_file(run, capsys, tmp_path):
+    code, _ = sql(run, capsys, "SELECT error('no') FROM range(3)", "--out", str(tmp_path / "out.parquet"))
+    assert code == 2
+    assert not list(tmp_path.glob("*out*"))
