@@ -5,10 +5,11 @@ and a dict of [N] statistics. Its parameters without a default name the columns 
 the others are the user's. How tokens are weighted into one number is not decided here: the learner multiplies by
 weights that are fixed over the whole train batch, so the result depends neither on micro-batches nor on ranks.
 
-Columns: logprobs (with gradient), old_logprobs (the policy that sampled), prox_logprobs (the policy before this
-update), ref_logprobs (the reference), advantages, rows (index of the row in the micro-batch, int64; rows are never
-split), is_expert (bool; a loss that asks for it has expert rows and rollouts averaged apart, by
-token_weights_by_kind), step (0-d, the optimizer step from 1).
+Columns: logprobs (with gradient), old_logprobs (the policy that sampled, or with bypass_old_logprobs=false the one
+before this update), rollout_logprobs (the engine's, always), prox_logprobs (the policy before this update),
+ref_logprobs (the reference), advantages, rows (index of the row in the micro-batch, int64; rows are never split),
+is_expert (bool; a loss that asks for it has expert rows and rollouts averaged apart, by token_weights_by_kind), step
+(0-d, the optimizer step from 1).
 """
 
 from typing import Any

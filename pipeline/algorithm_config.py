@@ -53,9 +53,10 @@ class RolloutCorrection:
     """Weights for what the engine sampled with other probabilities than the trainer's (operators/correction.py)."""
 
     level: str | None = setting(None, "null: the algorithm's own (none in opmd, asymre and rec, which are made for "
-                                      "rows of other policies), else token; but none where the loss takes "
-                                      "old_logprobs and bypass_old_logprobs=true makes these the rollout's, so that "
-                                      "its ratio spans the gap already. Rows of an expert have weight 1",
+                                      "rows of other policies), else token; but none where the loss's "
+                                      "ratio is to the rollout's log-probs (topr, m2po, decoupled_ppo; any loss that "
+                                      "takes old_logprobs with bypass_old_logprobs=true), since it spans the gap "
+                                      "already. Rows of an expert have weight 1",
                                 choices=("none", "token", "sequence"))
     mode: str = setting("truncate", "what is done above the threshold", choices=("truncate", "mask"))
     threshold: float = setting(2.0, "largest trainer / engine probability that counts in full", ge=1)
@@ -104,6 +105,7 @@ class Algorithm:
                                           names=("default", "mix", "none"))
     entropy_loss_fn_args: dict[str, Any] = setting({}, "entropy_coef 0.0; entropy is reported in any case")
     bypass_old_logprobs: bool = setting(True, "old log-probs of the loss: true: the rollout's; false: scored by the "
-                                              "trainer before the step, one forward more")
+                                              "trainer before the step, one forward more; the ratio of a loss "
+                                              "is then 1, for a train batch is one update")
     rollout_correction: RolloutCorrection = section(RolloutCorrection)
     optimizer: Optimizer = section(Optimizer)

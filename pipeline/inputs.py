@@ -14,7 +14,7 @@ from pipeline.external import NEEDED, digest_code, module_file, named_code, noth
 from pipeline.modes import kind_of
 from pipeline.own_code import absent_packages, by_position, positional, wrong_function
 from pipeline.parameters import Limit, Parameter
-from pipeline.parts import counted_twice, wrong_parameters
+from pipeline.parts import ratio_column, ratio_problems, wrong_parameters
 from pipeline.reward_rules import reward_functions, wrong_reward
 from pipeline.shape import absent_model, wrong_model
 from pipeline.signatures import Signature
@@ -109,7 +109,7 @@ def wrong_arguments(config: dict[str, Any]) -> list[str]:
     wrong = [problem for key, name, given, signature, passed in _named(config) if signature
              for problem in (*(f"{key}: '{name}' {line}" for line in signature.problems(given, passed)),
                              *signature.wrong_values(key, given))]
-    return _wrong_parameters(config) + _wrong_rewards(config) + _counted_twice(config["algorithm"]) + wrong
+    return _wrong_parameters(config) + _wrong_rewards(config) + _ratio_problems(config["algorithm"]) + wrong
 
 
 def _wrong_parameters(config: dict[str, Any]) -> list[str]:
@@ -132,13 +132,12 @@ def _wrong_rewards(config: dict[str, Any]) -> list[str]:
     return [line for name, taken in found.items() if taken and (line := wrong_reward(name, *taken))]
 
 
-def _counted_twice(algorithm: dict[str, Any]) -> list[str]:
-    """The line for a rollout correction that the loss takes already, if any."""
+def _ratio_problems(algorithm: dict[str, Any]) -> list[str]:
+    """What is wrong with the loss's ratio beside rollout_correction and masks, one line each."""
     if algorithm["algorithm_type"] in GIVEN or not algorithm["policy_loss_fn"]:
         return []
     signature = _in(*PARTS["policy_loss_fn"], algorithm["policy_loss_fn"])
-    problem = signature and counted_twice(algorithm, signature.required)
-    return [problem] if problem else []
+    return ratio_problems(algorithm, signature.required) if signature else []
 
 
 def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, int | None]]:
@@ -202,18 +201,22 @@ def estimate_note(config: dict[str, Any]) -> str | None:
 
 
 def clip_note(config: dict[str, Any]) -> str | None:
-    """The warning about a clip that is set where the ratio that it holds is 1."""
+    """The warning about a loss whose ratio is 1 at every update, so that its clip never acts."""
     algorithm = config["algorithm"]
     name, given = algorithm["policy_loss_fn"], algorithm["policy_loss_fn_args"]
-    clips = [key for key in given if key.startswith("clip_")]
-    if algorithm["algorithm_type"] in GIVEN or not clips or kind_of(config) not in ("rft", "offline"):
+    if algorithm["algorithm_type"] in GIVEN or kind_of(config) not in ("rft", "offline"):
         return None
     signature = _in(*PARTS["policy_loss_fn"], name)
-    if signature is None or not ("prox_logprobs" in signature.required or not algorithm["bypass_old_logprobs"]):
+    if signature is None:
         return None
-    return (f"algorithm.policy_loss_fn_args.{clips[0]}: a train batch is one update, so the policy before it, which "
-            f"{name} holds the new one to, is the policy itself: nothing is clipped. What bounds stale rows is "
-            "the importance weight.")
+    if ratio_column(algorithm, signature.required) == "old_logprobs":
+        return (f"algorithm.bypass_old_logprobs=false: a train batch is one update, so {name}'s ratio to the policy "
+                "just before it is 1, and clipping cannot act. rollout_correction bounds stale rows.")
+    clips = [key for key in given if key.startswith("clip_")]
+    if "prox_logprobs" in signature.required and clips:
+        return (f"algorithm.policy_loss_fn_args.{clips[0]}: a train batch is one update, so {name}'s ratio to the "
+                "policy just before it is 1, and clipping cannot act. The importance weight bounds stale rows.")
+    return None
 
 
 def _used(algorithm: dict[str, Any]) -> list[str]:

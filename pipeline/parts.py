@@ -22,7 +22,7 @@ OF_THE_REFERENCE = {"ref_logprobs": "log-prob under the reference, the model tha
 OF_ROLLOUTS = {
     "advantages": "what advantage_fn gives the token",
     "old_logprobs": "log-prob under the policy that sampled: the rollout's, or with bypass_old_logprobs=false the "
-                    "trainer's before the step",
+                    "trainer's before the step, whose ratio is 1",
     "rollout_logprobs": "log-prob that the rollout engine gave it",
 }
 OF_THE_CRITIC = {"values": "the critic's, before the token", "returns": "what the critic is trained towards"}
@@ -45,17 +45,47 @@ def columns(part: str, algorithm: dict[str, Any]) -> dict[str, str]:
     return given
 
 
-def counted_twice(algorithm: dict[str, Any], required: Sequence[str]) -> str | None:
-    """The line for a rollout correction beside a loss whose own ratio is to the rollout's log-probs.
+def ratio_column(algorithm: dict[str, Any], required: Sequence[str]) -> str | None:
+    """The log-probs that the loss takes its ratio to; None for a loss without a ratio.
+
+    rollout_logprobs: the engine's. old_logprobs: of the policy just before the update, so that the ratio is 1.
+    required: the columns that the loss takes. PPO's fallback_to_policy_gradient replaces the ratio by 1.
+    """
+    if "rollout_logprobs" in required:
+        return "rollout_logprobs"
+    if "old_logprobs" not in required or _falls_back(algorithm):
+        return None
+    return "rollout_logprobs" if algorithm["bypass_old_logprobs"] else "old_logprobs"
+
+
+def _falls_back(algorithm: dict[str, Any]) -> bool:
+    return algorithm["policy_loss_fn"] == "ppo" and bool(
+        algorithm["policy_loss_fn_args"].get("fallback_to_policy_gradient"))
+
+
+STALENESS_MASKS = ("enable_sequence_masking", "enable_mask_clip")  # arguments of losses that drop tokens by the ratio
+
+
+def ratio_problems(algorithm: dict[str, Any], required: Sequence[str]) -> list[str]:
+    """One line for a rollout correction that the loss's ratio contains already, one for each mask that cannot act.
 
     required: the columns that the loss takes.
     """
-    level, loss = algorithm["rollout_correction"]["level"], algorithm["policy_loss_fn"]
-    if not algorithm["bypass_old_logprobs"] or level in (None, "none") or "old_logprobs" not in required:
-        return None
-    return (f"algorithm.rollout_correction.level={level} with algorithm.bypass_old_logprobs=true: policy_loss_fn="
-            f"{loss} takes old_logprobs, which are then the rollout's, and a second weight would count the gap twice. "
-            "Set bypass_old_logprobs=false, or level=none.")
+    level, loss, ratio = (algorithm["rollout_correction"]["level"], algorithm["policy_loss_fn"],
+                          ratio_column(algorithm, required))
+    problems = []
+    if ratio == "rollout_logprobs" and level not in (None, "none"):
+        way_out = "" if "rollout_logprobs" in required else "bypass_old_logprobs=false, or "
+        problems.append(f"algorithm.rollout_correction.level={level} with policy_loss_fn={loss}: its ratio is to the "
+                        "rollout's log-probs, and a second weight would count the same gap twice. Set "
+                        f"{way_out}level=none.")
+    cause = "fallback_to_policy_gradient=true" if _falls_back(algorithm) else "algorithm.bypass_old_logprobs=false"
+    problems += [f"algorithm.policy_loss_fn_args.{mask}=true with {cause}: the mask compares the policy with itself "
+                 "just before its only update of the batch, so the ratio is 1 and nothing is ever masked. Set "
+                 f"{cause.partition('=')[0]}={'false' if _falls_back(algorithm) else 'true'}, or {mask}=false."
+                 for mask in STALENESS_MASKS
+                 if ratio != "rollout_logprobs" and algorithm["policy_loss_fn_args"].get(mask)]
+    return problems
 
 
 def wrong_parameters(part: str, required: Sequence[str], algorithm: dict[str, Any]) -> list[str]:

@@ -49,16 +49,17 @@ def _surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, most:
     return torch.where(bounded, ceiling, pessimistic), clipped > unclipped, bounded
 
 
-def decoupled_ppo(logprobs: Tensor, old_logprobs: Tensor, prox_logprobs: Tensor, advantages: Tensor,
+def decoupled_ppo(logprobs: Tensor, rollout_logprobs: Tensor, prox_logprobs: Tensor, advantages: Tensor,
                   clip_range: float = 0.2, clip_range_low: float | None = None, clip_range_high: float | None = None,
                   behave_weight_cap: float | None = None) -> Loss:
     """PPO whose trust region is not around the stale policy that sampled (Hilton et al. 2021, arXiv:2110.00641).
 
-    loss = w max(-A u, -A clip(u, 1 - low, 1 + high)), u = pi / pi_prox, w = pi_prox / pi_old without gradient, cut off
-    at behave_weight_cap, so that a token above it counts less and does not vanish. prox is the policy just before this
-    update, old the one that sampled (AReaL, Fu et al. 2025, arXiv:2505.24298). Assumes both log-probs of one program:
-    their gap is taken for staleness. With prox = old it is PPO without the dual clip. A = 0 gives 0. A
-    train batch is one update here, so prox = pi and u = 1 in value: what acts is w, the clip has nothing to hold.
+    loss = w max(-A u, -A clip(u, 1 - low, 1 + high)), u = pi / pi_prox, w = pi_prox / pi_rollout without gradient, cut
+    off at behave_weight_cap, so that a token above it counts less and does not vanish. prox is the policy just before
+    this update, rollout the one that sampled, by the engine's log-probs whatever bypass_old_logprobs says (AReaL, Fu et
+    al. 2025, arXiv:2505.24298). Assumes both log-probs of one program: their gap is taken for staleness. With
+    prox = rollout it is PPO without the dual clip. A = 0 gives 0. A train batch is one update here, so prox = pi and
+    u = 1 in value: w acts, the clip never does.
     """
     if behave_weight_cap is not None:
         check_number(f"{KEY}.behave_weight_cap", behave_weight_cap, above=0)
@@ -66,9 +67,9 @@ def decoupled_ppo(logprobs: Tensor, old_logprobs: Tensor, prox_logprobs: Tensor,
     ratio = log_ratio(logprobs, prox_logprobs).exp()
     low, high = clip_bounds(clip_range, clip_range_low, clip_range_high)
     unclipped, clipped = -advantages * ratio, -advantages * ratio.clamp(low, high)
-    weight = log_ratio(prox_logprobs, old_logprobs).exp().detach().clamp(max=cap)
-    more = {"behave_weight": weight}
-    return weight * torch.maximum(unclipped, clipped), statistics(logprobs, old_logprobs, clipped > unclipped, **more)
+    weight = log_ratio(prox_logprobs, rollout_logprobs).exp().detach().clamp(max=cap)
+    reported = statistics(logprobs, rollout_logprobs, clipped > unclipped, behave_weight=weight)
+    return weight * torch.maximum(unclipped, clipped), reported
 
 
 def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, clip_range_low: float = 3e-4,
@@ -137,7 +138,8 @@ def importance_sampling(logprobs: Tensor, old_logprobs: Tensor, advantages: Tens
     return -advantages * ratio, statistics(logprobs, old_logprobs, never, ratio=ratio)
 
 
-def m2po(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, m2_threshold: float = 0.04) -> Loss:
+def m2po(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: Tensor,
+         m2_threshold: float = 0.04) -> Loss:
     """Second-moment trust policy optimisation (Zheng et al. 2025, arXiv:2510.01161, algorithm 1 and eq. 5).
 
     loss = -M A ratio. Of the tokens that PPO could clip (A > 0 and ratio > 1, or A < 0 and ratio < 1) those of the
@@ -146,13 +148,15 @@ def m2po(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tenso
     The paper takes that mean over the whole batch, here it is taken over each row: so the loss does not depend on how
     the batch is cut. The mean over the batch is then within the threshold too, and no fewer tokens are dropped: of rows
     with the log ratios (0.3) and (0.1, 0.1, 0.1), A = 1, the paper keeps all (mean 0.03), here the 0.3 goes (0.09).
-    Assumes, as ppo, a close policy. At ratio 1 nothing is dropped and the gradient is -A; A = 0 gives 0.
+    The ratio is to the policy that sampled, by the engine's log-probs whatever bypass_old_logprobs says: after one
+    update a batch, the moment measures staleness. Assumes, as ppo, a close policy. At ratio 1 nothing is dropped and
+    the gradient is -A; A = 0 gives 0.
     """
     check_number(f"{KEY}.m2_threshold", m2_threshold, least=0)
-    change = log_ratio(logprobs, old_logprobs)
+    change = log_ratio(logprobs, rollout_logprobs)
     kept = _within_second_moment(change.detach().square(), advantages * change.detach() > 0, rows, m2_threshold)
     loss = torch.where(kept, -advantages * change.exp(), torch.zeros_like(change))
-    return loss, statistics(logprobs, old_logprobs, ~kept)
+    return loss, statistics(logprobs, rollout_logprobs, ~kept)
 
 
 def _within_second_moment(moments: Tensor, bound: Tensor, rows: Tensor, threshold: float) -> Tensor:

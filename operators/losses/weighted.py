@@ -21,20 +21,21 @@ def opmd(logprobs: Tensor, advantages: Tensor, tau: float = 1.0) -> Loss:
     return -advantages * logprobs / (1.0 + tau), {}
 
 
-def topr(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, advantage_threshold: float = 0.0,
-         level: str = "sequence") -> Loss:
+def topr(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: Tensor,
+         advantage_threshold: float = 0.0, level: str = "sequence") -> Loss:
     """Tapered off-policy REINFORCE (Le Roux et al. 2025, arXiv:2503.14286): loss = -alpha A log pi.
 
     alpha = 1 where A > advantage_threshold, else the ratio clipped to [0, 1], without gradient: failures fade as the
     policy forgets them, successes never do. level sequence, the paper's: the ratio of the whole response; token: of
-    each token, which for a response of many tokens tapers far less. Assumes A whose sign says good or bad, as rewards
-    of +-1. At ratio 1 it is REINFORCE; a failure that the policy no longer makes has alpha 0; A = 0 gives 0.
+    each token, which for a response of many tokens tapers far less. The ratio is to the policy that sampled, by the
+    engine's log-probs whatever bypass_old_logprobs says. Assumes A whose sign says good or bad, as rewards of +-1. At
+    ratio 1 it is REINFORCE; a failure that the policy no longer makes has alpha 0; A = 0 gives 0.
     """
     check_choice(f"{KEY}.level", level, ("sequence", "token"))
-    change = (logprobs - old_logprobs).detach()
+    change = (logprobs - rollout_logprobs).detach()
     change = row_sum(change, rows) if level == "sequence" else change
     alpha = torch.where(advantages > advantage_threshold, torch.ones_like(change), change.clamp(max=0.0).exp())
-    return -alpha * advantages * logprobs, statistics(logprobs, old_logprobs, alpha < 1.0, alpha=alpha)
+    return -alpha * advantages * logprobs, statistics(logprobs, rollout_logprobs, alpha < 1.0, alpha=alpha)
 
 
 def cispo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range_low: float = 1.0,

@@ -4,8 +4,8 @@
 
 summed with the weights of one aggregation (operators/aggregation.py), fixed over the whole batch before it is cut.
 The correction is for what the rollout engine sampled with other probabilities than the trainer's: pi_old / pi_rollout
-with a loss that takes old_logprobs, unless they are the rollout's own, since its ratio then spans engine and trainer
-and a second weight would count the same gap twice; pi_now / pi_rollout, without gradient, with a loss of no ratio.
+where the loss's ratio is to the trainer's own old log-probs, pi_now / pi_rollout, without gradient, where the loss has
+no ratio. A loss whose ratio is to the rollout's log-probs has none: it would count the same gap twice.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from operators.kl import KL_ESTIMATORS, adaptive_coefficient
 from operators.loss import PAIRED, POLICY_LOSSES, natural_aggregation
 from pipeline.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.errors import ConfigError
-from pipeline.parts import OF_THE_FORWARD, counted_twice, wrong_parameters
+from pipeline.parts import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
 from stages.learner.packing import Aggregation
 
 
@@ -84,7 +84,8 @@ class Objective:
         self.kl = KLTerm("none") if demonstrated else KLTerm.of(algorithm, "kl_loss_fn")
         self.entropy_loss, self.needs_entropy_gradient = _entropy_loss(algorithm, demonstrated)
         self.correction = correction_arguments(algorithm)
-        self.corrected = "old_logprobs" if "old_logprobs" in needed_columns(function) else "prox_logprobs"
+        ratio = ratio_column(vars(algorithm), needed_columns(function))
+        self.corrected = "old_logprobs" if ratio == "old_logprobs" else "prox_logprobs"
         self.mixes = self.correction is not None and algorithm.sample_strategy == "mix"
         paired = self._on_pairs(algorithm.algorithm_type)
         of_pairs = "seq-mean-token-mean" if paired else None  # of a user's loss too; ours say themselves
@@ -143,15 +144,15 @@ class Objective:
 def correction_arguments(algorithm) -> dict | None:
     """Of operators.correction.importance_correction; None where the loss takes no correction.
 
-    Raises ConfigError for a level with a loss whose own ratio is to the rollout's log-probs.
+    Raises ConfigError for a level with a loss whose own ratio is to the rollout's log-probs, and for an inert mask.
     """
     if algorithm.algorithm_type in GIVEN:
         return None
     loss, given = algorithm.policy_loss_fn, algorithm.rollout_correction
     required = needed_columns(chosen_loss(POLICY_LOSSES, loss, "algorithm.policy_loss_fn"))
-    if problem := counted_twice(vars(algorithm) | {"rollout_correction": vars(given)}, required):
-        raise ConfigError(problem)
-    spans = algorithm.bypass_old_logprobs and "old_logprobs" in required
+    if problems := ratio_problems(vars(algorithm) | {"rollout_correction": vars(given)}, required):
+        raise ConfigError(" ".join(problems))
+    spans = ratio_column(vars(algorithm), required) == "rollout_logprobs"
     level = given.level or ("none" if spans else "token")
     return None if level == "none" else {"level": level, "mode": given.mode, "threshold": given.threshold}
 

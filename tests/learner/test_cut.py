@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from operators.aggregation import AGGREGATIONS
+from operators.arguments import needed_columns
 from operators.loss import PAIRED, POLICY_LOSSES
 from pipeline.algorithms import MIXED_LOSSES
 from pipeline.process import namespace
@@ -66,6 +67,8 @@ def algorithm():
 def test_no_cut_changes_loss_or_gradient(algorithm, name, mode):
     own = {"algorithm_type": name if name in PAIRED else "grpo", "policy_loss_fn": name, "loss_agg_mode": mode,
            "entropy_loss_fn": "mix" if name in MIXED_LOSSES else "default"}
+    if "rollout_logprobs" in needed_columns(POLICY_LOSSES[name]):  # its ratio is the correction
+        own["rollout_correction"] = algorithm["algorithm"]["rollout_correction"] | {"level": "none"}
     objective = Objective(namespace(algorithm | {"algorithm": algorithm["algorithm"] | own}))
     objective.step = 3
     loss, gradient = learnt(objective, 1, 1000)

@@ -114,9 +114,34 @@ def test_algorithms_for_rows_of_other_policies_take_no_weight(tmp_path, kind, co
 
 
 def test_a_ratio_to_the_rollout_takes_no_second_weight(objective):
-    with pytest.raises(ConfigError, match="policy_loss_fn=ppo takes old_logprobs, which are then the rollout's"):
+    with pytest.raises(ConfigError, match="would count the same gap twice"):
         objective("algorithm.rollout_correction.level=token")
     assert objective(*RAFT, "algorithm.rollout_correction.level=sequence").correction["level"] == "sequence"
+
+
+@pytest.mark.parametrize("bypass", ["true", "false"])
+def test_what_acts_on_staleness_reads_the_engines_log_probs(objective, bypass):
+    """The rollout's log-probs are -1 + log 2 and -1, the policy's -1 twice, so the row's ratio is 1/2: topr weighs its
+    failures by 1/2 (loss = 1/2 * A * 1), whether old log-probs are scored again or not; decoupled_ppo weighs the
+    tokens by 1/2 and 1; m2po drops the first token of A < 0, whose squared log ratio is 0.48."""
+    given = columns() | {"advantages": -torch.ones(2), "old_logprobs": columns()["prox_logprobs"]}
+    words = (f"algorithm.bypass_old_logprobs={bypass}", "algorithm.policy_loss_fn_args={}")
+    found = {name: objective(f"algorithm.policy_loss_fn={name}", *words) for name in ("topr", "decoupled_ppo", "m2po")}
+    assert not any(made.correction for made in found.values())
+    assert {name: made(given)[0].tolist() for name, made in found.items()} == {
+        "topr": pytest.approx([-0.5, -0.5]), "decoupled_ppo": pytest.approx([0.5, 1.0]),
+        "m2po": pytest.approx([0.0, 1.0])}
+
+
+@pytest.mark.parametrize("bypass", ["true", "false"])
+def test_the_plain_policy_gradient_is_corrected_like_a_loss_without_a_ratio(objective, bypass):
+    """Weights 1/2 and 1 of the policy over the engine; the ratio of the loss is 1."""
+    words = (f"algorithm.bypass_old_logprobs={bypass}",
+             "algorithm.policy_loss_fn_args.fallback_to_policy_gradient=true")
+    assert objective(*words)(columns())[0].tolist() == pytest.approx([-0.5, -1.0])
+    plain = objective(*words, "algorithm.rollout_correction.level=none")
+    assert plain(columns())[0].tolist() == pytest.approx([-1.0, -1.0])
+    assert objective(*words, "algorithm.rollout_correction.level=token").correction["level"] == "token"
 
 
 def test_rows_of_an_expert_take_no_weight(objective, mine):

@@ -13,6 +13,7 @@ import torch
 
 from operators.advantage import ADVANTAGES
 from operators.aggregation import token_weights, token_weights_by_kind
+from operators.arguments import needed_columns
 from operators.correction import importance_correction
 from operators.kl import adaptive_coefficient, k2, penalise
 from operators.loss import POLICY_LOSSES, natural_aggregation
@@ -36,10 +37,12 @@ def loss(name, ratios, advantages, rows=None, **given):
     """Loss of tokens whose probability went from 1/10 to ratio / 10, and its gradient by their log-probs."""
     old = torch.full((len(ratios),), math.log(0.1), dtype=torch.float64)
     new = (old + torch.tensor(ratios, dtype=torch.float64).log()).requires_grad_()
-    columns = {"logprobs": new, "old_logprobs": old, "advantages": torch.tensor(advantages, dtype=torch.float64)}
+    columns = {"logprobs": new, "old_logprobs": old, "rollout_logprobs": old,
+               "advantages": torch.tensor(advantages, dtype=torch.float64)}
     if rows is not None:
         columns["rows"] = torch.tensor(rows)
-    found, _ = POLICY_LOSSES[name](**columns, **given)
+    function = POLICY_LOSSES[name]
+    found, _ = function(**{column: columns[column] for column in needed_columns(function)}, **given)
     (gradient,) = torch.autograd.grad(found.sum(), new)
     return found.tolist(), gradient.tolist()
 
@@ -233,3 +236,11 @@ def test_learning_rates():
 def test_a_replay_is_of_whole_groups():
     made = divided(96, explored=96, group=8, experts=Fraction(0), replayed=Fraction("0.3"))
     assert (made.replayed, made.fresh) == (24, 72)
+
+
+def test_topr_reads_the_engines_log_probs():
+    """Engine -1, policy -1.69: the ratio is 1/2, which weighs a failure. Old log-probs are not read."""
+    columns = {"logprobs": torch.tensor([-1.0 - math.log(2)]), "rollout_logprobs": torch.tensor([-1.0]),
+               "advantages": torch.tensor([-1.0]), "rows": torch.tensor([0])}
+    _, statistics = POLICY_LOSSES["topr"](**columns)
+    assert statistics["alpha"].tolist() == pytest.approx([0.5])

@@ -48,8 +48,8 @@ def batch(seed: int) -> tuple[Batch, list[float]]:
 
 def tensors(given: Batch) -> dict[str, torch.Tensor]:
     """The columns that the learner hands to a function beside log-probs and entropy."""
-    named = {"old_logprobs": given.old, "prox_logprobs": given.prox, "ref_logprobs": given.ref,
-             "advantages": given.advantages}
+    named = {"old_logprobs": given.old, "rollout_logprobs": given.old, "prox_logprobs": given.prox,
+             "ref_logprobs": given.ref, "advantages": given.advantages}
     return {**{name: torch.tensor(values, dtype=torch.float64) for name, values in named.items()},
             "rows": torch.tensor(given.row), "is_expert": torch.tensor(given.is_expert),
             "step": torch.tensor(given.step)}

@@ -35,7 +35,8 @@ def batch(lengths, seed, spread=0.5):
         return torch.randn(count, generator=source, dtype=torch.float64)
 
     logprobs = -1.5 + normal()
-    return {"logprobs": logprobs, "rows": rows, "old_logprobs": logprobs + spread * normal(),
+    sampled = logprobs + spread * normal()
+    return {"logprobs": logprobs, "rows": rows, "old_logprobs": sampled, "rollout_logprobs": sampled,
             "prox_logprobs": logprobs + spread * normal(), "ref_logprobs": logprobs + spread * normal(),
             "advantages": torch.randn(len(lengths), generator=source, dtype=torch.float64)[rows],
             "is_expert": rows % 2 == 1, "step": torch.tensor(3), "entropy": normal().abs()}
@@ -110,7 +111,7 @@ def test_neither_the_cut_into_micro_batches_nor_the_order_of_rows_changes_a_loss
 def test_a_token_that_became_impossible_or_was_does_not_overflow(name, extra, far, dtype):
     columns = {key: value.to(dtype) if value.is_floating_point() else value
                for key, value in batch([2, 3, 1, 4], seed=2).items()}
-    other = {"old_logprobs", "prox_logprobs", "ref_logprobs"}
+    other = {"old_logprobs", "rollout_logprobs", "prox_logprobs", "ref_logprobs"}
     columns = {key: value - far if key in other else value for key, value in columns.items()}
     columns["logprobs"].requires_grad_()
     loss, statistics = call(name, columns, extra)

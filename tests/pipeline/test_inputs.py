@@ -258,20 +258,42 @@ def test_a_loss_without_advantages_on_rollouts_is_told():
     (("algorithm.algorithm_type=decoupled_ppo",), False),
     (("algorithm.algorithm_type=decoupled_ppo", "algorithm.policy_loss_fn_args.clip_range=0.1"), True),
     (("algorithm.policy_loss_fn_args.clip_range=0.1",), False),
-    (("algorithm.policy_loss_fn_args.clip_range=0.1", "algorithm.bypass_old_logprobs=false"), True),
+    (("algorithm.bypass_old_logprobs=false",), True),
+    (("algorithm.policy_loss_fn_args.fallback_to_policy_gradient=true", "algorithm.bypass_old_logprobs=false"), False),
+    (("algorithm.algorithm_type=topr", "algorithm.policy_loss_fn=topr", "algorithm.policy_loss_fn_args={}",
+      "algorithm.bypass_old_logprobs=false"), False),
     (("algorithm.policy_loss_fn_args.clip_range=0.1", "algorithm.bypass_old_logprobs=false", "mode=explore"), False)])
-def test_a_clip_around_the_policy_before_the_only_update_of_a_batch_is_told(words, told):
+def test_a_note_says_that_a_clip_around_the_policy_before_the_only_update_cannot_act(words, told):
     """The ratio to it is 1; that to the rollout's policy is not."""
-    assert ("nothing is clipped" in (inputs.clip_note(overridden(*words)) or "")) == told
+    assert ("clipping cannot act" in (inputs.clip_note(overridden(*words)) or "")) == told
 
 
 @pytest.mark.parametrize(("given", "refused"), [
     ({}, True), ({"algorithm.bypass_old_logprobs": False}, False),
     ({"algorithm.rollout_correction.level": None}, False),
+    ({"algorithm.policy_loss_fn_args": {"fallback_to_policy_gradient": True}}, False),
+    ({"algorithm.policy_loss_fn": "topr", "algorithm.policy_loss_fn_args": {}, "algorithm.bypass_old_logprobs": False},
+     True),
     ({"algorithm.algorithm_type": "raft", "algorithm.advantage_fn": "raft", "algorithm.policy_loss_fn": "sft"}, False)])
 def test_a_rollout_correction_is_refused_where_the_loss_has_a_ratio_to_the_rollout(given, refused):
     found = inputs.wrong_arguments(rft({"algorithm.rollout_correction.level": "token", **given}))
-    assert [("takes old_logprobs, which are then the rollout's" in line) for line in found] == [True] * refused
+    assert [("would count the same gap twice" in line) for line in found] == [True] * refused
+
+
+@pytest.mark.parametrize(("loss", "mask"), [("ppo", "enable_sequence_masking"), ("cispo", "enable_mask_clip")])
+@pytest.mark.parametrize(("given", "refused"), [
+    ({}, False), ({"algorithm.bypass_old_logprobs": False}, True)])
+def test_a_mask_by_staleness_is_refused_where_the_ratio_is_one(loss, mask, given, refused):
+    words = {"algorithm.policy_loss_fn": loss, "algorithm.policy_loss_fn_args": {mask: True}, **given}
+    assert [mask in line for line in inputs.wrong_arguments(rft(words))] == [True] * refused
+    off = words | {"algorithm.policy_loss_fn_args": {mask: False}}
+    assert inputs.wrong_arguments(rft(off)) == []
+
+
+def test_sequence_masking_beside_the_plain_policy_gradient_is_refused():
+    both = {"enable_sequence_masking": True, "fallback_to_policy_gradient": True}
+    found = inputs.wrong_arguments(rft({"algorithm.policy_loss_fn_args": both}))
+    assert ["enable_sequence_masking" in line for line in found] == [True]
 
 
 @pytest.mark.parametrize(("words", "told"), [
