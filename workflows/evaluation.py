@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from operators.statistics import mean_interval, pass_at_k, wilson
+from operators.statistics import mean_interval, pass_at_k
 from pipeline import records, tables
 from pipeline.errors import DataError
 from pipeline.process import Context
@@ -173,8 +173,8 @@ def score(samples: list[records.Sample]) -> list[records.Score]:
 
 
 def _greedy(row: records.Sample, solved: dict[str, list[bool]], failed: int) -> list[records.Score]:
-    hits, count = sum(s[0] for s in solved.values()), len(solved)
-    return [_score(row, "greedy_accuracy", (hits / count, *wilson(hits, count)), count, 1, failed)]
+    values = [float(s[0]) for s in solved.values()]
+    return [_score(row, "greedy_accuracy", mean_interval(values), len(solved), 1, failed)]
 
 
 def _sampled(row: records.Sample, solved: dict[str, list[bool]], failed: int) -> list[records.Score]:
