@@ -19,7 +19,9 @@ VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", CARD
 PART_SERIES = {"rollout": 1, "training": 1, "sync": 2, "publishing": 2, "other": 3, "waiting": 4,
                "evaluation": 5}  # the same everywhere
 MOST_POINTS = 300  # of a curve; more are averaged in equal bins
-INCHES = (4.0, 2.1)
+INCHES = (4.0, 2.3)
+STEP = "optimizer step"
+POINTS = 72  # an inch, as in matplotlib's SVG
 
 
 def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
@@ -29,6 +31,14 @@ def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> tuple[np.ndar
     if len(x) <= most:
         return x, y
     return tuple(np.array([part.mean() for part in np.array_split(values, most)]) for values in (x, y))
+
+
+def every(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
+    """At most `most` of the finite points as they are, evenly spaced, the first and the last among them."""
+    finite = np.isfinite(y)
+    x, y = x[finite], y[finite]
+    chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), most)).round().astype(int))
+    return x[chosen], y[chosen]
 
 
 def smooth(y: np.ndarray, width: float) -> np.ndarray:
@@ -41,31 +51,41 @@ def smooth(y: np.ndarray, width: float) -> np.ndarray:
     return weights @ y / weights.sum(axis=1)
 
 
-def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, percent: bool = False) -> str:
-    """One metric by step: faint raw points and the smoothed line of what is finite. name: unique in the page."""
-    x, y = thin(np.asarray(x, float), np.asarray(y, float))
-    figure, axes = blank(percent)
+def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, unit: str = "", percent: bool = False,
+          exact: bool = False) -> str:
+    """One metric by step, of what is finite. name: unique in the page. unit: beside the vertical axis.
+
+    A measured one is faint raw points and their smoothed line; an exact one, such as a learning rate, the line alone.
+    """
+    x, y = (every if exact else thin)(np.asarray(x, float), np.asarray(y, float))
+    figure, axes = blank(percent, unit)
     if not len(x):
         return _empty(figure, axes, name, f"{title} by step: no finite value")
-    line = smooth(y, max(len(y) / 40, 0.1))
-    _dots(axes, x, y)
-    axes.plot(x, line, color=SERIES[0], linewidth=1.8, solid_capstyle="round")
+    line = y if exact else smooth(y, max(len(y) / 40, 0.1))
+    if not exact:
+        _dots(axes, x, y)
+    axes.plot(x, line, color=SERIES[0], linewidth=1.8, solid_capstyle="round", marker="o" if len(x) == 1 else None)
     if len(x) == 1:
         axes.set_xlim(x[0] - 1, x[0] + 1)
-    form = (lambda v: f"{v:.1%}") if percent else (lambda v: f"{v:.3g}")
-    words = f"{title} by step: {form(line[0])} at step {x[0]:.0f}, {form(line[-1])} at step {x[-1]:.0f} (smoothed)"
-    return inline(figure, name, words)
+    form = (lambda v: f"{v:.1%}") if percent else (lambda v: f"{v:.4g}")
+    words = f"{title} by step: {form(line[0])} at step {x[0]:.0f}, {form(line[-1])} at step {x[-1]:.0f}"
+    values = [f"step {at:.0f}: {form(value)}" if exact else f"step {at:.0f}: {form(value)}, smoothed {form(mean)}"
+              for at, value, mean in zip(x, y, line, strict=True)]
+    return inline(figure, name, words + " (smoothed)" * (not exact), _strips(figure, axes, x, values))
 
 
 def band(
     name: str, title: str, x: Sequence[int], y: Sequence[float], low: Sequence[float], high: Sequence[float]
 ) -> str:
     """A share by step as it was measured, with its 95% interval as a band. name: unique in the page."""
-    figure, axes = blank(True)
+    figure, axes = blank(True, "share of responses")
     axes.fill_between(x, low, high, color=SERIES[0], alpha=0.18, linewidth=0)
     axes.plot(x, y, color=SERIES[0], linewidth=1.8, marker="o", markersize=3.5)
-    ends = [f"{y[i]:.1%} [{low[i] * 100:.1f}, {high[i] * 100:.1f}] at step {x[i]}" for i in (0, -1)]
-    return inline(figure, name, f"{title} by step, with its 95% interval: {', '.join(ends)}")
+    said = [f"{one:.1%} [{least * 100:.1f}, {most * 100:.1f}]" for one, least, most in zip(y, low, high, strict=True)]
+    ends = [f"{said[i]} at step {x[i]}" for i in (0, -1)]
+    values = [f"step {at}: {words}" for at, words in zip(x, said, strict=True)]
+    return inline(figure, name, f"{title} by step, with its 95% interval: {', '.join(ends)}",
+                  _strips(figure, axes, x, values))
 
 
 def _empty(figure, axes, name: str, words: str) -> str:
@@ -83,29 +103,51 @@ def _dots(axes, x: np.ndarray, y: np.ndarray) -> None:
     points[1::2, 0] += 1e-9 * (x[-1] - x[0] + 1)  # matplotlib drops strokes of exactly no length
     dots = Path(points, np.tile([Path.MOVETO, Path.LINETO], len(x)))
     dots.should_simplify = False
-    axes.add_patch(PathPatch(dots, fill=False, edgecolor=SERIES[0], alpha=0.3, linewidth=2.2, capstyle="round"))
+    axes.add_patch(PathPatch(dots, fill=False, edgecolor=SERIES[0], alpha=0.45, linewidth=3.0, capstyle="round"))
 
 
 def stack(name: str, title: str, x: np.ndarray, parts: dict[str, np.ndarray]) -> str:
     """Seconds per step, stacked by part (of PART_SERIES) in the order given; the legend is the page's."""
-    x = np.asarray(x, float)
+    x = shown = np.asarray(x, float)
     if len(x) == 1:  # one step is as wide as a step
         x, parts = np.array([x[0] - 0.5, x[0] + 0.5]), {label: np.repeat(y, 2) for label, y in parts.items()}
     filled = [thin(x, np.nan_to_num(np.asarray(y, float)), 120) for y in parts.values()]
-    figure, axes = blank(False)
+    shown = filled[0][0] if len(shown) > 1 else shown
+    figure, axes = blank(False, "seconds")
     colours = [SERIES[PART_SERIES[label] - 1] for label in parts]
     axes.stackplot(filled[0][0], *(y for _, y in filled), colors=colours, linewidth=0)
     means = ", ".join(f"{label} {np.nan_to_num(y).mean():.3g}" for label, y in parts.items())
-    return inline(figure, name, f"{title}, mean seconds a step: {means}")
+    values = [f"step {at:.0f}: " + ", ".join(f"{part} {y[i]:.3g} s" for part, (_, y) in zip(parts, filled, strict=True))
+              for i, at in enumerate(shown)]
+    return inline(figure, name, f"{title}, mean seconds a step: {means}", _strips(figure, axes, shown, values))
 
 
-def blank(percent: bool, inches: tuple[float, float] = INCHES, place: tuple = (0.125, 0.11, 0.865, 0.82)):
-    """A figure with one pair of axes in the page's colours. place: left, bottom, width, height as shares of it."""
+def _strips(figure, axes, x: Sequence[float], values: Sequence[str]) -> str:
+    """Columns over the picture, one a point, that show its value under the pointer."""
+    low, high = axes.get_xlim()  # what is drawn is scaled now
+    box = axes.get_position()
+    width, height = (float(inches) * POINTS for inches in figure.get_size_inches())
+    at = (box.x0 + box.width * (np.asarray(x, float) - low) / (high - low)) * width
+    edges = [box.x0 * width, *((at[1:] + at[:-1]) / 2), box.x1 * width]
+    place = f'y="{(1 - box.y1) * height:.1f}" height="{box.height * height:.1f}"'
+    drawn = [f'<rect x="{left:.1f}" width="{right - left:.1f}" {place}><title>{html.escape(words)}</title></rect>'
+             for left, right, words in zip(edges[:-1], edges[1:], values, strict=True)]
+    return f'<g class="values">{"".join(drawn)}</g>'
+
+
+def blank(percent: bool, unit: str, across: str = STEP, inches: tuple[float, float] = INCHES,
+          place: tuple = (0.165, 0.185, 0.825, 0.745)):
+    """A figure with one pair of axes in the page's colours. unit, across: beside the vertical axis, below the other.
+
+    place: left, bottom, width, height as shares of the figure.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     figure = Figure(figsize=inches)
     axes = figure.add_axes(place)
+    axes.set_xlabel(across, size=8, color=MUTED, parse_math=False)
+    axes.set_ylabel(unit, size=8, color=MUTED, parse_math=False)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(GRID)
     axes.tick_params(length=0, labelsize=8, labelcolor=MUTED)
@@ -121,10 +163,14 @@ def blank(percent: bool, inches: tuple[float, float] = INCHES, place: tuple = (0
     return figure, axes
 
 
-def inline(figure, name: str, words: str) -> str:
-    """The figure as an accessible inline element: no header, no unused ids, two decimals, the page's colours."""
+def inline(figure, name: str, words: str, over: str = "") -> str:
+    """The figure as an accessible inline element: no header, no unused ids, two decimals, the page's colours.
+
+    over: elements of ours that are laid over it.
+    """
     import matplotlib
 
+    _bound_shares(figure.axes[0])
     text = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "path.simplify": False}):
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
@@ -139,7 +185,18 @@ def inline(figure, name: str, words: str) -> str:
         body = body.replace(colour, variable)
     body = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", body).replace("xlink:href", "href")
     body = re.sub(r" font-family: [^;\"]*;?", "", body)  # the page's
-    return re.sub(r"\s*\n\s*", " ", body).replace("<svg", f'<svg role="img" aria-label="{html.escape(words)}"', 1)
+    body = re.sub(r"\s*\n\s*", " ", body).replace("<svg", f'<svg role="img" aria-label="{html.escape(words)}"', 1)
+    return body.replace("</svg>", f"{over}</svg>")
+
+
+def _bound_shares(axes) -> None:
+    """No axis of percent goes below 0% or beyond 100% by more than half a line."""
+    from matplotlib.ticker import PercentFormatter
+
+    if isinstance(axes.yaxis.get_major_formatter(), PercentFormatter):
+        low, high = axes.get_ylim()
+        slack = 0.01 * (high - low)
+        axes.set_ylim(max(low, -slack), min(high, 1 + slack))
 
 
 # --------------------------------------------------------------------------------------------------------- the DAG
@@ -155,7 +212,8 @@ class Box:
     aside: bool
 
 
-WIDE, HIGH, ACROSS, DOWN, EDGE = 150, 48, 40, 24, 14  # box, gaps, margin: pixels
+WIDE, HIGH, ACROSS, DOWN, EDGE = 156, 56, 40, 22, 14  # box, gaps, margin: pixels
+LETTERS = 17  # of a name that a line of a box has room for
 
 
 def dag(boxes: Sequence[Box]) -> str:
@@ -216,8 +274,22 @@ def _edge(source: tuple[float, float], target: tuple[float, float], bus: float |
 
 
 def _box(box: Box, x: float, y: float) -> str:
+    lines = name_lines(box.name)
+    first = y + (25 if len(lines) == 1 else 18)
+    names = [f'<text class="name" x="{x + WIDE / 2}" y="{first + 15 * i}">{html.escape(line)}</text>'
+             for i, line in enumerate(lines)]
     return (
+        f'<g><title>{html.escape(box.name)}: {html.escape(box.words)}</title>'
         f'<rect class="{"aside" if box.aside else "box"}" x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="7"/>'
-        f'<text class="name" x="{x + WIDE / 2}" y="{y + 21}">{html.escape(box.name)}</text>'
-        f'<text class="words" x="{x + WIDE / 2}" y="{y + 37}">{html.escape(box.words)}</text>'
+        f'{"".join(names)}'
+        f'<text class="words" x="{x + WIDE / 2}" y="{first + 15 * len(lines) + 1}">{html.escape(box.words)}</text></g>'
     )
+
+
+def name_lines(name: str) -> list[str]:
+    """A name on one or two lines, parted behind an underscore or hyphen where it has one; what is too long is cut."""
+    if len(name) <= LETTERS:
+        return [name]
+    parted = [at.end() for at in re.finditer("[_-]+", name) if at.end() <= LETTERS] or [LETTERS]
+    first, rest = name[: parted[-1]], name[parted[-1]:]
+    return [first, rest if len(rest) <= LETTERS else f"{rest[:6]}…{rest[-LETTERS + 7:]}"]
