@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from pipeline import charts, files, findings, tables
+from pipeline import charts, files, findings, stage_picture, tables
 from pipeline.files import read_json
 from pipeline.modes import TRAINING
 from pipeline.process import Context, namespace, run_stage
@@ -116,7 +116,7 @@ def page(context: Context, specs: list[dict]) -> dict:
         "run": context.run,
         "stages": stages,
         "total": sum(s["seconds"] for s in stages) or 1.0,
-        "dag": charts.dag(_boxes(stages)),
+        "dag": stage_picture.dag(_boxes(stages)),
         "learnt": [(a, b) for a, b in before_and_after(found)],
         "tables": _evaluation(found),
         "training": [t for t in training if t["charts"]],
@@ -143,9 +143,9 @@ def _stage(spec: dict, rows: int | None) -> dict:
             "identity": spec["identity"], "commit": manifest["commit"], "seconds": manifest["seconds"]}
 
 
-def _boxes(stages: list[dict]) -> list[charts.Box]:
-    boxes = [charts.Box(s["name"], _words(s), s["needs"], s["kind"] in ASIDE) for s in stages]
-    return [*boxes, charts.Box("report", "this page", [s["name"] for s in stages], False)]
+def _boxes(stages: list[dict]) -> list[stage_picture.Box]:
+    boxes = [stage_picture.Box(s["name"], _words(s), s["needs"], s["kind"] in ASIDE) for s in stages]
+    return [*boxes, stage_picture.Box("report", "this page", [s["name"] for s in stages], False)]
 
 
 def _words(stage: dict) -> str:

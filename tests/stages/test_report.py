@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline import charts, findings, view
+from pipeline import charts, findings, stage_picture, view
 from pipeline.files import read_json
 from pipeline.process import Context, namespace
 from pipeline.records import Score
@@ -214,6 +214,8 @@ def test_an_exact_curve_is_not_smoothed():
     assert "<title>step 101: 0.5</title>" in svg
     assert "smoothed" not in svg
     assert "<title>step 100: 1, smoothed 0.7" in charts.curve("c", "rate", np.arange(1, 201), rates)
+    long = charts.curve("c", "rate", np.arange(1, 601), np.ones(600))
+    assert "<title>mean around step 2: 1, smoothed 1</title>" in long
     x, y = charts.every(np.arange(6.0), np.array([0, 2, np.nan, 4, 6, 8]), most=3)
     assert (list(x), list(y)) == ([0, 3, 5], [0, 4, 8])
 
@@ -241,9 +243,9 @@ def test_values_lie_where_their_points_do():
     ("evaluate_reinforcement_1", ["evaluate_", "reinforcement_1"]),
     ("abcdefghijklmnopqrstuvwxyz", ["abcdefghijklmnopq", "rstuvwxyz"])])
 def test_long_names_stay_in_their_boxes(name, lines):
-    assert charts.name_lines(name) == lines
-    assert all(len(line) <= charts.LETTERS for line in lines)
-    assert f"<title>{name}: 1 s</title>" in charts.dag([charts.Box(name, "1 s", [], False)])
+    assert stage_picture.name_lines(name) == lines
+    assert all(len(line) <= stage_picture.LETTERS for line in lines)
+    assert f"<title>{name}: 1 s</title>" in stage_picture.dag([stage_picture.Box(name, "1 s", [], False)])
 
 
 def test_long_curves_are_averaged_in_bins_and_gaps_left_out():
@@ -259,13 +261,13 @@ def test_labels_of_small_numbers_are_not_cut():
 
 
 def test_edges_that_a_longer_way_implies_are_left_out():
-    box = [charts.Box("a", "", [], False), charts.Box("b", "", ["a"], False), charts.Box("c", "", ["a", "b"], False)]
-    assert charts._edges(box) == [("a", "b"), ("b", "c")]
+    box = [stage_picture.Box(name, "", inputs, False) for name, inputs in (("a", []), ("b", ["a"]), ("c", ["a", "b"]))]
+    assert stage_picture._edges(box) == [("a", "b"), ("b", "c")]
 
 
 def test_two_boxes_never_share_a_place():
-    boxes = [charts.Box(n, "", [], False) for n in "abc"]
-    column, lane = charts._places(boxes)
+    boxes = [stage_picture.Box(n, "", [], False) for n in "abc"]
+    column, lane = stage_picture._places(boxes)
     assert len({(column[n], lane[n]) for n in "abc"}) == 3
 
 
