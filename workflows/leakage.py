@@ -33,6 +33,7 @@ def _curated_for(directory: Path) -> list[Path]:
     """The curated tasks behind a stage that makes a model or explores; none of a model of the user's."""
     if not (directory / "stage.json").exists():
         return []
-    inputs = {role: Path(path) for role, path in files.read_json(directory / "stage.json")["inputs"].items()}
-    earlier = [inputs[role] for role in ("experience", "model") if role in inputs]
-    return [inputs["tasks"]] * ("tasks" in inputs) + [path for stage in earlier for path in _curated_for(stage)]
+    inputs = files.read_json(directory / "stage.json")["inputs"]
+    own, earlier = ([Path(inputs[role]) for role in roles if role in inputs]
+                    for roles in (("tasks",), ("experience", "model")))
+    return [*own, *(path for stage in earlier for path in _curated_for(stage))]

@@ -81,7 +81,9 @@ def test_tasks_that_were_trained_on_too_and_duplicates_are_counted(stage, tmp_pa
             row(records.Task, split=split, question=asked), row(records.Task, split="test", question="New?")])
     model = tmp_path / "rft"
     shutil.copytree(stage.inputs["model"], model)
-    files.write_json(tmp_path / "sft" / "stage.json", {"inputs": {"tasks": str(tmp_path / "first")}})
+    files.write_json(tmp_path / "sft" / "stage.json", {"inputs": {
+        "tasks": str(tmp_path / "first"), "model": str(tmp_path / "random")}})
+    files.write_json(tmp_path / "random" / "stage.json", {"inputs": {}})
     files.write_json(model / "stage.json", {"inputs": {
         "tasks": str(tmp_path / "second"), "model": str(tmp_path / "sft")}})
     files.write_json(model / files.MANIFEST, {"steps": 0})
