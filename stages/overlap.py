@@ -17,7 +17,7 @@ from pipeline.records import RawTask
 from stages.tasks import read_set
 from workflows.leakage import prompt_of
 
-LARGEST = 32 << 20  # bytes of a set: about two seconds
+LARGEST = 32 << 20  # bytes of a set: about a second
 
 
 def compare(sets: list[dict[str, Any]]) -> dict[str, list]:
