@@ -3,32 +3,25 @@
 import math
 from collections.abc import Sequence
 
-Z = 1.959963984540054  # 97.5% point of the normal distribution
-
-
-def wilson(successes: float, count: int) -> tuple[float, float]:
-    """Wilson score interval (1927) of a proportion; sensible at 0 and 1, where the normal interval has no width."""
-    if count == 0:
-        return 0.0, 1.0
-    p, z2 = successes / count, Z * Z
-    middle = (p + z2 / (2 * count)) / (1 + z2 / count)
-    half = Z / (1 + z2 / count) * math.sqrt(p * (1 - p) / count + z2 / (4 * count * count))
-    return max(middle - half, 0.0), min(middle + half, 1.0)
-
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean of one value in [0, 1] per task, and its interval: (mean, low, high).
+    """Mean of one value in [0, 1] per task, and its 95% interval: (mean, low, high).
 
-    Normal interval with the standard error over tasks (clustered: the responses to a task are correlated, so they
-    count once). Where all tasks agree there is no variance to estimate, and Wilson's interval is given instead.
+    Student's t interval with the standard error over tasks (clustered: the responses to a task are correlated, so they
+    count once) of the values and two more, a 0 and a 1. As in Agresti & Coull 1998 (The American Statistician 52), who
+    add two of each to a proportion, these pull the middle to 1/2 and leave doubt where all tasks agree: 0 of n does not
+    end at 0, and one method serves proportions and means of shares. Of evaluations of 2 to 500 tasks it covers the true
+    rate in 93% or more, whatever the rate (tests/operators/test_statistics.py). The mean is always inside, at most one
+    standard error from the middle.
     """
+    from scipy.special import stdtrit  # scipy.stats takes a second to import
+
     count = len(values)
-    mean = math.fsum(values) / count
-    if min(values) == max(values):  # not variance == 0: rounding leaves 1e-33 of equal thirds
-        return values[0], *wilson(values[0] * count, count)
-    variance = math.fsum((v - mean) ** 2 for v in values) / (count - 1)
-    half = Z * math.sqrt(variance / count)
-    return mean, max(mean - half, 0.0), min(mean + half, 1.0)
+    more = [*values, 0.0, 1.0]
+    middle = math.fsum(more) / len(more)
+    variance = math.fsum((v - middle) ** 2 for v in more) / (len(more) - 1)
+    half = float(stdtrit(len(more) - 1, 0.975)) * math.sqrt(variance / len(more))
+    return math.fsum(values) / count, max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def pass_at_k(responses: int, solved: int, k: int) -> float:

@@ -26,7 +26,8 @@ class Optimizer:
     lr_scheduler_type: str = setting("constant", "shape after the warmup; wsd stays at lr and falls at the end",
                                      choices=("constant", "cosine", "linear", "wsd"))
     lr_warmup_steps: int = setting(0, "optimizer steps of linear warmup from 0", ge=0)
-    lr_warmup_steps_ratio: float = setting(0.0, "the same as a share of all steps; instead of lr_warmup_steps",
+    lr_warmup_steps_ratio: float = setting(0.0, "the same as a share of all steps, rounded up; instead of "
+                                                "lr_warmup_steps",
                                            ge=0, le=1)
     lr_decay_steps: int = setting(0, "last optimizer steps in which wsd falls", ge=0)
     lr_decay_steps_ratio: float = setting(0.1, "the same as a share of all steps; lr_decay_steps goes before",

@@ -23,7 +23,7 @@ Scored = tuple[float, float, float]  # value and its 95% interval
 def scatter(name: str, label: str, x: Sequence[Any], scores: Sequence[Scored],
             series: Sequence[Any] | None = None) -> str:
     """Scores with their intervals against one setting. series: values of a second one, a colour each."""
-    figure, axes = blank(True, INCHES, (0.075, 0.15, 0.91, 0.8))
+    figure, axes = blank(True, "score", label, INCHES, (0.085, 0.15, 0.9, 0.8))
     place = scale_of(axes, label, x)
     kinds = ordered(series) if series else [None]
     for index, kind in enumerate(kinds):
@@ -74,7 +74,7 @@ def parallel(name: str, columns: dict[str, Sequence[Any]], scores: Sequence[Scor
 
     columns: label -> the value of every run, in the order of the scores.
     """
-    figure, axes = blank(False, INCHES, (0.04, 0.1, 0.9, 0.86))
+    figure, axes = blank(False, "", "", INCHES, (0.04, 0.1, 0.9, 0.86))
     values = [score[0] for score in scores]
     places = [_places(column) for column in columns.values()]
     low, high = min(values), max(values)

@@ -5,6 +5,7 @@ from typing import Any
 
 from pipeline import compare_charts, files
 from pipeline.compare import Row, number
+from pipeline.progress import leak_words
 from pipeline.sweep_view import SweepView
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -69,4 +70,5 @@ def render(content: dict[str, Any]) -> str:
 
     environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
+    environment.filters["leak_words"] = leak_words
     return environment.get_template("compare.html.j2").render(content)

@@ -116,7 +116,7 @@ ANSWERING = ("operators/reward.py", "operators/shaping.py", "workflows/prompts.p
              "workflows/reward_model.py", "workflows/rewards.py", "workflows/single_turn.py",
              "workflows/task_at_hand.py", "workflows/trajectory.py", *ARGUMENTS)
 EXPLORING = (*ANSWERING, "stages/resample.py")
-EVALUATING = (*ANSWERING, "operators/statistics.py", "workflows/evaluation.py")
+EVALUATING = (*ANSWERING, "operators/statistics.py", "workflows/evaluation.py", "workflows/leakage.py")
 
 CODE = {
     "tasks": ("operators/generate.py", "operators/formats.py", *ARGUMENTS),

@@ -41,6 +41,17 @@ def interval(score: Score) -> str:
     return f"{score.value:.0%} [{score.low * 100:.0f}, {score.high * 100:.0f}]"
 
 
+def task_words(tasks: int, rows: int | None) -> str:
+    """`35 tasks (40 rows, 5 duplicates merged)`. rows: null where it is not known."""
+    merged = (rows or tasks) - tasks
+    return f"{tasks} tasks" + (f" ({rows} rows, {merged} duplicate{'s' * (merged > 1)} merged)" if merged else "")
+
+
+def leak_words(score: Score) -> str:
+    """`31 of the 35 tasks are in the training data`; nothing where none is, or it is not known."""
+    return f"{score.trained_tasks} of the {score.tasks} tasks are in the training data" if score.trained_tasks else ""
+
+
 def score_words(scores: Sequence[Score]) -> str:
     """The sampled accuracies of one evaluation: `test 38% [35, 41] at step 50`."""
     sampled = [s for s in scores if s.metric == "sampled_accuracy"]

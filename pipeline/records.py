@@ -2,7 +2,8 @@
 
 A column exists because a field exists here, with its Arrow type and one line that says what it holds. The Parquet
 schema, the check on reading and the documentation derive from these classes. `NULL` in a column means what its line
-says and nothing else. Change a record in an incompatible way and raise FORMAT: every stage is then made anew.
+says and nothing else. A column that is added with later=True is null in older files; change a record in any other way
+and raise FORMAT: every stage is then made anew.
 """
 
 import dataclasses
@@ -246,6 +247,10 @@ class Score:
     tasks: int = column(pa.int32(), "tasks behind the number")
     runs: int = column(pa.int32(), "responses per task")
     failed_rows: int = column(pa.int32(), "rows that were not ok")
+    rows: int | None = column(pa.int32(), "rows of the set; equal ones are one task; null: written before this "
+                                          "column", later=True, default=None)
+    trained_tasks: int | None = column(pa.int32(), "tasks that are also in the data that the model was trained on, in "
+                                                   "its stage or one before; null: as rows", later=True, default=None)
 
 
 def schema(record: type) -> pa.Schema:
@@ -254,6 +259,11 @@ def schema(record: type) -> pa.Schema:
         pa.field(f.name, f.metadata["arrow"], nullable=f.metadata["null"]) for f in dataclasses.fields(record)
     ]
     return pa.schema(fields, metadata={"record": record.__name__, "format": str(FORMAT)})
+
+
+def later(record: type) -> list[str]:
+    """Columns that files written before them lack."""
+    return [f.name for f in dataclasses.fields(record) if f.metadata["later"]]
 
 
 # table name -> record. A table is a view of that name in `ouro sql`.

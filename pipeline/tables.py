@@ -44,15 +44,19 @@ def read(path: Path, record: type) -> pa.Table:
         found = pq.read_schema(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file ({error}). {_remake(path)}") from error
-    wrong = _differences(found, records.schema(record))
+    older = [name for name in records.later(record) if name not in found.names]
+    wrong = _differences(found, records.schema(record), older)
     if wrong:
         raise DataError(
             f"{path} is not a table of '{record.__name__}' (format {records.FORMAT}): {'; '.join(wrong)}. "
             + _remake(path)
         )
     try:
-        table = pq.read_table(path, columns=records.schema(record).names, partitioning=None)
-        return table.cast(records.schema(record))
+        names = records.schema(record).names
+        table = pq.read_table(path, columns=[name for name in names if name not in older], partitioning=None)
+        for name in older:
+            table = table.append_column(name, pa.nulls(len(table)))
+        return table.select(names).cast(records.schema(record))
     except (pa.ArrowException, OSError, ValueError) as error:  # damaged data, or a null where none is allowed
         raise DataError(f"{path} cannot be read as '{record.__name__}' ({error}). {_remake(path)}") from error
 
@@ -64,8 +68,8 @@ def _remake(path: Path) -> str:
     return f"Delete {stage} and run the same command again: that stage is then made anew."
 
 
-def _differences(found: pa.Schema, needed: pa.Schema) -> list[str]:
-    wrong = [f"column '{f.name}' is missing" for f in needed if f.name not in found.names]
+def _differences(found: pa.Schema, needed: pa.Schema, older: list[str]) -> list[str]:
+    wrong = [f"column '{f.name}' is missing" for f in needed if f.name not in [*found.names, *older]]
     wrong += [f"column '{n}' is unknown" for n in found.names if n not in needed.names]
     for field in needed:
         if field.name in found.names and not found.field(field.name).type.equals(field.type):
@@ -151,8 +155,9 @@ def connect(stages: Iterable[tuple[str, Path]] = ()):
             if any(Path(stage).glob(LOCATIONS[name])):
                 files_of = _quote(f"{_literal(stage)}/{LOCATIONS[name]}")
                 named = stage_of.format(_quote(Path(stage).name))
+                grown = ", union_by_name=true" if records.later(record) else ""  # it opens every file
                 parts.append(f"SELECT {_quote(run)} AS run, {named}* FROM read_parquet({files_of}, "
-                             "hive_partitioning=false)")
+                             f"hive_partitioning=false{grown})")
         try:
             session.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
         except duckdb.Error as error:

@@ -11,9 +11,12 @@ COMPONENTS = pa.map_(pa.string(), pa.float64())
 TURNS = pa.list_(pa.struct([pa.field("role", pa.string(), False), pa.field("content", pa.string(), False)]))
 
 
-def column(arrow: pa.DataType, doc: str, null: bool = False, **default):
-    """A field of a record: its Arrow type, its meaning, whether it may be null; default or default_factory, if any."""
-    return dataclasses.field(metadata={"arrow": arrow, "doc": doc, "null": null}, **default)
+def column(arrow: pa.DataType, doc: str, null: bool = False, later: bool = False, **default):
+    """A field of a record: its Arrow type, its meaning, whether it may be null; default or default_factory, if any.
+
+    later: files written before the column was added are read with null in it.
+    """
+    return dataclasses.field(metadata={"arrow": arrow, "doc": doc, "null": null or later, "later": later}, **default)
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ from pipeline.secrets import mask
 FLUSH_SECONDS = 3.0
 LAST_FLUSH_SECONDS = 30.0  # how long the end of a stage waits for a slow monitor
 LARGEST_BATCH = 1000  # MLflow's own bound on log_batch: metrics; 100 for parameters and tags
+KIND = "mlflow.experimentKind"  # tag by which MLflow chooses the view; without one it opens the GenAI view
 
 Row = tuple[str, float, int, int]  # metric, value, step, unix milliseconds
 
@@ -168,6 +169,8 @@ class Mlflow:
             self.client = MlflowClient(tracking_uri=self.uri)
             found = self.client.get_experiment_by_name(project)
             experiment = found.experiment_id if found else self.client.create_experiment(project)
+            if KIND not in (found.tags if found else {}):
+                self.client.set_experiment_tag(experiment, KIND, "custom_model_development")
             self.parent = self._find_or_make(experiment, name, {"ouro.run": self.context.run}).info.run_id
             run = self._find_or_make(experiment, self.context.name, {
                 "ouro.stage": self.context.id, "mlflow.parentRunId": self.parent})

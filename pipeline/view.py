@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipeline import files, tables
 from pipeline.errors import DataError, nearest
-from pipeline.progress import duration, interval, rollout_words, step_line
+from pipeline.progress import duration, interval, leak_words, rollout_words, step_line, task_words
 from pipeline.records import TABLES, Score
 
 
@@ -204,18 +204,24 @@ def summary(view: View) -> str:
     """The last lines of a run: accuracies with 95% intervals, what was learnt, seconds, where the report is."""
     found = scores(view)
     weights = [(s, f"{s.model}, step {s.step},") for s in _benched(view)] + [(s, s.model) for s in found]
-    lines = [f"{name} on {s.taskset}: sampled accuracy {interval(s)}, {s.tasks} tasks x {s.runs}"
-             for s, name in weights if s.metric == "sampled_accuracy"]
+    lines = [_noted(f"{name} on {s.taskset}: sampled accuracy {interval(s)}, {task_words(s.tasks, s.rows)} x {s.runs}",
+                    s) for s, name in weights if s.metric == "sampled_accuracy"]
     pairs = before_and_after(found)
     for first, last in pairs:
         on_set = f" ({last.taskset})" if len(pairs) > 1 else ""
-        lines.append(f"learnt: {interval(first)} after {first.model} -> {interval(last)} after {last.model}{on_set}")
+        words = f"learnt: {interval(first)} after {first.model} -> {interval(last)} after {last.model}{on_set}"
+        lines.append(_noted(words, last))
     done = [s for s in view.stages if files.is_complete(s.directory)]
     seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done)
     lines.append(f"{view.run}: {len(done)} of {len(view.stages)} stages complete, {duration(seconds)} of work")
     if view.report.exists():
         lines.append(f"report: {view.report}")
     return "\n".join(lines)
+
+
+def _noted(words: str, score: Score) -> str:
+    """A line about a score, with how many of its tasks are in the training data."""
+    return "; ".join(filter(None, [words, leak_words(score)]))
 
 
 def what_failed(view: View, code: int) -> str:

@@ -19,6 +19,7 @@ from pipeline import files
 from pipeline.data_sample import Row, Sample, sample
 from pipeline.errors import OuroError, nearest
 from pipeline.sources import PAIR
+from stages.overlap import compare
 
 OFTEN = 0.1  # share of over-long rows, or of rows without a truth, above which a file is worth a warning
 
@@ -215,6 +216,9 @@ def main(request: str, answer: str) -> None:
     for source in preview.request["sources"]:
         preview.source(source)
     preview.recipes()
+    if not preview.found["problems"]:
+        for word, lines in compare(preview.request.get("sets", [])).items():
+            preview.found[word] += lines
     files.write_json(Path(answer), preview.found)
 
 

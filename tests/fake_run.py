@@ -100,13 +100,14 @@ class FakeRun:
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [
             row(records.Rollout, stage=directory.name, step=step, probe_max_difference=2e-6)])
 
-    def evaluate(self, model: str, sampled: float, half: float = 0.03) -> None:
+    def evaluate(self, model: str, sampled: float, half: float = 0.03, **columns) -> None:
+        """columns: of every score besides."""
         name = f"evaluate_{model}"
         directory = self.stage(name, "evaluate", "curate", model, seconds=9.0)
         metrics = {"greedy_accuracy": sampled + 0.1, "sampled_accuracy": sampled, "pass@8": min(sampled + 0.3, 0.97)}
         tables.write(tables.step_file(directory, "scores", self.steps), records.Score, [
             row(records.Score, stage=directory.name, model=model, step=self.steps, taskset="test", metric=metric,
-                value=value, low=value - half, high=min(value + half, 1.0), tasks=256, runs=8)
+                value=value, low=value - half, high=min(value + half, 1.0), tasks=256, runs=8, **columns)
             for metric, value in metrics.items()])
         tables.write(tables.step_file(directory, "samples", self.steps), records.Sample, [
             row(records.Sample, stage=directory.name, model=model, taskset="test", task_id=f"t{i}", decoding="sampled",

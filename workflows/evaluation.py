@@ -5,16 +5,17 @@ What the stages that evaluate a model share with the explorer, which does so on 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from operators.statistics import mean_interval, pass_at_k, wilson
+from operators.statistics import mean_interval, pass_at_k
 from pipeline import records, tables
 from pipeline.errors import DataError
 from pipeline.process import Context
+from pipeline.progress import task_words
 from pipeline.tasksets import HELD, read_eval
 from workflows import runner
 from workflows.engine import Engine
+from workflows.leakage import prompt_of, training_prompts
 from workflows.prompts import prompt_tokens, task_texts, task_turns
 from workflows.rewards import RewardFunction, Rewards
 from workflows.seeds import base_seed, request_seed
@@ -34,10 +35,15 @@ class Subject:
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """An evaluation set, ready to be asked. taskset: its settings; texts and tokens: the prompts of its tasks."""
+    """An evaluation set, ready to be asked. taskset: its settings; texts and tokens: the prompts of its tasks.
+
+    rows: of the set; equal ones are one task. trained: how many of its tasks are in the training data.
+    """
 
     taskset: object
     tasks: list[records.Task]
+    rows: int
+    trained: int
     texts: list[str]
     tokens: list[list[int]]
     rewards: list[RewardFunction]
@@ -48,34 +54,26 @@ def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationS
 
     A stage that trains has them beside its own tasks, as the input `held`; one that evaluates, as `tasks`.
     """
-    inputs = context.inputs
-    curated = inputs.get(HELD, inputs["tasks"])
-    trained = inputs["tasks"] if HELD in inputs else inputs.get("trained")
-    made = []
+    inputs, made, learnt = context.inputs, [], training_prompts(context.inputs)
     for taskset in context.config.buffer.explorer_input.eval_tasksets:
-        tasks = read_eval(curated, taskset)
-        if trained:
-            check_unseen(context, trained, taskset.name, tasks)
+        rows = read_eval(inputs.get(HELD, inputs["tasks"]), taskset)
+        tasks = list({task.task_id: task for task in rows}.values())
+        trained = sum(prompt_of(task.context, task.question) in learnt for task in tasks)
         texts = task_texts(tokenizer, tasks, context.config)
-        made.append(EvaluationSet(taskset, tasks, texts, prompt_tokens(tokenizer, texts), rewards.of(taskset)))
+        made.append(EvaluationSet(taskset, tasks, len(rows), trained, texts, prompt_tokens(tokenizer, texts),
+                                  rewards.of(taskset)))
+        _warn(context.log, made[-1])
     return made
 
 
-def check_unseen(context: Context, trained: Path, name: str, tasks: list[records.Task]) -> None:
-    """Warns when tasks of an evaluation set are among those that were trained on."""
-    learnt = {_prompt(row["context"], row["question"])
-              for row in tables.read(trained / tables.LOCATIONS["tasks"], records.Task).to_pylist()
-              if row["split"] != "test"}
-    seen = sum(_prompt(task.context, task.question) in learnt for task in tasks)
-    if seen:
-        context.log.warning("%d of the %d tasks of %s stand in the data that was trained on too: its scores are not "
-                            "those of unseen tasks", seen, len(tasks), name)
-
-
-def _prompt(turns: list[dict], question: str) -> str:
-    """What is said before the response, system messages and spaces aside."""
-    said = [turn["content"] for turn in turns if turn["role"] != "system"]
-    return "\n".join(" ".join(text.split()) for text in [*said, question])
+def _warn(log, held: EvaluationSet) -> None:
+    """Logs what a reader of the set's scores must know about its tasks."""
+    tasks, name = len(held.tasks), held.taskset.name
+    if held.rows > tasks:
+        log.info("set %s: %s", name, task_words(tasks, held.rows))
+    if held.trained:
+        log.warning("%d of the %d tasks of %s are in the training data: its scores are not those of unseen tasks",
+                    held.trained, tasks, name)
 
 
 def evaluate(
@@ -96,7 +94,7 @@ def evaluate(
             advance(f"{held.taskset.name} {decoding}")
         runner.check_failures(mine, context.config.explorer.max_failed_ratio)
         samples += mine
-        scores += score(mine)
+        scores += [replace(one, rows=held.rows, trained_tasks=held.trained) for one in score(mine)]
     tables.write(tables.step_file(context.directory, "samples", subject.step), records.Sample, samples)
     tables.write(tables.step_file(context.directory, "scores", subject.step), records.Score, scores)
     return scores
@@ -173,8 +171,8 @@ def score(samples: list[records.Sample]) -> list[records.Score]:
 
 
 def _greedy(row: records.Sample, solved: dict[str, list[bool]], failed: int) -> list[records.Score]:
-    hits, count = sum(s[0] for s in solved.values()), len(solved)
-    return [_score(row, "greedy_accuracy", (hits / count, *wilson(hits, count)), count, 1, failed)]
+    values = [float(s[0]) for s in solved.values()]
+    return [_score(row, "greedy_accuracy", mean_interval(values), len(solved), 1, failed)]
 
 
 def _sampled(row: records.Sample, solved: dict[str, list[bool]], failed: int) -> list[records.Score]:

@@ -52,10 +52,10 @@ class ValueModel(nn.Module):
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, cliprange: float) -> tuple[Tensor, Tensor]:
     """Clipped squared error (Schulman et al. 2017, arXiv:1707.06347; as in the authors' code, baselines/ppo2), [N].
 
-    loss = 1/2 max((V - R)^2, (V_old + clamp(V - V_old, -c, c) - R)^2); the second number is 1 where the clipped term is
+    loss = 1/2 max((V - R)^2, (clamp(V, V_old - c, V_old + c) - R)^2); the second number is 1 where the clipped term is
     the larger. V_old is the critic's before the step: with one step a batch V = V_old, and nothing is clipped.
     """
-    near = old_values + (values - old_values).clamp(-cliprange, cliprange)
+    near = values.clamp(old_values - cliprange, old_values + cliprange)  # V itself within c: no rounding counts
     plain, clipped = (values - returns) ** 2, (near - returns) ** 2
     return 0.5 * torch.maximum(plain, clipped), (clipped > plain).detach().to(values.dtype)
 

@@ -11,7 +11,7 @@ def learning_rate(step: int, total: int, settings) -> float:
     2024, MiniCPM, arXiv:2404.06395, who let it fall exponentially) stays at lr and falls in a straight line over its
     last steps alone (the linear cooldown of Hagele et al. 2024, arXiv:2405.18392).
     """
-    warmup = settings.lr_warmup_steps or round(settings.lr_warmup_steps_ratio * total)
+    warmup = settings.lr_warmup_steps or math.ceil(settings.lr_warmup_steps_ratio * total)  # as transformers does
     if step <= warmup:
         return settings.lr * step / warmup
     begin = warmup

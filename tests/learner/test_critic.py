@@ -27,6 +27,19 @@ def test_a_value_that_moved_too_far_is_held_near_the_old_one():
     assert values.grad.tolist() == pytest.approx([-0.6, 1.0, 0.0])
 
 
+def test_values_within_the_range_are_never_clipped():
+    """old + (V - old) is not V: of -0.3 and 0.1 it is 7.5e-9 less in float32, and so farther from R = 0.11."""
+    old, values, returns = torch.tensor([-0.3, 0.5]), torch.tensor([0.1, 0.5]), torch.tensor([0.11, 0.0])
+    assert ((old + (values - old) - returns) ** 2 > (values - returns) ** 2).tolist() == [True, False]
+    loss, clipped = value_loss(values, old, returns, 0.5)
+    assert clipped.tolist() == [0.0, 0.0]
+    assert loss.tolist() == (0.5 * (values - returns) ** 2).tolist()
+    source = torch.Generator().manual_seed(1)
+    old, values, returns = torch.randn((3, 10_000), generator=source)
+    assert value_loss(values, old, returns, 10.0)[1].sum() == 0.0
+    assert value_loss(values, old, returns, 0.25)[1].sum() > 1000
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_value_loss_has_the_gradient_of_its_objective(seed):
     """Central differences of tests/objectives.py; c = 0.5, some values within it, some beyond, some held."""

@@ -64,9 +64,12 @@ def test_a_warmup_as_long_as_the_training_or_longer():
 
 
 def test_a_warmup_as_a_share_of_all_steps():
-    """Two tenths of ten steps are two."""
+    """Two tenths of ten steps are two; a part of a step counts as one, as in transformers: of ten steps 0.05 are 1 and
+    0.25 are 3, where rounding half to even gives 0 and 2. 0.29 * 100 is 28.999999999999996."""
     assert rates("linear", lr_warmup_steps_ratio=0.2, least=0.2) == rates("linear", warmup=2, least=0.2)
-    assert rates("constant", lr_warmup_steps_ratio=0.29, total=100)[28] == 1.0  # 0.29 * 100 is 28.999999999999996
+    assert rates("constant", lr_warmup_steps_ratio=0.29, total=100)[28] == 1.0
+    assert rates("constant", lr_warmup_steps_ratio=0.05, total=10)[0] == 1.0
+    assert rates("constant", lr_warmup_steps_ratio=0.25, total=10)[:3] == pytest.approx([1 / 3, 2 / 3, 1])
 
 
 def test_wsd_stays_and_falls_over_its_last_steps_alone():

@@ -3,53 +3,42 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 
-from operators.statistics import mean_interval, pass_at_k, wilson
+from operators.statistics import mean_interval, pass_at_k
 
 
-@pytest.mark.parametrize(("successes", "count", "low", "high"), [
-    # Newcombe (1998), table I, Wilson's score interval without continuity correction
-    (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718),
-])
-def test_wilson_against_published_values(successes, count, low, high):
-    assert wilson(successes, count) == pytest.approx((low, high), abs=5e-5)
+def test_an_interval_by_hand():
+    """1 0 and the two more, 1 0: middle 1/2, variance 4 * 0.25 / 3, standard error 0.288675, t of 3 degrees of freedom
+    3.182446: 0.5 -+ 0.918693, cut to 0 and 1. Eight 1 and two 0 with both: middle 9/12, variance (9 * 0.0625 +
+    3 * 0.5625) / 11 = 0.204545, standard error 0.130558, t of 11 degrees 2.200985: 0.75 -+ 0.287356."""
+    assert mean_interval([1.0, 0.0]) == (0.5, 0.0, 1.0)
+    assert mean_interval([1.0] * 8 + [0.0] * 2) == pytest.approx((0.8, 0.462644, 1.0), abs=1e-6)
 
 
-def test_wilson_at_the_ends():
-    """0 of n: 0 to z^2 / (n + z^2) = 3.8415 / 13.8415 = 0.27753; n of n mirrors it; nothing known: 0 to 1."""
-    assert wilson(0, 10) == pytest.approx((0.0, 0.277533), abs=1e-5)
-    assert wilson(10, 10) == pytest.approx((0.722467, 1.0), abs=1e-5)
-    assert wilson(0, 0) == (0.0, 1.0)
+def test_many_tasks_have_about_the_normal_interval():
+    """256 tasks, half 0.4 and half 0.6, with the two more: variance (256 * 0.01 + 2 * 0.25) / 257 = 0.0119066, standard
+    error 0.00679334, t of 257 degrees of freedom 1.969237: half an interval 0.0133777."""
+    mean, low, high = mean_interval([0.4, 0.6] * 128)
+    assert (mean, low, high) == pytest.approx((0.5, 0.4866223, 0.5133777), abs=1e-7)
 
 
-def test_mean_with_the_standard_error_over_tasks():
-    """100 tasks, half 0.4 and half 0.6: variance 100 * 0.01 / 99, standard error sqrt(0.010101 / 100) = 0.0100504,
-    half an interval 1.959964 * 0.0100504 = 0.0196984."""
-    mean, low, high = mean_interval([0.4, 0.6] * 50)
-    assert (mean, low, high) == pytest.approx((0.5, 0.4803016, 0.5196984), abs=1e-7)
+def test_none_solved_and_hardly_any_have_intervals_alike():
+    """0 of 35 tasks and one of their 560 responses: 1/37 -+ 2.028094 / 37, and hardly more."""
+    none, one = mean_interval([0.0] * 35), mean_interval([0.0] * 34 + [1 / 16])
+    assert none == pytest.approx((0.0, 0.0, 3.028094 / 37), abs=1e-6)
+    assert one == pytest.approx((0.0017857, 0.0, 0.084), abs=5e-4)
 
 
-def test_the_interval_stays_between_0_and_1():
-    """0 1 0 1: variance 1/3, standard error 0.288675, half 0.565793."""
-    assert mean_interval([0.0, 1.0, 0.0, 1.0]) == (0.5, 0.0, 1.0)
-    mean, low, high = mean_interval([0.0, 0.0, 0.0, 1.0])
-    assert (mean, low) == (0.25, 0.0)
-    assert high == pytest.approx(0.25 + 1.959964 * 0.25)  # variance (3/16 + 9/16) / 3 = 1/4, standard error 1/4
-
-
-def test_tasks_that_all_agree_still_leave_doubt():
-    assert mean_interval([1.0] * 10) == (1.0, *wilson(10, 10))
-    assert mean_interval([0.0]) == (0.0, *wilson(0, 1))
-
-
-@pytest.mark.parametrize("count", [25, 50, 100, 256])
-def test_rounding_is_no_agreement_without_doubt(count):
-    """A third of three responses for every task: the mean is off by 1e-17, which must not pass for a variance."""
-    mean, low, high = mean_interval([1 / 3] * count)
-    assert mean == 1 / 3
-    assert (low, high) == pytest.approx(wilson(count / 3, count))
-    assert high - low > 0.1
+@pytest.mark.parametrize("count", [1, 2, 25, 50, 100, 256])
+@pytest.mark.parametrize("value", [0.0, 1 / 3, 0.999, 1.0])
+def test_tasks_that_all_agree_leave_doubt_around_the_estimate(count, value):
+    mean, low, high = mean_interval([value] * count)
+    assert mean == pytest.approx(value, abs=1e-15)
+    assert 0.0 <= low <= mean <= high <= 1.0
+    assert high - low >= 1 / count
+    assert not 0 < low < 1e-9
 
 
 def test_pass_at_k_by_hand():
@@ -74,8 +63,27 @@ def test_pass_at_k_of_more_than_there_are(responses, k):
         pass_at_k(responses, 0, k)
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say():
-    """Exact coverage of Wilson's interval at n = 50, p = 0.3: the chances of the outcomes whose interval holds p."""
-    p, n = 0.3, 50
-    inside = [k for k in range(n + 1) if wilson(k, n)[0] <= p <= wilson(k, n)[1]]
-    assert 0.93 < sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in inside) < 0.97
+@pytest.mark.parametrize("tasks", [2, 5, 10, 20, 40, 100, 256])
+def test_the_interval_of_a_proportion_covers_every_rate(tasks):
+    """Exactly: the chances of the outcomes whose interval holds the rate, for rates a two-hundredth apart."""
+    ends = [mean_interval([1.0] * solved + [0.0] * (tasks - solved)) for solved in range(tasks + 1)]
+    rates = [i / 200 for i in range(1, 200)]
+    covered = [sum(math.comb(tasks, solved) * p**solved * (1 - p) ** (tasks - solved)
+                   for solved, (_, low, high) in enumerate(ends) if low <= p <= high) for p in rates]
+    print(f"{tasks} tasks: coverage {min(covered):.3f} to {max(covered):.3f}")
+    assert min(covered) >= 0.93
+
+
+@pytest.mark.parametrize("tasks", [5, 10, 40, 256])
+@pytest.mark.parametrize("spread", [0.3, 1.0, 10.0])
+def test_the_interval_of_a_mean_of_shares_covers_the_rate(tasks, spread):
+    """8 responses to each of tasks whose own rates are Beta(spread * rate, spread * (1 - rate)): from tasks that are
+    either solved or not to tasks that are about equally hard. 0.01 is over two standard errors of 1500 draws."""
+    draw = np.random.default_rng(tasks)
+    for rate in (0.01, 0.05, 0.2, 0.5, 0.8, 0.99):
+        solved = draw.binomial(8, draw.beta(spread * rate, spread * (1 - rate), (1500, tasks))) / 8
+        found = [mean_interval(values) for values in solved.tolist()]
+        covered = np.mean([low <= rate <= high for _, low, high in found])
+        print(f"{tasks} tasks, spread {spread}, rate {rate}: coverage {covered:.3f}")
+        assert covered >= 0.93
+        assert all(0.0 <= low <= mean <= high <= 1.0 for mean, low, high in found)

@@ -97,6 +97,22 @@ def test_columns_in_another_order_and_without_our_metadata_are_fine(tmp_path):
     assert tables.read(path, records.Task).column_names[0] == "task_id"
 
 
+def test_files_of_before_a_column_was_added_are_read_with_null_in_it(tmp_path):
+    """Also where one stage has files of both kinds; a column that was always there must be."""
+    (new,) = [row(records.Score, metric="pass@2", tasks=3, rows=4, trained_tasks=1)]
+    stage = tmp_path / "evaluate-1"
+    tables.write(tables.step_file(stage, "scores", 2), records.Score, [new])
+    whole = pq.read_table(tables.step_file(stage, "scores", 2))
+    pq.write_table(whole.drop(["rows", "trained_tasks"]), tables.step_file(stage, "scores", 1))
+    (old,) = tables.read_scores(stage, 1)
+    assert (old.tasks, old.rows, old.trained_tasks) == (3, None, None)
+    found = tables.connect([("a/b", stage)]).execute("SELECT tasks, rows, trained_tasks FROM scores ORDER BY rows")
+    assert found.fetchall() == [(3, 4, 1), (3, None, None)]
+    pq.write_table(whole.drop(["tasks"]), tables.step_file(stage, "scores", 1))
+    with pytest.raises(DataError, match="column 'tasks' is missing"):
+        tables.read_scores(stage, 1)
+
+
 def test_steps_present_are_ascending_and_ignore_what_is_being_written(tmp_path):
     for step in (11, 2):
         tables.write(tables.step_file(tmp_path, "experience", step), records.Experience, [])

@@ -155,3 +155,12 @@ def test_mlflow_has_one_run_a_pipeline_and_one_a_stage_however_often_it_resumes(
     assert [(m.step, round(m.value, 3)) for m in history] == [(1, 1.0), (3, 0.333)]
     assert runs["rft"].data.metrics["eval/test/pass_at_4"] == 0.5
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    kind = "mlflow.experimentKind"  # without one MLflow 3 opens an experiment on its GenAI view
+    toy = client.get_experiment_by_name("toy")
+    assert toy.tags == {kind: "custom_model_development"}
+    client.delete_experiment_tag(toy.experiment_id, kind)
+    for chosen in ("custom_model_development", "genai_development"):  # set where there is none; the user's stays
+        with tracking.open_tracker(context(tmp_path, "mlflow")):
+            pass
+        assert client.get_experiment_by_name("toy").tags[kind] == chosen
+        client.set_experiment_tag(toy.experiment_id, kind, "genai_development")

@@ -2,15 +2,15 @@
 
 import logging
 import os
+import shutil
 
 import pytest
 
-from pipeline import records, tables
+from pipeline import files, records, tables
 from pipeline.errors import DataError
 from pipeline.tasksets import read_eval
 from stages import evaluate
 from tests.factories import row
-from workflows.evaluation import check_unseen
 
 TASKS = [row(records.Task, task_id=f"t{i}", row=i, split="train" if i == 0 else "test", question=f"{i} 1 = {i + 1}",
              answer=f'{{"numbers": [{i}, 1], "target": {i + 1}}}') for i in range(5)]
@@ -68,16 +68,35 @@ def test_a_set_with_a_path_has_its_own_rows_and_eval_sets_their_own_workflow(sta
         read_eval(stage.inputs["tasks"], taskset)
 
 
-def test_tasks_that_were_trained_on_too_are_told(stage, tmp_path, caplog):
-    """Two of the three were trained on, one with other spaces and another system message."""
-    system = [{"role": "system", "content": "Think."}]
-    tables.write(tmp_path / "trained" / "tasks.parquet", records.Task, [
-        row(records.Task, split="train", question="What is 1 + 1?"), row(records.Task, split="test", question="New?"),
-        row(records.Task, split="sft", question="Who are you?")])
-    held = [row(records.Task, question="What is  1 + 1?", context=system), row(records.Task, question="Who are you?"),
-            row(records.Task, question="New?")]
+def test_tasks_that_were_trained_on_too_and_duplicates_are_counted(stage, tmp_path, caplog):
+    """Of four rows two are the same task. Two of the three tasks were trained on: one with other spaces and another
+    system message by the stage itself, one by the stage before it, whose files lead there."""
+    question = [{"question": "What is  1 + 1?", "context": [{"role": "system", "content": "Think."}]},
+                {"question": "Who are you?"}, {"question": "Who are you?"}, {"question": "New?"}]
+    tables.write(tmp_path / "curate" / "tasks.parquet", records.Task, [
+        row(records.Task, task_id=one["question"], split="test", answer='{"numbers": [1], "target": 1}', **one)
+        for one in question])
+    for name, split, asked in (("first", "sft", "Who are you?"), ("second", "train", "What is 1 + 1?")):
+        tables.write(tmp_path / name / "tasks.parquet", records.Task, [
+            row(records.Task, split=split, question=asked), row(records.Task, split="test", question="New?")])
+    model = tmp_path / "rft"
+    shutil.copytree(stage.inputs["model"], model)
+    files.write_json(tmp_path / "sft" / "stage.json", {"inputs": {
+        "tasks": str(tmp_path / "first"), "model": str(tmp_path / "random")}})
+    files.write_json(tmp_path / "random" / "stage.json", {"inputs": {}})
+    files.write_json(model / "stage.json", {"inputs": {
+        "tasks": str(tmp_path / "second"), "model": str(tmp_path / "sft")}})
+    files.write_json(model / files.MANIFEST, {"steps": 0})
+    stage.inputs |= {"model": model, "trained": tmp_path / "second"}
     stage.log = logging.getLogger()
-    check_unseen(stage, tmp_path / "trained", "held", held)
-    check_unseen(stage, tmp_path / "trained", "new", held[2:])
-    assert [r.getMessage() for r in caplog.records] == [
-        "2 of the 3 tasks of held stand in the data that was trained on too: its scores are not those of unseen tasks"]
+    stage.config.buffer.explorer_input.eval_tasksets[0].limit = None
+    caplog.set_level("INFO")
+    evaluate.work(stage)
+    assert [r.getMessage() for r in caplog.records if r.name == "root"][:2] == [
+        "set countdown_test: 3 tasks (4 rows, 1 duplicate merged)",
+        "2 of the 3 tasks of countdown_test are in the training data: its scores are not those of unseen tasks"]
+    scores = tables.read_scores(stage.directory, 0)
+    assert {(s.tasks, s.rows, s.trained_tasks) for s in scores} == {(3, 4, 2)}
+    samples = tables.read(tables.step_file(stage.directory, "samples", 0), records.Sample).to_pylist()
+    assert sorted((s["task_id"], s["run_index"]) for s in samples if s["decoding"] == "sampled") == sorted(
+        (task, run) for task in ("What is  1 + 1?", "Who are you?", "New?") for run in range(4))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline import charts, findings
+from pipeline import charts, findings, stage_picture, view
 from pipeline.files import read_json
 from pipeline.process import Context, namespace
 from pipeline.records import Score
@@ -47,6 +47,26 @@ def page(tmp_path_factory):
 def test_the_headline_is_the_solve_rate_before_and_after_with_intervals(page):
     assert "38% → 81%" in text(page)
     assert "38.0% [35.0, 41.0] after sft , 81.0% [78.0, 84.0] after rft" in text(page)
+
+
+def test_tasks_that_were_trained_on_and_duplicates_stand_beside_the_score(tmp_path, page):
+    run = FakeRun(tmp_path, steps=2)
+    run.data()
+    run.sft()
+    run.evaluate("sft", 0.38, rows=260, trained_tasks=0)
+    run.rft()
+    run.evaluate("rft", 0.81, rows=260, trained_tasks=31)
+    words = text(make(run))
+    headline, rest = words.split("Brackets are 95% intervals.")
+    assert "31 of the 256 tasks are in the training data of rft" in headline
+    assert "256 tasks (260 rows, 4 duplicates merged) of test" in headline
+    assert "held out" not in headline
+    assert "31 of the 256 tasks are in the training data of rft." in rest
+    assert "training data of sft" not in words
+    assert "in the training data" not in text(page)
+    summary = view.summary(view.open_view(run.path)).splitlines()
+    assert "rft on test: sampled accuracy 81% [78, 84], 256 tasks (260 rows, 4 duplicates merged) x 8; " \
+           "31 of the 256 tasks are in the training data" in summary
 
 
 def test_a_page_of_what_is_there_names_what_is_not_and_gives_way_to_the_whole(tmp_path):
@@ -186,6 +206,48 @@ def test_smoothing_keeps_a_constant_and_weighs_neighbours():
     assert charts.smooth(np.array([0.0, 1.0]), 1.0) == pytest.approx([near / (1 + near), 1 / (1 + near)])
 
 
+def test_an_exact_curve_is_not_smoothed():
+    """A rate that is halved in one step: smoothed over 200 steps its last value before would be less than 1."""
+    rates = np.where(np.arange(200) < 100, 1.0, 0.5)
+    svg = charts.curve("c", "rate", np.arange(1, 201), rates, exact=True)
+    assert "<title>step 100: 1</title>" in svg
+    assert "<title>step 101: 0.5</title>" in svg
+    assert "smoothed" not in svg
+    assert "<title>step 100: 1, smoothed 0.7" in charts.curve("c", "rate", np.arange(1, 201), rates)
+    long = charts.curve("c", "rate", np.arange(1, 601), np.ones(600))
+    assert "<title>mean around step 2: 1, smoothed 1</title>" in long
+    x, y = charts.every(np.arange(6.0), np.array([0, 2, np.nan, 4, 6, 8]), most=3)
+    assert (list(x), list(y)) == ([0, 3, 5], [0, 4, 8])
+
+
+def test_curves_name_their_axes_and_shares_end_at_0_and_100_percent():
+    svg = charts.curve("c", "solve rate", np.arange(1, 4), np.zeros(3), "share of rollouts", percent=True)
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    assert {"optimizer step", "share of rollouts", "0.0%"} <= set(words)
+    assert not any(word.startswith("−") for word in words)
+
+
+def test_values_lie_where_their_points_do():
+    """Three points of 1, 2, 3: the columns meet half way, and cover the axes from end to end."""
+    svg = charts.curve("c", "loss", np.array([1, 2, 3]), np.array([1.0, 2.0, 3.0]))
+    columns = [(float(x), float(width)) for x, width in re.findall(r'<rect x="([\d.]+)" width="([\d.]+)"', svg)]
+    (a, first), (b, second), (c, third) = columns
+    assert (a + first, b + second) == (pytest.approx(b, abs=0.1), pytest.approx(c, abs=0.1))
+    assert (a, c + third) == (pytest.approx(0.165 * 288, abs=0.1), pytest.approx(0.99 * 288, abs=0.1))
+    assert first == pytest.approx(third, abs=0.2)
+
+
+@pytest.mark.parametrize(("name", "lines"), [
+    ("evaluate_rft", ["evaluate_rft"]),
+    ("supervised_warmup_on_demonstrations", ["supervised_", "warmup…nstrations"]),
+    ("evaluate_reinforcement_1", ["evaluate_", "reinforcement_1"]),
+    ("abcdefghijklmnopqrstuvwxyz", ["abcdefghijklmnopq", "rstuvwxyz"])])
+def test_long_names_stay_in_their_boxes(name, lines):
+    assert stage_picture.name_lines(name) == lines
+    assert all(len(line) <= stage_picture.LETTERS for line in lines)
+    assert f"<title>{name}: 1 s</title>" in stage_picture.dag([stage_picture.Box(name, "1 s", [], False)])
+
+
 def test_long_curves_are_averaged_in_bins_and_gaps_left_out():
     x, y = charts.thin(np.arange(6.0), np.array([0, 2, np.nan, 4, 6, 8]), most=2)
     assert list(x) == [4 / 3, 4.5]  # steps 0, 1, 3 and 4, 5
@@ -199,13 +261,13 @@ def test_labels_of_small_numbers_are_not_cut():
 
 
 def test_edges_that_a_longer_way_implies_are_left_out():
-    box = [charts.Box("a", "", [], False), charts.Box("b", "", ["a"], False), charts.Box("c", "", ["a", "b"], False)]
-    assert charts._edges(box) == [("a", "b"), ("b", "c")]
+    box = [stage_picture.Box(name, "", inputs, False) for name, inputs in (("a", []), ("b", ["a"]), ("c", ["a", "b"]))]
+    assert stage_picture._edges(box) == [("a", "b"), ("b", "c")]
 
 
 def test_two_boxes_never_share_a_place():
-    boxes = [charts.Box(n, "", [], False) for n in "abc"]
-    column, lane = charts._places(boxes)
+    boxes = [stage_picture.Box(n, "", [], False) for n in "abc"]
+    column, lane = stage_picture._places(boxes)
     assert len({(column[n], lane[n]) for n in "abc"}) == 3
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from operators.statistics import wilson
+from operators.statistics import mean_interval
 from pipeline import records, tables
 from pipeline.errors import DataError
 from tests.factories import row
@@ -25,7 +25,7 @@ def by_metric(scores: list[records.Score]) -> dict[str, records.Score]:
 def test_greedy_accuracy_is_a_proportion_of_tasks():
     (found,) = score(samples("greedy", a=[1.0], b=[0.0], c=[1.0], d=[None]))
     assert (found.metric, found.value, found.tasks, found.runs, found.failed_rows) == ("greedy_accuracy", 0.5, 4, 1, 1)
-    assert (found.low, found.high) == wilson(2, 4)
+    assert (found.value, found.low, found.high) == mean_interval([1.0, 0.0, 1.0, 0.0])
 
 
 def test_sampled_accuracy_and_pass_at_k():

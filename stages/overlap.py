@@ -1,0 +1,74 @@
+"""How many tasks of each evaluation set are also in the sets that are trained on, before anything runs.
+
+Read whole, as the stage `tasks` reads them and before curation; sets of more than LARGEST bytes are not judged here. An
+evaluation itself counts what was really trained on (workflows/leakage.py).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from pipeline.data_files import files_of_split, is_saved_dataset
+from pipeline.errors import OuroError
+from pipeline.external import resolve
+from pipeline.progress import task_words
+from pipeline.records import RawTask
+from stages.tasks import read_set
+from workflows.leakage import prompt_of
+
+LARGEST = 32 << 20  # bytes of a set: about a second
+
+
+def compare(sets: list[dict[str, Any]]) -> dict[str, list]:
+    """Lists `problems`, `warnings`, `unjudged` and `facts`, as stages/preview.py has them.
+
+    sets: as pipeline/samples.py names them, each with `held`: whether it is evaluated on.
+    """
+    found: dict[str, list] = {"problems": [], "warnings": [], "unjudged": [], "facts": []}
+    rows: dict[str, list[RawTask]] = {}
+    for one in sets if any(one["held"] for one in sets) else []:
+        if (size := _size(one)) > LARGEST:
+            found["unjudged"].append(f"whether evaluation sets share tasks with {one['told']}: it has "
+                                     f"{size / 2**20:.0f} MiB. Its evaluation counts them.")
+            continue
+        try:
+            rows[one["told"]] = read_set(one["paths"], one["subset"], one["split"], SimpleNamespace(**one["format"]),
+                                         one["purpose"], one["key"])
+        except OuroError as error:
+            found["problems"].append(str(error))
+    trained = {one["told"]: set(_prompts(rows[one["told"]])) for one in sets if not one["held"] and one["told"] in rows}
+    for one in (one for one in sets if one["held"] and one["told"] in rows):
+        _judge(found, one, rows[one["told"]][:one["limit"]], trained)
+    return found
+
+
+def _judge(found: dict[str, list], held: dict[str, Any], rows: list[RawTask], trained: dict[str, set[str]]) -> None:
+    """Adds what is so of one evaluation set."""
+    usable = [row for row in rows if row.problem is None]
+    tasks = {(prompt, row.answer): prompt for prompt, row in zip(_prompts(usable), usable, strict=True)}
+    if len(tasks) < len(usable):
+        found["facts"].append([held["name"], task_words(len(tasks), len(usable))])
+    shared = {told: count for told, prompts in trained.items()
+              if (count := sum(prompt in prompts for prompt in tasks.values()))}
+    if shared:
+        count = sum(any(prompt in prompts for prompts in trained.values()) for prompt in tasks.values())
+        found["warnings"].append(f"{held['told']}: {count} of its {len(tasks)} tasks are also in {', '.join(shared)}: "
+                                 "its scores are not those of unseen tasks. Take them out of one of the two.")
+
+
+def _prompts(rows: list[RawTask]) -> Iterator[str]:
+    return (prompt_of(row.context, row.question or "") for row in rows if row.problem is None)
+
+
+def _size(one: dict[str, Any]) -> int:
+    """Bytes of the files of a set."""
+    total = 0
+    for name in one["paths"]:
+        path = resolve(name) / (one["subset"] or "")
+        if path.is_dir():
+            parts = path.rglob("*") if is_saved_dataset(path) else files_of_split(path, one["split"])
+        else:
+            parts = [path]
+        total += sum(Path(part).stat().st_size for part in parts)
+    return total

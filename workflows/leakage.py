@@ -1,0 +1,39 @@
+"""Leakage: which tasks of an evaluation set are also in the data that the model was trained on.
+
+Tasks are compared by their prompts, without system messages and without regard to spaces.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pipeline import files, records, tables
+from pipeline.tasksets import HELD
+
+
+def prompt_of(context: Iterable[dict], question: str) -> str:
+    """What is said before the response, by which tasks are compared."""
+    said = [turn["content"] for turn in context if turn["role"] != "system"]
+    return "\n".join(" ".join(text.split()) for text in [*said, question])
+
+
+def training_prompts(inputs: dict[str, Path]) -> set[str]:
+    """The prompts that the model of an evaluating stage learnt from, in its own stage and in those before it.
+
+    inputs: of the stage. One that trains has the evaluation sets as `held`, so its `tasks` are training data.
+    """
+    own = [inputs["tasks"]] if HELD in inputs else [inputs["trained"]] if "trained" in inputs else []
+    found: set[str] = set()
+    for curated in dict.fromkeys([*own, *_curated_for(inputs["model"])]):
+        rows = tables.read(curated / tables.LOCATIONS["tasks"], records.Task).select(["context", "question", "split"])
+        found |= {prompt_of(row["context"], row["question"]) for row in rows.to_pylist() if row["split"] != "test"}
+    return found
+
+
+def _curated_for(directory: Path) -> list[Path]:
+    """The curated tasks behind a stage that makes a model or explores; none of a model of the user's."""
+    if not (directory / "stage.json").exists():
+        return []
+    inputs = files.read_json(directory / "stage.json")["inputs"]
+    own, earlier = ([Path(inputs[role]) for role in roles if role in inputs]
+                    for roles in (("tasks",), ("experience", "model")))
+    return [*own, *(path for stage in earlier for path in _curated_for(stage))]
