@@ -27,7 +27,7 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
 # A prompt that is prefilled in parts is sampled from after each part. vLLM drops these tokens and sets the request's
 # generator back, which works for CUDA generators and raises for those of a CPU (more of it: ARCHITECTURE.md).
 WHOLE_PROMPTS = {"enable_chunked_prefill": False}
-CPU_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+CPU_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def _release() -> str:
