@@ -15,6 +15,8 @@ from pipeline.algorithms import WITH_CRITIC
 from pipeline.alternatives import alternatives
 from pipeline.errors import DataError, ModelError, StageError, nearest
 from pipeline.process import our_environment
+from pipeline.shares import cores
+from pipeline.threads import recorded_threads, thread_environment
 from pipeline.view import Node, View
 
 ORIGINAL = "as it was"  # what the stage's own algorithm is called in the answer
@@ -101,9 +103,11 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, request)
+        threads = recorded_threads(Path(request["directory"])).get("trainer", len(cores()))
+        quiet = {"TQDM_DISABLE": "1"}  # or its last words are progress bars
         done = subprocess.run([sys.executable, "-m", "stages.counterfactual", str(asked), str(answer)],
                               capture_output=True, text=True, check=False,
-                              env=our_environment() | {"TQDM_DISABLE": "1"})  # or its last words are progress bars
+                              env=our_environment() | thread_environment(threads) | quiet)
         if done.returncode:
             last = "\n".join(done.stderr.strip().splitlines()[-5:])
             raise StageError(f"the batch could not be replayed:\n{last}")

@@ -29,6 +29,7 @@ from pipeline import files, secrets
 from pipeline.claims import claimed
 from pipeline.config import walk
 from pipeline.errors import OuroError, StageError, masked
+from pipeline.threads import recorded_threads, take_cores
 
 FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.type in (dict[str, Any], list[dict[str, Any]])}
 
@@ -74,6 +75,7 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
                 context.log.info("already complete")
                 return
             spec = files.read_json(directory / "stage.json")
+            take_cores(directory, context.config.continue_from_checkpoint, context.log)
             with claimed(spec["kind"], context.config, spec["root"], context.log):
                 _make(work, context)
     except KeyboardInterrupt:
@@ -134,6 +136,7 @@ def _make(work: Callable[[Context], None], context: Context) -> None:
         "commit": commit(),
         "started": begin,
         "seconds": round(time.time() - begin + context.earlier_seconds, 3),
+        "threads": recorded_threads(context.directory),
         **context.made,
     }
     files.write_json(context.directory / files.MANIFEST, manifest)

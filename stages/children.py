@@ -19,6 +19,7 @@ from pathlib import Path
 from pipeline import files
 from pipeline.errors import OuroError, StageError, masked
 from pipeline.process import Context, die_with_parent, ending, open_stage, our_environment
+from pipeline.threads import record_threads, thread_environment
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 5.0
@@ -34,6 +35,11 @@ class Child:
     ranks: int = 1
     environment: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def threads(self) -> int:
+        """Of each of its processes."""
+        return max(len(self.cores) // self.ranks, 1)
+
     def command(self, directory: Path) -> list[str]:
         module = ["-m", self.module, str(directory)]
         if self.ranks == 1:
@@ -44,6 +50,7 @@ class Child:
 
 def supervise(context: Context, children: list[Child], follow: Callable[[], None]) -> None:
     """Runs the children to their end, calling `follow` often. Raises StageError when one fails; none survives."""
+    record_threads(context.directory, {child.name: child.threads for child in children}, context.log)
     running: dict[str, subprocess.Popen] = {}
     try:
         for child in children:
@@ -66,8 +73,7 @@ def _start(context: Context, child: Child) -> subprocess.Popen:
     (context.directory / f"{child.name}.error").unlink(missing_ok=True)
     environment = {
         **our_environment(),
-        "OMP_NUM_THREADS": str(max(len(child.cores) // child.ranks, 1)),
-        "GOMP_SPINCOUNT": "20000",  # threads that spin for long slow a busy machine down thirtyfold
+        **thread_environment(child.threads),
         **child.environment,
     }
     if child.ranks == 1:

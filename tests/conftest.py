@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,16 @@ def context_of(settings):
         return Context("toy/one", "rft", "0123abcd", directory, settings(*overrides), inputs, log)
 
     return make
+
+
+@pytest.fixture
+def environment_kept():
+    """Undoes what a stage in this process does to its environment variables and CPU cores."""
+    cores, variables = os.sched_getaffinity(0), dict(os.environ)
+    yield
+    os.sched_setaffinity(0, cores)
+    os.environ.clear()
+    os.environ.update(variables)
 
 
 @pytest.fixture(scope="session")

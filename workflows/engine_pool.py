@@ -21,6 +21,7 @@ from pipeline.devices import visible_gpus
 from pipeline.errors import StageError
 from pipeline.process import ending, our_environment
 from pipeline.shares import cores, deal_cores
+from pipeline.threads import thread_environment
 from workflows.engine import Reply, Request
 
 POLL_SECONDS = 0.2  # between two looks at whether a process that owes an answer lives
@@ -167,7 +168,7 @@ def _shares(config) -> list[tuple[dict[str, str], list[int]]]:
         assert len(gpus) >= number * each, "the stage has counted them"
         return [({"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])}, available)
                 for i in range(number)]
-    return [({"OMP_NUM_THREADS": str(len(own))}, own) for own in deal_cores(available, number)]
+    return [(thread_environment(len(own)), own) for own in deal_cores(available, number)]
 
 
 def _start(name: str, environment: dict[str, str], own: list[int], logs: Path) -> Member:

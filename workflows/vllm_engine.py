@@ -24,7 +24,10 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
-CPU_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+# A prompt that is prefilled in parts is sampled from after each part. vLLM drops these tokens and sets the request's
+# generator back, which works for CUDA generators and raises for those of a CPU (more of it: ARCHITECTURE.md).
+WHOLE_PROMPTS = {"enable_chunked_prefill": False}
+CPU_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def _release() -> str:
@@ -137,9 +140,9 @@ class VllmEngine:
 def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
     """Arguments of vllm.LLM."""
     settings, limits = config.explorer.rollout_model, config.model
-    memory = {"gpu_memory_utilization": settings.gpu_memory_utilization}
+    device = {"gpu_memory_utilization": settings.gpu_memory_utilization}
     if not gpu:
-        memory = {"kv_cache_memory_bytes": settings.kv_cache_mib << 20}
+        device = {"kv_cache_memory_bytes": settings.kv_cache_mib << 20, **WHOLE_PROMPTS}
     return {
         "model": str(model),
         "dtype": resolve_dtype(limits.dtype, gpu),
@@ -154,7 +157,7 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
         "worker_extension_cls": "workflows.vllm_worker.WeightLoader",
         "disable_log_stats": True,
         "seed": 0,
-        **memory,
+        **device,
         **(_places(adapter.lora_rank) if adapter else {}),
         **settings.extra_engine_args,
     }

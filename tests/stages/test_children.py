@@ -57,6 +57,18 @@ def test_children_that_end_well_end_the_stage_and_are_followed_to_the_last(start
     assert len(calls) >= 2  # at least once while they ran and once behind
 
 
+def test_children_have_as_many_threads_as_cores_whatever_the_shell_says_and_the_stage_notes_it(start, monkeypatch):
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    start(trainer="import os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS'])\n")
+    number = len(cores())
+    assert (start.directory / "trainer.log").read_text() == f"{number} {number}\n"
+    assert files.read_json(start.directory / "threads.json") == {"trainer": number}
+
+
+def test_ranks_share_the_cores():
+    assert [Child("trainer", "m", [0, 1, 2, 3, 4], ranks).threads for ranks in (1, 2, 5, 8)] == [5, 2, 1, 1]
+
+
 def test_a_dead_child_ends_the_other_and_the_error_names_stage_log_and_reason(start):
     message, seconds = dies(start, explorer=CALM, trainer="import sys\nprint('my last words')\nsys.exit(3)\n")
     assert message.startswith("the trainer of stage rft-1 died: ended with exit code 3")

@@ -143,11 +143,15 @@ def is_gone(pid):
     return False
 
 
-def test_each_engine_has_a_core_and_a_log_of_its_own(scripted, tmp_path):
+def test_each_engine_has_a_core_and_a_log_of_its_own(scripted, tmp_path, monkeypatch):
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
     pool = scripted()
     used = [os.sched_getaffinity(pid) for pid in processes(pool)]
     if len(os.sched_getaffinity(0)) > 1:
         assert used[0].isdisjoint(used[1])
+    for pid, own in zip(processes(pool), used, strict=True):
+        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        assert {f"MKL_NUM_THREADS={len(own)}", f"OMP_NUM_THREADS={len(own)}"} <= {*variables}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engine_0.log", "engine_1.log"]
     pool.close()
     assert all(map(is_gone, processes(pool)))

@@ -1,0 +1,73 @@
+"""vLLM answers a seeded request alike among any number of others, whatever the length of their prompts."""
+
+import logging
+import random
+
+import pytest
+
+from pipeline.process import Context, namespace
+from tests.configs import TINY, overridden
+from workflows.engine import Request, open_engine
+
+pytestmark = pytest.mark.slow
+
+LONGEST, EOS, REPEATS = 512, 1, 8
+SETTINGS = (*TINY, f"model.max_prompt_tokens={LONGEST}", "explorer.rollout_model.engine_type=vllm")
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """opened("key=value", ...): an engine on one tiny model with room for long prompts."""
+    from stages.model import work
+
+    model, engines = tmp_path_factory.mktemp("model"), []
+    work(Context("toy/one", "model", "tiny", model, namespace(overridden(*SETTINGS)), {}, logging.getLogger("tests")))
+
+    def make(*overrides: str):
+        engines.append(open_engine(model, namespace(overridden(*SETTINGS, *overrides)), EOS))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def engine(opened):
+    return opened()
+
+
+def requests(number: int, shortest: int, longest: int, tokens: int = 6) -> list[Request]:
+    """Groups of eight with one prompt, the first of each greedy, the others with a seed each."""
+    asked = []
+    for index in range(number):
+        drawn = random.Random(index // REPEATS)
+        prompt = [drawn.randint(3, 90) for _ in range(drawn.randint(shortest, longest))]
+        asked.append(Request(prompt, tokens, float(index % REPEATS > 0), 1.0, -1, index))
+    return asked
+
+
+def equal(some, others) -> None:
+    assert [reply.tokens for reply in some] == [reply.tokens for reply in others]
+    for one, other in zip(some, others, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize(("number", "shortest", "longest"), [
+    (16, 5, 5), (160, 31, 31), (256, 31, 31),  # 31 does not divide vLLM's 4096 tokens a step: it would split a prompt
+    (1000, 31, 31), (256, 270, 270), (300, 5, 500), (16, 500, 500)])
+def test_any_number_and_length_of_prompts_is_answered_as_a_few_are_alone(engine, number, shortest, longest):
+    asked = requests(number, shortest, longest)
+    few = slice(0, None, max(number // 8 - 1, 1))
+    equal(engine.generate(asked)[few], engine.generate(asked[few]))
+
+
+def test_a_cache_too_small_for_all_requests_changes_no_answer(engine, opened, monkeypatch):
+    small = opened("explorer.rollout_model.kv_cache_mib=1")
+    scheduler = small._llm.llm_engine.engine_core.engine_core.scheduler
+    preempt, preempted = scheduler._preempt_request, []
+    monkeypatch.setattr(scheduler, "_preempt_request", lambda request, *rest, **named: (
+        preempted.append(request.num_output_tokens), preempt(request, *rest, **named)))
+    asked = requests(64, 120, 127, tokens=24)  # each begins in one block of 128 tokens and ends in two
+    equal(small.generate(asked), engine.generate(asked))
+    assert max(preempted) > 0, "no request was interrupted in its answer"
