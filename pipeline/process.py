@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import os
+import platform
 import shlex
 import signal
 import subprocess
@@ -125,6 +126,7 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
 
 def _make(work: Callable[[Context], None], context: Context) -> None:
     begin = time.time()
+    context.log.info("started: process %d on %s", os.getpid(), platform.node())
     files.remove_leftovers(context.directory)
     (context.directory / "stage.error").unlink(missing_ok=True)
     work(context)
