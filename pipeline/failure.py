@@ -23,7 +23,7 @@ def what_failed(shown: View | SweepView, code: int, again: str = "the same comma
     if not failed:
         lines.append(f"ouro: snakemake {ending(code)}")
     where = f"; all output: {place}" if place else ""
-    return "\n".join([*lines, f"ouro: {how_far(shown)}, exit code {code}{where}", f"  to go on: {again}"])
+    return "\n".join([*lines, f"ouro: {how_far(shown)}, exit code {code % 256}{where}", f"  to go on: {again}"])
 
 
 def how_far(shown: View | SweepView) -> str:
@@ -39,6 +39,9 @@ def how_far(shown: View | SweepView) -> str:
 def _told(shown: View | SweepView, stage: Node, reason: str, room: int) -> str:
     first, *more = shortened(reason, max(room - 1, 1))
     points = f" ({points_with(shown, stage)})" if isinstance(shown, SweepView) else ""
+    free = shutil.disk_usage(stage.directory).free
+    if free < FULL and "no space left" not in reason:
+        more.append(f"only {free / 2**20:.1f} MiB are free on its disk: free some space (old stages lie in store/)")
     return "\n".join([f"ouro: {stage.name} failed{points}: {first}", *(f"  {line}" for line in more),
                       f"  log: {near(stage.directory / 'stage.log')}"])
 
@@ -64,10 +67,9 @@ def _printed(stage: Node, lines: list[str]) -> str | None:
 
 
 def _unexplained(stage: Node, said: str, block: str) -> str:
-    """How a stage ended that left no reason."""
-    ended = re.search(rf"^ *Command '.*{re.escape(stage.directory.name)}.*' (died with|returned) (.*)", said, re.M)
+    """How a stage ended that left no reason: as the shell has it, or the executor of a cluster."""
+    command = rf"^ *Command '.*{re.escape(stage.directory.name)}.*' "
+    if found := re.search(command + r"(?:died with <Signals\.\w+: (\d+)>|returned .* (\d+))", said, re.M):
+        return f"its process {ending(-int(found[1]) if found[1] else int(found[2]))}, and left no reason"
     message = re.search(r"message: (.*)", block)
-    text = "it ended without a reason of its own: " + (f"it {ended[1]} {ended[2]}" if ended else
-                                                       message[1] if message else "killed, or its job was cancelled")
-    free = shutil.disk_usage(stage.directory).free
-    return text + (f"\n{free / 2**20:.1f} MiB are free on its disk: free some space" if free < FULL else "")
+    return message[1] if message else "its process was killed, or its job was cancelled: it left no reason"

@@ -33,7 +33,7 @@ def run_group(command: list[str], environment: dict[str, str], streams: dict[str
 
     def poll_and_tell() -> None:
         if len(heard) == 1 and not told:
-            told.append(print("\nouro: stopping: the running stages end in order", file=sys.stderr, flush=True))
+            told.append(print("\nouro: stopping the running stages", file=sys.stderr, flush=True))
         poll()
 
     told: list[None] = []
