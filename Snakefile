@@ -10,15 +10,18 @@ from snakemake.utils import min_version
 min_version("9.0")
 sys.path.insert(0, str(workflow.basedir))
 
-from pipeline import outcome
-from pipeline.launch import load_plan
+from pipeline import failure, outcome
+from pipeline.console import STARTED
+from pipeline.launch import load_plan, written
 from pipeline.sweep import rules as named_rules
 
 PLAN = load_plan(config)
 
 
 onstart:
-    PLAN.freeze()
+    written(PLAN)
+    if os.environ.get("OURO_SUMMARY_FOLLOWS"):
+        print(STARTED, file=sys.stderr, flush=True)  # from here on the output is for the log file
 
 
 onsuccess:
@@ -28,7 +31,7 @@ onsuccess:
 
 onerror:
     if not os.environ.get("OURO_SUMMARY_FOLLOWS"):
-        print(outcome.conclude(outcome.of(PLAN)), outcome.what_failed(outcome.of(PLAN), 1), sep="\n", file=sys.stderr)
+        print(outcome.conclude(outcome.of(PLAN)), failure.what_failed(outcome.of(PLAN), 1), sep="\n", file=sys.stderr)
 
 
 rule all:

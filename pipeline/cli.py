@@ -36,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         print(message(error), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        print("\nouro: interrupted", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -70,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     _overrides(it := command("run", run, epilog="Words after -- go to snakemake: ouro run recipe=countdown -- -n"))
+    it.add_argument("-v", "--verbose", action="store_true", help="show all that snakemake and the stages print")
     it.add_argument("-m", "--multirun", action="store_true", help="a sweep: values such as lr=1e-6,3e-6 are points")
     _root(it := command("status", commands.status), several="words")
     it.add_argument("words", nargs="*", metavar="RUN | key=value",

@@ -40,6 +40,19 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """A block that writes below `path`: a disk that is full or read-only is a StageError."""
+    try:
+        yield
+    except OSError as error:
+        _explain_full_disk(error, path)
+        if error.errno == errno.EROFS:
+            raise StageError(f"{error.filename or path} cannot be written: its disk is read-only. Have it mounted for "
+                             "writing, or set checkpoint_root_dir to a directory of another one.") from error
+        raise
+
+
 def _explain_full_disk(error: OSError, path: Path) -> None:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = shutil.disk_usage(path.parent).free / 2**20

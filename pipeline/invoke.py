@@ -2,15 +2,30 @@
 
 import json
 import os
+import shlex
 import signal
-import subprocess
 import sys
-import threading
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.console import Output
 
 HOME = Path(__file__).resolve().parent.parent  # where Snakefile and conf/ are
-INTERRUPTED = 130  # 128 + SIGINT
+SIGNALLED = 128  # the exit code of a command that a signal ended is this and the signal
+INTERRUPTED = SIGNALLED + signal.SIGINT
+STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM", signal.SIGHUP: "stopped by SIGHUP"}
 SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` prints the summary
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How snakemake ended. signal: what asked us to stop it. output: what it said, unless the terminal showed it."""
+
+    code: int
+    signal: int | None = None
+    output: "Output | None" = None
 
 
 def run(arguments) -> int:
@@ -18,7 +33,7 @@ def run(arguments) -> int:
 
     First what `ouro config check` knows without reading data: a problem must not appear after a stage has run.
     """
-    from pipeline import outcome, preflight
+    from pipeline import failure, outcome, preflight
     from pipeline.compose import warnings
     from pipeline.launch import MULTIRUN, make_plan_or_sweep
 
@@ -36,14 +51,27 @@ def run(arguments) -> int:
         preflight.warn("cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. "
                        "Set it to the GPUs of a node, or to 0 if none is meant.")
     before = _made(plan)
-    code = start(words, arguments.snakemake)
-    if (code == 0 or arguments.multirun) and _made(plan) != before:  # a dry run makes nothing
+    ended = start(words, arguments.snakemake, plan, arguments.verbose)
+    if ended.signal:
+        print(f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept; type the same command to go on",
+              file=sys.stderr)
+        return SIGNALLED + ended.signal
+    if (ended.code == 0 or arguments.multirun) and _made(plan) != before:  # a dry run makes nothing
         print(outcome.conclude(shown))
-    if code not in (0, INTERRUPTED):
+    if ended.code:
         if _made(plan) != before and (line := outcome.report_what_is_there(shown)):
             print(line)
-        print(outcome.what_failed(shown, code), file=sys.stderr)
-    return code
+        print(explain(shown, ended, words, arguments.snakemake), file=sys.stderr)
+    return ended.code
+
+
+def explain(shown, ended: Ended, words: list[str], extra: list[str]) -> str:
+    """The last lines of a run that failed."""
+    from pipeline.failure import what_failed
+
+    again = shlex.join(["ouro", "run", *words, *(["--", *extra] if extra else [])])
+    said, place = (ended.output.errors(), ended.output.place) if ended.output else ("", "")
+    return what_failed(shown, ended.code, again, said, place)
 
 
 def asks_for_no_gpu(plan, extra: list[str]) -> bool:
@@ -55,25 +83,30 @@ def asks_for_no_gpu(plan, extra: list[str]) -> bool:
         for stage in plan.stages)
 
 
-def start(overrides: list[str], extra: list[str]) -> int:
-    """Runs snakemake over what the overrides mean; its exit code, or INTERRUPTED. extra: words for snakemake."""
+def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -> Ended:
+    """Runs snakemake over what the overrides mean. extra: words for snakemake. plan: what they mean, to be shown.
+
+    verbose: the terminal shows the output of snakemake and the stages, and no file keeps it.
+    """
+    from pipeline.console import Console, Output
+    from pipeline.process_group import run_group
+
+    command = snakemake_command(overrides, extra)
     environment = os.environ | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
-    return _wait_for(snakemake_command(overrides, extra), environment)
+    if verbose:
+        return Ended(*run_group(command, environment, {}, lambda: None))
+    output = Output(plan.view / "logs")
+    with Console(plan.stages) as console:
+        def poll() -> None:
+            output.copy()
+            console.poll()
 
-
-def _wait_for(command: list[str], environment: dict[str, str]) -> int:
-    """The exit code of a command, or INTERRUPTED. Ctrl-C reaches it from the terminal too: it ends its own jobs."""
-    if threading.current_thread() is not threading.main_thread():  # only that one hears Ctrl-C
-        return subprocess.Popen(command, env=environment).wait()
-    interrupts: list[int] = []
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is not signal.SIG_IGN:  # a handler, not SIG_IGN, which the command would inherit
-        signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
-    try:
-        code = subprocess.Popen(command, env=environment).wait()
-    finally:
-        signal.signal(signal.SIGINT, usual)
-    return INTERRUPTED if interrupts else code
+        streams = {"stdout": output.stdout, "stderr": output.stderr}
+        ended = Ended(*run_group(command, environment, streams, poll), output)
+        poll()
+    if not output.log and not ended.signal:
+        output.answer()
+    return ended
 
 
 def snakemake_command(overrides: list[str], extra: list[str]) -> list[str]:

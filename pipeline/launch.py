@@ -78,6 +78,15 @@ def load_plan(given: dict[str, Any]):
         sys.exit(2)
 
 
+def written(plan) -> None:
+    """Writes down what the stages read; what the disk refuses is printed and ends the process with exit code 2."""
+    try:
+        plan.freeze()
+    except (OuroError, OSError) as error:
+        print(message(error), file=sys.stderr)
+        sys.exit(2)
+
+
 def _refuse_bare(given: dict[str, Any]) -> None:
     """Raises ConfigError for `--config seed=2`, which Snakemake takes and nothing would read."""
     bare = [f"{key}={value}" for key, value in given.items() if key != "overrides"]

@@ -50,8 +50,3 @@ def report_what_is_there(shown: View | SweepView) -> str:
     if done.returncode:
         return f"no report of what is there: {done.stderr.strip().splitlines()[-1]}"
     return f"report of what is there: {shown.report}"
-
-
-def what_failed(shown: View | SweepView, code: int) -> str:
-    """The last words of what did not become complete: below snakemake's own, where one looks first."""
-    return (sweep_view if isinstance(shown, SweepView) else view).what_failed(shown, code)

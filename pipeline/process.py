@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import os
+import platform
 import shlex
 import signal
 import subprocess
@@ -70,7 +71,8 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
         print(f"{directory.name}: {error}", file=sys.stderr)
         sys.exit(2)
     try:
-        with files.locked(directory / ".lock", lambda holder: context.log.info("waiting: %s is making it", holder)):
+        with (files.explained(directory),
+              files.locked(directory / ".lock", lambda holder: context.log.info("waiting: %s is making it", holder))):
             if files.is_complete(directory):
                 context.log.info("already complete")
                 return
@@ -127,6 +129,7 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
 
 def _make(work: Callable[[Context], None], context: Context) -> None:
     begin = time.time()
+    context.log.info("started: process %d on %s", os.getpid(), platform.node())
     files.remove_leftovers(context.directory)
     (context.directory / "stage.error").unlink(missing_ok=True)
     work(context)
@@ -164,6 +167,14 @@ class _Masked(logging.Formatter):
         return masked(super().format(record))
 
 
+class _ToFile(logging.FileHandler):
+    """A log file that may lack lines when its disk is full: the terminal then shows the reason and no traceback."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+
 def open_log(path: Path, name: str, level: str, terminal: bool = True) -> logging.Logger:
     """A logger that writes to a file in full but for secrets, and, if wanted, to the terminal without time stamps.
 
@@ -171,7 +182,7 @@ def open_log(path: Path, name: str, level: str, terminal: bool = True) -> loggin
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     log = logging.Logger(f"ouro.{name}", level)
-    to_file = logging.FileHandler(path, encoding="utf-8")
+    to_file = _ToFile(path, encoding="utf-8")
     to_file.setFormatter(_Masked("%(asctime)s %(levelname)s %(message)s"))
     to_terminal = logging.StreamHandler(sys.stderr)
     to_terminal.setFormatter(_Masked(f"{name}: %(message)s"))

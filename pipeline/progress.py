@@ -3,10 +3,13 @@
 Where standard error is no terminal (a batch job, a pipe), a line about every ten seconds takes the bar's place.
 """
 
+import re
 import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from pipeline.records import Rollout, Score, Step
 
@@ -108,26 +111,58 @@ def resample_words(row: Rollout | Step) -> str:
     return ", ".join(filter(None, [replaced, missing]))
 
 
-class Progress:
-    """Counts `total` units of work and shows how it goes; also a context manager.
+class Bar:
+    """Shows `total` units of work as they are done: a bar on a terminal, else a line about every ten seconds.
 
-    log: the stage's logger: every line goes to its file. unit: plural noun ("steps", "rows"). done: units that an
-    earlier life of the stage finished; the time left is judged by this life alone.
+    unit: plural noun ("steps", "rows"). done: units that were done before. Also a context manager.
     """
 
-    def __init__(self, log, total: int, unit: str, label: str, done: int = 0):
-        self.log, self.total, self.unit, self.label, self.done = log, total, unit, label, done
-        self.evaluated: Sequence[Score] = ()  # scores of the last evaluation on the way
+    def __init__(self, total: int, unit: str, label: str, done: int = 0):
+        self.total, self.unit, self.label, self.done = total, unit, label, done
         self._last_line = float("-inf")
-        self._moments = deque([(time.monotonic(), done)], maxlen=50)
         self._bar = self._make_bar() if sys.stderr.isatty() else None
 
     def _make_bar(self):
         from tqdm import tqdm
 
-        form = "{l_bar}{bar:20}| {n_fmt}/{total_fmt} " + self.unit + " [{elapsed}<{remaining}]{postfix}"
+        form = "{l_bar}{bar:10}| {n_fmt}/{total_fmt} " + self.unit + " [{elapsed}<{remaining}]{postfix}"
         return tqdm(total=self.total, initial=self.done, desc=self.label, bar_format=form, file=sys.stderr,
                     dynamic_ncols=True, mininterval=0.2)
+
+    def show(self, done: int, line: str, beside_the_bar: str) -> None:
+        """Moves to `done`. line: what is printed where there is no bar."""
+        self.done = done
+        if self._bar is not None:
+            self._bar.set_postfix_str(beside_the_bar, refresh=False)
+            self._bar.update(self.done - self._bar.n)
+        elif self.done >= self.total or time.monotonic() - self._last_line >= QUIET_SECONDS:
+            self._last_line = time.monotonic()
+            print(f"{self.label}: {line}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Leaves the finished bar on the terminal."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+class Progress(Bar):
+    """The progress of a stage, in its log file too: every line goes there.
+
+    log: the stage's logger. done: units that an earlier life of the stage finished; the time left is judged by this
+    life alone.
+    """
+
+    def __init__(self, log, total: int, unit: str, label: str, done: int = 0):
+        super().__init__(total, unit, label, done)
+        self.log = log
+        self.evaluated: Sequence[Score] = ()  # scores of the last evaluation on the way
+        self._moments = deque([(time.monotonic(), done)], maxlen=50)
 
     def left_seconds(self) -> float | None:
         """Time left at the pace of the last 50 reports; None before there is a pace."""
@@ -153,20 +188,24 @@ class Progress:
 
     def _tell(self, line: str, beside_the_bar: str) -> None:
         self.log.info("%s", line, extra=FILE_ONLY)
-        if self._bar is not None:
-            self._bar.set_postfix_str(beside_the_bar, refresh=False)
-            self._bar.update(self.done - self._bar.n)
-        elif self.done >= self.total or time.monotonic() - self._last_line >= QUIET_SECONDS:
-            self._last_line = time.monotonic()
-            print(f"{self.label}: {line}", file=sys.stderr, flush=True)
+        self.show(self.done, line, beside_the_bar)
 
-    def close(self) -> None:
-        """Leaves the finished bar on the terminal."""
-        if self._bar is not None:
-            self._bar.close()
 
-    def __enter__(self) -> "Progress":
-        return self
+@dataclass(frozen=True)
+class Reached:
+    """What a line that `Progress` left in a stage's log says."""
 
-    def __exit__(self, *_) -> None:
-        self.close()
+    done: int
+    total: int
+    unit: str
+    words: str  # what stands beside a bar
+
+
+def read_line(line: str) -> Reached | None:
+    """Reads a line of `Progress` back: `step 3/10  loss 0.1  12 s left`, `12/40 rows  12 s left`; None for others."""
+    first, *parts = line.split("  ")
+    found = re.fullmatch(r"step (\d+)/(\d+)|(\d+)/(\d+) (\w[\w ]*)", first)
+    if not found:
+        return None
+    done, total = (int(found[a] or found[b]) for a, b in ((1, 3), (2, 4)))
+    return Reached(done, total, found[5] or "steps", "  ".join(p for p in parts if not p.endswith(" left")))

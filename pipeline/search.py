@@ -59,11 +59,11 @@ def _run(plan: Plan, shown: view.View, words: list[str], snakemake: list[str]) -
     if shown.complete:
         plan.freeze()  # the run's view may show another configuration
         return
-    code = invoke.start(words, snakemake)
-    if code == invoke.INTERRUPTED:
+    ended = invoke.start(words, snakemake, plan)
+    if ended.signal:
         raise KeyboardInterrupt  # or the search would go on with the next point
-    if code:
-        raise StageError(view.what_failed(shown, code))
+    if ended.code:
+        raise StageError(invoke.explain(shown, ended, words, snakemake))
 
 
 def _record(search: Path, point: Point) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from pipeline import axes, files, view
 from pipeline.query import Answer, as_table
 from pipeline.sweep import SWEEP, Sweep
-from pipeline.view import Node, State, View
+from pipeline.view import Node, View
 
 
 @dataclass(frozen=True)
@@ -100,25 +100,13 @@ def status(shown: SweepView) -> str:
     """A line for each point, and why stages failed."""
     rows = [(e.view.run, reached(e.view)) for e in shown.entries]
     lines = [shown.run, as_table(Answer(["point", "state"], rows)).rsplit("\n", 1)[0]]
-    return "\n".join([*lines, *(f"{s.name} ({'; '.join(points)}): {s.problem}" for s, points in failures(shown))])
+    failed = [(stage, problem) for stage in shown.stages if (problem := view.state(stage).problem)]
+    return "\n".join([*lines, *(f"{s.name} ({points_with(shown, s)}): {problem}" for s, problem in failed)])
 
 
-def failures(shown: SweepView) -> list[tuple[State, list[str]]]:
-    """Every failed stage once, and what the points that have it differ in."""
-    named = {s.directory.resolve(): view.state(s) for s in shown.stages}
-    failed = [(place, state) for place, state in named.items() if state.problem]
-    return [(state, [axes.told(e.differs) or e.view.run for e in shown.entries
-                     if place in {s.directory.resolve() for s in e.view.stages}]) for place, state in failed]
-
-
-def what_failed(shown: SweepView, code: int) -> str:
-    """The last words of a sweep that did not become complete: which points failed, where, and why."""
-    lines = []
-    for state, points in failures(shown):
-        which = f"all {len(points)} points" if len(points) == len(shown.entries) > 1 else "; ".join(points)
-        lines.append(f"ouro: {state.name} failed ({which}): {state.problem}\n"
-                     f"  explained in {view.near(state.directory / 'stage.error')}")
-    undone = sum(not entry.view.complete for entry in shown.entries)
-    lines.append(f"ouro: {undone} of {len(shown.entries)} points are not complete (exit code {code}); `ouro status "
-                 f"{shown.run}` shows how far they are; the same command goes on")
-    return "\n".join(lines)
+def points_with(shown: SweepView, stage: Node) -> str:
+    """What the points differ in that have a stage: `lr=0.1; lr=0.5`, or `all 3 points`."""
+    place = stage.directory.resolve()
+    have = [axes.told(entry.differs) or entry.view.run for entry in shown.entries
+            if place in {s.directory.resolve() for s in entry.view.stages}]
+    return f"all {len(have)} points" if len(have) == len(shown.entries) > 1 else "; ".join(have)

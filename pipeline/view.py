@@ -5,6 +5,7 @@ it). Nothing here writes.
 """
 
 import fcntl
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from pipeline import files, tables
 from pipeline.errors import DataError, nearest
 from pipeline.progress import duration, interval, leak_words, rollout_words, step_line, task_words
 from pipeline.records import TABLES, Score
+
+HINT = "log: "  # begins the last line of stage.error (pipeline/process.py)
+TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass(frozen=True)
@@ -115,14 +119,15 @@ def state(stage: Node) -> State:
         seconds = files.read_json(stage.directory / files.MANIFEST).get("seconds")
         return State(stage.name, "complete", seconds, stage.directory, latest)
     reached = f"step {steps[-1]} of {total or '?'}" if steps else ""
-    problem = None if locked else _problem(stage.directory)
+    problem = None if locked else recorded_error(stage.directory)
     if locked:
         word = "running"
     elif problem:
         word = "failed"
     else:
         word = "partial" if reached or (stage.directory / "stage.log").exists() else "missing"
-    return State(stage.name, ", ".join(filter(None, (word, reached))), None, stage.directory, latest, problem)
+    return State(stage.name, ", ".join(filter(None, (word, reached))), None, stage.directory, latest,
+                 problem and shortened(problem, 1)[0])
 
 
 def _latest(stage: Node, step: int, total: int | None) -> str:
@@ -135,12 +140,27 @@ def _latest(stage: Node, step: int, total: int | None) -> str:
     return step_line(_read(stage.directory, "steps", step), total, evaluated=scores)
 
 
-def _problem(directory: Path) -> str | None:
-    """The first line of stage.error; None when stage.log is newer, for then a later life was cut off."""
+def recorded_error(directory: Path) -> str | None:
+    """The reason in stage.error; None when stage.log is newer, for then a later life was cut off."""
     error, log = directory / "stage.error", directory / "stage.log"
     if not error.exists() or (log.exists() and log.stat().st_mtime_ns > error.stat().st_mtime_ns):
         return None
-    return error.read_text(encoding="utf-8").partition("\n")[0]
+    lines = error.read_text(encoding="utf-8").splitlines()
+    return "\n".join(lines[:-1] if lines and lines[-1].startswith(HINT) else lines) or None
+
+
+def shortened(reason: str, room: int) -> list[str]:
+    """A reason in at most `room` lines: its first and its last ones. Of a traceback its last line is kept."""
+    before, trace, after = reason.partition(TRACEBACK)
+    if trace:
+        reason = f"{before.strip()}: {_last_error(after)}"
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    return lines if len(lines) <= room else [*lines[:1], *lines[len(lines) - room + 1 :]]
+
+
+def _last_error(trace: str) -> str:
+    """What the traceback ends in; an error may have several lines, and those of the code are indented."""
+    return next((line for line in reversed(trace.splitlines()) if re.match(r"[\w.]+(:|$)", line)), "").strip()
 
 
 def _total_steps(directory: Path) -> int | None:
@@ -222,15 +242,6 @@ def summary(view: View) -> str:
 def _noted(words: str, score: Score) -> str:
     """A line about a score, with how many of its tasks are in the training data."""
     return "; ".join(filter(None, [words, leak_words(score)]))
-
-
-def what_failed(view: View, code: int) -> str:
-    """The last words of a run that failed: below snakemake's own, where one looks first."""
-    states = [state(stage) for stage in view.stages]
-    failed = [f"ouro: {s.name} failed: {s.problem}\n  explained in {near(s.directory / 'stage.error')}"
-              for s in states if s.problem]
-    end = f"ouro: the run ended with exit code {code}; `ouro status {view.run}` shows how far it is"
-    return "\n".join([*failed, end])
 
 
 def near(path: Path) -> str:

@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from pipeline import cli, compare_charts, files, sweep_view
+from pipeline import cli, compare_charts, failure, files, sweep_view
 from pipeline.compare import answer, compared
 from pipeline.compare_page import picture
 from pipeline.errors import DataError
@@ -131,9 +131,10 @@ def test_status_report_and_sql_take_the_name_of_a_sweep(swept, capsys):
 
 
 def test_the_last_words_of_a_sweep_say_which_points_failed(swept):
-    words = sweep_view.what_failed(sweep_view.find(swept, "s"), 1)
+    words = failure.what_failed(sweep_view.find(swept, "s"), 1, again="ouro run -m lr=1,2,3,4")
     assert words.splitlines()[0] == "ouro: rfts-lr=3 failed (lr=3): the trainer diverged"
-    assert "ouro: 2 of 4 points are not complete (exit code 1)" in words
+    assert "2 of 4 points" in words
+    assert words.endswith("ouro run -m lr=1,2,3,4")
 
 
 # ---------------------------------------------------------------------------------------------------------- pictures

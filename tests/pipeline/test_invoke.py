@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, invoke, launch, outcome, preflight
+from pipeline import cli, invoke, launch, outcome, preflight, process_group
 from pipeline.launch import split_overrides
 
 AWKWARD = ["name=two words", "a.b='it is \"so\", yes: {1} #2'", "'quoted=at both ends'", 'x="y"', "ü=☃", "seed=2"]
@@ -71,19 +71,14 @@ def snakemake(monkeypatch, code: int, makes: str | None = None, interrupted: boo
     """Stands in for the snakemake process: exits with `code` after making one manifest, or after Ctrl-C."""
     calls = []
 
-    class Started:
-        def __init__(self, command, env):
-            calls.append((command, env))
+    def run_group(command, environment, streams, poll):
+        calls.append((command, environment))
+        if makes:
+            with open(makes, "w") as file:
+                json.dump({"seconds": 1.0}, file)
+        return code, signal.SIGINT if interrupted else None
 
-        def wait(self):
-            if makes:
-                with open(makes, "w") as file:
-                    json.dump({"seconds": 1.0}, file)
-            if interrupted:
-                signal.raise_signal(signal.SIGINT)
-            return code
-
-    monkeypatch.setattr(invoke.subprocess, "Popen", Started)
+    monkeypatch.setattr(process_group, "run_group", run_group)
     return calls
 
 
@@ -110,7 +105,8 @@ def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypat
     assert cli.main(["run", "--", "--forceall"]) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "the run ended with exit code 1; `ouro status" in shown.err
+    assert "exit code 1" in shown.err
+    assert shown.err.endswith("to go on: ouro run -- --forceall\n")
     snakemake(monkeypatch, 0, plan.targets[-1])
     assert cli.main(["run", "--", "--forceall"]) == 0
     assert "8 of 8 stages complete" in capsys.readouterr().out
@@ -143,6 +139,14 @@ def test_a_failed_stage_leaves_a_report_of_what_is_there(plan, monkeypatch, caps
     assert f"report of what is there: {plan.view / 'report.html'}" in capsys.readouterr().out
 
 
+def test_an_interrupt_is_one_line_and_130(plan, monkeypatch, capsys):
+    calls = snakemake(monkeypatch, 1, plan.targets[-1], interrupted=True)
+    assert cli.main(["run"]) == 130
+    assert len(calls) == 1
+    assert capsys.readouterr().err == ("ouro: interrupted; toy/first: 8 of 8 stages are complete and kept; type the "
+                                       "same command to go on\n")
+
+
 @pytest.fixture
 def listening():
     """Ctrl-C is heard, as on a terminal; what is started in the background of a script ignores it."""
@@ -151,21 +155,7 @@ def listening():
     signal.signal(signal.SIGINT, before)
 
 
-def test_an_interrupt_waits_for_snakemake_and_is_130(listening, plan, monkeypatch, capsys):
-    usual = signal.getsignal(signal.SIGINT)
-    calls = snakemake(monkeypatch, 1, plan.targets[-1], interrupted=True)
-    assert cli.main(["run"]) == 130
-    assert len(calls) == 1
-    assert capsys.readouterr().err == ""
-    assert signal.getsignal(signal.SIGINT) is usual
-
-
-def test_snakemake_itself_is_interrupted_as_usual(listening):
-    """It must not inherit that this process ignores Ctrl-C."""
-    ends_itself = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(10)"
-    assert invoke._wait_for([sys.executable, "-S", "-c", ends_itself], dict(os.environ)) != 0
-
-
-def test_an_interrupt_elsewhere_is_130_without_a_traceback(listening, plan, monkeypatch):
+def test_an_interrupt_elsewhere_is_130_without_a_traceback(listening, plan, monkeypatch, capsys):
     monkeypatch.setattr(launch, "make_checked_plan", lambda *_: signal.raise_signal(signal.SIGINT))
     assert cli.main(["run"]) == 130
+    assert capsys.readouterr().err == "\nouro: interrupted\n"

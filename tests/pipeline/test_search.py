@@ -1,5 +1,6 @@
 """A search that decides point after point: what one point returns, what it leaves, how it fails."""
 
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -10,6 +11,7 @@ from pipeline import files, invoke, records, search, sweep_view, tables
 from pipeline.compare import compared
 from pipeline.errors import ConfigError, DataError, StageError
 from pipeline.launch import make_checked_plan
+from pipeline.process_group import run_group
 from tests.factories import row
 
 LR = "algorithm.optimizer.lr"
@@ -20,9 +22,8 @@ def started(monkeypatch):
     """Stands in for snakemake: makes what is missing; the solve rate is 1 - |lr - 0.3|. Returns what it was given."""
     calls = []
 
-    def start(overrides: list[str], extra: list[str]) -> int:
+    def start(overrides: list[str], extra: list[str], plan) -> invoke.Ended:
         calls.append((overrides, extra))
-        plan = make_checked_plan(overrides)
         plan.freeze()
         for stage in plan.stages:
             directory = Path(stage.directory)
@@ -32,7 +33,7 @@ def started(monkeypatch):
                     row(records.Score, model=stage.name, taskset=taskset, metric="sampled_accuracy", value=value - less)
                     for taskset, less in (("first", 0), ("second", 0.1))])
             files.write_json(directory / files.MANIFEST, {"seconds": 1.0})
-        return 0
+        return invoke.Ended(0)
 
     monkeypatch.setattr(invoke, "start", start)
     return calls
@@ -73,11 +74,10 @@ def test_metric_and_evaluation_set_can_be_chosen(tmp_path, started):
 
 
 def test_a_stage_that_fails_is_an_error_that_says_why(tmp_path, monkeypatch):
-    def start(overrides, extra):
-        plan = make_checked_plan(overrides)
+    def start(overrides, extra, plan):
         plan.freeze()
         (Path(plan.stages[0].directory) / "stage.error").write_text("no such file\nlog")
-        return 1
+        return invoke.Ended(1)
 
     monkeypatch.setattr(invoke, "start", start)
     with pytest.raises(StageError, match="ouro: tasks failed: no such file"):
@@ -92,7 +92,7 @@ def test_a_mistake_is_told_before_anything_runs(tmp_path, started):
 
 
 def test_ctrl_c_ends_the_search_and_not_only_its_point(tmp_path, monkeypatch):
-    monkeypatch.setattr(invoke, "start", lambda overrides, extra: invoke.INTERRUPTED)
+    monkeypatch.setattr(invoke, "start", lambda *_: invoke.Ended(1, signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         search.objective([f"checkpoint_root_dir={tmp_path}", f"{LR}=0.25"])
 
@@ -135,10 +135,10 @@ def test_snakemake_can_be_started_from_a_worker_thread():
 
     codes = []
     command = [sys.executable, "-c", "raise SystemExit(3)"]
-    worker = threading.Thread(target=lambda: codes.append(invoke._wait_for(command, {})))
+    worker = threading.Thread(target=lambda: codes.append(run_group(command, {}, {}, lambda: None)))
     worker.start()
     worker.join()
-    assert codes == [3]
+    assert codes == [(3, None)]
 
 
 def test_the_script_for_optuna_does_what_optuna_asks(tmp_path, started, monkeypatch, capsys):

@@ -45,7 +45,12 @@ def test_a_failing_point_leaves_the_others_alone(place):
     assert [row[:2] for row in table[2:5]] == [["0.1", "0.9"], ["0.3", "0.7"], ["0.5", "NULL"]]
     assert "ouroboros/s: 2 of 3 points complete; 14 stages, 24 without sharing" in done.stdout
     assert "ouro: rft failed (lr=0.5): the trainer diverged" in done.stderr
-    assert "ouro: 1 of 3 points are not complete (exit code 1)" in done.stderr
+    assert "11 of 14 stages are complete, 2 of 3 points, exit code 1" in done.stderr
+    assert "Error in rule" not in done.stderr
+    assert len(done.stderr.splitlines()) < 10
+    (log,) = (place / "runs/ouroboros/s/logs").iterdir()
+    assert "Error in rule rft" in log.read_text()
+    assert str(log.relative_to(place)) in done.stderr.splitlines()[-2]
     assert "1 of 3 points is not complete" in (place / "runs/ouroboros/s/compare.html").read_text()
 
 
@@ -56,8 +61,9 @@ def test_plain_snakemake_takes_a_sweep_and_a_second_one_makes_only_what_is_new(p
     assert "ouro: rft failed (lr=0.5): the trainer diverged" in done.stderr
     assert made(place)["rft"] == 2
     assert sweep_view.find(place, "s").entries[0].view.complete
-    again = typed(place, "-m", "pipeline.cli", "run", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.2")
+    again = typed(place, "-m", "pipeline.cli", "run", "-v", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.2")
     assert again.returncode == 0, again.stderr
+    assert "localrule rft" in again.stderr  # all that snakemake says
     assert made(place) == {"tasks": 1, "curate": 1, "model": 1, "sft": 1, "evaluate_sft": 1, "rft": 3,
                            "evaluate_rft": 2, "report": 2}
     assert "nothing to do: all 11 stages of ouroboros/s are complete" in typed(

@@ -1,0 +1,100 @@
+"""The last lines of a run that failed: the reason, whatever became of the stage, in ten lines."""
+
+import os
+
+import pytest
+
+from pipeline import failure, files, view
+
+SNAKEMAKE = """\
+[Sun Nov 22 11:00:09 2026]
+Error in rule rft:
+    jobid: 6
+    input: store/sft-1/manifest.json
+    output: {place}/manifest.json (update)
+    log: {place}/stage.error (check log file(s) for error details)
+    shell:
+        python -m stages.rft {place}
+        (command exited with non-zero exit code)
+"""
+DIED = "    Command 'set -euo pipefail;  python -m stages.rft {place}' died with <Signals.SIGKILL: 9>.\n"
+
+
+@pytest.fixture
+def failed(run):
+    """The finished run, but for its rft; returns view and directory."""
+    shown = view.open_view(run.path)
+    directory = next(s.directory for s in shown.stages if s.kind == "rft")
+    (directory / files.MANIFEST).unlink()
+    return shown, directory
+
+
+def last_lines(shown, said: str = "") -> list[str]:
+    lines = failure.what_failed(shown, 1, "ouro run seed=2", said, "snakemake.log").splitlines()
+    assert len(lines) <= 10
+    assert lines[-2].startswith("ouro: toy/first: 6 of 8 stages are complete, exit code 1; all output: ")
+    assert lines[-1] == "  to go on: ouro run seed=2"
+    return lines
+
+
+def test_the_recorded_reason_is_shown_without_its_hint(failed):
+    shown, directory = failed
+    (directory / "stage.error").write_text("the trainer died: no GPU\n  its log: trainer.log\nlog: x; to go on: y\n")
+    assert last_lines(shown)[:2] == ["ouro: rft failed: the trainer died: no GPU", "  its log: trainer.log"]
+
+
+def test_of_a_traceback_the_error_itself_is_shown(failed):
+    shown, directory = failed
+    trace = "Traceback (most recent call last):\n" + '  File "x.py", line 1, in f\n    f()\n' * 30
+    (directory / "stage.error").write_text(f"unexpected failure\n{trace}OSError: [Errno 5] bad\n\nlog: x\n")
+    assert last_lines(shown)[0] == "ouro: rft failed: unexpected failure: OSError: [Errno 5] bad"
+    state = view.state(next(s for s in shown.stages if s.kind == "rft"))
+    assert state.problem == "unexpected failure: OSError: [Errno 5] bad"
+
+
+def test_a_long_reason_keeps_its_beginning_and_its_end(failed):
+    shown, directory = failed
+    (directory / "stage.error").write_text("\n".join(f"line {i}" for i in range(40)) + "\nlog: x; to go on: y\n")
+    lines = last_lines(shown)
+    assert lines[0] == "ouro: rft failed: line 0"
+    assert lines[1:5] == [f"  line {i}" for i in range(36, 40)]
+
+
+def test_a_reason_that_could_not_be_written_is_taken_from_what_was_printed(failed):
+    """As on a full disk. Another stage prints beside it."""
+    shown, directory = failed
+    printed = (f"rft: step 1/4  loss 1\nrft: no space left for {directory}/x: 0 MiB are free on that disk.\n"
+               f"sft: step 3/4\nrft: log: {directory}/stage.log; to go on: y\n")
+    lines = last_lines(shown, printed + SNAKEMAKE.format(place=directory))
+    assert lines[0] == f"ouro: rft failed: no space left for {directory}/x: 0 MiB are free on that disk."
+
+
+@pytest.mark.parametrize(("said", "words"), [
+    (SNAKEMAKE + DIED, "ended by signal SIGKILL (the kernel does this when memory runs out)"),
+    (SNAKEMAKE.replace("    jobid", "    message: SLURM-job '7' failed, SLURM status is: 'TIMEOUT'\n    jobid"),
+     "SLURM status is: 'TIMEOUT'"),
+    (SNAKEMAKE, "was killed, or its job was cancelled")])
+def test_a_stage_that_left_no_reason_is_named_with_how_it_ended(failed, said, words):
+    shown, directory = failed
+    line = last_lines(shown, said.format(place=directory))[0]
+    assert line.startswith("ouro: rft failed: ")
+    assert words in line
+
+
+def test_a_reason_of_an_earlier_life_is_none_of_this_one(failed):
+    shown, directory = failed
+    (directory / "stage.error").write_text("interrupted\n")
+    (directory / "stage.log").write_text("later")
+    os.utime(directory / "stage.error", ns=(1, 1))
+    assert last_lines(shown)[0] == "ouro: snakemake ended with exit code 1"
+
+
+def test_several_failures_share_the_ten_lines(failed):
+    shown, _ = failed
+    for stage in shown.stages:
+        (stage.directory / files.MANIFEST).unlink(missing_ok=True)
+        (stage.directory / "stage.error").write_text("\n".join(f"{stage.name} {i}" for i in range(9)) + "\n")
+    lines = failure.what_failed(shown, 1).splitlines()
+    assert len(lines) <= 12
+    assert lines[0] == "ouro: tasks failed: tasks 0"
+    assert any(line.startswith("ouro: failed too: ") for line in lines)
