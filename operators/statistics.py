@@ -39,3 +39,12 @@ def pass_at_k(responses: int, solved: int, k: int) -> float:
     if not 1 <= k <= responses:
         raise ValueError(f"pass@{k} from {responses} responses")
     return 1.0 - math.comb(responses - solved, k) / math.comb(responses, k)
+
+
+def reward_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """As `mean_interval`, of values of any size; where all tasks agree, or there is one, the interval has no width."""
+    mean = math.fsum(values) / len(values)
+    if min(values) == max(values):
+        return values[0], values[0], values[0]
+    half = Z * math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
+    return mean, mean - half, mean + half

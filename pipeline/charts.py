@@ -58,13 +58,15 @@ def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, percent: bool = F
 
 
 def band(
-    name: str, title: str, x: Sequence[int], y: Sequence[float], low: Sequence[float], high: Sequence[float]
+    name: str, title: str, x: Sequence[int], y: Sequence[float], low: Sequence[float], high: Sequence[float],
+    share: bool = True,
 ) -> str:
-    """A share by step as it was measured, with its 95% interval as a band. name: unique in the page."""
-    figure, axes = blank(True)
+    """An estimate by step as it was measured, with its 95% interval as a band. name: unique in the page."""
+    figure, axes = blank(share)
     axes.fill_between(x, low, high, color=SERIES[0], alpha=0.18, linewidth=0)
     axes.plot(x, y, color=SERIES[0], linewidth=1.8, marker="o", markersize=3.5)
-    ends = [f"{y[i]:.1%} [{low[i] * 100:.1f}, {high[i] * 100:.1f}] at step {x[i]}" for i in (0, -1)]
+    ends = [f"{y[i]:.1%} [{low[i] * 100:.1f}, {high[i] * 100:.1f}] at step {x[i]}" if share else
+            f"{y[i]:.3f} [{low[i]:.3f}, {high[i]:.3f}] at step {x[i]}" for i in (0, -1)]
     return inline(figure, name, f"{title} by step, with its 95% interval: {', '.join(ends)}")
 
 
