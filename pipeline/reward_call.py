@@ -78,11 +78,12 @@ def _call(question: dict[str, Any]) -> tuple[str, str]:
         if limit:
             return "warnings", (f"had not answered after {limit} s, when it was called with one row; it was ended. "
                                 "--no-call leaves the call out.")
-        found = files.read_json(answer) if answer.exists() else []
-        if not found:
-            last = log.read_text(errors="replace").strip().splitlines()[-1:]
-            return "problems", ": ".join([f"was called with a row; the process {ending(process.returncode)}", *last])
-        return tuple(found)
+        if answer.exists() and (found := files.read_json(answer)):
+            return tuple(found)
+        how = ": ".join([ending(process.returncode), *log.read_text(errors="replace").strip().splitlines()[-1:]])
+        if not answer.exists():  # no row could be read
+            return "unjudged", f"was not called: the process that was to do so {how}"
+        return "problems", f"was called with a row; the process {how}"
 
 
 def _wait(process: subprocess.Popen, answer: Path) -> int | None:

@@ -104,6 +104,14 @@ def test_a_reward_that_ends_its_process_is_a_problem(asked):
                                              "exit code 3: last words")]
 
 
+def test_where_no_row_can_be_read_nothing_is_called(asked, tmp_path):
+    (tmp_path / "rows.jsonl").write_text("no JSON")
+    (_, [(to, line)]) = asked("score")
+    assert to == "unjudged"
+    assert line.startswith("'ouro_test_judge:score' was not called: ")
+    assert "rows.jsonl, line 1" in line
+
+
 def test_a_secret_is_revealed_in_the_process_of_the_call_alone(asked, monkeypatch):
     monkeypatch.setenv("OURO_TEST_API_KEY", "hush-hush")
     [(_, words)], _ = asked("given", key="${oc.env:OURO_TEST_API_KEY}")
