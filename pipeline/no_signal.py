@@ -66,23 +66,23 @@ def _equal(last: Sequence[Step], settings: Any) -> bool:
 # name, (steps, settings) -> whether it holds, what it is and what to look at; the first that holds is told
 REASONS = [
     ("learning rate 0", lambda last, settings: all(step.lr == 0 for step in last),
-     "the learning rate is 0. Set algorithm.optimizer.lr."),
+     "set algorithm.optimizer.lr."),
     ("most rows failed", _failed,
      "more rows failed than were trained on. "
      f"{ASK.format('reason, count(*) from experience group by 1 order by 2 desc')}"),
     ("all responses truncated", _truncated,
-     "every response is cut off at model.max_response_tokens, before an answer could be judged. Raise it, or look at "
-     f"the ends of responses. {ASK.format('finish_reason, reward, right(response, 200) from experience')}"),
+     "they end at model.max_response_tokens, before there is an answer to judge. Raise it, or look at their ends. "
+     f"{ASK.format('finish_reason, reward, right(response, 200) from experience')}"),
     ("all rewards equal", _equal,
-     "all rewards are equal: the tasks are too hard or too easy for the model, or the reward function does not see the "
-     f"answers. {ASK.format('reward, reward_components, response, task_id from experience')}"),
+     "the tasks are too hard or too easy for the model, or the reward function does not see the answers. "
+     f"{ASK.format('reward, reward_components, response, task_id from experience')}"),
     ("no group with variance", _without_variance,
-     "the responses to each task have equal rewards, so none is better than another. Give tasks that the model solves "
-     "now and then, more algorithm.repeat_times, or algorithm.max_resample_rounds. "
+     "no response to a task is better than another. Give tasks that the model solves now and then, more "
+     "algorithm.repeat_times, or algorithm.max_resample_rounds. "
      f"{ASK.format('group_id, min(reward), max(reward) from experience group by 1')}"),
     ("advantages 0", lambda last, settings: last[-1].reward is not None,
-     "no gradient reached the weights although rewards differ: advantages are 0, or the loss leaves out all tokens. "
+     "no gradient reached the weights: every advantage is 0, or the loss leaves out all tokens. "
      f"{ASK.format('train_step, min(advantage), max(advantage) from trained group by 1 order by 1 desc')}"),
     ("gradient 0", lambda last, settings: True,
-     "the gradient is 0: the loss does not depend on the weights. Look at algorithm.policy_loss_fn and the loss mask."),
+     "the loss does not depend on the weights. Look at algorithm.policy_loss_fn and the loss mask."),
 ]

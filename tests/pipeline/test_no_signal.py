@@ -4,10 +4,13 @@ import re
 
 import pytest
 
+from pipeline import findings, tables
 from pipeline.no_signal import no_signals
 from pipeline.query import ask, session
 from pipeline.records import Step
+from pipeline.view import Node, state
 from tests.factories import row
+from tests.fake_run import FakeRun
 
 FLAT = {"lr": 1e-3, "grad_norm": 0.0, "reward": 0.0, "zero_variance_groups": 4, "trained_rows": 32, "failed_rows": 0,
         "response_tokens_mean": 7.5}
@@ -72,3 +75,14 @@ def test_the_questions_can_be_asked(said):
     questions = [found for line in lines for found in re.findall(r'ouro sql "(.*)"', line)]
     assert len(questions) == 5
     assert all(len(ask(session([]), question).columns) > 1 for question in questions)
+
+
+def test_status_and_report_show_it(tmp_path):
+    made = FakeRun(tmp_path)
+    directory = made.stage("rft", "rft", complete=False)
+    for step in steps(12, stage=directory.name):
+        tables.write(tables.step_file(directory, "steps", step.step), Step, [step])
+    node = Node("rft", "rft", directory)
+    assert "warning: steps 3 to 12 changed no weight, advantages 0" in state(node).warning
+    (line,) = findings.idle_steps(tables.connect([("toy/first", directory)]), directory.name, None)
+    assert line.startswith("steps 1 to 10 changed no weight, advantages 0")
