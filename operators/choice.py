@@ -40,7 +40,9 @@ def chosen_advantage(table: dict[str, Callable], name: str, key: str) -> Callabl
     def checked(batch: pa.Table, **arguments: Any) -> pa.Table:
         try:
             found = function(batch, **arguments)
-        except KeyError as error:  # what a pyarrow table says of a column that it does not have
+        except KeyError as error:
+            if "does not exist in schema" not in str(error):  # what a pyarrow table says of a column it does not have
+                raise
             raise DataError(f"{key}={name}: {error.args[0]!s}. The batch has the columns "
                             f"{', '.join(batch.column_names)}.") from error
         return _advantages(found, batch, f"{key}={name}")

@@ -14,13 +14,11 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     rate in 93% or more, whatever the rate (tests/operators/test_statistics.py). The mean is always inside, at most one
     standard error from the middle.
     """
-    from scipy.special import stdtrit  # scipy.stats takes a second to import
-
     count = len(values)
     more = [*values, 0.0, 1.0]
     middle = math.fsum(more) / len(more)
     variance = math.fsum((v - middle) ** 2 for v in more) / (len(more) - 1)
-    half = float(stdtrit(len(more) - 1, 0.975)) * math.sqrt(variance / len(more))
+    half = _quantile(len(more) - 1) * math.sqrt(variance / len(more))
     return math.fsum(values) / count, max(middle - half, 0.0), min(middle + half, 1.0)
 
 
@@ -32,3 +30,22 @@ def pass_at_k(responses: int, solved: int, k: int) -> float:
     if not 1 <= k <= responses:
         raise ValueError(f"pass@{k} from {responses} responses")
     return 1.0 - math.comb(responses - solved, k) / math.comb(responses, k)
+
+
+def reward_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of one reward of any size per task, and Student's t interval of it at 95%: (mean, low, high).
+
+    Where all tasks agree, or there is only one, the interval has no width: nothing bounds a reward.
+    """
+    if min(values) == max(values):
+        return values[0], values[0], values[0]
+    mean, count = math.fsum(values) / len(values), len(values)
+    half = _quantile(count - 1) * math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (count - 1) / count)
+    return mean, mean - half, mean + half
+
+
+def _quantile(freedom: int) -> float:
+    """The 97.5% quantile of Student's t."""
+    from scipy.special import stdtrit  # scipy.stats takes a second to import
+
+    return float(stdtrit(freedom, 0.975))

@@ -76,13 +76,15 @@ def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, unit: str = "", p
 
 
 def band(
-    name: str, title: str, x: Sequence[int], y: Sequence[float], low: Sequence[float], high: Sequence[float]
+    name: str, title: str, x: Sequence[int], y: Sequence[float], low: Sequence[float], high: Sequence[float],
+    share: bool = True,
 ) -> str:
-    """A share by step as it was measured, with its 95% interval as a band. name: unique in the page."""
-    figure, axes = blank(True, "share of responses")
+    """An estimate by step as it was measured, with its 95% interval as a band. name: unique in the page."""
+    figure, axes = blank(share, "share of responses" if share else "mean reward")
     axes.fill_between(x, low, high, color=SERIES[0], alpha=0.18, linewidth=0)
     axes.plot(x, y, color=SERIES[0], linewidth=1.8, marker="o", markersize=3.5)
-    said = [f"{one:.1%} [{least * 100:.1f}, {most * 100:.1f}]" for one, least, most in zip(y, low, high, strict=True)]
+    said = [f"{one:.1%} [{least * 100:.1f}, {most * 100:.1f}]" if share else f"{one:.3f} [{least:.3f}, {most:.3f}]"
+            for one, least, most in zip(y, low, high, strict=True)]
     ends = [f"{said[i]} at step {x[i]}" for i in (0, -1)]
     values = [f"step {at}: {words}" for at, words in zip(x, said, strict=True)]
     return inline(figure, name, f"{title} by step, with its 95% interval: {', '.join(ends)}",

@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("--open", action="store_true", help="open it in a browser")
     _root(it := command("compare", sweep_commands.compare), several="runs")
     it.add_argument("runs", nargs="*", metavar="RUN | SWEEP", help="project/name or name; default: the latest sweep")
-    it.add_argument("--metric", default=sweep_commands.METRIC, help=f"default: {sweep_commands.METRIC}")
+    it.add_argument("--metric", help="default: sampled_accuracy, or sampled_reward where no run has an accuracy")
     it.add_argument("--format", choices=("table", "csv", "json"), default="table")
     _root(it := command("replay", replay_command.replay), several="words")
     it.add_argument("words", nargs="*", metavar="RUN | algorithm=NAME | algorithm.KEY=VALUE",
@@ -159,6 +159,8 @@ def _judging(command) -> None:
     _overrides(command)
     command.add_argument("--no-data", action="store_true",
                          help="read no samples of the data files, and import no code of yours (faster)")
+    command.add_argument("--no-call", action="store_true",
+                         help="call no reward function of yours (one call each, for a judge that costs money)")
     command.add_argument("--elsewhere", action="store_true",
                          help="the run is for another machine: what is not on this one is listed, and no problem")
 

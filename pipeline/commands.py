@@ -31,7 +31,7 @@ def _status(shown) -> str:
     rows = [(s.name, s.state, "" if s.seconds is None else f"{s.seconds:.1f}", view.near(s.directory))
             for s in states]
     table = as_table(Answer(["stage", "state", "seconds", "directory"], rows)).rsplit("\n", 1)[0]
-    latest = [f"{s.name}: {line}" for s in states for line in filter(None, (s.latest, s.problem))]
+    latest = [f"{s.name}: {line}" for s in states for line in filter(None, (s.latest, s.warning, s.problem))]
     return "\n".join([shown.run, table, *latest])
 
 
@@ -91,7 +91,8 @@ def config_check(arguments) -> int:
     if problems:
         more = incomplete.beside(config, problems, arguments.elsewhere, not arguments.no_data)
         raise ConfigError.of(TITLE, [*problems, *more])
-    report = preflight.check(config, arguments.elsewhere, data=not arguments.no_data, code=not arguments.no_data)
+    report = preflight.check(config, arguments.elsewhere, data=not arguments.no_data, code=not arguments.no_data,
+                             call=not (arguments.no_data or arguments.no_call or arguments.elsewhere))
     report.add("", warnings(arguments.overrides), "warnings")
     if arguments.no_data:
         report.add("", ["rows of data files, Data-Juicer operators, code of yours: --no-data leaves them out."],

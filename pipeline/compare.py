@@ -10,12 +10,13 @@ from typing import Any
 
 from pipeline import axes, difference, files, query, sweep_view, tables
 from pipeline.errors import DataError, nearest
+from pipeline.progress import SAMPLED
 from pipeline.records import Score
 from pipeline.secrets import mask
 from pipeline.sweep_view import SweepView
 from pipeline.view import View
 
-METRIC = "sampled_accuracy"
+METRIC = SAMPLED[0]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ class Row:
     def value(self) -> float | None:
         """What it is ranked by: the score on its first evaluation set."""
         return next((score.value for score in self.scores.values()), None)
+
+
+def metric_of(shown: list[View | SweepView]) -> str:
+    """The metric that runs are compared by: the mean reward where none has an accuracy."""
+    measured = {score.metric for one in shown for run in sweep_view.runs_of(one) for score in last_scores(run)}
+    return next((metric for metric in SAMPLED if metric in measured), METRIC)
 
 
 def compared(shown: list[View | SweepView], metric: str = METRIC) -> list[Row]:

@@ -87,6 +87,8 @@ def load_dotted(path: str):
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever the user's module raises while it is imported
-        raise ConfigError(f"'{path}' cannot be imported: {type(error).__name__}: {error}. Needed "
+        from pipeline.user_errors import brief
+
+        raise ConfigError(f"'{path}' cannot be imported: {brief(error)}. Needed "
                           "package.module:function, with the package in the current directory, installed, or with its "
                           "parent directory on PYTHONPATH.") from error

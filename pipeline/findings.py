@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
 from pipeline import tables
+from pipeline.no_signal import no_signals
 from pipeline.progress import rate
 from pipeline.query import Answer, ask
 from pipeline.questions import QUESTIONS
@@ -34,6 +36,12 @@ def step_columns(session, stage: str) -> dict[str, np.ndarray]:
     return {column[0]: table[:, i] for i, column in enumerate(done.description)}
 
 
+def idle_steps(session, stage: str, settings) -> list[str]:
+    """Why steps of a stage learnt nothing, a sentence for each reason (pipeline/no_signal.py). settings: its own."""
+    rows = records(session, "SELECT * EXCLUDE (statistics) FROM steps WHERE stage = ? ORDER BY step", [stage])
+    return no_signals((SimpleNamespace(**row) for row in rows), settings)
+
+
 def times(columns: dict[str, np.ndarray]) -> dict:
     """Totals of a training stage: seconds per part of explorer and trainer, tokens per second of each."""
     explorer = {part: float(np.nansum(columns[c])) for part, c in EXPLORER_PARTS.items()}
@@ -52,20 +60,22 @@ def times(columns: dict[str, np.ndarray]) -> dict:
 
 
 def evaluations(session, stage: str, start: str) -> dict[str, dict[str, list]]:
-    """Sampled accuracy of a stage's weights by trainer step: evaluation set -> columns step, value, low, high.
+    """Sampled accuracy (or reward) of a stage's weights by trainer step: set -> columns metric, step, value, low, high.
 
     stage, start: directory names of the stage and of the model it began with, whose accuracy stands at step 0. Sets
     that fewer than two of the stage's own weights were asked are left out.
     """
     rows = records(session, """
-        SELECT DISTINCT ON (taskset, trainer_step) taskset, if(model = $1, step, 0) AS trainer_step, value, low, high
-        FROM scores WHERE metric = 'sampled_accuracy' AND model IN ($1, $2) ORDER BY taskset, trainer_step, stage""",
+        SELECT DISTINCT ON (taskset, trainer_step) taskset, if(model = $1, step, 0) AS trainer_step,
+            metric, value, low, high
+        FROM scores WHERE metric IN ('sampled_accuracy', 'sampled_reward') AND model IN ($1, $2)
+        ORDER BY taskset, trainer_step, stage""",
         (stage, start))
     curves: dict[str, dict[str, list]] = {}
     for row in rows:
-        columns = curves.setdefault(row["taskset"], {"step": [], "value": [], "low": [], "high": []})
-        for column, value in zip(columns, (row["trainer_step"], row["value"], row["low"], row["high"]), strict=True):
-            columns[column].append(value)
+        columns = curves.setdefault(row["taskset"], {"metric": [], "step": [], "value": [], "low": [], "high": []})
+        for column, values in columns.items():
+            values.append(row["trainer_step" if column == "step" else column])
     return {taskset: columns for taskset, columns in curves.items() if sum(s > 0 for s in columns["step"]) > 1}
 
 

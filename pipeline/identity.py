@@ -114,7 +114,7 @@ DEMONSTRATIONS = ("stages/learner/demonstrations.py", "stages/learner/preference
                   "workflows/demonstrations.py", "workflows/prompts.py")
 ANSWERING = ("operators/reward.py", "operators/shaping.py", "workflows/prompts.py", "workflows/retry.py",
              "workflows/reward_model.py", "workflows/rewards.py", "workflows/single_turn.py",
-             "workflows/task_at_hand.py", "workflows/trajectory.py", *ARGUMENTS)
+             "workflows/task_at_hand.py", "workflows/trajectory.py", "workflows/user_reward.py", *ARGUMENTS)
 EXPLORING = (*ANSWERING, "stages/resample.py")
 EVALUATING = (*ANSWERING, "operators/statistics.py", "workflows/evaluation.py", "workflows/leakage.py")
 

@@ -1,6 +1,7 @@
 """What a configuration names outside itself: files, a model, the user's code, functions' arguments. Is it all there?"""
 
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from pipeline.distillation import KEY, asks_teacher
 from pipeline.errors import ConfigError, nearest
 from pipeline.external import NEEDED, digest_code, module_file, named_code, nothing_at, resolve, values_of
 from pipeline.modes import kind_of
-from pipeline.own_code import absent_packages, by_position, positional, wrong_function
+from pipeline.own_code import REWARD, absent_packages, by_position, positional, wrong_function
 from pipeline.parameters import Limit, Parameter
 from pipeline.parts import ratio_column, ratio_problems, wrong_parameters
-from pipeline.reward_rules import reward_functions, wrong_reward
+from pipeline.reward_rules import batch_parameters, reward_functions, wrong_reward
 from pipeline.shape import absent_model, wrong_model
 from pipeline.signatures import Signature
 from pipeline.sources import sources, tasksets
@@ -71,7 +72,7 @@ def wrong_adapters(config: dict[str, Any]) -> list[str]:
 def wrong_code(config: dict[str, Any]) -> list[str]:
     """The user's modules that are here and cannot be read, or lack the function that is named."""
     return [f"{key}: {problem}" for name, key in _code(config).items() if _module(name)
-            for problem in _code_problem(name)]
+            for problem in _code_problem(name, is_reward=REWARD in key)]
 
 
 def _code(config: dict[str, Any]) -> dict[str, str]:
@@ -92,12 +93,12 @@ def _module(dotted: str) -> Path | None:
     return module_file(dotted.partition(":")[0])
 
 
-def _code_problem(dotted: str) -> list[str]:
+def _code_problem(dotted: str, is_reward: bool) -> list[str]:
     try:
         digest_code(dotted)
     except ConfigError as error:
         return [str(error)]
-    return list(filter(None, [wrong_function(dotted)]))
+    return list(filter(None, [wrong_function(dotted, is_reward)]))
 
 
 def wrong_arguments(config: dict[str, Any]) -> list[str]:
@@ -231,7 +232,8 @@ def reward_signature(name: str) -> Signature | None:
     if name in signatures.table("workflows/rewards.py", "OPENED"):
         return signatures.table("workflows/rewards.py", "OPENED")[name].after(1)
     found = _in("operators/reward.py", "REWARDS", name)
-    return found and found.after(2)
+    given = batch_parameters(found.required) if found else {}
+    return reduce(Signature.without, given, found) if given else found and found.after(2)
 
 
 def workflow_signature(name: str) -> Signature | None:
@@ -244,7 +246,7 @@ def _in(file: str, table: str, name: str) -> Signature | None:
     """A name of one of our tables, or the user's function; None when it is neither (another check says so)."""
     if ":" not in name:
         return signatures.table(file, table).get(name)
-    return None if _module(name) is None or _code_problem(name) else signatures.dotted(name)
+    return None if _module(name) is None or _code_problem(name, is_reward=True) else signatures.dotted(name)
 
 
 # the arguments of every estimator of KL: fields of KLTerm in stages/learner/objective.py (a test compares them)

@@ -22,12 +22,13 @@ def conclude(shown: View | SweepView) -> str:
 
 
 def _compared(shown: SweepView) -> str:
-    from pipeline.compare import METRIC, answer, compared
+    from pipeline.compare import answer, compared, metric_of
     from pipeline.compare_page import write
     from pipeline.query import as_table
 
-    rows = compared([shown], METRIC)
-    write(shown, rows, METRIC)
+    metric = metric_of([shown])
+    rows = compared([shown], metric)
+    write(shown, rows, metric)
     done = sum(entry.view.complete for entry in shown.entries)
     apart = sum(len(entry.view.stages) for entry in shown.entries)
     counted = f"{shown.run}: {done} of {len(rows)} points complete; {len(shown.stages)} stages, {apart} without sharing"

@@ -27,14 +27,14 @@ REWARD = "default_reward_fn_type"
 WAIT = 300  # seconds that importing the named modules may take
 
 
-def wrong_function(dotted: str) -> str | None:
-    """The line for a name that its module gives to a literal, or to an `async def`."""
+def wrong_function(dotted: str, is_reward: bool = False) -> str | None:
+    """The line for a name that its module gives to a literal, or, unless it is a reward, to an `async def`."""
     module, _, name = dotted.partition(":")
     source = syntax.source_of(module)
     if source is None:
         return None
     found = syntax.function(source, name)
-    if found and isinstance(found[1], ast.AsyncFunctionDef):
+    if found and isinstance(found[1], ast.AsyncFunctionDef) and not is_reward:
         return f"'{dotted}' is an `async def`, and nobody awaits it; needed a plain function."
     bound = [node.value for node in syntax.parse(source).body if isinstance(node, ast.Assign | ast.AnnAssign)
              and any(isinstance(target, ast.Name) and target.id == name for target in _targets(node))]

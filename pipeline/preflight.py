@@ -1,8 +1,7 @@
 """Everything that can be known about a run before it is started: what is wrong with it, and what it will take.
 
 `check` looks at the data files, the functions' arguments, the GPUs and their memory, and the disk; it runs nothing but,
-when asked to, stages/preview.py and stages/own_code.py in processes of their own. It imports neither torch nor any
-operator.
+when asked to, stages/preview.py and stages/own_code.py in their own processes. It imports neither torch nor operators.
 """
 
 import os
@@ -26,6 +25,7 @@ from pipeline.monitors import absent_package, monitor_problems
 from pipeline.overlays import effective
 from pipeline.own_code import import_problems
 from pipeline.plan import Plan, make_plan
+from pipeline.reward_call import call_rewards
 from pipeline.shape import read_config, read_shape, room_problem, split_problem, uncounted, wrong_model
 from pipeline.starts import starts as starts_of
 from pipeline.starts import unnamed
@@ -59,11 +59,11 @@ class Report:
                 lines.append(f"stage {stage}: {line}" if stage else line)
 
 
-def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False, code: bool = False) -> Report:
+def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=False) -> Report:
     """Judges a composed configuration.
 
-    elsewhere: the run is for another machine; what is not on this one is not judged. data: read a sample of every file
-    of rows; code: import the user's functions that are named; both take seconds.
+    elsewhere: the run is for another machine; what is not on this one is not judged. What takes seconds: data, read a
+    sample of every file of rows; code, import the user's functions that are named; call, call the rewards among them.
     """
     report = Report(f"{config['project']}/{config['name']}")
     stages = workload.counted(Line(config))
@@ -86,7 +86,7 @@ def check(config: dict[str, Any], elsewhere: bool = False, data: bool = False, c
     if data:
         _preview(report, config, list(stages.values()))
     if code:
-        _import(report, stages, elsewhere)
+        _import(report, stages, elsewhere, call)
     _gpus(report, list(gpus.values()))
     needed = [_stage(report, settings, starts[name], name, gpus[name]) for name, settings in stages.items()]
     for name, model in teachers.items():
@@ -149,11 +149,13 @@ def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None
     report.facts.append(("data", [tuple(fact) for fact in found["facts"]]))
 
 
-def _import(report: Report, stages: dict[str, dict], elsewhere: bool) -> None:
-    """Imports what stages that are still to be made name of the user's code, in a process of its own."""
+def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool) -> None:
+    """Imports, and calls, what stages that are still to be made name of the user's code, in processes of their own."""
     waiting = [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
     told = "\n".join([*report.problems, *report.unjudged])
     report.add("", import_problems(waiting, list(inputs.PARTS), told), "unjudged" if elsewhere else "problems")
+    if call:
+        report.facts.append(("rewards", call_rewards(waiting, "\n".join(report.problems), report.add)))
 
 
 def _gpus(report: Report, gpus: list[Gpus]) -> None:
@@ -292,5 +294,6 @@ def _counted(report: Report) -> str:
 
 
 def _wrapped(sentence: str, first: str, rest: str) -> str:
-    return textwrap.fill(sentence, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False,
-                         break_on_hyphens=False)
+    line, *frames = sentence.split("\n")
+    form = {"initial_indent": first, "subsequent_indent": rest, "break_long_words": False, "break_on_hyphens": False}
+    return "\n".join([textwrap.fill(line, WIDTH, **form), *(rest + frame for frame in frames)])

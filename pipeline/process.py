@@ -18,7 +18,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -31,6 +30,7 @@ from pipeline.claims import claimed
 from pipeline.config import walk
 from pipeline.errors import OuroError, StageError, masked
 from pipeline.threads import recorded_threads, take_cores
+from pipeline.user_errors import brief, users_frames, users_traceback
 
 FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.type in (dict[str, Any], list[dict[str, Any]])}
 
@@ -84,8 +84,9 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
         _fail(context, "interrupted", 130)
     except OuroError as error:
         _fail(context, str(error), 2)
-    except Exception:
-        _fail(context, f"unexpected failure\n{traceback.format_exc()}", 1)
+    except Exception as error:
+        whose = "" if users_frames(error) else "unexpected failure: "
+        _fail(context, f"{whose}{brief(error)}\n{users_traceback(error)}", 1)
 
 
 def _fail(context: Context, problem: str, code: int) -> NoReturn:

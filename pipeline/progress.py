@@ -14,6 +14,7 @@ from typing import Self
 from pipeline.records import Rollout, Score, Step
 
 QUIET_SECONDS = 10.0  # between two lines when there is no terminal
+SAMPLED = ("sampled_accuracy", "sampled_reward")  # the score that a set is summed up by: it has one of them
 FILE_ONLY = {"file_only": True}  # `extra` of a log record that the terminal is spared (pipeline/process.py)
 
 
@@ -40,7 +41,9 @@ def thousands(value: float) -> str:
 
 
 def interval(score: Score) -> str:
-    """`38% [35, 41]`: estimate and 95% interval, in percent."""
+    """`38% [35, 41]`: estimate and 95% interval, in percent; of a mean reward `reward 0.412 [0.380, 0.444]`."""
+    if score.metric.endswith("_reward"):
+        return f"reward {score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
     return f"{score.value:.0%} [{score.low * 100:.0f}, {score.high * 100:.0f}]"
 
 
@@ -56,8 +59,8 @@ def leak_words(score: Score) -> str:
 
 
 def score_words(scores: Sequence[Score]) -> str:
-    """The sampled accuracies of one evaluation: `test 38% [35, 41] at step 50`."""
-    sampled = [s for s in scores if s.metric == "sampled_accuracy"]
+    """The sampled accuracies or rewards of one evaluation: `test 38% [35, 41] at step 50`."""
+    sampled = [s for s in scores if s.metric in SAMPLED]
     return ", ".join(f"{s.taskset} {interval(s)} at step {s.step}" for s in sampled)
 
 

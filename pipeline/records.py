@@ -240,8 +240,10 @@ class Score:
     model: str = column(pa.string(), "directory name of the stage whose weights were evaluated, or of the user's model")
     step: int = column(pa.int32(), "trainer step of that stage that made the weights; 0 = not trained here")
     taskset: str = column(pa.string(), "name of the evaluation set")
-    metric: str = column(pa.string(), "greedy_accuracy, sampled_accuracy or pass@k")
-    value: float = column(pa.float64(), "the estimate, 0 to 1; a failed row counts as not solved")
+    metric: str = column(pa.string(), "greedy_accuracy, sampled_accuracy or pass@k; where no response has an accuracy "
+                                      "greedy_reward and sampled_reward")
+    value: float = column(pa.float64(), "the estimate: 0 to 1, a failed row counts as not solved; or the mean reward "
+                                        "of the rows that are ok")
     low: float = column(pa.float64(), "lower end of the 95% interval")
     high: float = column(pa.float64(), "upper end of the 95% interval")
     tasks: int = column(pa.int32(), "tasks behind the number")

@@ -11,16 +11,15 @@ from pipeline.overlays import effective, entries
 # reward functions that do not say whether a task is solved
 NO_ACCURACY = ("format_reward", "overlong_penalty", "reward_model")
 GIVEN = ("response", "answer")  # what a reward function is called with, by position
+OF_A_BATCH = ("responses", "completions")  # a parameter of such a name: the function takes all responses together
+UNKNOWN = ("completion_ids", "trainer_state")  # what TRL gives such a function besides, and we do not
 
 
 def broken_reward_rules(c: dict) -> list[str]:
     """Every rule that is broken, one line each. c: the settings of the whole run, or of one stage."""
     source, models = c["buffer"]["explorer_input"], c["explorer"]["auxiliary_models"]
     sets = eval_places(source)
-    chosen = {place: reward_functions(taskset, source) for place, taskset in sets}
-    problems = [f"buffer.explorer_input.{place}: {' and '.join(functions)} do not say what is solved. Name a function "
-                f"with a component `accuracy` in buffer.explorer_input.{place}.default_reward_fn_type."
-                for place, functions in chosen.items() if functions and set(functions) <= set(NO_ACCURACY)]
+    problems = []
     if kind_of(c) in ("rft", "rollout"):
         sets += train_places(source)
         if c["algorithm"]["max_resample_rounds"] and c["algorithm"]["resample_metric"] == "accuracy":
@@ -53,12 +52,24 @@ def reward_functions(taskset: dict, source: dict) -> list[str]:
     return [chosen] if isinstance(chosen, str) else chosen
 
 
+def batch_parameters(required: Sequence[str]) -> dict[str, str]:
+    """Parameter -> prompts, responses or answers, of a function that takes all responses together; else nothing.
+
+    required: its parameters without a default. The first that is neither `prompts` nor the responses gets the truths.
+    """
+    responses = [name for name in required if name in OF_A_BATCH][:1]
+    truths = [name for name in required if name not in (*OF_A_BATCH, *UNKNOWN, "prompts")][:1]
+    taken = {"responses": responses, "answers": truths, "prompts": [name for name in required if name == "prompts"]}
+    return {name: what for what, names in taken.items() for name in names} if responses else {}
+
+
 def wrong_reward(name: str, taken: Sequence[str], takes_more: bool) -> str | None:
     """The line for a reward function of the user's that cannot be called with a response and its truth.
 
-    taken: its parameters that are given by position; takes_more: it has *others.
+    taken: its parameters that are given by position; takes_more: it has *others. A function of all responses is called
+    by name.
     """
-    if takes_more or len(taken) >= len(GIVEN):
+    if takes_more or len(taken) >= len(GIVEN) or batch_parameters(taken):
         return None
     return (f"'{name}' has {len(taken)} parameters by position ({', '.join(taken) or 'none'}); it is called with "
             f"{len(GIVEN)}, the response and its truth: needed f({', '.join(GIVEN)}, ...).")

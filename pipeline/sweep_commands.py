@@ -4,20 +4,19 @@ import sys
 
 from pipeline.errors import DataError, masked
 
-METRIC = "sampled_accuracy"
-
 
 def compare(arguments) -> int:
     """What differs between the points of a sweep, or between runs, against their scores, the best first."""
     from pipeline import query, sweep_view
-    from pipeline.compare import answer, compared
+    from pipeline.compare import answer, compared, metric_of
     from pipeline.compare_page import write
 
     shown = [sweep_view.find(arguments.root, name) for name in arguments.runs] or [_latest_sweep(arguments.root)]
-    rows = compared(shown, arguments.metric)
+    metric = arguments.metric or metric_of(shown)
+    rows = compared(shown, metric)
     print(query.show(answer(rows), arguments.format))
     if len(shown) == 1 and isinstance(shown[0], sweep_view.SweepView):
-        write(shown[0], rows, arguments.metric)
+        write(shown[0], rows, metric)
         print(f"picture: {sweep_view.view.near(shown[0].report)}", file=sys.stderr)
     return 0
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from pipeline import files, tables
 from pipeline.errors import DataError, nearest
-from pipeline.progress import duration, interval, leak_words, rollout_words, step_line, task_words
+from pipeline.no_signal import STEPS, no_signals
+from pipeline.process import namespace
+from pipeline.progress import SAMPLED, duration, interval, leak_words, rollout_words, step_line, task_words
 from pipeline.records import TABLES, Score
 
 HINT = "log: "  # begins the last line of stage.error (pipeline/process.py)
@@ -99,6 +101,7 @@ class State:
     """How far a stage is.
 
     seconds: of its work, once complete. latest: its last optimizer step, in one line. problem: why it failed, likewise.
+    warning: why its last steps learnt nothing.
     """
 
     name: str
@@ -107,6 +110,7 @@ class State:
     directory: Path
     latest: str | None
     problem: str | None = None
+    warning: str | None = None
 
 
 def state(stage: Node) -> State:
@@ -115,9 +119,10 @@ def state(stage: Node) -> State:
     steps = tables.steps_present(stage.directory, "rollouts" if stage.kind == "rollout" else "steps")
     total = _total_steps(stage.directory)
     latest = _latest(stage, steps[-1], total) if steps else None
+    warning = _warning(stage, steps[-STEPS:])
     if files.is_complete(stage.directory):
         seconds = files.read_json(stage.directory / files.MANIFEST).get("seconds")
-        return State(stage.name, "complete", seconds, stage.directory, latest)
+        return State(stage.name, "complete", seconds, stage.directory, latest, warning=warning)
     reached = f"step {steps[-1]} of {total or '?'}" if steps else ""
     problem = None if locked else recorded_error(stage.directory)
     if locked:
@@ -127,7 +132,16 @@ def state(stage: Node) -> State:
     else:
         word = "partial" if reached or (stage.directory / "stage.log").exists() else "missing"
     return State(stage.name, ", ".join(filter(None, (word, reached))), None, stage.directory, latest,
-                 problem and shortened(problem, 1)[0])
+                 problem and shortened(problem, 1)[0], warning)
+
+
+def _warning(stage: Node, steps: list[int]) -> str | None:
+    """Why these steps learnt nothing, in a sentence, if they did not."""
+    if stage.kind == "rollout" or len(steps) < STEPS:
+        return None
+    settings = namespace(files.read_json(stage.directory / "stage.json")["config"])
+    lines = no_signals((_read(stage.directory, "steps", step) for step in steps), settings)
+    return f"warning: {lines[0]}" if lines else None
 
 
 def _latest(stage: Node, step: int, total: int | None) -> str:
@@ -208,13 +222,13 @@ def _scores(view: View, kind: str) -> list[Score]:
 
 
 def before_and_after(found: list[Score]) -> list[tuple[Score, Score]]:
-    """Per evaluation set, the sampled accuracy of the first and of the last model; sets with one model left out.
+    """Per evaluation set, the sampled accuracy or reward of the first and of the last model; sets with one left out.
 
     Of each model that of its first evaluation: a bench may have asked it again, in another way.
     """
     by_set: dict[str, dict[str, Score]] = {}
     for score in found:
-        if score.metric == "sampled_accuracy":
+        if score.metric in SAMPLED:
             by_set.setdefault(score.taskset, {}).setdefault(score.model, score)
     groups = (list(group.values()) for group in by_set.values())
     return [(group[0], group[-1]) for group in groups if len(group) > 1]
@@ -224,8 +238,8 @@ def summary(view: View) -> str:
     """The last lines of a run: accuracies with 95% intervals, what was learnt, seconds, where the report is."""
     found = scores(view)
     weights = [(s, f"{s.model}, step {s.step},") for s in _benched(view)] + [(s, s.model) for s in found]
-    lines = [_noted(f"{name} on {s.taskset}: sampled accuracy {interval(s)}, {task_words(s.tasks, s.rows)} x {s.runs}",
-                    s) for s, name in weights if s.metric == "sampled_accuracy"]
+    lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (s.metric == SAMPLED[0])}{interval(s)}, "
+                    f"{task_words(s.tasks, s.rows)} x {s.runs}", s) for s, name in weights if s.metric in SAMPLED]
     pairs = before_and_after(found)
     for first, last in pairs:
         on_set = f" ({last.taskset})" if len(pairs) > 1 else ""

@@ -20,6 +20,7 @@ from pipeline import files
 from pipeline.errors import OuroError, StageError, masked
 from pipeline.process import Context, die_with_parent, ending, open_stage, our_environment
 from pipeline.threads import record_threads, thread_environment
+from pipeline.user_errors import brief, users_frames, users_traceback
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 5.0
@@ -130,11 +131,17 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         _leave_error(context, name, str(error), str(error))
         sys.exit(2)
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = "" if str(error) else f" ({Path(last.filename).name}, line {last.lineno}: {last.line})"
-        short = f"{type(error).__name__}: {error}".splitlines()[0] + where
-        _leave_error(context, name, short, traceback.format_exc())
+        _leave_error(context, name, _short(error), users_traceback(error))
         sys.exit(1)
+
+
+def _short(error: Exception) -> str:
+    """What the parent shows: of an error in the user's code its frames too, of one of ours with no message the line."""
+    if users_frames(error):
+        return f"{brief(error)}\n{users_traceback(error)}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    where = "" if str(error) else f" ({Path(last.filename).name}, line {last.lineno}: {last.line})"
+    return f"{type(error).__name__}: {error}".splitlines()[0] + where
 
 
 def _leave_error(context: Context, name: str, short: str, full: str) -> None:

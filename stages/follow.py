@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pipeline import checkpoints, files, records, tables
 from pipeline.metrics import rollout_metrics
+from pipeline.no_signal import Signals
 from pipeline.process import Context
 from pipeline.progress import FILE_ONLY, Progress, rollout_words, score_words
 from pipeline.shares import cores
@@ -28,9 +29,14 @@ class Follower:
             checkpoints.begin_anew(context.directory)
         self.next = self._take_up() + 1
         (context.directory / TOTAL).unlink(missing_ok=True)
+        self.signals = Signals(context.config)
+        earlier = [self._read(step) for step in range(1, self.next)]
         if self.next > 1:
             context.log.info("goes on after step %d", self.next - 1)
-            context.earlier_seconds = sum(self._seconds(self._read(step)) for step in range(1, self.next))
+            context.earlier_seconds = sum(self._seconds(step) for step in earlier)
+        if self.record is records.Step:  # what they gave rise to was said in the life that made them
+            for step in earlier:
+                self.signals.after(step)
         self.evaluated = set(tables.steps_present(context.directory, "scores"))
         self.stack = ExitStack()
         self.tracker = self.progress = None
@@ -62,6 +68,8 @@ class Follower:
     def _report(self, step: records.Step) -> None:
         self.progress.step(step)
         self.tracker.log_step(step)
+        if line := self.signals.after(step):
+            self.context.log.warning("%s", line)
 
     def _seconds(self, step: records.Step) -> float:
         return step.seconds

@@ -1,23 +1,35 @@
 """Imports the functions that a configuration names, once, before anything runs: errors there must not come hours later.
 
     python -m stages.own_code request.json answer.json
+    python -m stages.own_code --call request.json answer.json
 
 Started by `ouro run` and `ouro config check` (pipeline/own_code.py). Answers, name by name, with lists of problems; the
-first that is not answered ended this process. It is no stage of the plan: it makes nothing that another reads.
+first that is not answered ended this process. With --call it calls one reward function with one row
+(pipeline/reward_call.py). It is no stage of the plan: it makes nothing that another reads.
 """
 
 import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from operators.arguments import needed_columns
-from pipeline import files
+from operators.formats import read_records
+from operators.generate import GENERATORS
+from operators.reward import load_reward
+from pipeline import files, secrets
+from pipeline.data_sample import sample
 from pipeline.errors import ConfigError, load_dotted
 from pipeline.own_code import REWARD
 from pipeline.parts import wrong_parameters
+from pipeline.records import RawTask
 from pipeline.reward_rules import wrong_reward
+from pipeline.samples import ROWS
+from pipeline.user_errors import users_frames, users_traceback
+from workflows.prompts import turns_of
+from workflows.user_reward import Rule, taken_arguments
 
 
 def problems(question: dict[str, Any]) -> list[str]:
@@ -49,6 +61,39 @@ def _reward_problems(name: str, function: Callable) -> list[str]:
     return list(filter(None, [wrong_reward(name, taken, any(one.kind is one.VAR_POSITIONAL for one in found))]))
 
 
+def call(request: str, answer: str) -> None:
+    """Calls a reward function as a run does; the answer is empty when the call begins, and has what came of it then."""
+    question = secrets.reveal(files.read_json(Path(request)))
+    task, function = _first_task(question), load_reward(question["name"])
+    if task is None:
+        return files.write_json(Path(answer), ["unjudged", "was not called: no row has a prompt and a truth."])
+    rule = Rule(function, taken_arguments(function, question["arguments"]), retries=0)
+    prompt, response = turns_of(task.question, question["system_prompt"], task.context), task.solution or task.answer
+    row = f"the row whose prompt ends with {task.question[-60:]!r} and whose truth is {task.answer[:60]!r}"
+    files.write_json(Path(answer), [])
+    [found] = rule.ask([prompt], [response], [task.answer])
+    read = rule.read(found)
+    if isinstance(read, str):
+        frames = f"\n{users_traceback(found)}" if isinstance(found, Exception) and users_frames(found) else ""
+        said = ["problems", f"{read.removeprefix(rule.name).strip()}, for {row}.{frames}"]
+    else:
+        parts = ", ".join(f"{part}={value:g}" for part, value in read.items()) or "None: it does not apply"
+        given = "demonstration" if task.solution else "truth"
+        said = ["facts", f"{parts}, where the response is the {given} of {row}"]
+    return files.write_json(Path(answer), said)
+
+
+def _first_task(question: dict[str, Any]) -> RawTask | None:
+    """A row with a prompt and a truth, of the files of a set or of the generator."""
+    source, rows = question["source"], []
+    if question.get("generator"):
+        rows = GENERATORS[question["generator"]](question["seed"], **question["generator_args"])
+    elif source:
+        drawn = sample(Path(source["path"]), source["split"], ROWS, [column for _, column in source["columns"]])
+        rows = read_records(drawn.rows, SimpleNamespace(**question["format"]), "task", source["path"], 0)
+    return next((row for row in rows if row.question and row.answer and not row.problem), None)
+
+
 def main(request: str, answer: str) -> None:
     found: list[list[str]] = []
     for question in files.read_json(Path(request)):
@@ -57,4 +102,4 @@ def main(request: str, answer: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    (call if sys.argv[1] == "--call" else main)(*sys.argv[-2:])

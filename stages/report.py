@@ -17,7 +17,7 @@ from pipeline import charts, files, findings, stage_picture, tables
 from pipeline.files import read_json
 from pipeline.modes import TRAINING
 from pipeline.process import Context, namespace, run_stage
-from pipeline.progress import duration, leak_words, task_words, thousands
+from pipeline.progress import SAMPLED, duration, leak_words, task_words, thousands
 from pipeline.query import plain
 from pipeline.view import Node, View, before_and_after, scores
 
@@ -163,8 +163,9 @@ def _training(session, spec: dict) -> dict:
         return {"name": name, "charts": []}
     start = Path(spec["inputs"]["model"]).name
     for taskset, points in findings.evaluations(session, spec["directory"].name, start).items():
-        titles.append(f"sampled accuracy, {taskset}")
-        drawn.append(charts.band(f"{name}-{taskset}", f"{name}: {titles[-1]}", *points.values()))
+        metric, *lines = points.values()
+        titles.append(f"{metric[-1].replace('_', ' ')}, {taskset}")
+        drawn.append(charts.band(f"{name}-{taskset}", f"{name}: {titles[-1]}", *lines, metric[-1] == SAMPLED[0]))
     times = findings.times(columns)
     sides = (("explorer", findings.EXPLORER_PARTS), ("trainer", findings.TRAINER_PARTS))
     stacks = [(side, charts.stack(f"{name}-{side}", f"{name}: {side}", columns["step"],
@@ -174,7 +175,8 @@ def _training(session, spec: dict) -> dict:
     tenth = max(len(solved) // 10, 1)
     return {"name": name, "kind": spec["kind"], "charts": list(zip(titles, drawn, strict=True)), "times": times,
             "stacks": stacks, "solved": (solved[:tenth].mean(), solved[-tenth:].mean()) if len(solved) else None,
-            "loss": (columns["loss"][0], columns["loss"][-1])}
+            "loss": (columns["loss"][0], columns["loss"][-1]),
+            "warnings": findings.idle_steps(session, spec["directory"].name, namespace(spec["config"]))}
 
 
 def _nan(values):

@@ -1,15 +1,15 @@
 """How good a model is on held-out tasks: greedy accuracy, sampled accuracy, pass@k, each with a 95% interval.
 
 What the stages that evaluate a model share with the explorer, which does so on the way. A response that failed
-(over-long prompt, reward error) counts as not solved and is counted in the scores.
+(over-long prompt, reward error) counts as not solved and is counted in the scores. Where the reward functions give no
+response an `accuracy`, the scores are mean rewards, of the responses that have one.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from operators.statistics import mean_interval, pass_at_k
+from operators.statistics import mean_interval, pass_at_k, reward_interval
 from pipeline import records, tables
-from pipeline.errors import DataError
 from pipeline.process import Context
 from pipeline.progress import task_words
 from pipeline.tasksets import HELD, read_eval
@@ -151,23 +151,36 @@ def _sampling(config, taskset, decoding: str) -> runner.Sampling:
 def score(samples: list[records.Sample]) -> list[records.Score]:
     """The scores of one evaluation set from its responses, greedy and sampled.
 
-    Raises DataError when a reward function does not say what is solved: 0% would be a wrong answer.
+    Accuracies are of the tasks whose responses have the component `accuracy`, or failed.
     """
+    rewarded = [s for s in samples if s.status == "ok"]
+    blind = bool(rewarded) and all(s.accuracy is None for s in rewarded)
     scores = []
-    blind = next((s for s in samples if s.status == "ok" and s.accuracy is None), None)
-    if blind:
-        raise DataError(f"evaluation set '{blind.taskset}': its reward function returns no component `accuracy` (task "
-                        f"{blind.task_id}), 1 for solved and 0 for not. Add it, or name a function that has it in "
-                        "buffer.explorer_input.eval_tasksets.N.default_reward_fn_type.")
     for decoding in DECODINGS:
         rows = [s for s in samples if s.decoding == decoding]
+        failed = sum(row.status != "ok" for row in rows)
+        if blind:
+            scores += _rewards(decoding, [row for row in rows if row.status == "ok"], failed)
+            continue
         solved: dict[str, list[bool]] = {}
         for row in rows:
-            solved.setdefault(row.task_id, []).append((row.accuracy or 0.0) >= 1.0)
-        if rows:
-            failed = sum(row.status != "ok" for row in rows)
+            if row.accuracy is not None or row.status != "ok":
+                solved.setdefault(row.task_id, []).append((row.accuracy or 0.0) >= 1.0)
+        if solved:
             scores += _greedy(rows[0], solved, failed) if decoding == "greedy" else _sampled(rows[0], solved, failed)
     return scores
+
+
+def _rewards(decoding: str, rows: list[records.Sample], failed: int) -> list[records.Score]:
+    """The mean over tasks of the mean reward of their responses."""
+    of_tasks: dict[str, list[float]] = {}
+    for row in rows:
+        of_tasks.setdefault(row.task_id, []).append(row.reward)
+    if not rows:
+        return []
+    means = reward_interval([sum(values) / len(values) for values in of_tasks.values()])
+    runs = min(map(len, of_tasks.values()))
+    return [_score(rows[0], f"{decoding}_reward", means, len(of_tasks), runs, failed)]
 
 
 def _greedy(row: records.Sample, solved: dict[str, list[bool]], failed: int) -> list[records.Score]:

@@ -1,16 +1,15 @@
 """Reward functions at work: chosen by name, opened once, called with all responses of a step together.
 
-A rule (operators/reward.py, or the user's own) sees one response at a time; a reward model scores all at once; the
-penalty on length needs no text. Either way a response has components, or a reason why it has none: what cannot be
-judged is no reward of 0.
+A function of operators/reward.py, or the user's own, is called as workflows/user_reward.py says; a reward model scores
+all at once; the penalty on length needs no text. Either way a response has components, or a reason why it has none:
+what cannot be judged is no reward of 0.
 """
 
+import asyncio
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from operators import shaping
 from operators.reward import load_reward
@@ -18,10 +17,10 @@ from pipeline.errors import ConfigError, nearest
 from pipeline.external import resolve
 from pipeline.shares import first_auxiliary_gpu
 from workflows.reward_model import RewardModel
+from workflows.user_reward import Components, Rule, taken_arguments
 
-Components = dict[str, float]
 # (prompts as messages {role, content}, responses, answers, tokens of each response that are the policy's own)
-# -> of each response its components, or why there are none
+# -> of each response its components, empty where the function does not apply, or why there are none
 RewardFunction = Callable[[Sequence[list[dict]], Sequence[str], Sequence[str], Sequence[int]], list[Components | str]]
 
 
@@ -32,20 +31,22 @@ class Rewards:
         """config: settings with sections buffer, explorer, model, and mode."""
         self.config = config
         self._models: dict[int, RewardModel] = {}
+        self._runner = asyncio.Runner()
 
     def of(self, taskset) -> list[RewardFunction]:
         """Those of a task set; their components are summed. Raises ConfigError for an argument that none has."""
         chosen = taskset.default_reward_fn_type or self.config.buffer.explorer_input.default_reward_fn_type
         names = [chosen] if isinstance(chosen, str) else chosen
         functions = [OPENED.get(name) or load_reward(name) for name in names]
-        taken = [_taken(function, taskset.reward_fn_args) for function in functions]
+        taken = [taken_arguments(function, taskset.reward_fn_args) for function in functions]
         for argument in taskset.reward_fn_args:
             if not any(argument in own for own in taken):
                 known = [p for function in functions for p in inspect.signature(function).parameters]
                 raise ConfigError(f"reward_fn_args of task set '{taskset.name}': no reward function of "
                                   f"{', '.join(names)} has an argument '{argument}'.{nearest(argument, known)}")
         retries = self.config.explorer.max_retry_times
-        return [function(self, **own) if name in OPENED else Rule(function, own, retries)
+        return [function(self, **own) if name in OPENED else
+                Rule(function, own, retries, "reward" if len(names) == 1 else name.rpartition(":")[2], self._runner)
                 for name, function, own in zip(names, functions, taken, strict=True)]
 
     def model(self, name: str | None) -> RewardModel:
@@ -56,14 +57,6 @@ class Rewards:
             devices = _devices(self.config, index)
             self._models[index] = RewardModel(resolve(models[index].model_path), models[index], devices)
         return self._models[index]
-
-
-def _taken(function: Callable, given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments among `given` that a function has a parameter for."""
-    parameters = inspect.signature(function).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return given
-    return {name: value for name, value in given.items() if name in parameters}
 
 
 def _devices(config, index: int) -> list[str]:
@@ -77,48 +70,14 @@ def _devices(config, index: int) -> list[str]:
     return [f"cuda:{first + copy}" for copy in range(models[index].engine_num)]
 
 
-@dataclass
-class Rule:
-    """A function of one response and its truth, asked again as often as `retries` when it raises."""
-
-    function: Callable[..., Components]
-    arguments: dict[str, Any]
-    retries: int
-
-    def __call__(
-        self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str], lengths: Sequence[int]
-    ) -> list[Components | str]:
-        return [self._one(response, answer) for response, answer in zip(responses, answers, strict=True)]
-
-    def _one(self, response: str, answer: str) -> Components | str:
-        called = getattr(self.function, "__name__", type(self.function).__name__)
-        for left in range(self.retries, -1, -1):
-            try:
-                found = self.function(response, answer, **self.arguments)
-                components = {name: float(value) for name, value in found.items()}
-            except Exception as error:  # the user's reward function: its failure is this row's, not the stage's
-                if left == 0:
-                    return f"{called} raised {type(error).__name__}: {error}"
-                continue
-            return _checked(called, components)
-        raise AssertionError("unreachable: the last attempt returns")
-
-
-def _checked(called: str, components: Components) -> Components | str:
-    """The components, or what is wrong with them."""
-    bad = [name for name, value in components.items() if not math.isfinite(value)]
-    if bad or not components:
-        return f"{called} returned " + (f"{bad[0]}={components[bad[0]]}" if bad else "no components")
-    return components
-
-
 def reward_model(rewards: Rewards, model: str | None = None, weight: float = 1.0) -> RewardFunction:
     """weight x the score of a model of explorer.auxiliary_models. model: its name, when there are several."""
     scorer = rewards.model(model)
 
     def score(prompts: Sequence[list[dict]], responses: Sequence[str], answers, lengths) -> list:
         scores = scorer.score(prompts, responses)
-        return [s if isinstance(s, str) else _checked("reward_model", {"reward_model": weight * s}) for s in scores]
+        return [s if isinstance(s, str) else {"reward_model": weight * s} if math.isfinite(weight * s) else
+                f"reward_model returned reward_model={weight * s}" for s in scores]
 
     return score
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.config import longest_sequence
 from pipeline.errors import ConfigError, StageError, masked
+from pipeline.user_errors import brief
 from workflows.engine import Engine, Reply, Request
 from workflows.rewards import RewardFunction
 from workflows.seeds import request_seed
@@ -142,7 +143,7 @@ def _advance(
     except StopIteration as done:
         outcomes[index] = _finished(done.value, sampling.max_model_len)
     except Exception as error:  # the user's workflow: its failure is this row's, not the stage's
-        outcomes[index] = Outcome("workflow_failed", f"{type(error).__name__}: {error}")
+        outcomes[index] = Outcome("workflow_failed", brief(error))
 
 
 def _finished(returned: Any, longest: int) -> Outcome:
@@ -208,6 +209,9 @@ def reward(
         found = function([prompt for _, prompt, _ in rated], responses, [answer for _, _, answer in rated], lengths)
         for (outcome, _, _), components in zip(rated, found, strict=True):
             _add(outcome, components)
+    for outcome, _, _ in rated:
+        if outcome.status == "ok" and not outcome.components:
+            outcome.fail("reward_failed", "no reward function applies to the response: each of them returned None")
 
 
 def _add(outcome: Outcome, found: dict[str, float] | str) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline import own_code, preflight
 from pipeline.errors import ConfigError
-from pipeline.inputs import PARTS, wrong_arguments
+from pipeline.inputs import PARTS, wrong_arguments, wrong_code
 from pipeline.overlays import effective
 from pipeline.own_code import absent_packages, by_position, import_problems, wrong_function
 from tests.configs import changed, overridden
@@ -26,7 +26,9 @@ MODULES = {
                        "def two(response, /, answer): ...\ndef more(response, answer, scale=1.0): ...\n"
                        "def every(*texts): ...\nof_one = lambda response: {}\nof_two = lambda response, answer: {}\n"
                        "def pair(f):\n    return functools.wraps(f)(lambda *texts: f(texts))\n"
-                       "@pair\ndef wrapped(texts): ...\n"}
+                       "@pair\ndef wrapped(texts): ...\nasync def later(response, answer): ...\n"
+                       "def batch(completions, **more): ...\n"
+                       "def trl(prompts, completions, truth, scale): ...\n"}
 
 
 @pytest.fixture
@@ -59,13 +61,25 @@ def rewarding(name: str) -> dict:
     ("one", "has 1 parameters by position (response); it is called with 2, the response and its truth: needed "
             "f(response, answer, ...)."),
     ("none", "has 0 parameters by position (none)"), ("named", "has 1 parameters by position (response)"),
-    ("two", None), ("more", None), ("every", None), ("of_one", None), ("wrapped", None)])
+    ("two", None), ("more", None), ("every", None), ("of_one", None), ("wrapped", None), ("later", None),
+    ("batch", None)])
 def test_a_reward_function_is_called_with_a_response_and_its_truth(project, name, words):
     """What the source does not say, of a lambda or below a decorator, is left to the import."""
     config = rewarding(name)
     said = wrong_arguments(effective(config, config["stages"][1]))
     assert len(said) == (words is not None)
     assert all(line.startswith(f"'mine.rewards:{name}' {words}") for line in said)
+
+
+def test_an_async_function_is_a_reward_and_no_loss(project):
+    assert wrong_code(rewarding("later")) == []
+    (line,) = wrong_code(stages("mine.rewards:later")[0])
+    assert "is an `async def`, and nobody awaits it" in line
+
+
+def test_a_function_of_all_responses_is_not_asked_for_what_it_is_given(project):
+    (line,) = wrong_arguments(effective(rewarding("trl"), rewarding("trl")["stages"][1]))[:1]
+    assert line.endswith("'mine.rewards:trl' needs the argument 'scale'.")
 
 
 def test_a_reward_function_that_the_source_does_not_tell_is_judged_by_import(project):

@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline.compose import check, compose
+from pipeline.reward_rules import batch_parameters
 from tests.configs import changed, refused
 
 SOURCE = "buffer.explorer_input"
@@ -32,7 +33,8 @@ def test_several_reward_functions_are_a_list():
     judged({}), judged({}, function=["countdown_reward", "reward_model"]), judged({"name": "a"}),
     judged({"name": "a"}, {"name": "b"}, reward_fn_args={"model": "b"}),
     {"explorer.auxiliary_models": [JUDGE], f"{SOURCE}.eval_tasksets.0.default_reward_fn_type":
-        ["countdown_reward", "reward_model"]}])
+        ["countdown_reward", "reward_model"]},
+    {f"{SOURCE}.eval_tasksets.0.default_reward_fn_type": "format_reward"}])  # evaluated by its mean reward
 def test_a_reward_model_is_asked_by_name_or_alone(values):
     assert check(changed(values)) == []
 
@@ -56,8 +58,6 @@ def test_a_penalty_on_length_stands_beside_a_reward(arguments):
     (judged({"tensor_parallel_size": 2}), "tensor_parallel_size=2: needed at most 1"),
     (judged({"engine_nmu": 2}), "unknown key 'explorer.auxiliary_models.0.engine_nmu'"),
     ({f"{SOURCE}.default_reward_fn_type": []}, "taskset: no reward function is named"),
-    ({f"{SOURCE}.eval_tasksets.0.default_reward_fn_type": ["format_reward", "reward_model"]},
-     "eval_tasksets.0: format_reward and reward_model do not say what is solved. Name a function with a component"),
     (punished({"max_response_length": 13}), "length=13: a response is cut at model.max_response_tokens=12"),
     (punished({"max_response_length": "all"}), "reward_fn_args.max_response_length=all: a response is cut at"),
     (punished({"cache_length": 12}), "cache_length=12: needed between 0 and max_response_length=12"),
@@ -66,6 +66,16 @@ def test_a_penalty_on_length_stands_beside_a_reward(arguments):
     (punished({"penalty_factor": -1}), "reward_fn_args.penalty_factor=-1: needed a number, at least 0")])
 def test_a_reward_that_could_not_be_given_is_told_before_anything_runs(values, problem):
     assert problem in "\n".join(check(changed(values)))
+
+
+@pytest.mark.parametrize(("required", "taken"), [
+    (["response", "answer"], {}), ([], {}), (["completions"], {"completions": "responses"}),
+    (["responses", "answers"], {"responses": "responses", "answers": "answers"}),
+    (["prompts", "completions", "ground_truth", "scale"],
+     {"prompts": "prompts", "completions": "responses", "ground_truth": "answers"}),
+    (["prompts", "completions", "completion_ids"], {"prompts": "prompts", "completions": "responses"})])
+def test_a_function_of_all_responses_is_told_by_the_names_of_its_parameters(required, taken):
+    assert batch_parameters(required) == taken
 
 
 def test_models_that_no_stage_asks_are_refused_and_one_stage_is_enough():

@@ -3,6 +3,8 @@
 import os
 import sys
 import time
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,10 +97,27 @@ def test_a_mistake_of_the_user_is_told_in_its_own_words(start):
     assert "Traceback" not in (start.directory / "trainer.log").read_text()
 
 
-def test_a_mistake_of_ours_is_told_in_one_line_and_traced_in_the_log(start):
-    message, _ = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body="assert False, 'two\\nlines'"))
-    assert "died: AssertionError: two\n" in message
-    assert "Traceback" in (start.directory / "trainer.log").read_text()
+def test_an_error_in_the_users_code_is_one_line_and_the_users_frames(start):
+    body = "exec(compile('def two():\\n    raise ValueError(1)', 'mine.py', 'exec'), globals()); two()"
+    message, _ = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body=body))
+    first, *frames = message.splitlines()
+    assert first == "the trainer of stage rft-1 died: ValueError: 1 (mine.py:2 in two)"
+    assert [line for line in frames if "mine.py" in line]
+    for text in ("\n".join(frames), (start.directory / "trainer.log").read_text()):
+        assert "Traceback" in text
+        assert "stages/children.py" not in text
+
+
+def test_an_error_in_our_code_is_one_line():
+    def raised(call):
+        try:
+            call()
+        except Exception as error:
+            error.__traceback__ = error.__traceback__.tb_next  # without this file, which counts as the user's
+            return error
+
+    empty = raised(partial(children._end, [SimpleNamespace(poll=None)]))
+    assert children._short(empty) == "TypeError: 'NoneType' object is not callable"
 
 
 def test_what_a_child_raises_keeps_its_secrets_out_of_its_files(start, monkeypatch):
@@ -108,11 +127,6 @@ def test_what_a_child_raises_keeps_its_secrets_out_of_its_files(start, monkeypat
     assert "RuntimeError: 401 of ***" in message
     assert "401 of ***" in (start.directory / "trainer.log").read_text()
     assert not any("hush" in file.read_text() for file in start.directory.iterdir() if file.is_file())
-
-
-def test_an_error_without_words_is_told_by_its_line(start):
-    message, _ = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body="assert context is None"))
-    assert "AssertionError:  (child_trainer.py, line 6: assert context is None)" in message
 
 
 def test_a_child_that_something_ends_with_exit_code_0_has_died(start):

@@ -77,6 +77,19 @@ def test_a_resumed_stage_goes_on_behind_its_checkpoint(tmp_path, context_of, tra
     assert tracker.steps == [3]
 
 
+def test_steps_that_learn_nothing_are_warned_about_once_also_after_a_resume(tmp_path, context_of, tracker, caplog):
+    """Every step has a learning rate of 0."""
+    for life, last in enumerate([12, 24]):
+        with Follower(context_of(tmp_path)) as follower:
+            files.write_json(tmp_path / TOTAL, {"total_steps": 24})
+            for step in range(12 * life + 1, last + 1):
+                write_step(tmp_path, step)
+            follower.poll()
+        checkpoint(tmp_path, last)
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith("steps 1 to 10 changed no weight, learning rate 0: ")
+
+
 def write_scores(stage, step, value):
     made = row(records.Score, step=step, taskset="test", metric="sampled_accuracy", value=value, low=0.2, high=0.4)
     tables.write(tables.step_file(stage, "scores", step), records.Score, [made])

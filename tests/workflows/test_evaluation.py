@@ -5,6 +5,7 @@ import pytest
 from operators.statistics import mean_interval
 from pipeline import records, tables
 from pipeline.errors import DataError
+from pipeline.progress import score_words
 from tests.factories import row
 from workflows.engine import open_engine
 from workflows.evaluation import Subject, read_sets, sample, score
@@ -50,10 +51,32 @@ def test_a_failed_response_is_not_solved_and_a_part_of_one_neither():
     assert found.failed_rows == 1
 
 
-def test_a_reward_that_does_not_say_what_is_solved_has_no_scores():
-    style = [row(records.Sample, task_id="a", decoding="greedy", accuracy=None, status="ok", taskset="test")]
-    with pytest.raises(DataError, match=r"set 'test': its reward function returns no component `accuracy` \(task a\)"):
-        score(style)
+def rewarded(decoding: str, **rewards: list[float | None]) -> list[records.Sample]:
+    return [row(records.Sample, task_id=task, decoding=decoding, reward=reward, accuracy=None, taskset="test",
+                status="reward_failed" if reward is None else "ok")
+            for task, values in rewards.items() for reward in values]
+
+
+def test_without_an_accuracy_the_mean_reward_of_what_could_be_rewarded_is_shown():
+    """Means of the tasks: 2 and -1, so 0.5; their deviation is 1.5 sqrt(2), the standard error 1.5. c failed."""
+    greedy, sampled = score([*rewarded("greedy", a=[3.0], b=[3.0]),
+                             *rewarded("sampled", a=[1.0, 3.0], b=[-1.0, None], c=[None, None])])
+    assert (greedy.metric, greedy.value, greedy.low, greedy.high) == ("greedy_reward", 3.0, 3.0, 3.0)
+    assert (sampled.metric, sampled.value, sampled.tasks, sampled.failed_rows) == ("sampled_reward", 0.5, 2, 3)
+    assert (sampled.low, sampled.high) == (pytest.approx(0.5 - 1.96 * 1.5, abs=1e-3), pytest.approx(3.44, abs=1e-3))
+    assert score_words([greedy, sampled]) == "test reward 0.500 [-2.440, 3.440] at step 0"
+
+
+def test_tasks_to_which_no_accuracy_applies_are_left_out_of_it():
+    """Of a 1 of 2, b without one, c failed: accuracies 1/2 and 0."""
+    style = rewarded("sampled", b=[0.3, 0.4])
+    found = by_metric(score([*samples("sampled", a=[1.0, 0.0], c=[None, None]), *style]))
+    assert (found["sampled_accuracy"].value, found["sampled_accuracy"].tasks) == (0.25, 2)
+
+
+def test_a_model_all_of_whose_responses_failed_has_solved_nothing():
+    (found,) = score(rewarded("greedy", a=[None]))
+    assert (found.metric, found.value, found.failed_rows) == ("greedy_accuracy", 0.0, 1)
 
 
 # ---------------------------------------------------------------------------------------------------------- responses

@@ -10,10 +10,10 @@ from tests.factories import row
 from tests.workflows.test_runner import EOS, roll
 from workflows import runner
 from workflows.retry import retry_workflow
-from workflows.rewards import Rule
 from workflows.single_turn import load_workflow, simple_workflow
 from workflows.task_at_hand import TaskAtHand, asks_task, bound
 from workflows.trajectory import Trajectory
+from workflows.user_reward import Rule
 
 
 class Characters:

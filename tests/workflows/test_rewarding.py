@@ -1,13 +1,18 @@
 """Rewards of attempts: the sum of components, and every way to fail is a row with its reason."""
 
+import asyncio
 import functools
+import math
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
-from workflows import runner
+from workflows import runner, user_reward
 from workflows.prompts import turns_of
-from workflows.rewards import Rule
 from workflows.single_turn import Trajectory
+from workflows.user_reward import Rule
 
 
 def rewarded(function, *responses, retries=0, **arguments):
@@ -41,7 +46,9 @@ def test_a_reward_that_raises_keeps_its_secrets_out_of_the_row(monkeypatch):
         raise PermissionError("401 of hush-hush")
 
     (outcome,) = rewarded(judge, "x")
-    assert outcome.reason == "judge raised PermissionError: 401 of ***"
+    line = judge.__code__.co_firstlineno + 1
+    assert outcome.reason == (f"judge raised PermissionError: 401 of *** (tests/workflows/test_rewarding.py:{line} in "
+                              "judge)")
 
 
 class Judge:
@@ -61,8 +68,14 @@ def failing(value):
 @pytest.mark.parametrize(("function", "reason"), [
     (failing({"accuracy": float("nan")}), "judge returned accuracy=nan"),
     (failing({"accuracy": 1.0, "style": float("inf")}), "judge returned style=inf"),
-    (failing({}), "judge returned no components"), (failing(None), "judge raised AttributeError"),
-    (failing(1.0), "judge raised AttributeError"), (failing({"accuracy": "much"}), "judge raised ValueError"),
+    (failing({}), "judge returned no components"), (failing(None), "no reward function applies to the response"),
+    (failing({"style": None}), "no reward function applies to the response"),
+    (failing({"accuracy": "0.5"}), "judge returned accuracy=0.5 (str); needed a finite number, None, or"),
+    (failing({3: 1.0}), "judge returned 3=1.0 (float)"), (failing("good"), "judge returned good (str)"),
+    (failing([1.0]), "judge returned [1.0] (list)"), (failing(math.nan), "judge returned nan (float)"),
+    (failing(10**400), "judge returned 1000"), (failing(2j), "judge returned 2j (complex)"),
+    (failing(np.array([1.0, 2.0])), "judge returned [1. 2.] (ndarray)"),
+    (failing(np.float32("inf")), "judge returned inf (float32)"),
     (lambda response, answer: 1 / 0, "raised ZeroDivisionError: division by zero"),
     (Judge(), "Judge raised ValueError: offline"),
     (functools.partial(failing, 3), "partial raised TypeError"), (dict, "raised TypeError")])
@@ -87,6 +100,111 @@ def test_a_reward_that_raises_is_tried_again(retries, status, calls):
 
     (outcome,) = rewarded(works_at_the_third, "x", retries=retries)
     assert (outcome.status, len(seen)) == (status, calls)
+
+
+@pytest.mark.parametrize(("answer", "reward"), [
+    (0.5, 0.5), (2, 2.0), (True, 1.0), (np.float32(0.25), 0.25), (np.bool_(True), 1.0), (np.array(0.5), 0.5),
+    (Fraction(1, 4), 0.25), (Decimal("0.75"), 0.75), (0, 0.0)])
+def test_a_plain_number_is_the_component_reward(answer, reward):
+    (outcome,) = rewarded(failing(answer), "x")
+    assert (outcome.status, outcome.reward, outcome.components) == ("ok", reward, {"reward": reward})
+    assert outcome.accuracy is None
+
+
+def test_tensors_are_numbers_too():
+    import torch
+
+    def batch(responses):
+        return torch.tensor([0.5, 2.0], dtype=torch.bfloat16)
+
+    assert rewarded(failing(torch.tensor(0.5)), "x")[0].reward == 0.5
+    assert [o.reward for o in rewarded(batch, "x", "y")] == [0.5, 2.0]
+    assert "judge returned tensor([0.5000, 2.0000]" in rewarded(failing(torch.tensor([0.5, 2])), "x")[0].reason
+
+
+def test_a_component_that_does_not_apply_is_left_out():
+    (outcome,) = rewarded(failing({"accuracy": 1, "style": None}), "x")
+    assert (outcome.reward, outcome.components) == (1.0, {"accuracy": 1.0})
+
+
+def test_a_function_of_all_responses_is_called_once_and_its_none_is_left_out():
+    calls = []
+
+    def judge(prompts, completions, ground_truth, scale=1.0, **more):
+        calls.append((prompts, completions, ground_truth, more))
+        return np.array([len(one) * scale for one in completions]) if scale > 1 else (1.0, None, {"accuracy": 0})
+
+    outcomes = rewarded(judge, "x", "yy", "z", bonus=3)
+    assert calls == [([turns_of("question", None)] * 3, ["x", "yy", "z"],
+                      ["truth of x", "truth of yy", "truth of z"], {"bonus": 3})]
+    assert [o.components for o in outcomes] == [{"reward": 1.0}, {}, {"accuracy": 0.0}]
+    assert [o.status for o in outcomes] == ["ok", "reward_failed", "ok"]
+    assert [o.reward for o in rewarded(judge, "x", "yy", scale=2.0)] == [2.0, 4.0]
+
+
+@pytest.mark.parametrize(("answer", "reason"), [
+    ([1.0], "judge returned a list of 1 for 2 responses; needed a list with one for each"),
+    (0.5, "judge returned 0.5 (float) for 2 responses"), ({"accuracy": [1, 0]}, "judge returned {'accuracy': [1, 0]}"),
+    (np.zeros((2, 1)), "judge returned [0.0] (list); needed"), ("ab", "judge returned ab (str) for 2 responses"),
+    (None, "judge returned None (NoneType) for 2")])
+def test_a_wrong_answer_for_a_batch_fails_its_rows(answer, reason):
+    def judge(responses):
+        return answer
+
+    outcomes = rewarded(judge, "x", "y")
+    assert {o.status for o in outcomes} == {"reward_failed"}
+    assert all(o.reason.startswith(reason) for o in outcomes)
+
+
+def test_a_batch_that_raises_is_called_again_and_fails_all_its_rows_in_the_end():
+    calls = []
+
+    def judge(responses, answers):
+        calls.append(answers)
+        raise TimeoutError("busy")
+
+    outcomes = rewarded(judge, "x", "y", retries=2)
+    assert calls == [["truth of x", "truth of y"]] * 3
+    assert all(o.reason.startswith("judge raised TimeoutError: busy (tests/workflows/") for o in outcomes)
+
+
+def test_async_calls_of_a_step_are_made_together_in_order_and_within_a_bound(monkeypatch):
+    """Five calls with room for three; the first is the last to end."""
+    monkeypatch.setattr(user_reward, "CONCURRENT", 3)
+    under_way, most, loops = 0, 0, set()
+
+    async def judge(response, answer):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        loops.add(id(asyncio.get_running_loop()))
+        await asyncio.sleep(0.05 if response == "0" else 0.01)
+        under_way -= 1
+        return None if response == "3" else {"accuracy": 1 / 0} if response == "4" else float(response)
+
+    rule = Rule(judge, {}, 0)
+    for _ in range(2):  # as in two steps: a client of the function stays with its loop
+        found = rule([[]] * 5, ["0", "1", "2", "3", "4"], [""] * 5, [1] * 5)
+        assert found[:4] == [{"reward": 0.0}, {"reward": 1.0}, {"reward": 2.0}, {}]
+        assert found[4].startswith("judge raised ZeroDivisionError: division by zero (tests/workflows/")
+    assert (most, len(loops)) == (3, 1)
+
+
+def test_an_async_reward_that_raises_is_tried_again_and_a_batch_may_be_async():
+    seen = []
+
+    async def judge(response, answer):
+        seen.append(response)
+        if len(seen) < 3:
+            raise TimeoutError("busy")
+        return 1.0
+
+    async def batch(completions, answers):
+        return [float(answer == f"truth of {one}") for one, answer in zip(completions, answers, strict=True)]
+
+    assert [o.reward for o in rewarded(judge, "x", "y", retries=1)] == [1.0, 1.0]
+    assert seen == ["x", "y", "x", "y"]
+    assert [o.reward for o in rewarded(batch, "x", "y")] == [1.0, 1.0]
 
 
 def test_what_failed_before_is_not_rewarded():

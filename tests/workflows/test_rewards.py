@@ -115,6 +115,22 @@ def also_accurate(response, answer):
     return {"accuracy": 1.0}
 
 
+def test_numbers_of_several_functions_are_components_by_their_names_and_none_is_left_out(opened):
+    """Answers 2, 4, 6: the first function applies to the first and last response, the second to all but the last."""
+    mine = "tests.workflows.test_rewards"
+    outcomes = rewarded(opened([f"{mine}:of_ends", f"{mine}:of_all"]))
+    assert [o.components for o in outcomes] == [{"of_ends": 1.0, "of_all": 0.5}, {"of_all": 0.5}, {"of_ends": 1.0}]
+    assert [o.reward for o in outcomes] == [1.5, 0.5, 1.0]
+
+
+def of_ends(response, answer):
+    return None if answer == "4" else 1
+
+
+def of_all(completions, answers):
+    return [None if answer == "6" else 0.5 for answer in answers]
+
+
 def test_a_model_that_several_sets_ask_is_loaded_once(settings, judge, monkeypatch):
     config = settings()
     config.explorer.auxiliary_models = [settings_of(judge, "first"), settings_of(judge, "second")]

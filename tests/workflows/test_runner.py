@@ -181,7 +181,8 @@ def test_the_reason_of_a_row_has_no_secret(monkeypatch):
         yield prompt
 
     (outcome,) = roll(refused, [[3]])
-    assert outcome.reason == "PermissionError: 401 of ***"
+    line = refused.__code__.co_firstlineno + 1
+    assert outcome.reason == f"PermissionError: 401 of *** (tests/workflows/test_runner.py:{line} in refused)"
 
 
 # --------------------------------------------------------------------------------------------------- too many failed

@@ -1,0 +1,88 @@
+"""Ten steps that learn nothing: which reason is named, and when nothing is said. A batch has 4 groups of 8 rows."""
+
+import re
+
+import pytest
+
+from pipeline import findings, tables
+from pipeline.no_signal import no_signals
+from pipeline.query import ask, session
+from pipeline.records import Step
+from pipeline.view import Node, state
+from tests.factories import row
+from tests.fake_run import FakeRun
+
+FLAT = {"lr": 1e-3, "grad_norm": 0.0, "reward": 0.0, "zero_variance_groups": 4, "trained_rows": 32, "failed_rows": 0,
+        "response_tokens_mean": 7.5}
+
+
+def steps(count=10, first=1, **changed) -> list[Step]:
+    return [row(Step, step=first + index, **(FLAT | changed)) for index in range(count)]
+
+
+@pytest.fixture
+def said(settings):
+    """said(steps, "key=value", ...): the sentences; responses may have 12 tokens."""
+    return lambda found, *overrides: no_signals(found, settings("algorithm.repeat_times=8", *overrides))
+
+
+@pytest.mark.parametrize(("changed", "reason", "look_at"), [
+    ({}, "all rewards equal", "select reward, reward_components"),
+    ({"reward": 1.0}, "all rewards equal", "too easy"),
+    ({"lr": 0.0, "grad_norm": 2.0, "zero_variance_groups": 0}, "learning rate 0", "algorithm.optimizer.lr"),
+    ({"lr": 0.0}, "learning rate 0", "algorithm.optimizer.lr"),
+    ({"failed_rows": 33}, "most rows failed", "reason, count(*)"),
+    ({"response_tokens_mean": 12.0}, "all responses truncated", "model.max_response_tokens"),
+    ({"zero_variance_groups": 3}, "advantages 0", "max(advantage)"),
+    ({"reward": None, "zero_variance_groups": None}, "gradient 0", "algorithm.policy_loss_fn")])
+def test_the_reason_is_named_with_what_to_look_at(said, changed, reason, look_at):
+    (line,) = said(steps(**changed))
+    assert line.startswith(f"steps 1 to 10 changed no weight, {reason}: ")
+    assert look_at in line
+
+
+def test_groups_without_variance_whose_rewards_differ(said):
+    (line,) = said([row(Step, step=step, **(FLAT | {"reward": step / 10})) for step in range(1, 11)])
+    assert "no group with variance" in line
+
+
+def test_each_reason_is_said_once(said):
+    """Steps 1 to 12 flat, 13 learns, 14 to 23 flat again; 24 to 33 have no learning rate."""
+    found = [*steps(12), *steps(1, 13, grad_norm=0.5), *steps(10, 14), *steps(10, 24, lr=0.0)]
+    assert [line.partition(" changed")[0] for line in said(found)] == ["steps 1 to 10", "steps 24 to 33"]
+
+
+@pytest.mark.parametrize("found", [
+    steps(9), [], [*steps(9), *steps(1, 10, grad_norm=1e-9), *steps(9, 11)],
+    steps(30, grad_norm=0.1),  # equal rewards, and a KL loss that has a gradient
+    [*steps(5, lr=0.0), *steps(20, 6, grad_norm=1.0)],  # a warmup that begins at 0
+    steps(30, lr=0.0, critic_lr=1e-4, reward=None),  # trainer.critic_warmup
+    [*steps(5, lr=0.0, critic_lr=1e-4), *steps(9, 6)]])
+def test_a_stage_that_learns_or_has_only_begun_is_not_warned_about(said, found):
+    assert said(found) == []
+
+
+def test_what_a_stage_does_not_know_is_not_judged_by():
+    """A stage on pairs has neither repeats nor a longest response."""
+    (line,) = no_signals(steps(response_tokens_mean=12.0), None)
+    assert "advantages 0" in line
+
+
+def test_the_questions_can_be_asked(said):
+    cases = [{}, {"failed_rows": 33}, {"response_tokens_mean": 12.0}, {"zero_variance_groups": 3}]
+    lines = [line for case in cases for line in said(steps(**case))]
+    lines += said([row(Step, step=step, **(FLAT | {"reward": step / 10})) for step in range(1, 11)])
+    questions = [found for line in lines for found in re.findall(r'ouro sql "(.*)"', line)]
+    assert len(questions) == 5
+    assert all(len(ask(session([]), question).columns) > 1 for question in questions)
+
+
+def test_status_and_report_show_it(tmp_path):
+    made = FakeRun(tmp_path)
+    directory = made.stage("rft", "rft", complete=False)
+    for step in steps(12, stage=directory.name):
+        tables.write(tables.step_file(directory, "steps", step.step), Step, [step])
+    node = Node("rft", "rft", directory)
+    assert "warning: steps 3 to 12 changed no weight, advantages 0" in state(node).warning
+    (line,) = findings.idle_steps(tables.connect([("toy/first", directory)]), directory.name, None)
+    assert line.startswith("steps 1 to 10 changed no weight, advantages 0")

@@ -1,0 +1,138 @@
+"""The one call of a reward function before a run: in a process of its own, with a real row."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline import preflight, reward_call
+from pipeline.cli import main
+from tests.configs import overridden
+
+MINE = """\
+import os, subprocess, sys
+def score(response, answer): return float(response == answer == '4') + len(os.environ['CUDA_VISIBLE_DEVICES'])
+async def later(response, answer): return {'accuracy': response == 'because'}
+def batch(prompts, completions, truths, scale=1.0): return [scale * (p[-1]['content'][-4:] == 'two?') for p in prompts]
+def text(response, answer): return 'good'
+def none(response, answer): return None
+def fails(response, answer):
+    return parse(answer)
+def parse(text):
+    raise ValueError('no number')
+def hangs(response, answer):
+    child = subprocess.Popen(['sleep', '600'])
+    open('pid', 'w').write(str(child.pid))
+    child.wait()
+def ends(response, answer):
+    print('last words')
+    sys.exit(3)
+def given(response, answer, key): return float(key == 'hush-hush')
+"""
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """asked(function, ...): (facts, [(where, line)]) of one stage whose train set has one usable row."""
+    (tmp_path / "ouro_test_judge.py").write_text(MINE)
+    rows = [{"question": "no truth", "answer": None}, {"question": "two and two?", "answer": 4}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.chdir(tmp_path)
+
+    def ask(*names: str, path="rows.jsonl", told="", **arguments):
+        config = overridden(*([f"buffer.explorer_input.taskset.path={path}"] if path else []))
+        own = config["buffer"]["explorer_input"]["taskset"]
+        own |= {"default_reward_fn_type": [f"ouro_test_judge:{name}" for name in names], "reward_fn_args": arguments}
+        lines = []
+        facts = reward_call.call_rewards([config], told, lambda stage, found, to: lines.extend((to, f) for f in found))
+        return facts, lines
+
+    return ask
+
+
+def test_a_reward_is_called_with_the_truth_as_response_and_sees_no_gpu(asked):
+    facts, lines = asked("score", "batch", "none", scale=2)
+    row = "where the response is the truth of the row whose prompt ends with 'two and two?' and whose truth is '4'"
+    assert lines == []
+    assert facts == [("ouro_test_judge:score", f"reward=1, {row}"), ("ouro_test_judge:batch", f"reward=2, {row}"),
+                     ("ouro_test_judge:none", f"None: it does not apply, {row}")]
+
+
+def test_a_demonstration_is_the_better_response(asked, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "why?", "answer": "x", "solution": "because"}))
+    [(_, words)], lines = asked("later")
+    assert (words.partition(" of ")[0], lines) == ("accuracy=1, where the response is the demonstration", [])
+
+
+def test_rows_of_a_generator_will_do_and_without_a_row_nothing_is_called(asked):
+    [(_, words)], lines = asked("none", path=None)
+    assert ('whose truth is \'{"numbers"' in words, lines) == (True, [])
+    assert asked("none", path="nowhere.jsonl") == (
+        [], [("unjudged", "'ouro_test_judge:none' was not called: no row has a prompt and a truth.")])
+
+
+def test_what_is_no_reward_is_a_problem_and_an_error_shows_the_users_frames(asked, tmp_path):
+    facts, [(to, wrong), (also, raised)] = asked("text", "fails")
+    assert (facts, to, also) == ([], "problems", "problems")
+    assert wrong == ("'ouro_test_judge:text' returned good (str); needed a finite number, None, or {component: "
+                     "number}, for the row whose prompt ends with 'two and two?' and whose truth is '4'.")
+    first, *frames = raised.splitlines()
+    assert first.startswith("'ouro_test_judge:fails' raised ValueError: no number (ouro_test_judge.py:10 in parse), ")
+    assert [line for line in frames if line.startswith("  File")] == [
+        f'  File "{tmp_path}/ouro_test_judge.py", line 8, in fails',
+        f'  File "{tmp_path}/ouro_test_judge.py", line 10, in parse']
+
+
+def test_a_call_that_does_not_end_is_a_warning_and_is_killed_with_its_children(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr(reward_call, "LIMIT", 1)
+    _, [(to, line)] = asked("hangs")
+    assert to == "warnings"
+    assert line.startswith("'ouro_test_judge:hangs' had not answered after 1 s")
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(100):  # its parent is dead, init reaps it
+        stat = Path(f"/proc/{pid}/stat")
+        if not stat.exists() or stat.read_text().split()[2] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("the child of the reward function lives")
+
+
+def test_a_reward_that_ends_its_process_is_a_problem(asked):
+    assert asked("ends")[1] == [("problems", "'ouro_test_judge:ends' was called with a row; the process ended with "
+                                             "exit code 3: last words")]
+
+
+def test_where_no_row_can_be_read_nothing_is_called(asked, tmp_path):
+    (tmp_path / "rows.jsonl").write_text("no JSON")
+    (_, [(to, line)]) = asked("score")
+    assert to == "unjudged"
+    assert line.startswith("'ouro_test_judge:score' was not called: ")
+    assert "rows.jsonl, line 1" in line
+
+
+def test_a_secret_is_revealed_in_the_process_of_the_call_alone(asked, monkeypatch):
+    monkeypatch.setenv("OURO_TEST_API_KEY", "hush-hush")
+    [(_, words)], _ = asked("given", key="${oc.env:OURO_TEST_API_KEY}")
+    assert words.startswith("reward=1,")
+
+
+def test_what_is_known_to_be_wrong_and_what_is_ours_is_not_called(asked, monkeypatch):
+    monkeypatch.setattr(reward_call, "_call", None)
+    assert asked("score", told="'ouro_test_judge:score' cannot be imported") == ([], [])
+    assert reward_call.call_rewards([overridden()], "", None) == []
+
+
+@pytest.mark.parametrize(("options", "calls"), [
+    ([], True), (["--no-call"], False), (["--no-data"], False), (["--elsewhere"], False)])
+def test_config_check_calls_unless_told_otherwise(monkeypatch, options, calls):
+    seen = {}
+    monkeypatch.setattr(preflight, "check", lambda _, elsewhere, **given: seen.update(given) or preflight.Report(""))
+    assert main(["config", "check", *options]) == 0
+    assert seen["call"] is calls
+
+
+def test_a_run_begins_without_a_call(monkeypatch):
+    monkeypatch.setattr(preflight, "call_rewards", None)
+    preflight.judged_plan(overridden(), tell=lambda line: None)

@@ -1,0 +1,63 @@
+"""What the user's code raised is shown with the user's frames."""
+
+import json
+import sys
+
+import pytest
+
+from pipeline.errors import ConfigError, load_dotted
+from pipeline.user_errors import brief, users_traceback
+
+MINE = """\
+import json
+def score(response, answer):
+    try:
+        return parse(response)
+    except ValueError as error:
+        raise RuntimeError("no\\nnumber") from error
+def parse(text):
+    return json.loads(text)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    (tmp_path / "ouro_test_mine.py").write_text(MINE)
+    (tmp_path / "ouro_test_breaks.py").write_text("import json\n\njson.loads('x')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield load_dotted("ouro_test_mine:score")
+    sys.modules.pop("ouro_test_mine")
+
+
+def raised(function, *arguments) -> Exception:
+    try:
+        function(*arguments)
+    except Exception as error:
+        error.__traceback__ = error.__traceback__.tb_next  # this file would count as the user's
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_one_line_with_the_place_in_the_users_file(mine):
+    assert brief(raised(mine, "x", "")) == "RuntimeError: no number (ouro_test_mine.py:6 in score)"
+
+
+def test_the_traceback_has_the_users_frames_alone_causes_included(mine):
+    told = users_traceback(raised(mine, "x", ""))
+    assert [line.split('"')[1].rsplit("/", 1)[1] for line in told.splitlines() if line.startswith("  File")] == [
+        "ouro_test_mine.py"] * 3
+    assert "JSONDecodeError: Expecting value" in told
+    assert "direct cause" in told
+    assert told.endswith("RuntimeError: no\nnumber")
+
+
+def test_an_error_of_nobodys_file_is_shown_whole():
+    error = raised(json.loads, "x")
+    assert brief(error) == "JSONDecodeError: Expecting value: line 1 column 1 (char 0)"
+    assert "json/decoder.py" in users_traceback(error)
+
+
+def test_a_module_that_does_not_import_is_named_with_its_line(mine):
+    with pytest.raises(ConfigError, match=r"JSONDecodeError: .*\(ouro_test_breaks.py:3 in <module>\)\. Needed"):
+        load_dotted("ouro_test_breaks:f")

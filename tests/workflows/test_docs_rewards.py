@@ -1,0 +1,47 @@
+"""The functions of docs/rewards.md, copied from the page and called as a run calls them."""
+
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.files import CONF
+from workflows.user_reward import Rule
+
+PAGE = (CONF.parent / "docs" / "rewards.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
+
+
+def of_page(name: str):
+    """The last function of that name, as its block defines it."""
+    names: dict = {}
+    for block in BLOCKS:
+        if f"def {name}(" in block:
+            names = {}
+            exec(block, names)
+    return names[name]
+
+
+@pytest.fixture(autouse=True)
+def verl(monkeypatch):
+    def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+        return {"score": 2.0 * (solution_str == ground_truth), "acc": 1.0, "source": data_source}
+
+    monkeypatch.setitem(sys.modules, "my_verl_reward", SimpleNamespace(compute_score=compute_score))
+
+
+@pytest.mark.parametrize(("name", "rewards"), [
+    ("shorter_than_the_mean", [1.0, 0.0]),  # 1 and 4 characters
+    ("judged", [0.5, 0.5]), ("score", [2.0, 0.0]),  # that of veRL
+    ("reward_func", [1.0, 0.0])])
+def test_a_function_of_the_page_is_a_reward(name, rewards):
+    found = Rule(of_page(name), {}, 0)([[], []], ["4", "five"], ["4", "6"], [1, 4])
+    assert found == [{"reward": reward} for reward in rewards]
+
+
+def test_every_function_of_the_page_is_called():
+    assert len(BLOCKS) == 5
+    names: dict = {}
+    exec(BLOCKS[0], names)
+    assert Rule(names["score"], {}, 0)([[]], [" 4 "], ["4"], [1]) == [{"reward": 1.0}]

@@ -1,0 +1,154 @@
+"""A reward function at work: how it is called, and how its answer is read. Ours and the user's are called alike.
+
+What it may answer for a response: a number (also of numpy or torch), {component: number}, or None where it does not
+apply, which leaves it out of the sum, as in TRL. Anything else, NaN and infinity too, is a failed row.
+"""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Number
+from typing import Any
+
+from pipeline.reward_rules import batch_parameters
+from pipeline.user_errors import brief
+
+Components = dict[str, float]
+CONCURRENT = 32  # calls of an async function that are under way at once
+NEEDED = "needed a finite number, None, or {component: number}"
+
+
+@dataclass
+class Rule:
+    """A reward function with its arguments, called again up to `retries` times where it raises.
+
+    component: the name that a plain number gets. runner: keeps the event loop of async functions, whose clients may
+    not change loops between steps.
+    """
+
+    function: Callable[..., Any]
+    arguments: dict[str, Any]
+    retries: int
+    component: str = "reward"
+    runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+
+    def __call__(
+        self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str], lengths: Sequence[int]
+    ) -> list[Components | str]:
+        return [self.read(one) for one in self.ask(prompts, responses, answers)]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
+    def ask(self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str]) -> list[Any]:
+        """Of each response what the function answered, or the exception that it raised."""
+        given = {"prompts": list(prompts), "responses": list(responses), "answers": list(answers)}
+        taken = batch_parameters(required_parameters(self.function))
+        if not taken:
+            return self._call([((response, answer), self.arguments)
+                               for response, answer in zip(responses, answers, strict=True)])
+        [found] = self._call([((), self.arguments | {name: given[what] for name, what in taken.items()})])
+        return _split(found, len(responses))
+
+    def _call(self, calls: list[tuple[tuple, dict]]) -> list[Any]:
+        """The answers of several calls in order; those that raised are made again."""
+        found = self._once(calls)
+        for _ in range(self.retries):
+            again = [index for index, one in enumerate(found) if isinstance(one, Exception)]
+            for index, one in zip(again, self._once([calls[index] for index in again]), strict=True):
+                found[index] = one
+        return found
+
+    def _once(self, calls: list[tuple[tuple, dict]]) -> list[Any]:
+        found = [_attempt(self.function, *call) for call in calls]
+        waiting = [index for index, one in enumerate(found) if inspect.isawaitable(one)]
+        if waiting:
+            answers = self.runner.run(_together([found[index] for index in waiting]))
+            for index, one in zip(waiting, answers, strict=True):
+                found[index] = one
+        return found
+
+    def read(self, found: Any) -> Components | str:
+        """The components of one answer, none where the function does not apply; or what is wrong with it, in a line."""
+        if isinstance(found, WrongAnswer):
+            return f"{self.name} {found}"
+        if isinstance(found, Exception):
+            return f"{self.name} raised {brief(found)}"
+        if found is None:
+            return {}
+        parts = found if isinstance(found, Mapping) else {self.component: found}
+        if not parts:
+            return f"{self.name} returned no components; {NEEDED}"
+        numbers = {name: _number(value) for name, value in parts.items() if value is not None}
+        for name, value in numbers.items():
+            if not (isinstance(name, str) and math.isfinite(value)):
+                which = f"{name}=" if parts is found else ""
+                return f"{self.name} returned {which}{_shown(parts[name])}; {NEEDED}"
+        return numbers
+
+
+class WrongAnswer(Exception):
+    """What a function of a whole batch returned in place of one answer for each response."""
+
+
+def taken_arguments(function: Callable, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments among `given` that a function has a parameter for."""
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return given
+    return {name: value for name, value in given.items() if name in parameters}
+
+
+def required_parameters(function: Callable) -> list[str]:
+    """The names of the parameters without a default; none of a callable whose parameters Python cannot tell."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [one.name for one in found if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL,
+                                                                                      one.VAR_KEYWORD)]
+
+
+def _attempt(function: Callable, arguments: tuple, named: dict[str, Any]) -> Any:
+    try:
+        return function(*arguments, **named)
+    except Exception as error:  # of the user's function: the failure of a row, not of the stage
+        return error
+
+
+async def _together(waiting: Sequence[Awaitable]) -> list[Any]:
+    """What awaitables give, in order, an exception where one raises; at most CONCURRENT are under way."""
+    free = asyncio.Semaphore(CONCURRENT)
+
+    async def one(call: Awaitable) -> Any:
+        async with free:
+            return await call
+
+    return await asyncio.gather(*map(one, waiting), return_exceptions=True)
+
+
+def _split(found: Any, count: int) -> list[Any]:
+    """The answers of a function of a whole batch, one for each of `count` responses."""
+    if isinstance(found, Exception):
+        return [found] * count
+    several = found.tolist() if hasattr(found, "tolist") else found  # of numpy, torch
+    if isinstance(several, (list, tuple)) and len(several) == count:
+        return list(several)
+    had = f"a {type(found).__name__} of {len(several)}" if isinstance(several, (list, tuple)) else _shown(found)
+    return [WrongAnswer(f"returned {had} for {count} responses; needed a list with one for each")] * count
+
+
+def _shown(value: Any) -> str:
+    return f"{str(value)[:80]} ({type(value).__name__})"
+
+
+def _number(value: Any) -> float:
+    """A number, or a scalar of numpy or torch, as a float; NaN for anything else."""
+    try:
+        value = value.item() if hasattr(value, "item") else value
+        return float(value) if isinstance(value, Number) else math.nan
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # an array, a tensor, a complex number, 10**400
+        return math.nan
