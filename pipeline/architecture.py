@@ -47,7 +47,7 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
 
 def _windowed(said: dict[str, Any], longest: int) -> str | None:
     window = said.get("sliding_window")
-    if not window or window >= longest or not _slides(said):
+    if not isinstance(window, int) or not 0 < window < longest or not _slides(said):
         return None
     return (f"its layers attend to the last {window} tokens (sliding_window), the trainer's to all of up to {longest}. "
             f"Shorten model.max_prompt_tokens + max_response_tokens to {window}, or take a model with full attention.")
@@ -60,8 +60,7 @@ def _slides(said: dict[str, Any]) -> bool:
         return False
     if types:
         return "sliding_attention" in types
-    first = said.get("max_window_layers", 28) if kind in ("qwen2", "qwen3") else 0
-    return first < said.get("num_hidden_layers", first + 1)
+    return kind not in ("qwen2", "qwen3") or said.get("max_window_layers", 28) < said.get("num_hidden_layers", 32)
 
 
 def _stretched(said: dict[str, Any], longest: int) -> str | None:
@@ -70,7 +69,7 @@ def _stretched(said: dict[str, Any], longest: int) -> str | None:
     rope = said.get("rope_scaling") or said.get("rope_parameters") or {}
     kind = rope.get("rope_type") or rope.get("type")
     change = rope.get("original_max_position_embeddings") or said.get("original_max_position_embeddings")
-    if kind != "longrope" or not change or longest <= change:
+    if kind != "longrope" or not isinstance(change, int) or longest <= change:
         return None
     return (f"its positions are stretched beyond {change} tokens (longrope), and sequences have up to {longest}, for "
             f"which engine and trainer differ. Shorten model.max_prompt_tokens + max_response_tokens to {change}.")
