@@ -24,7 +24,7 @@ class Recording(ScriptedEngine):
     """Answers [9, EOS]; `calls` are the lists of requests it got."""
 
     def __init__(self):
-        self.script, self.default, self.eos, self.calls = {"2 2": [8]}, [9, EOS], EOS, []
+        self.script, self.default, self.ends, self.calls = {"2 2": [8]}, [9, EOS], [EOS], []
 
     def generate(self, requests):
         self.calls.append(list(requests))
