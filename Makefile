@@ -3,7 +3,7 @@
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(shell command -v python$(v) 2>/dev/null)) python3)
 BIN := .venv/bin
 
-.PHONY: run test unit lint setup bench clean
+.PHONY: run test unit lint setup bench clean test-models
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -11,6 +11,10 @@ run: .venv/.ready
 
 test: lint unit
 	$(BIN)/pytest -m slow --durations=5
+
+# random models in the shapes of known families, each through a whole pipeline; prints the table of docs/models.md
+test-models: .venv/.ready
+	$(BIN)/pytest -m models -s
 
 unit: .venv/.ready
 	$(BIN)/pytest

@@ -8,16 +8,17 @@ from typing import Any
 from pipeline import signatures
 from pipeline.adapters import adapter_problem
 from pipeline.algorithms import DEMONSTRATED, GIVEN
+from pipeline.architecture import untrainable
 from pipeline.data_config import workflow_of
 from pipeline.distillation import KEY, asks_teacher
 from pipeline.errors import ConfigError, nearest
 from pipeline.external import NEEDED, digest_code, module_file, named_code, nothing_at, resolve, values_of
-from pipeline.modes import kind_of
+from pipeline.modes import TRAINING, kind_of
 from pipeline.own_code import REWARD, absent_packages, by_position, positional, wrong_function
 from pipeline.parameters import Limit, Parameter
 from pipeline.parts import ratio_column, ratio_problems, wrong_parameters
 from pipeline.reward_rules import batch_parameters, reward_functions, wrong_reward
-from pipeline.shape import absent_model, wrong_model
+from pipeline.shape import absent_model, read_config, wrong_model
 from pipeline.signatures import Signature
 from pipeline.sources import sources, tasksets
 from pipeline.train_batch import REPLAY
@@ -55,6 +56,19 @@ def wrong_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
     taught = [(KEY, config["model"]["teacher_model_path"])] if asks_teacher(config) else []
     named = [*own, *taught, *((key, str(resolve(path))) for key, path in _other_models(config))]
     return [line for key, path in named if path and (line := wrong_model(path, key))]
+
+
+def untrainable_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
+    """Models of a training stage that are here and that the trainer cannot train or score. start: as for `missing`."""
+    model, kind = config["model"], kind_of(config)
+    named = [] if start["init"]["enable"] else [("model.model_path", start["model_path"])]
+    named += [(KEY, model["teacher_model_path"])] if asks_teacher(config) else []
+    named += values_of(without_unused(config), "model.critic_model_path")
+    longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
+    here = [(key, str(resolve(path))) for key, path in named if path and not absent_model(str(resolve(path)), key)
+            and not wrong_model(str(resolve(path)), key)] if kind in TRAINING else []
+    found = ((key, path, untrainable(read_config(path, key), longest)) for key, path in here)
+    return [f"{key}={path}: {problem}" for key, path, problem in found if problem]
 
 
 def missing_code(config: dict[str, Any]) -> list[str]:

@@ -174,7 +174,7 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     made = _made(report.plan, name)
     shape = read_shape(start)
     judged = Report("") if made is None else report  # of what is complete nothing is wrong
-    judged.add(name, inputs.wrong_arguments(config))
+    judged.add(name, [*inputs.untrainable_models(config, start), *inputs.wrong_arguments(config)])
     judged.add(name, [fit.count_problem(config, gpus)])
     notes = [inputs.loss_note(config), inputs.clip_note(config), inputs.estimate_note(config), *step_notes(config),
              *batch_rules.batch_notes(config)]

@@ -13,7 +13,7 @@ from pipeline.shares import answering_environment
 from pipeline.tracking import open_tracker
 from workflows.engine import open_engine
 from workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
-from workflows.prompts import load_tokenizer
+from workflows.prompts import end_tokens, load_tokenizer
 from workflows.rewards import Rewards
 
 
@@ -35,7 +35,8 @@ def _score(context: Context, steps: list[int]) -> None:
     sets = read_sets(context, tokenizer, Rewards(context.config))
     passes = len(DECODINGS) * len(sets) * len(steps)
     with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:
-        engine = open_engine(models[steps[0]], context.config, tokenizer.eos_token_id, logs=context.directory)
+        ends = end_tokens(tokenizer, models[steps[0]])
+        engine = open_engine(models[steps[0]], context.config, ends, logs=context.directory)
         for step in steps:
             if step != steps[0]:
                 engine.load_weights(models[step])

@@ -13,7 +13,7 @@ from pipeline.shares import answering_environment
 from pipeline.tracking import open_tracker
 from workflows.engine import open_engine
 from workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
-from workflows.prompts import load_tokenizer
+from workflows.prompts import end_tokens, load_tokenizer
 from workflows.rewards import Rewards
 
 
@@ -26,7 +26,7 @@ def work(context: Context) -> None:
     subject = Subject(directory.name, checkpoints.trained_steps(directory))
     passes = len(DECODINGS) * len(sets)
     with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:
-        engine = open_engine(model, context.config, tokenizer.eos_token_id, logs=context.directory)
+        engine = open_engine(model, context.config, end_tokens(tokenizer, model), logs=context.directory)
         scores = evaluate(context, engine, tokenizer, sets, subject, lambda done: progress.advance(1, done))
         engine.close()
         tracker.log_scores(scores, subject.step)

@@ -29,7 +29,7 @@ from stages.resample import Filled, Group
 from stages.train_tasks import Prompts, prompt_hash
 from workflows import runner
 from workflows.engine import Engine, open_engine
-from workflows.prompts import load_tokenizer
+from workflows.prompts import end_tokens, load_tokenizer
 from workflows.rewards import Rewards
 from workflows.trajectory import Trajectory
 
@@ -117,7 +117,8 @@ class Explorer:
         if self.colocated:  # one after the other: the engine measures the free memory when it starts
             self._wait_for_trainer()
         self.engine = open_engine(
-            model, config, self.tokenizer.eos_token_id, sleeps=self.colocated, logs=context.directory, adapter=adapter)
+            model, config, end_tokens(self.tokenizer, model), sleeps=self.colocated, logs=context.directory,
+            adapter=adapter)
         self.groups = Groups(context, self.prompts, self.engine, self.tokenizer)
         self.weights = Weights(context, self.engine)
         if config.mode == "explore":

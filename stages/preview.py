@@ -17,7 +17,7 @@ from typing import Any
 
 from pipeline import files
 from pipeline.data_sample import Row, Sample, sample
-from pipeline.errors import OuroError, nearest
+from pipeline.errors import DataError, OuroError, nearest
 from pipeline.sources import PAIR
 from stages.overlap import compare
 
@@ -68,7 +68,10 @@ class Preview:
         if not wrong:
             self.found["warnings"] += _without_difference(source, drawn.rows)
             fact += self._truths(source, drawn.rows)
-            fact += f"; {self._lengths(source, drawn.rows)}" if self.tokenizer is not None else ""
+            try:
+                fact += f"; {self._lengths(source, drawn.rows)}" if self.tokenizer is not None else ""
+            except DataError as error:  # the chat template refuses a conversation
+                self.found["problems"].append(f"{source['key']}: {error}")
         self.found["facts"].append([source["name"], fact])
 
     def _truths(self, source: dict[str, Any], rows: list[Row]) -> str:
@@ -106,11 +109,10 @@ class Preview:
 
     def _prompt_lengths(self, prompts: list[Any]) -> list[int]:
         """Tokens of each prompt, a text or a conversation, through the chat template."""
-        from workflows.prompts import prompt_text, prompt_tokens
+        from workflows.prompts import conversation_text, prompt_text, prompt_tokens
 
         system = self.request["system_prompt"]
-        texts = [self.tokenizer.apply_chat_template(p, tokenize=False, add_generation_prompt=True)
-                 if _is_conversation(p) and self.tokenizer.chat_template else
+        texts = [conversation_text(self.tokenizer, p) if _is_conversation(p) and self.tokenizer.chat_template else
                  prompt_text(self.tokenizer, _text(p), system) for p in prompts]
         return [len(tokens) for tokens in prompt_tokens(self.tokenizer, texts)]
 

@@ -5,7 +5,7 @@ what the chat template puts between that and the next generation prompt, second 
 """
 
 from pipeline.errors import DataError
-from workflows.prompts import prompt_text, prompt_tokens, response_tokens, task_texts
+from workflows.prompts import prompt_text, prompt_tokens, response_tokens, task_texts, turn_end
 
 Layout = tuple[list[int], list[int], list[int]]  # prompt [P], what follows [R], mask [R]: 1 on what is trained
 
@@ -31,15 +31,15 @@ def _whole_conversation(tokenizer, task, config) -> Layout:
     places = [i for i, turn in enumerate(turns) if turn["role"] == "assistant" and i and turns[i - 1]["role"] == "user"]
     seen = [_text_before(tokenizer, turns, place, config) for place in places]
     (prompt,) = prompt_tokens(tokenizer, seen[:1])
-    tokens, mask = [], []
+    tokens, mask, end = [], [], tokenizer.convert_ids_to_tokens(turn_end(tokenizer))
     for number, place in enumerate(places):
         content = turns[place]["content"]
         (response,) = response_tokens(tokenizer, [content])
         between = _between(seen, number, content) if number + 1 < len(places) else None
         if between is not None:
-            own = between.startswith(tokenizer.eos_token)
+            own = between.startswith(end)
             response = response if own else response[:-1]
-            (between,) = tokenizer([between.removeprefix(tokenizer.eos_token)], add_special_tokens=False)["input_ids"]
+            (between,) = tokenizer([between.removeprefix(end)], add_special_tokens=False)["input_ids"]
         tokens += [*response, *(between or [])]
         mask += [1] * len(response) + [0] * len(between or [])
     return prompt, tokens, mask

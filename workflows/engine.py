@@ -65,26 +65,27 @@ class Engine(Protocol):
 
 
 def open_engine(
-    model: Path, config, eos_token_id: int, sleeps: bool = False, logs: Path | None = None, adapter=None
+    model: Path, config, end_tokens: list[int], sleeps: bool = False, logs: Path | None = None, adapter=None
 ) -> Engine:
     """Opens what answers requests with a Hugging Face directory: one engine in this process, or several in their own.
 
-    config: settings with sections model, explorer, seed. sleeps: it will be asked to free the device. logs: directory
-    for the logs of processes; needed when explorer.rollout_model.engine_num is more than 1. adapter: the element of
-    `model.lora_configs` whose weights `load_weights` will bring; None: those of whole models.
+    config: settings with sections model, explorer, seed. end_tokens: ids that end a response. sleeps: it will be asked
+    to free the device. logs: directory for the logs of processes; needed when explorer.rollout_model.engine_num is more
+    than 1. adapter: the element of `model.lora_configs` whose weights `load_weights` will bring; None: those of whole
+    models.
     """
     if config.explorer.rollout_model.engine_num == 1:
-        return open_one(model, config, eos_token_id, sleeps, adapter)
+        return open_one(model, config, end_tokens, sleeps, adapter)
     from workflows.engine_pool import EnginePool
 
     assert logs is not None, "several engines need a place for their logs"
-    return EnginePool(model, config, eos_token_id, sleeps, logs, adapter)
+    return EnginePool(model, config, end_tokens, sleeps, logs, adapter)
 
 
-def open_one(model: Path, config, eos_token_id: int, sleeps: bool, adapter) -> Engine:
+def open_one(model: Path, config, end_tokens: list[int], sleeps: bool, adapter) -> Engine:
     """Opens the engine that `explorer.rollout_model.engine_type` names, in this process."""
     opener = pick(ENGINES, config.explorer.rollout_model.engine_type, "explorer.rollout_model.engine_type")
-    return opener(model, config, eos_token_id, sleeps, adapter)
+    return opener(model, config, end_tokens, sleeps, adapter)
 
 
 def _vllm(*arguments) -> Engine:

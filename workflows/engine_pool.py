@@ -41,7 +41,7 @@ class Member:
 class EnginePool:
     """An Engine of several. Requests are dealt in order; weights, sleep and wake go to all; a failure ends all."""
 
-    def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool, logs: Path, adapter=None):
+    def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, logs: Path, adapter=None):
         self._members: list[Member] = []
         try:
             for index, (environment, own) in enumerate(_shares(config)):
@@ -49,7 +49,7 @@ class EnginePool:
         except BaseException:
             self._end()
             raise
-        self.version, *_ = self._ask_all("open", model, config, eos_token_id, sleeps, adapter)
+        self.version, *_ = self._ask_all("open", model, config, end_tokens, sleeps, adapter)
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         """Answers all requests, in order."""

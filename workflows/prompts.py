@@ -1,10 +1,12 @@
 """From a task's turns to the token ids that a model is prompted with, through a chat template."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.errors import ConfigError, DataError, ModelError
 from pipeline.external import missing, resolve
+from pipeline.shape import json_object
 from workflows.hugging_face import import_transformers
 
 TEMPLATE = "chat_template.jinja"  # where a Hugging Face directory keeps it; wins over tokenizer_config.json
@@ -95,7 +97,11 @@ def prompt_text(tokenizer, question: str, system_prompt: str | None, context: Se
     context, system_prompt: see turns_of. enable_thinking: handed to the template; None: not. Raises DataError for a
     conversation that the template does not take.
     """
-    turns = turns_of(question, system_prompt, context)
+    return conversation_text(tokenizer, turns_of(question, system_prompt, context), enable_thinking)
+
+
+def conversation_text(tokenizer, turns: list[dict], enable_thinking: bool | None = None) -> str:
+    """As `prompt_text`, of turns {role, content} as they are."""
     if not tokenizer.chat_template:
         return "\n\n".join(turn["content"] for turn in turns)
     from jinja2 import TemplateError
@@ -104,10 +110,11 @@ def prompt_text(tokenizer, question: str, system_prompt: str | None, context: Se
     try:
         return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **more)
     except TemplateError as error:
+        question = turns[-1]["content"]
         roles = ", ".join(turn["role"] for turn in turns)
         raise DataError(f"the chat template refuses the conversation ({roles}) that ends with {question[:80]!r}: "
-                        f"{error}. Take such rows out of the data, or give model.chat_template_path one that takes "
-                        "them.") from error
+                        f"{error}. Take such rows (or system_prompt) out, or give model.chat_template_path one "
+                        "that takes them.") from error
 
 
 def task_texts(tokenizer, tasks: Iterable, config) -> list[str]:
@@ -122,6 +129,32 @@ def prompt_tokens(tokenizer, texts: list[str]) -> list[list[int]]:
 
 
 def response_tokens(tokenizer, texts: list[str]) -> list[list[int]]:
-    """Token ids of demonstrated responses, each ended by the end-of-sequence token."""
-    encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-    return [[*tokens, tokenizer.eos_token_id] for tokens in encoded]
+    """Token ids of demonstrated responses, each ended by `turn_end`."""
+    encoded, end = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else [], turn_end(tokenizer)
+    return [[*tokens, end] for tokens in encoded]
+
+
+def turn_end(tokenizer) -> int:
+    """The special token that the chat template puts after a response (Gemma: <end_of_turn>); else the eos token."""
+    from jinja2 import TemplateError
+
+    answer, text = "an answer", ""
+    if tokenizer.chat_template:
+        turns = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": answer}]
+        with suppress(TemplateError):  # one for single prompts: it has no end of its own
+            text = tokenizer.apply_chat_template(turns, tokenize=False)
+    _, _, after = text.partition(answer)
+    first = tokenizer(after, add_special_tokens=False)["input_ids"][:1] if after else []
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special} if first else set()
+    return first[0] if special.issuperset(first) and first else tokenizer.eos_token_id
+
+
+def end_tokens(tokenizer, model: Path) -> list[int]:
+    """Token ids that end a response: the tokenizer's, the chat template's, those of the model's generation_config.json.
+
+    Llama 3, Gemma and Phi-3 end a turn with another token than the end of a text.
+    """
+    path = Path(model) / "generation_config.json"
+    listed = json_object(path, str(model)).get("eos_token_id") if path.is_file() else None
+    listed = listed if isinstance(listed, list) else [] if listed is None else [listed]
+    return list(dict.fromkeys([tokenizer.eos_token_id, turn_end(tokenizer), *listed]))

@@ -16,17 +16,17 @@ class ScriptedEngine:
 
     version = "scripted"
 
-    def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool, adapter=None):
+    def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, adapter=None):
         arguments = config.explorer.rollout_model.extra_engine_args
         self.script = arguments.get("script", {})
-        self.default = arguments.get("default", [eos_token_id])
-        self.eos = eos_token_id
+        self.default = arguments.get("default", end_tokens[:1])
+        self.ends = end_tokens
 
     def generate(self, requests: Sequence[Request]) -> list[Reply]:
         replies = []
         for request in requests:
             tokens = self.script.get(" ".join(map(str, request.prompt_tokens)), self.default)[: request.max_tokens]
-            reason = "stop" if tokens and tokens[-1] == self.eos else "length"
+            reason = "stop" if tokens and tokens[-1] in self.ends else "length"
             replies.append(Reply(list(tokens), [-1.0] * len(tokens), reason))
         return replies
 

@@ -18,13 +18,13 @@ BATCH = 64  # requests decoded at once
 class TransformersEngine:
     """A causal LM of a Hugging Face directory, decoded token by token."""
 
-    def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool, adapter=None):
+    def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, adapter=None):
         import torch
 
         transformers = import_transformers()
         self.with_adapter, self.adapted = adapter is not None, False
         self.version = f"transformers {transformers.__version__}"
-        self.torch, self.eos = torch, eos_token_id
+        self.torch, self.ends = torch, set(end_tokens)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         dtype = getattr(torch, resolve_dtype(config.model.dtype, self.device == "cuda"))
         self.model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, local_files_only=True)
@@ -71,7 +71,7 @@ class TransformersEngine:
             token = int(torch.multinomial(logprobs.exp(), 1, generator=generator))
         reply.tokens.append(token)
         reply.logprobs.append(float(logprobs[token]))
-        reply.finish_reason = "stop" if token == self.eos else "length"
+        reply.finish_reason = "stop" if token in self.ends else "length"
         return token
 
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:

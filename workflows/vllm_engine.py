@@ -47,7 +47,7 @@ class VllmEngine:
     another number, in the one place that there is for any: the number of an old one is never asked for again.
     """
 
-    def __init__(self, model: Path, config, eos_token_id: int, sleeps: bool, adapter=None):
+    def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, adapter=None):
         self.version = _release()
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
@@ -63,7 +63,7 @@ class VllmEngine:
 
         self._lora_request, self._adapter, self._lora, self._versions = LoRARequest, adapter, None, 0
         self._sampling, self._final_only = SamplingParams, RequestOutputKind.FINAL_ONLY
-        self._stop = [eos_token_id]
+        self._stop = end_tokens
         self._sleeps = sleeps and self._gpu
         self._llm = LLM(**_arguments(model, config, self._gpu, self._sleeps, adapter))
 

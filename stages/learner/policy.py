@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pipeline import config
+from pipeline.architecture import untrainable
 from pipeline.errors import ModelError
 from stages.learner import attention
 from workflows.hugging_face import import_transformers
@@ -88,23 +89,15 @@ def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int) ->
         )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path} cannot be read as a causal language model: {error}") from error
-    _refuse_other_attention(model.config, longest, path)
+    if problem := untrainable(model.config.to_dict(), longest):
+        raise ModelError(f"{path}: {problem}")
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):  # Phi-2 has some: engine and trainer would score different models
+            module.p = 0.0
     if settings.enable_gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.train()
     return model, name
-
-
-def _refuse_other_attention(settings, longest: int, path: Path) -> None:
-    """Raises ModelError for what stages/learner/attention.py leaves out: a probe may be too short to notice."""
-    window = getattr(settings, "sliding_window", None)
-    kinds = getattr(settings, "layer_types", None) or ["sliding_attention"]
-    if window and window < longest and getattr(settings, "use_sliding_window", True) and "sliding_attention" in kinds:
-        raise ModelError(f"{path}: its layers attend to the last {window} tokens, the trainer's to all of up to "
-                         f"{longest}. Shorten model.max_prompt_tokens + max_response_tokens to {window}, or take a "
-                         "model with full attention.")
-    if getattr(settings, "attn_logit_softcapping", None):
-        raise ModelError(f"{path}: its attention scores are soft-capped, which the trainer's kernels do not do.")
 
 
 def resolve_dtype(name: str, device: str) -> torch.dtype:
@@ -115,11 +108,14 @@ def resolve_dtype(name: str, device: str) -> torch.dtype:
 def export(state: dict[str, Tensor], model: nn.Module, path: Path) -> None:
     """Writes full weights [name -> tensor] as `model.safetensors`, the tied output head spelt out.
 
-    vLLM keeps a packed copy of the head on some devices and refreshes it only when the head is in the file.
+    vLLM keeps a packed copy of the head on some devices and refreshes it only when the head is in the file. Experts are
+    one tensor a layer in memory; in the file each has its own, under the names that the model was read from.
     """
     from safetensors.torch import save_file
+    from transformers.core_model_loading import revert_weight_conversion
 
-    tensors = {name: tensor.detach().to("cpu").contiguous() for name, tensor in state.items()}
+    moved = {name: tensor.detach().to("cpu") for name, tensor in state.items()}
+    tensors = {name: tensor.contiguous() for name, tensor in revert_weight_conversion(model, moved).items()}
     head, embedding = "lm_head.weight", "model.embed_tokens.weight"
     if model.config.tie_word_embeddings:
         tensors[head] = tensors[embedding].clone()

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from pipeline.errors import ConfigError, ModelError
 from stages.learner import attention, policy
 from stages.learner.packing import Row, pack
+from tests import zoo
 from tests.objectives import differences
 
 NAMES = ("input_ids", "positions", "cu_seqlens", "source", "targets")
@@ -136,20 +137,32 @@ def test_a_directory_that_is_no_model_is_named(tmp_path):
             policy.load(tmp_path, "cpu", torch.float32, trainer(), 1.0, 64)
 
 
-@pytest.mark.parametrize(("values", "longest", "words"), [
-    ({"sliding_window": 32, "use_sliding_window": True, "layer_types": ["sliding_attention"]}, 33, "last 32 tokens"),
-    ({"sliding_window": 32, "layer_types": None}, 33, "last 32 tokens"),  # as Mistral says it
-    ({"attn_logit_softcapping": 50.0}, 8, "soft-capped"),
-    ({"sliding_window": 32, "layer_types": ["sliding_attention"]}, 32, None),
-    ({"sliding_window": 32, "layer_types": ["full_attention"] * 2}, 99, None),
-    ({"sliding_window": 32, "use_sliding_window": False}, 99, None), ({}, 99, None)])
-def test_attention_that_ours_does_not_do_is_refused(tmp_path, values, longest, words):
-    """vLLM does it, so the trainer would score rows as no engine sampled them."""
-    if words is None:
-        policy._refuse_other_attention(SimpleNamespace(**values), longest, tmp_path)
-        return
-    with pytest.raises(ModelError, match=words):
-        policy._refuse_other_attention(SimpleNamespace(**values), longest, tmp_path)
+def test_attention_that_ours_does_not_do_is_refused(tmp_path):
+    """Where no check said it before the run: vLLM does it, so rows would be scored as no engine samples them."""
+    zoo.make("gemma2", tmp_path)
+    with pytest.raises(ModelError, match=rf"{tmp_path}: it caps scores"):
+        policy.load(tmp_path, "cpu", torch.float32, trainer(), 1.0, 64)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "qwen2_moe"])
+def test_experts_are_exported_one_by_one_as_they_were_read(tmp_path, family):
+    zoo.make(family, tmp_path)
+    learner = policy.load(tmp_path, "cpu", torch.float32, trainer(), 1.0, 64)
+    (tmp_path / "out").mkdir()
+    policy.export(dict(learner.model.named_parameters()), learner.model, tmp_path / "out")
+    exported, original = load_file(tmp_path / "out/model.safetensors"), load_file(tmp_path / "model.safetensors")
+    assert exported.keys() == original.keys()
+    assert sum("experts.3." in name for name in exported) == 2 * 3  # two layers, three matrices
+    assert all(torch.equal(exported[name], value) for name, value in original.items())
+
+
+def test_dropout_is_off_in_training_too(tmp_path):
+    """Phi-2 has 0.1 in its config.json: the training pass would score other models than the engine samples from."""
+    zoo.make("phi", tmp_path)
+    learner = policy.load(tmp_path, "cpu", torch.float32, trainer(), 1.0, 64)
+    assert learner.training
+    (micro,) = pack(rows(), 1000, 0, 1)
+    assert torch.equal(*(score(learner, micro)[0] for _ in range(2)))
 
 
 def test_types():

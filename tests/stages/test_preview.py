@@ -6,6 +6,7 @@ import pytest
 
 from stages import preview
 from stages.preview import Preview, value_at
+from tests import zoo
 from tests.configs import composed
 
 COLUMNS = {"prompt_key": "question", "response_key": "answer", "solution_key": "solution"}
@@ -64,6 +65,18 @@ def test_a_value_is_found_under_a_dotted_column():
 
 
 # ------------------------------------------------------------------------------------------------------------- judging
+
+
+@pytest.mark.parametrize(("prompt", "system"), [
+    ("a question", "Be brief."),
+    ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "b"}], None)])
+def test_a_prompt_that_the_chat_template_refuses_is_a_problem_of_its_file(previewed, tmp_path, prompt, system):
+    """Gemma's template has no system role."""
+    zoo.make_tokenizer("gemma", tmp_path / "gemma")
+    (tmp_path / "gemma" / "config.json").write_text('{"model_type": "gemma"}')
+    model = {**composed()["model"], "init": {"enable": False}, "model_path": str(tmp_path / "gemma")}
+    (line,) = previewed([task(prompt)], model=model, system_prompt=system)["problems"]
+    assert line.startswith("inputs.0: the chat template refuses the conversation (system, user)")
 
 
 def test_what_fits_is_a_fact(previewed):

@@ -47,14 +47,14 @@ def two(tiny_model, tmp_path_factory):
     from tests.configs import TINY, overridden
 
     config, logs = namespace(overridden(*TINY, "explorer.rollout_model.engine_num=2")), tmp_path_factory.mktemp("logs")
-    pool = open_engine(tiny_model, config, load_tokenizer(tiny_model).eos_token_id, logs=logs)
+    pool = open_engine(tiny_model, config, [load_tokenizer(tiny_model).eos_token_id], logs=logs)
     yield pool
     pool.close()
 
 
 @pytest.fixture
 def one(tiny_model, tiny_settings):
-    return open_engine(tiny_model, tiny_settings(), load_tokenizer(tiny_model).eos_token_id)
+    return open_engine(tiny_model, tiny_settings(), [load_tokenizer(tiny_model).eos_token_id])
 
 
 def test_two_engines_answer_like_one(one, two):
@@ -99,7 +99,7 @@ def test_two_vllm_engines_answer_like_one(one, tiny_model, tiny_settings, tmp_pa
     answers, probes = [], []
     for number in (1, 2):
         config = tiny_settings("explorer.rollout_model.engine_type=vllm", f"explorer.rollout_model.engine_num={number}")
-        pool = EnginePool(tiny_model, config, load_tokenizer(tiny_model).eos_token_id, False, tmp_path)
+        pool = EnginePool(tiny_model, config, [load_tokenizer(tiny_model).eos_token_id], False, tmp_path)
         answers.append(pool.generate(requests))
         probes += pool.probe([5, 6, 7, 8])
         pool.load_weights(tmp_path)

@@ -98,7 +98,7 @@ def stage(tmp_path, tiny_model, context_of, tiny_settings):
 def test_the_seed_of_the_engine_decides_the_samples(stage):
     model = stage.inputs["model"]
     tokenizer = load_tokenizer(model)
-    engine = open_engine(model, stage.config, tokenizer.eos_token_id)
+    engine = open_engine(model, stage.config, [tokenizer.eos_token_id])
     (held,) = read_sets(stage, tokenizer, Rewards(stage.config))
 
     def responses(decoding, seed):

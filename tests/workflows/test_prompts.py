@@ -6,16 +6,19 @@ import pytest
 
 from pipeline import records
 from pipeline.errors import ConfigError, DataError
+from tests import zoo
 from tests.factories import row
 from workflows.demonstrations import last_responses, whole_conversations
 from workflows.prompts import (
     TEMPLATE,
+    end_tokens,
     keep_template,
     load_tokenizer,
     prompt_text,
     prompt_tokens,
     response_tokens,
     task_texts,
+    turn_end,
 )
 
 # <u>question</u> and so on, thinking on demand; a response ends with the end token
@@ -156,3 +159,52 @@ def test_without_a_template_the_text_is_the_prompt_with_the_tokenizer_s_own_begi
     assert prompt_tokens(Plain(), ["a"]) == [[0, 97]]
     assert response_tokens(Plain(), ["a", ""]) == [[97, 1], [1]]
     assert prompt_tokens(Plain(), []) == response_tokens(Plain(), []) == []
+
+
+# ------------------------------------------------------------------------------------------------------------- families
+
+
+@pytest.mark.parametrize(("family", "end", "others"), [
+    ("llama", "<|eot_id|>", {"<|end_of_text|>", "<|eom_id|>"}), ("mistral", "</s>", set()),
+    ("qwen2", "<|im_end|>", {"<|endoftext|>"}), ("gemma", "<end_of_turn>", {"<eos>"}),
+    ("phi3", "<|end|>", {"<|endoftext|>", "<|assistant|>"}), ("phi", "<|endoftext|>", set())])
+def test_a_response_ends_as_the_chat_template_ends_a_turn(tmp_path, family, end, others):
+    """Gemma's and Phi-3's eos token ends a text, not a turn; generation_config.json lists more than one."""
+    zoo.make_tokenizer(family, tmp_path)
+    made = load_tokenizer(tmp_path)
+    assert made.convert_ids_to_tokens(turn_end(made)) == end
+    assert set(made.convert_ids_to_tokens(end_tokens(made, tmp_path))) == {end, made.eos_token, *others}
+    (response,) = response_tokens(made, ["7 ☃"])
+    assert made.convert_ids_to_tokens(response[-1]) == end
+    assert made.decode(response, skip_special_tokens=True) == "7 ☃"  # a snowman is three bytes
+    assert end in made.decode(response)
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma"])
+def test_a_template_with_bos_and_a_tokenizer_that_adds_one_make_one(tmp_path, family):
+    zoo.make_tokenizer(family, tmp_path)
+    made = load_tokenizer(tmp_path)
+    assert made("a")["input_ids"][0] == made.bos_token_id
+    (tokens,) = prompt_tokens(made, [prompt_text(made, "a", None)])
+    assert tokens.count(made.bos_token_id) == 1
+
+
+def test_a_template_without_a_system_role_is_told_with_the_way_out(tmp_path):
+    zoo.make_tokenizer("gemma", tmp_path)
+    with pytest.raises(DataError, match=r"System role not supported.*or system_prompt.*chat_template_path"):
+        prompt_text(load_tokenizer(tmp_path), "a", "Be brief.")
+
+
+def test_a_conversation_is_trained_on_with_the_end_of_its_turns(tmp_path):
+    zoo.make_tokenizer("gemma", tmp_path)
+    made = load_tokenizer(tmp_path)
+    task = row(records.Task, question="Bye", solution="Ciao", context=TALK)
+    ((_, tokens, mask),) = whole_conversations(made, [task], config())
+    learnt = [token for token, trained in zip(tokens, mask, strict=True) if trained]
+    assert made.decode(learnt) == "Hey<end_of_turn>Ciao<end_of_turn>"
+
+
+def test_a_model_without_generation_config_ends_with_its_eos_token(tiny_model, tmp_path, tokenizer):
+    assert end_tokens(tokenizer(), tmp_path) == [1]
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 7}')
+    assert end_tokens(tokenizer(), tmp_path) == [1, 7]

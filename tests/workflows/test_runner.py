@@ -24,7 +24,7 @@ class Recording(ScriptedEngine):
     """Answers [9, EOS]; `calls` are the lists of requests it got."""
 
     def __init__(self):
-        self.script, self.default, self.eos, self.calls = {"2 2": [8]}, [9, EOS], EOS, []
+        self.script, self.default, self.ends, self.calls = {"2 2": [8]}, [9, EOS], [EOS], []
 
     def generate(self, requests):
         self.calls.append(list(requests))
@@ -222,9 +222,9 @@ def test_an_unknown_engine_lists_those_there_are(settings):
     config = settings()
     config.explorer.rollout_model.engine_type = "vlm"
     with pytest.raises(ConfigError, match=r"Did you mean 'vllm'\? Known: scripted, transformers, vllm"):
-        open_engine(None, config, EOS)
+        open_engine(None, config, [EOS])
     config.explorer.rollout_model.engine_type = "scripted"
-    engine = open_engine(None, config, EOS)
+    engine = open_engine(None, config, [EOS])
     (reply,) = engine.generate([runner.Request([5], 3, 1.0, 1.0, -1, 0)])
     assert (reply.tokens, reply.finish_reason) == ([EOS], "stop")
     assert engine.score([[1, 2, 3]]) == [[-1.0, -1.0]]

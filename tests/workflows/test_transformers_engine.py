@@ -23,7 +23,7 @@ def tokenizer(tiny_model):
 
 @pytest.fixture
 def engine(tiny_model, tiny_settings, tokenizer):
-    return open_engine(tiny_model, tiny_settings(), tokenizer.eos_token_id)
+    return open_engine(tiny_model, tiny_settings(), [tokenizer.eos_token_id])
 
 
 def ask(prompt, seed, temperature=1.0, top_p=1.0, top_k=-1, tokens=8):
@@ -151,7 +151,7 @@ def test_a_tokenizer_without_an_end_token_is_refused(tmp_path, tokenizer):
 def test_an_adapter_is_exchanged_beside_the_model(tiny_model, tiny_settings, tokenizer, tmp_path):
     """The first changes nothing; each later one answers as trained, whatever was loaded before it."""
     settings = namespace(lora(lora_rank=4, lora_alpha=8))
-    engine = open_engine(tiny_model, tiny_settings(), tokenizer.eos_token_id, adapter=settings)
+    engine = open_engine(tiny_model, tiny_settings(), [tokenizer.eos_token_id], adapter=settings)
     tokens, base = list(range(5, 30)), AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True)
     plain = engine.score([tokens])[0]
     adapter = inject(base, tiny_model, settings, 1)

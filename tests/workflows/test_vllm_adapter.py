@@ -17,7 +17,7 @@ def engine(tiny_model):
     from workflows.engine import open_engine
 
     config = overridden(*TINY, "explorer.rollout_model.engine_type=vllm")
-    opened = open_engine(tiny_model, namespace(config), 1, adapter=namespace(lora(lora_rank=12)))  # vLLM pads to 16
+    opened = open_engine(tiny_model, namespace(config), [1], adapter=namespace(lora(lora_rank=12)))  # vLLM pads to 16
     yield opened
     opened.close()
 

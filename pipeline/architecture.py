@@ -1,0 +1,75 @@
+"""What a model's config.json switches on that the trainer does not do, judged only where it acts.
+
+Many configurations carry keys that change nothing: a window as long as the sequences, `use_sliding_window: false`,
+soft-capping that is null. Only what changes a log-prob of the sequences of a stage is refused.
+"""
+
+from typing import Any
+
+DEFAULTS: dict[str, dict[str, Any]] = {  # where a config.json does not say: configuration_<model_type>.py, 5.19
+    "mistral": {"sliding_window": 4096},
+    "gemma2": {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    "gemma3_text": {"sliding_window": 4096},
+    "cohere": {"logit_scale": 0.0625},
+    "cohere2": {"logit_scale": 0.0625, "sliding_window": 4096},
+    "gpt_oss": {"sliding_window": 128, "attention_sinks": True},  # has no key for its sinks
+    "t5": {"is_encoder_decoder": True},
+    "bart": {"is_encoder_decoder": True},
+}
+ENCODERS = {"vision_config": "images", "audio_config": "sound"}
+CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
+SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
+ATTENTION = {"full_attention", "sliding_attention"}  # layer_types
+
+
+def untrainable(config: dict[str, Any], longest: int) -> str | None:
+    """Why a model cannot be trained on sequences of up to `longest` tokens; None when it can.
+
+    config: what config.json says, as it is or completed by transformers.
+    """
+    said = {**DEFAULTS.get(config.get("model_type", ""), {}), **config}
+    if said.get("is_encoder_decoder"):
+        return "it has an encoder beside its decoder (is_encoder_decoder); needed a decoder alone, as Llama or Qwen."
+    for key, what in ENCODERS.items():
+        if said.get(key):
+            return f"it reads {what} too ({key}), which is not supported; needed a model of text alone."
+    if other := sorted(set(said.get("layer_types") or ()) - ATTENTION):
+        return f"it has layers of {', '.join(other)} (layer_types), which the trainer does not pack."
+    if said.get("attention_sinks") or said.get("use_bidirectional_attention"):
+        key = "attention sinks" if said.get("attention_sinks") else "use_bidirectional_attention"
+        return f"it has {key}, which the trainer's attention does not do; take a model with plain causal attention."
+    if caps := [f"{key}={said[key]}" for key in CAPS if said.get(key)]:
+        return f"it caps scores ({', '.join(caps)}), which the trainer does not do; take one without (Gemma 1)."
+    if scales := [f"{key}={said[key]}" for key in SCALES if said.get(key) not in (None, 1)]:
+        return f"it scales its logits ({', '.join(scales)}), which the trainer does not do; take another model."
+    return _windowed(said, longest) or _stretched(said, longest)
+
+
+def _windowed(said: dict[str, Any], longest: int) -> str | None:
+    window = said.get("sliding_window")
+    if not isinstance(window, int) or not 0 < window < longest or not _slides(said):
+        return None
+    return (f"its layers attend to the last {window} tokens (sliding_window), the trainer's to all of up to {longest}. "
+            f"Shorten model.max_prompt_tokens + max_response_tokens to {window}, or take a model with full attention.")
+
+
+def _slides(said: dict[str, Any]) -> bool:
+    """Whether any layer has the window that is set. Qwen: those from `max_window_layers` on, when switched on."""
+    kind, types = said.get("model_type", ""), said.get("layer_types")
+    if not said.get("use_sliding_window", not kind.startswith("qwen")):
+        return False
+    if types:
+        return "sliding_attention" in types
+    return kind not in ("qwen2", "qwen3") or said.get("max_window_layers", 28) < said.get("num_hidden_layers", 32)
+
+
+def _stretched(said: dict[str, Any], longest: int) -> str | None:
+    """longrope has two sets of frequencies: the engine chooses by the longest sequence allowed, the trainer by the one
+    at hand, so they agree only below the change."""
+    rope = said.get("rope_scaling") or said.get("rope_parameters") or {}
+    kind = rope.get("rope_type") or rope.get("type")
+    change = rope.get("original_max_position_embeddings") or said.get("original_max_position_embeddings")
+    if kind != "longrope" or not isinstance(change, int) or longest <= change:
+        return None
+    return (f"its positions are stretched beyond {change} tokens (longrope), and sequences have up to {longest}, for "
+            f"which engine and trainer differ. Shorten model.max_prompt_tokens + max_response_tokens to {change}.")

@@ -1,0 +1,105 @@
+"""What `ouro config check` accepts and refuses of a model's config.json, as the hub's files write it."""
+
+import json
+
+import pytest
+
+from pipeline import preflight
+from pipeline.architecture import untrainable
+from pipeline.inputs import untrainable_models
+from pipeline.overlays import effective
+from tests.configs import changed
+
+QWEN = {"model_type": "qwen2", "num_hidden_layers": 24, "use_sliding_window": False, "sliding_window": 32768,
+        "max_window_layers": 21}  # Qwen2.5-0.5B
+LONGROPE = {"model_type": "phi3", "original_max_position_embeddings": 4096, "max_position_embeddings": 131072}
+
+ACCEPTED = {
+    "Llama: nothing of it": {"model_type": "llama", "rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+    "Qwen2: the window is switched off": {**QWEN, "sliding_window": 64},
+    "Qwen2: on, and no layer so high": {**QWEN, "use_sliding_window": True, "sliding_window": 64,
+                                        "max_window_layers": 24},
+    "Qwen2: on, as long as the sequences": {**QWEN, "use_sliding_window": True, "sliding_window": 128},
+    "Qwen2: a window and no switch": {"model_type": "qwen2", "sliding_window": 64},
+    "Qwen2: completed by transformers": {**QWEN, "sliding_window": None, "layer_types": ["full_attention"] * 24},
+    "Qwen3: null": {"model_type": "qwen3", "sliding_window": None, "max_window_layers": 28},
+    "Qwen3-MoE: off": {"model_type": "qwen3_moe", "sliding_window": 64, "use_sliding_window": False},
+    "Qwen2-MoE: 0, as transformers writes it": {"model_type": "qwen2_moe", "sliding_window": 0},
+    "Mistral 0.3: null": {"model_type": "mistral", "sliding_window": None},
+    "Mistral 0.1: longer": {"model_type": "mistral", "sliding_window": 4096},
+    "Mistral: not said, so 4096": {"model_type": "mistral"},
+    "Phi-3: longer": {"model_type": "phi3", "sliding_window": 2047},
+    "Phi-3 128k: stretched beyond": {**LONGROPE, "rope_scaling": {"type": "longrope"}},
+    "Phi-2: dropout": {"model_type": "phi", "resid_pdrop": 0.1, "partial_rotary_factor": 0.4},
+    "Gemma": {"model_type": "gemma", "head_dim": 256, "hidden_activation": None},
+    "Gemma 3, text: short": {"model_type": "gemma3_text", "sliding_window": 512, "attn_logit_softcapping": None,
+                             "final_logit_softcapping": None},
+    "Gemma 2 without what it has": {"model_type": "gemma2", "attn_logit_softcapping": None,
+                                    "final_logit_softcapping": None},
+    "Granite with 1": {"model_type": "granite", "logits_scaling": 1.0},
+}
+REFUSED = {
+    "Qwen2: on": ({**QWEN, "use_sliding_window": True, "sliding_window": 64}, "last 64 tokens (sliding_window)"),
+    "Qwen3-MoE: on": ({"model_type": "qwen3_moe", "sliding_window": 64, "use_sliding_window": True}, "last 64 tokens"),
+    "Mistral: short": ({"model_type": "mistral", "sliding_window": 127}, "to all of up to 128"),
+    "Mixtral: short": ({"model_type": "mixtral", "sliding_window": 64}, "last 64 tokens"),
+    "Phi-3: short": ({"model_type": "phi3", "sliding_window": 100}, "max_response_tokens to 100"),
+    "Gemma 2": ({"model_type": "gemma2", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+                "attn_logit_softcapping=50.0, final_logit_softcapping=30.0"),
+    "Gemma 2: not said": ({"model_type": "gemma2"}, "attn_logit_softcapping=50.0"),
+    "the output alone": ({"model_type": "nanochat", "final_logit_softcapping": 15.0}, "final_logit_softcapping=15.0"),
+    "Gemma 3, text: some layers": ({"model_type": "gemma3_text", "sliding_window": 64, "layer_types": [
+        "sliding_attention", "full_attention"]}, "last 64 tokens"),
+    "T5": ({"model_type": "t5", "is_encoder_decoder": True}, "is_encoder_decoder"),
+    "Qwen2-VL": ({"model_type": "qwen2_vl", "vision_config": {"depth": 32}}, "images too (vision_config)"),
+    "sound": ({"model_type": "ultravox", "audio_config": {"depth": 32}}, "sound too (audio_config)"),
+    "Qwen3-Next": ({"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]},
+                   "layers of linear_attention"),
+    "gpt-oss": ({"model_type": "gpt_oss", "sliding_window": 4096}, "attention sinks"),
+    "both directions": ({"model_type": "gemma", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    "Cohere": ({"model_type": "cohere"}, "logit_scale=0.0625"),
+    "Granite": ({"model_type": "granite", "logits_scaling": 8.0}, "logits_scaling=8.0"),
+    "Phi-3 128k: stretched": ({**LONGROPE, "original_max_position_embeddings": 100, "rope_scaling": {
+        "type": "longrope"}}, "beyond 100 tokens (longrope)"),
+}
+
+
+@pytest.mark.parametrize("said", ACCEPTED.values(), ids=ACCEPTED)
+def test_keys_that_change_nothing_pass(said):
+    assert untrainable(said, 128) is None
+
+
+@pytest.mark.parametrize(("said", "words"), REFUSED.values(), ids=REFUSED)
+def test_what_acts_is_refused_in_one_sentence(said, words):
+    found = untrainable(said, 128)
+    assert words in found
+    assert "\n" not in found
+
+
+@pytest.fixture
+def gemma2(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma2"}))
+    return {"model.init.enable": False, "model.model_path": str(tmp_path)}
+
+
+def test_the_check_before_a_run_says_it_of_the_first_stage_that_trains(gemma2):
+    (line,) = [line for line in preflight.check(changed(gemma2)).problems if "softcapping" in line]
+    assert line.startswith(f"stage sft: model.model_path={gemma2['model.model_path']}: it caps scores")
+
+
+def test_a_stage_that_trains_nothing_takes_any_model(gemma2):
+    def found(**more):
+        config = changed(gemma2 | more)
+        settings = effective(config, config["stages"][1])
+        return untrainable_models(settings, settings["model"])
+
+    assert len(found()) == 1
+    assert found(mode="explore") == []
+
+
+def test_the_critic_is_judged_too(gemma2):
+    config = changed({"model.critic_model_path": gemma2["model.model_path"], "algorithm.advantage_fn": "ppo"})
+    settings = effective(config, config["stages"][1])
+    (line,) = untrainable_models(settings, settings["model"])
+    assert line.startswith("model.critic_model_path=")
