@@ -12,9 +12,12 @@ class WeightLoader:
 
         On CPU the output head is kept as a packed copy; when it shares its storage with the embedding, reloading
         refreshes the embedding and leaves the packed copy as it was (seen with vLLM 0.32), so it is packed again.
+        Experts are packed only where their kernel is set up, so on CPU that is done again too.
         """
-        self.model_runner.reload_weights(weights_path=directory)
         model = self.model_runner.get_model()
+        if next(model.parameters()).device.type == "cpu":
+            _forget_expert_kernels(model)
+        self.model_runner.reload_weights(weights_path=directory)
         head, embedding = getattr(model, "lm_head", None), getattr(model.model, "embed_tokens", None)
         tied = head is not None and embedding is not None and head.weight.data_ptr() == embedding.weight.data_ptr()
         if tied and head.weight.device.type == "cpu":
@@ -40,6 +43,13 @@ class WeightLoader:
                 key = f"base_model.model.{name}.lora_A.weight"
                 if key in keys and not torch.equal(layer.lora_a, file.get_tensor(key).to(layer.lora_a)):
                     raise RuntimeError(f"{directory} was loaded, but the engine's adapter for {name} is another")
+
+
+def _forget_expert_kernels(model) -> None:
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if getattr(method, "moe_kernel", None) is not None:
+            method.moe_kernel = None
 
 
 def compare_tensors(model, path: str) -> None:

@@ -36,6 +36,7 @@ stages:
     algorithm: {algorithm_type: sft}
     buffer:
       batch_size: 8
+      explorer_input: {eval_tasksets: []}
       trainer_input:
         experience_buffer: {path: sums.jsonl, format: {prompt_key: question, response_key: answer}}
   - stage_name: rft
