@@ -69,7 +69,7 @@ class Follower:
         self.progress.step(step)
         self.tracker.log_step(step)
         if line := self.signals.after(step):
-            self.context.log.warning("%s", line)
+            self.context.log.warning("warning: %s", line)
 
     def _seconds(self, step: records.Step) -> float:
         return step.seconds
