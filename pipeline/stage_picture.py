@@ -16,8 +16,8 @@ class Box:
     aside: bool
 
 
-WIDE, HIGH, ACROSS, DOWN, EDGE = 156, 56, 40, 22, 14  # box, gaps, margin: pixels
-LETTERS = 17  # of a name that a line of a box has room for
+WIDE, HIGH, ACROSS, DOWN, EDGE = 160, 56, 40, 22, 14  # box, gaps, margin: pixels
+LETTERS = 16  # of a name that a line of a box has room for
 
 
 def dag(boxes: Sequence[Box]) -> str:
