@@ -30,7 +30,7 @@ class Output:
     """
 
     def __init__(self, directory: Path):
-        self.directory = directory
+        self.directory, self.began = directory, time.time()
         self.stdout, self.stderr = os.memfd_create("stdout"), os.memfd_create("stderr")
         self.log: Path | None = None
         self.problem: OSError | None = None  # why the log file lacks something
@@ -64,7 +64,7 @@ class Output:
     @property
     def place(self) -> str:
         """Where it is kept, for the last line of a run that failed."""
-        return f"it was not kept ({self.problem.strerror})" if self.problem else near(self.log) if self.log else "above"
+        return f"it was not kept ({self.problem.strerror})" if self.problem else near(self.log)
 
     def errors(self) -> str:
         """All of standard error, where snakemake and the stages say what failed."""

@@ -14,9 +14,14 @@ FULL = 2**20  # bytes: a disk with less space left is called full
 
 
 def what_failed(shown: View | SweepView, code: int, again: str = "the same command", said: str = "",
-                place: str = "") -> str:
-    """The last lines of a run or sweep. again: the command to go on. said: what snakemake printed, kept in `place`."""
-    failed = [(stage, reason) for stage in shown.stages if (reason := _reason(stage, said))]
+                place: str = "", since: float = 0.0) -> str:
+    """The last lines of a run or sweep. again: the command to go on. said: what snakemake printed, kept in `place`.
+
+    since: reasons that stages recorded before this time are of an earlier launch. A snakemake that a signal ended took
+    its stages with it.
+    """
+    reasons = [] if code < 0 else [(stage, _reason(stage, said, since)) for stage in shown.stages]
+    failed = [(stage, reason) for stage, reason in reasons if reason]
     lines = [_told(shown, stage, reason, ROOM // min(len(failed), MOST_SHOWN)) for stage, reason in failed[:MOST_SHOWN]]
     if more := [stage.directory.name for stage, _ in failed[MOST_SHOWN:]]:
         lines.append(f"ouro: failed too: {', '.join(more[:MOST_SHOWN])}" + (" ..." if len(more) > MOST_SHOWN else ""))
@@ -46,11 +51,12 @@ def _told(shown: View | SweepView, stage: Node, reason: str, room: int) -> str:
                       f"  log: {near(stage.directory / 'stage.log')}"])
 
 
-def _reason(stage: Node, said: str) -> str | None:
+def _reason(stage: Node, said: str, since: float) -> str | None:
     """Why a stage failed, from its stage.error, else from what was printed; None where it did not fail."""
     if files.is_complete(stage.directory):
         return None
-    if recorded := recorded_error(stage.directory):
+    recorded = recorded_error(stage.directory)
+    if recorded and (stage.directory / "stage.error").stat().st_mtime >= since:
         return recorded
     place = re.escape(stage.directory.name)
     if not (block := re.search(rf"^Error in rule .*\n(?: .*\n)*? +output: .*{place}/.*\n(?: .*\n)*", said, re.M)):

@@ -68,10 +68,14 @@ def run(arguments) -> int:
 def explain(shown, ended: Ended, words: list[str], extra: list[str]) -> str:
     """The last lines of a run that failed."""
     from pipeline.failure import what_failed
+    from pipeline.process import ending
 
     again = shlex.join(["ouro", "run", *words, *(["--", *extra] if extra else [])])
-    said, place = (ended.output.errors(), ended.output.place) if ended.output else ("", "")
-    return what_failed(shown, ended.code, again, said, place)
+    if ended.output is None:
+        return what_failed(shown, ended.code, again)
+    if ended.output.log is None:
+        return f"ouro: snakemake {ending(ended.code)} before a stage was started; its output is above"
+    return what_failed(shown, ended.code, again, ended.output.errors(), ended.output.place, ended.output.began)
 
 
 def asks_for_no_gpu(plan, extra: list[str]) -> bool:

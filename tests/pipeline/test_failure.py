@@ -87,6 +87,11 @@ def test_a_reason_of_an_earlier_life_is_none_of_this_one(failed):
     (directory / "stage.log").write_text("later")
     os.utime(directory / "stage.error", ns=(1, 1))
     assert last_lines(shown)[0] == "ouro: snakemake ended with exit code 1"
+    os.utime(directory / "stage.error", ns=(3 * 10**9, 3 * 10**9))
+    os.utime(directory / "stage.log", ns=(10**9, 10**9))
+    assert failure.what_failed(shown, 1, since=2.0).startswith("ouro: rft failed: interrupted")
+    assert failure.what_failed(shown, 1, since=4.0).startswith("ouro: snakemake ended with exit code 1")
+    assert failure.what_failed(shown, -9, since=2.0).startswith("ouro: snakemake ended by signal SIGKILL")
 
 
 def test_several_failures_share_the_ten_lines(failed):
