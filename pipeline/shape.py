@@ -221,7 +221,7 @@ def absent_model(path: str, key: str = "model.model_path") -> str | None:
     fetch = f" From the Hugging Face hub: hf download {path} --local-dir models/{path}" if hub else ""
     found = "the directory is empty" if place.is_dir() and not any(place.iterdir()) else (
         "the directory has no config.json" if place.is_dir() else
-        "it is a file" if place.exists() else f"there is no such directory (looked from {Path.cwd()})")
+        "it is a file" if place.exists() else "no config.json there")
     return (f"{key}={path}: {found}; needed a Hugging Face model directory (config.json, *.safetensors, tokenizer "
             f"files).{fetch}")
 
