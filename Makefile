@@ -1,9 +1,12 @@
 # make run    set up, run the default recipe, say what was learnt
 # make test   set up, lint, import contracts, unit tests, one whole pipeline with real vLLM and DeepSpeed
+# make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(shell command -v python$(v) 2>/dev/null)) python3)
 BIN := .venv/bin
+# .venv/.gpu marks a set-up for GPUs, so that no other target installs the CPU builds over it
+LOCK := $(if $(wildcard .venv/.gpu),requirements-gpu.lock,requirements.lock)
 
-.PHONY: run test unit lint setup bench clean test-models
+.PHONY: run test unit lint setup setup-gpu bench clean test-models
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
@@ -25,16 +28,29 @@ lint: .venv/.ready
 
 setup: .venv/.ready
 
-# --no-deps: the lock is complete, and some packages declare builds (CUDA torchvision) that must not come in
-.venv/.ready: requirements.lock pyproject.toml
+setup-gpu:
+	@test ! -d .venv -o -e .venv/.gpu || { echo ".venv is a set-up for the CPU, which provides vllm too." \
+	  "Remove it (rm -r .venv) and run make setup-gpu again."; exit 1; }
+	@$(MAKE) --no-print-directory .venv/.ready LOCK=requirements-gpu.lock
+
+# --no-deps: the locks are complete, and some packages declare builds (CUDA torchvision) that must not come in
+.venv/.ready: $(LOCK) pyproject.toml
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); \
 	  sys.exit(None if ok else f"Python 3.11 or 3.12 is needed, found {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
-	@echo "setting up .venv: 2 to 5 minutes, 4.5 GB"
+	@echo "setting up .venv from $(LOCK): 4.5 GB in 2 to 5 minutes, for GPUs more"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements.lock
+	$(if $(findstring gpu,$(LOCK)),touch .venv/.gpu)
+	$(BIN)/python -m pip install --quiet --no-deps --requirement $(LOCK)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+ifneq ($(findstring gpu,$(LOCK)),)
+	@$(BIN)/python -c 'import torch, vllm; assert torch.version.cuda, f"torch {torch.__version__} is no CUDA build"' || { \
+	  echo "torch for CUDA, or vllm, does not import: the last line above says why."; exit 1; }
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || \
+	  echo "set up, but torch sees no GPU here: does nvidia-smi show one?"
+else
 	@$(BIN)/python -c 'import torch' 2>/dev/null || { echo "torch does not import: its CUDA build was installed." \
 	  "Point pip at PyTorch's CPU wheel index (README, 'Two commands') and run make again."; exit 1; }
+endif
 	@touch $@
 
 # figures of a finished run (RUN=name; default: the latest); needs TRL beside the lock, for one of the four

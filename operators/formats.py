@@ -5,6 +5,7 @@ prompt is kept as its last user's turn (`question`, which curation looks at) and
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -30,9 +31,11 @@ def look_up(record: dict, key: str | None) -> Any:
 
 
 def as_text(value: Any) -> str | None:
-    """Text as it is, null and ABSENT as null, anything else as JSON."""
+    """Text as it is, null and ABSENT as null, anything else as JSON. Raises Unusable for what is no JSON either."""
     if value is None or value is ABSENT:
         return None
+    if isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value)):
+        raise Unusable(f"{str(value)[:60]} where text is needed")
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 

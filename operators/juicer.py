@@ -39,7 +39,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
     try:
         recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"Data-Juicer recipe {path} cannot be read: {error}") from error
     if not isinstance(recipe, dict) or not isinstance(recipe.get("process"), list):
         raise ConfigError(f"Data-Juicer recipe {path} has no list `process:` of operators.")

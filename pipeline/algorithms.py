@@ -60,9 +60,11 @@ def _said(path: Path, changed: int) -> dict[str, Any]:
     """The content of a file; nothing of what is no mapping. changed: its time stamp."""
     import yaml
 
+    from pipeline.yaml_aliases import load
+
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        said = load(path.read_text(encoding="utf-8"), str(path))
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     return said if isinstance(said, dict) else {}
 

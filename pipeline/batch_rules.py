@@ -56,10 +56,16 @@ def batch_notes(settings: dict[str, Any]) -> list[str]:
         return []
     if buffer["batch_size"] > tasks:
         return [f"buffer.batch_size={buffer['batch_size']:,}: there are at most {tasks:,} tasks, so every explorer "
-                f"step asks each of them {buffer['batch_size'] / tasks:.3g} times, in as many groups. Lower it, or "
-                "give more tasks, if that is not meant."]
+                f"step asks each of them {_readable(buffer['batch_size'] / tasks)} times, in as many groups. Lower it, "
+                "or give more tasks, if that is not meant."]
     fresh = train_batch(namespace(settings)).fresh if kind == "rft" else 0
     passes = fresh / (tasks * (settings["algorithm"]["repeat_times"] or 1))
     return [f"buffer.train_batch_size={buffer['train_batch_size']:,}: one optimizer step takes the rollouts of "
-            f"{passes:.3g} passes over all tasks, of which there are at most {tasks:,}. Lower it if that is not meant."
+            f"{_readable(passes)} passes over all tasks, of which there are at most {tasks:,}. Lower it if that is not "
+            "meant."
             ] if passes > 1 else []
+
+
+def _readable(number: float) -> str:
+    """`1.5`, `20`, `625,000`."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

@@ -124,7 +124,7 @@ def _load(path: Path, said: str, problems: list[str]):
         if content is not None and not isinstance(content, dict):
             raise ConfigError(f"{said} holds no settings; needed a mapping of them, as in conf/recipe/.")
         return OmegaConf.create(content or {}), changed
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # no text, or a number of thousands of digits
         raise ConfigError(f"{said} is no YAML: {flat(error)}{_quotes(path, error)}") from error
     except OmegaConfBaseException as error:
         raise ConfigError(f"{said}: {flat(error)}") from error

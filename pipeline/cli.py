@@ -40,6 +40,19 @@ def main(argv: list[str] | None = None) -> int:
         return INTERRUPTED
 
 
+class _Version(argparse.Action):
+    """`--version`: that of the distribution and, in a checkout, the commit; asked for only when it is wanted."""
+
+    def __call__(self, parser, *_):
+        from importlib.metadata import version
+
+        from pipeline.process import commit
+
+        at = commit()
+        print(f"ouro {version('ouroboros-rft')}{'' if at == 'unknown' else f' (commit {at})'}")
+        parser.exit()
+
+
 def split_at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
     """The words before the first `--`, and those after it."""
     if "--" not in words:
@@ -63,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line; every sub-command binds its function as `work`."""
     plain = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(prog="ouro", description=__doc__, formatter_class=plain)
+    top.add_argument("--version", action=_Version, nargs=0, help="show the version, and the commit in a checkout")
     listed = top.add_subparsers(required=True, metavar="COMMAND", title="commands")
 
     def command(name: str, work, group=listed, **more):

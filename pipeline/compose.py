@@ -9,6 +9,7 @@ the conf/ of the current directory; `recipe=path/to/file.yaml` names a file. Eve
 import pickle
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pipeline import axes, distillation, modes, own_algorithms, recorded_rules, schema, secrets, stage_rules, turn_rules
@@ -258,6 +259,10 @@ def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]) -> bytes:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    from pipeline.yaml_aliases import refuse_below
+
+    for place in places[1:]:
+        refuse_below(Path(place))
     if "schema.yaml" not in ConfigStore.instance().repo:
         ConfigStore.instance().store(name="schema", node=OmegaConf.create(schema.defaults()))
     try:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # words in file names that tell a split
 
 
+OTHER_KINDS = ((b"\x1f\x8b", "compressed (gzip)"), (b"\x28\xb5\x2f\xfd", "compressed (zstd)"),
+               (b"PAR1", "Parquet, not text"), (b"\xff\xfe", "UTF-16, not UTF-8"), (b"\xfe\xff", "UTF-16, not UTF-8"),
+               (b"version https://git-lfs", "a pointer of Git LFS, not the data"))  # first bytes -> what a file is
+
+
 def open_files(paths: str | list[str], subset: str | None, split: str, key: str) -> Iterator[tuple[str, Iterator]]:
     """(name of the file, its records) for every file behind `paths`, in order.
 
@@ -103,6 +108,8 @@ def parsed(line: bytes, is_first: bool) -> dict:
 
     is_first: of the file, where a byte order mark may stand.
     """
+    if kind := next((kind for begin, kind in OTHER_KINDS if is_first and line.startswith(begin)), None):
+        raise ValueError(f"is {kind}")
     try:
         record = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig" if is_first else "utf-8"))
     except json.JSONDecodeError as error:
@@ -119,9 +126,16 @@ def _read_parquet(path: Path) -> Iterator[dict]:
     import pyarrow.parquet as pq
 
     try:
+        refuse_same_names(path, pq.read_schema(path).names)
         yield from pq.read_table(path, partitioning=None).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file ({error}). Make it again.") from error
+
+
+def refuse_same_names(path: Path, names: list[str]) -> None:
+    """Raises DataError for columns of one name: a record would hold the last of them, whichever is meant."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"{path} has several columns named {', '.join(twice)}; needed different names.")
 
 
 def saved_dataset(path: Path, split: str, advice: str = "Set split.") -> "Dataset":

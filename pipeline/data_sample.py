@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.data_files import files_of_split, is_saved_dataset, parsed, saved_dataset, unreadable
+from pipeline.data_files import files_of_split, is_saved_dataset, parsed, refuse_same_names, saved_dataset, unreadable
 from pipeline.errors import DataError
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def _of_parquet(path: Path, count: int, room: int, wanted: Iterable[str], draw: 
 
     try:
         file = pq.ParquetFile(path)
+        refuse_same_names(path, file.schema_arrow.names)
         part = Part(path, file.metadata.num_rows, _columns(file.schema_arrow))
         kept = _outermost(wanted, file.schema_arrow.names)
         groups = _groups(file.metadata, kept, room, draw)

@@ -6,7 +6,7 @@ Every message says what was found, what was needed and what to change. Our own m
 import difflib
 import importlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pipeline.secret_marks import hidden, names_secret
 
@@ -70,8 +70,14 @@ class StageError(OuroError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """` Did you mean 'x'?` for the closest known name, or the empty string."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" Did you mean '{matches[0]}'?" if matches else ""
+    meant = close(name, list(known))
+    return f" Did you mean '{meant}'?" if meant else ""
+
+
+def close(name: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:
+    """The most similar known name, one of the same letters in another order first: `model` for `modle`, not `mode`."""
+    same = (one for one in known if sorted(one) == sorted(name))
+    return next(same, None) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
 
 
 def pick(table: dict, name: str, what: str):

@@ -29,6 +29,8 @@ def nothing_at(path: str) -> str | None:
     found = resolve(path)
     if not found.exists():
         return f"does not exist (looked from {Path.cwd()})."
+    if not found.is_file() and not found.is_dir():
+        return "is neither a file nor a directory."
     return None if found.is_file() or any(below.is_file() for below in found.rglob("*")) else EMPTY
 
 
@@ -144,13 +146,15 @@ def digest_meaning(path: str | None, key: str) -> list[str]:
     """As `digests`, of one YAML file by what it says: a comment or another order of keys is no other content."""
     import yaml
 
+    from pipeline.yaml_aliases import load
+
     if not path:
         return []
     if not resolve(path).exists():
         raise missing(Path(path), key)
     try:
-        said = yaml.safe_load(resolve(path).read_bytes())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        said = load(resolve(path).read_bytes(), f"{key}={path}")
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{key}={path} is no YAML: {' '.join(str(error).split())}") from error
     return [files.hash_text(yaml.safe_dump(said))]
 

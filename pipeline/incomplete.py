@@ -21,7 +21,7 @@ def beside(config: dict[str, Any], problems: list[str], elsewhere: bool = False,
 
     elsewhere, data: as preflight.check has them. What depends on a setting that is wrong is not judged.
     """
-    found = [*unnamed(config), *preflight.broken_models(config)] if _are_right(("model",), problems) else []
+    found = [*unnamed(config), *preflight.broken_models(config, elsewhere)] if _are_right(("model",), problems) else []
     if not elsewhere:
         found += preflight.absent_files(config)
     if are_ordered(config["stages"]) and _are_right(OF_GPUS, problems):

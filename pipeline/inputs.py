@@ -18,11 +18,12 @@ from pipeline.own_code import REWARD, absent_packages, by_position, positional, 
 from pipeline.parameters import Limit, Parameter
 from pipeline.parts import ratio_column, ratio_problems, wrong_parameters
 from pipeline.reward_rules import batch_parameters, reward_functions, wrong_reward
-from pipeline.shape import absent_model, read_config, wrong_model
+from pipeline.shape import CONFIG, absent_model, read_config, wrong_model
 from pipeline.signatures import Signature
 from pipeline.sources import sources, tasksets
 from pipeline.train_batch import REPLAY
 from pipeline.unused import without_unused
+from pipeline.weights import weights_problem
 from pipeline.workload import explores
 
 CHOOSES_ROWS = ("raft",)  # advantages that say by the rows which they leave out what is learnt
@@ -39,6 +40,8 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
     lines = [f"{s.told}: {s.path} {words}" for s in sources(config) if (words := nothing_at(s.path))]
     lines += [f"{key}: {path} {looked}." for single in FILES for key, path in values_of(config, single)
               if path and not resolve(path).exists()]
+    lines += [f"{key}: {path} is a directory; needed a file." for single in FILES[:2]
+              for key, path in values_of(config, single) if path and resolve(path).is_dir()]
     if start["model_path"] and not start["init"]["enable"] and (absent := absent_model(start["model_path"])):
         lines.append(absent)
     lines += [absent_model(path, key) for key, path in _other_models(config) if absent_model(str(resolve(path)))]
@@ -52,10 +55,22 @@ def _other_models(config: dict[str, Any]) -> list[tuple[str, str]]:
 
 def wrong_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
     """Models that are here and whose config.json cannot be read, one line each. start: as for `missing`."""
+    return [line for key, path in _models(config, start) if (line := wrong_model(path, key))]
+
+
+def wrong_weights(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
+    """Models that are here and whose weights are not, or not whole, one line each. start: as for `missing`."""
+    whole = [(key, path) for key, path in _models(config, start)
+             if (Path(path) / CONFIG).is_file() and not wrong_model(path, key)]
+    return [line for key, path in whole if (line := weights_problem(path, read_config(path, key), key))]
+
+
+def _models(config: dict[str, Any], start: dict[str, Any]) -> list[tuple[str, str]]:
+    """(setting, path) of every model directory that a stage reads."""
     own = [("model.model_path", start["model_path"])] if start["model_path"] and not start["init"]["enable"] else []
     taught = [(KEY, config["model"]["teacher_model_path"])] if asks_teacher(config) else []
     named = [*own, *taught, *((key, str(resolve(path))) for key, path in _other_models(config))]
-    return [line for key, path in named if path and (line := wrong_model(path, key))]
+    return [(key, path) for key, path in named if path]
 
 
 def untrainable_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:

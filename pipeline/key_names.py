@@ -6,6 +6,7 @@ from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 
 from pipeline.config import walk
+from pipeline.errors import close
 
 
 def general(key: str) -> str:
@@ -27,7 +28,7 @@ def nearest_key(key: str, more: Iterable[str] = ()) -> str:
     Part by part the nearest name of the same place is taken; where there is none near, the setting whose own name is
     the nearest, wherever it stands.
     """
-    found = _mended(key, tuple(more)) or _elsewhere(key)
+    found = _mended(key, tuple(more)) or _elsewhere(key, 1.0) or _by_word(key) or _elsewhere(key, 0.75)
     return f" Did you mean '{found}'?" if found and found != key else ""
 
 
@@ -40,17 +41,24 @@ def _mended(key: str, more: tuple[str, ...]) -> str | None:
         if meant in known or not known:  # below a setting that is free, every name is right
             made.append((part, meant))
             continue
-        near = get_close_matches(part, known, n=1)
+        near = close(part, known)
         if not near:
             return None
-        made.append((near[0], near[0]))
+        made.append((near, near))
     return ".".join(part for part, _ in made)
 
 
-def _elsewhere(key: str) -> str | None:
+def _by_word(key: str) -> str | None:
+    """The shortest name of the same place that has a word near to this one: model_path for pth."""
+    place, _, last = key.rpartition(".")
+    near = [name for name in _names().get(general(place), ()) if place and close(last, name.split("_"), 0.75)]
+    return f"{place}.{min(near, key=len)}" if near else None
+
+
+def _elsewhere(key: str, cutoff: float) -> str | None:
     """The setting that has the name of this one, or a near one, in another place; of several the likest."""
     last = [name for name, _ in walk() if "*" not in name]
-    near = get_close_matches(key.rpartition(".")[2], {name.rpartition(".")[2] for name in last}, n=1, cutoff=0.75)
+    near = get_close_matches(key.rpartition(".")[2], {name.rpartition(".")[2] for name in last}, n=1, cutoff=cutoff)
     return max((name for name in last if name.rpartition(".")[2] in near),
                key=lambda name: SequenceMatcher(None, name, key).ratio(), default=None)
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import batch_rules, distillation, files, fit, inputs, stage_rules, workload
+from pipeline import batch_rules, distillation, files, fit, inputs, installation, stage_rules, workload
 from pipeline.adapters import target_problem
 from pipeline.devices import Gpus, gpus_by_stage
 from pipeline.errors import ConfigError, OuroError, masked
@@ -80,7 +80,9 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     unusable = [] if elsewhere else stage_rules.unusable_root(config["checkpoint_root_dir"])
     report.add("", unusable)
     report.add("", [*stage_rules.unread(config), *stage_rules.idle_pool(config)], "warnings")
-    report.add("", broken_models(config) + unnamed(config) + batch_rules.problems(config))
+    report.add("", [] if elsewhere else [*installation.remarks()], "warnings")
+    report.add("", [] if elsewhere else [installation.absent_engine(stages)])
+    report.add("", broken_models(config, elsewhere) + unnamed(config) + batch_rules.problems(config))
     if not absent and not unusable:  # planning keeps digests there
         _plan(report, config)
     if data:
@@ -106,12 +108,14 @@ def absent_files(config: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys([*(line for lines in named for line in lines), *filter(None, taught)]))
 
 
-def broken_models(config: dict[str, Any]) -> list[str]:
-    """Models and adapters that are on this machine and whose configuration cannot be used, one line each."""
+def broken_models(config: dict[str, Any], elsewhere: bool = False) -> list[str]:
+    """Models and adapters that are on this machine and cannot be used, one line each. elsewhere: whether the run is for
+    another machine, where the weights may be whole."""
     starts = starts_of(config)
     stages = ((effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
     return list(dict.fromkeys(line for settings, start in stages for line in (
-        *inputs.wrong_models(settings, start), *inputs.wrong_adapters(settings))))
+        *inputs.wrong_models(settings, start), *inputs.wrong_adapters(settings),
+        *([] if elsewhere else inputs.wrong_weights(settings, start)))))
 
 
 def judged_plan(config: dict[str, Any], tell: Callable[[str], None] | None = None) -> Plan:

@@ -61,7 +61,7 @@ def _generated(pool: dict[str, Any], kind: str) -> int | None:
 
 def _rows_at(path: Path, split: str) -> int | None:
     """Rows of a file, or of the files of a split below a directory."""
-    if is_saved_dataset(path) or not path.exists():
+    if is_saved_dataset(path) or not (path.is_file() or path.is_dir()):
         return None
     try:
         found = files_of_split(path, split) if path.is_dir() else [path]

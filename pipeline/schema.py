@@ -18,6 +18,7 @@ from pipeline.key_names import exists, nearest_key
 from pipeline.setting import choices_of
 
 UNREADABLE = object()
+LARGEST = 2**63  # what 64 bits hold: torch, Parquet and DuckDB count with no more
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
          dict: "a mapping"}
 
@@ -116,15 +117,32 @@ def _mapping(value: Any, element: Any, key: str, problems: list[str]) -> Any:
     if not isinstance(value, dict):
         return wrong(value, "a mapping", key, problems)
     if element is Any:  # a stage's settings are read once more, by their own types (pipeline/overlays.py)
-        return value if key.startswith("stages.") else settled(value)
+        made = value if key.startswith("stages.") else settled(value)
+        problems += [] if key.startswith("stages.") else _not_finite(made, key)
+        return made
     found = {str(name): read(v, element, f"{key}.{name}", problems) for name, v in value.items()}
     return {name: v for name, v in found.items() if v is not UNREADABLE}
+
+
+def _not_finite(value: Any, key: str) -> list[str]:
+    """The lines for nan, and for an infinity except among an algorithm's arguments, where it may mean no bound."""
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        return [line for name, one in pairs for line in _not_finite(one, f"{key}.{name}")]
+    if not isinstance(value, float) or math.isfinite(value) or (math.isinf(value) and "algorithm." in key):
+        return []
+    return [f"{key}={value}: needed a finite number."]
 
 
 def _scalar(value: Any, kind: type, key: str, problems: list[str]) -> Any:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind is bool and isinstance(value, bool):
         return value
+    whole = number and (isinstance(value, int) or (kind is int and math.isfinite(value)))
+    if whole and abs(value) >= LARGEST:
+        problems.append(f"key '{key}': needed a number below 2^63, found one of "
+                        f"{int(math.log10(abs(value))) + 1} digits.")
+        return UNREADABLE
     if kind is int and number and float(value).is_integer():  # 1e3 is a whole number too
         return int(value)
     if kind is float and number:

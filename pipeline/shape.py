@@ -216,10 +216,14 @@ def absent_model(path: str, key: str = "model.model_path") -> str | None:
     """What is wrong when `path`, the value of the setting `key`, is no Hugging Face model directory."""
     if (Path(path) / CONFIG).is_file():
         return None
-    hub = re.fullmatch(r"[\w.-]+/[\w.-]+", path)
+    place = Path(path)
+    hub = not place.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", path)
     fetch = f" From the Hugging Face hub: hf download {path} --local-dir models/{path}" if hub else ""
-    return (f"{key}={path}: no config.json there; needed a Hugging Face model directory (config.json, "
-            f"*.safetensors, tokenizer files).{fetch}")
+    found = "the directory is empty" if place.is_dir() and not any(place.iterdir()) else (
+        "the directory has no config.json" if place.is_dir() else
+        "it is a file" if place.exists() else "no config.json there")
+    return (f"{key}={path}: {found}; needed a Hugging Face model directory (config.json, *.safetensors, tokenizer "
+            f"files).{fetch}")
 
 
 def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model.model_path") -> str | None:

@@ -11,6 +11,7 @@ import yaml
 
 from pipeline.bridges.source import Loader
 from pipeline.interpolation import unreadable
+from pipeline.yaml_aliases import single_node
 
 BOOLEAN, TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
 Place = tuple[str, ...]  # names of the keys above, the outermost first
@@ -19,11 +20,12 @@ Place = tuple[str, ...]  # names of the keys above, the outermost first
 def read(path: Path, said: str, problems: list[str]) -> tuple[Any, bool]:
     """What a file says, None of an empty one; and whether OmegaConf, reading it alone, would find something else.
 
-    said: what problems call the file. Raises yaml.YAMLError and UnicodeDecodeError for what is no YAML.
+    said: what problems call the file. Raises yaml.YAMLError and UnicodeDecodeError for what is no YAML, and
+    ConfigError for aliases that come to too much.
     """
     with open(path, encoding="utf-8") as file:
         loader = Loader(file)
-        node, tree = loader.get_single_node(), _Tree()
+        node, tree = single_node(loader, said), _Tree()
     if node is None:
         return None, False
     tree.mend(node, ())
@@ -75,6 +77,9 @@ class _Tree:
         """The pairs of a mapping with every key once: the last value, and of mappings the pairs of all."""
         kept: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
         for key, child in node.value:
+            if key.tag == "tag:yaml.org,2002:null":
+                self._tell(key, f"a key of '{'.'.join(place) or 'the file'}' is null; needed a name.")
+                continue
             plain = isinstance(key, yaml.ScalarNode) and key.value != "<<"
             first, before = kept.get(key.value, (key, None)) if plain else (key, None)
             if before:

@@ -10,17 +10,21 @@ judged here, and facts. It is no stage of the plan: it makes nothing that anothe
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline import files
+from pipeline import files, yaml_aliases
 from pipeline.data_sample import Row, Sample, sample
 from pipeline.errors import DataError, OuroError, nearest
+from pipeline.shape import read_config
 from pipeline.sources import PAIR
 from stages.overlap import compare
 
+SHOWN = 160  # characters of a prompt in a message
+LONGEST = 100_000  # characters of a text that are tokenized, or 16 for each token that it may have, if that is more
 OFTEN = 0.1  # share of over-long rows, or of rows without a truth, above which a file is worth a warning
 
 
@@ -30,7 +34,10 @@ class Preview:
     def __init__(self, request: dict[str, Any]):
         self.request, self.limits = request, request["model"]
         self.found: dict[str, list] = {"problems": [], "warnings": [], "unjudged": [], "facts": []}
-        self.tokenizer = self._tokenizer() if request["sources"] else None
+        self.cut = False  # whether the last texts were too long to be counted
+        self.untemplated = False  # whether a missing chat template was told
+        own = self.limits["model_path"] and not self.limits["init"]["enable"]
+        self.tokenizer = self._tokenizer() if request["sources"] or own else None
 
     def _tokenizer(self):
         from workflows.prompts import load_tokenizer
@@ -45,10 +52,21 @@ class Preview:
                                           "here.")
             return None
         try:
-            return load_tokenizer(Path(path), SimpleNamespace(**self.limits))
+            tokenizer = load_tokenizer(Path(path), SimpleNamespace(**self.limits))
         except OuroError as error:
             self.found["problems"].append(str(error))
             return None
+        self._vocabulary(path, max(tokenizer.get_vocab().values(), default=-1) + 1)
+        return tokenizer
+
+    def _vocabulary(self, path: str, tokens: int) -> None:
+        """Judges whether the model has an embedding for every token of its tokenizer."""
+        with suppress(OuroError):  # what is wrong with config.json is told where it is judged
+            rows = read_config(path).get("vocab_size")
+            if isinstance(rows, int) and rows < tokens:
+                self.found["problems"].append(
+                    f"model.model_path={path}: its tokenizer has tokens up to number {tokens - 1:,}, and the model "
+                    f"embeddings for {rows:,} (vocab_size of config.json); needed one for each. Are they of one model?")
 
     def source(self, source: dict[str, Any]) -> None:
         """Judges one source."""
@@ -86,15 +104,16 @@ class Preview:
     def _lengths(self, source: dict[str, Any], rows: list[Row]) -> str:
         columns = source["columns"]
         prompts = [value_at(row, columns["prompt_key"]) for row in rows]
-        given = [prompt for prompt in prompts if prompt not in (None, [], {}) and _text(prompt).strip()]
+        given = [prompt for prompt in prompts if prompt not in (None, [], {}) and _is_text(prompt)]
         empty = len(prompts) - len(given)
-        lengths = self._prompt_lengths(given)
         text = "solution_key" not in columns  # to train on whole: cut into pieces, so none is too long
+        lengths = self._prompt_lengths(given, text)
         if not text:
             self._judge(source, "prompts", lengths, "max_prompt_tokens")
-        if not given:
-            self.found["problems"].append(f"{source['key']}: every sampled prompt (column "
-                                          f"'{columns['prompt_key']}') is empty.")
+        if empty:
+            self._by_share(f"{source['key']}: {empty} of {len(prompts)} sampled prompts (column "
+                           f"'{columns['prompt_key']}') are absent, empty or no text; they are dropped. Leave such "
+                           "rows out.", empty, len(prompts))
         words = [f"texts of {min(lengths, default=0)} to {max(lengths, default=0)} tokens" if text else
                  _range("prompts", lengths, self.limits["max_prompt_tokens"])] + [f"{empty} empty"] * bool(empty)
         found = [] if text else [value_at(row, columns["solution_key"]) for row in rows]
@@ -102,19 +121,36 @@ class Preview:
         if shown:
             from workflows.prompts import response_tokens
 
-            responses = [len(tokens) for tokens in response_tokens(self.tokenizer, [_text(s) for s in shown])]
+            texts = self._cut([_text(s).encode(errors="replace").decode() for s in shown], "max_response_tokens")
+            responses = [len(tokens) for tokens in response_tokens(self.tokenizer, texts)]
             self._judge(source, "demonstrations", responses, "max_response_tokens")
             words.append(_range("demonstrations", responses, self.limits["max_response_tokens"]))
         return "; ".join(words)
 
-    def _prompt_lengths(self, prompts: list[Any]) -> list[int]:
-        """Tokens of each prompt, a text or a conversation, through the chat template."""
+    def _prompt_lengths(self, prompts: list[Any], text: bool) -> list[int]:
+        """Tokens of each prompt, a text or a conversation, through the chat template; tells once that there is none.
+
+        text: they are texts to train on whole, which no template is for.
+        """
         from workflows.prompts import conversation_text, prompt_text, prompt_tokens
 
         system = self.request["system_prompt"]
         texts = [conversation_text(self.tokenizer, p) if _is_conversation(p) and self.tokenizer.chat_template else
-                 prompt_text(self.tokenizer, _text(p), system) for p in prompts]
-        return [len(tokens) for tokens in prompt_tokens(self.tokenizer, texts)]
+                 prompt_text(self.tokenizer, _text(p[-1]["content"]), system, p[:-1])
+                 if _is_conversation(p) else prompt_text(self.tokenizer, _text(p), system) for p in prompts]
+        if texts and not text and not self.tokenizer.chat_template and not self.untemplated:
+            self.untemplated = True
+            self.found["warnings"].append(
+                f"the tokenizer of {self.limits['model_path']} has no chat template, so prompts are their turns as "
+                f"written, such as {texts[0][:SHOWN]!r}{'…' * (len(texts[0]) > SHOWN)}. A chat model needs one: set "
+                "model.chat_template_path.")
+        return [len(tokens) for tokens in prompt_tokens(self.tokenizer, self._cut(texts, "max_prompt_tokens"))]
+
+    def _cut(self, texts: list[str], limit: str) -> list[str]:
+        """The texts without what is so long that counting its tokens takes minutes."""
+        most = max(LONGEST, 16 * self.limits[limit])
+        self.cut = any(len(text) > most for text in texts)
+        return [text[:most] for text in texts]
 
     def _judge(self, source: dict[str, Any], what: str, lengths: list[int], limit: str) -> None:
         most = self.limits[limit]
@@ -122,7 +158,8 @@ class Preview:
         if not over:
             return
         line = (f"{source['key']}: {over} of {len(lengths)} sampled {what} are longer than model.{limit}={most}, the "
-                f"longest has {max(lengths)} tokens; they are not trained on. Raise it, or leave such rows out.")
+                f"longest has {'at least ' * self.cut}{max(lengths)} tokens; they are not trained on. Raise it, or "
+                "leave such rows out.")
         self._by_share(line, over, len(lengths))
 
     def _by_share(self, line: str, some: int, total: int) -> None:
@@ -138,7 +175,7 @@ class Preview:
             return  # Data-Juicer takes a second to import
         from operators import juicer
 
-        made = [(path, partial(juicer.read_recipe, Path(path))) for path in self.request["recipes"]]
+        made = [(path, partial(_recipe, Path(path))) for path in self.request["recipes"]]
         made += [("data_processor.task_pipeline.operators", partial(juicer.inline_recipe, *given))
                  for given in self.request["operators"]]
         for said, recipe in made:
@@ -146,6 +183,14 @@ class Preview:
                 self.found["problems"] += [f"{said}: {line}" for line in juicer.problems(recipe())]
             except OuroError as error:
                 self.found["problems"].append(str(error))
+
+
+def _recipe(path: Path) -> dict[str, Any]:
+    """A Data-Juicer recipe whose aliases do not come to too much."""
+    from operators import juicer
+
+    yaml_aliases.load(path.read_bytes(), str(path))
+    return juicer.read_recipe(path)
 
 
 def _empty_files(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
@@ -198,7 +243,15 @@ def value_at(row: Row, column: str) -> Any:
 
 
 def _is_conversation(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(turn, dict) and "role" in turn for turn in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(turn, dict) and "role" in turn for turn in value)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a prompt can be kept: it is not blank, not binary, no nan, and valid Unicode."""
+    try:
+        return not isinstance(value, bytes) and value == value and bool(_text(value).strip().encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _text(value: Any) -> str:

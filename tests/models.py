@@ -1,5 +1,8 @@
 """Small models that only tests need."""
 
+import json
+import math
+import struct
 from pathlib import Path
 
 from stages.model import character_tokenizer
@@ -26,3 +29,13 @@ def classifier(directory: Path, num_labels: int = 1, chat_template: str | None =
         (directory / name).unlink(missing_ok=True)
     tokenizer.save_pretrained(directory)
     return directory
+
+
+def safetensors(shapes: dict[str, list[int]]) -> bytes:
+    """A safetensors file of zeros in float32. shapes: of each tensor."""
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(end)

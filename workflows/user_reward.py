@@ -87,6 +87,8 @@ class Rule:
             if not (isinstance(name, str) and math.isfinite(value)):
                 which = f"{name}=" if parts is found else ""
                 return f"{self.name} returned {which}{_shown(parts[name])}; {NEEDED}"
+        if not 0 <= numbers.get("accuracy", 0) <= 1:
+            return f"{self.name} returned accuracy={numbers['accuracy']:.6g}; needed 1 for solved, 0 for not, or between"
         return numbers
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from pipeline.errors import ConfigError
+from pipeline.yaml_aliases import single_node
 
 FLOAT = re.compile(r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+"
                    r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)")
@@ -46,7 +47,7 @@ def read_yaml(text: str, name: str) -> list[Given]:
     """The settings of a YAML file. Raises ConfigError, with line and column, for what is no mapping of settings."""
     try:
         loader = Loader(text)
-        node = loader.get_single_node()
+        node = single_node(loader, name)
         if not isinstance(node, yaml.MappingNode) or not node.value:
             raise ConfigError(f"{name} holds no settings; needed a YAML mapping of sections, such as `algorithm:`.")
         _refuse_twice(node, name, set())

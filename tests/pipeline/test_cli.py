@@ -89,3 +89,10 @@ def test_report_names_the_file_or_says_how_to_make_it(run, capsys):
     (run.path / "report.html").touch()
     assert cli.main(["report", "--root", str(run.root)]) == 0
     assert capsys.readouterr().out.strip() == str(run.path / "report.html")
+
+
+def test_the_version_has_the_commit_of_the_checkout(capsys, monkeypatch):
+    monkeypatch.setattr("pipeline.process.commit", lambda: "0123456789ab+dirty")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, "ouro 0.1.0 (commit 0123456789ab+dirty)\n")

@@ -14,6 +14,9 @@ TASKSET = "buffer.explorer_input.taskset"
     ("buffer.explorer_inputs", "buffer.explorer_input"), (f"{TASKSET}.rollout_arg", f"{TASKSET}.rollout_args"),
     ("bufer.batch_sze", "buffer.batch_size"),  # two parts at once
     ("algorithm.policy_loss_fn_arg.clip_range", "algorithm.policy_loss_fn_args.clip_range"),  # below, all is free
+    ("modle", "model"), ("modle.model_path", "model.model_path"), ("mdoe", "mode"), ("sede", "seed"),  # letters swapped
+    ("model.pth", "model.model_path"), ("cluster.gpus", "cluster.gpu_per_node"),  # a word of the name
+    ("explorer.max_response_tokens", "model.max_response_tokens"), ("optimizer.lr", "algorithm.optimizer.lr"),
     ("batch_size", "buffer.batch_size"), ("algorithm.lr", "algorithm.optimizer.lr"),  # in another place
 ])
 def test_the_nearest_key(key, meant):

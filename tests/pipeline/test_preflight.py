@@ -15,6 +15,7 @@ from pipeline import cli, devices, preflight, samples
 from pipeline.errors import ConfigError, StageError
 from pipeline.files import CONF
 from tests.configs import changed
+from tests.models import safetensors
 from tests.pipeline.test_shape import QWEN2
 
 TASKS = "data_processor.task_pipeline"
@@ -35,6 +36,7 @@ def model(tmp_path) -> dict:
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(QWEN2))
     (directory / "tokenizer.json").write_text("{}")
+    (directory / "model.safetensors").write_bytes(safetensors({}))
     return {"model.init.enable": False, "model.model_path": str(directory)}
 
 

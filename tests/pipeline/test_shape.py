@@ -9,6 +9,7 @@ from pipeline.errors import ModelError
 from pipeline.shape import (
     CHARACTERS,
     Shape,
+    absent_model,
     read_config,
     read_shape,
     room_problem,
@@ -167,3 +168,14 @@ def test_heads_are_cut_evenly(parts, fits):
     assert (problem is None) == fits
     assert fits or f"tensor_parallel_size={parts}: the model has 14 attention heads and 2" in problem
     assert fits or "needed one of 1, 2, 14." in problem
+
+
+def test_a_directory_that_is_there_is_no_name_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "hf download org/name" in absent_model("org/name")
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    assert "org/name: the directory is empty" in absent_model("org/name")
+    (tmp_path / "org" / "name" / "tokenizer.json").write_text("{}")
+    assert "org/name: the directory has no config.json" in absent_model("org/name")
+    assert "hf download" not in absent_model("org/name")
+    assert "it is a file" in absent_model("org/name/tokenizer.json")

