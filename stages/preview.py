@@ -28,7 +28,7 @@ class Preview:
 
     def __init__(self, request: dict[str, Any]):
         self.request, self.limits = request, request["model"]
-        self.found: dict[str, list] = {"problems": [], "warnings": [], "unjudged": [], "facts": []}
+        self.found: dict[str, list] = {"problems": [], "warnings": [], "unjudged": [], "facts": [], "longest": []}
         self.tokenizer = self._tokenizer() if request["sources"] else None
 
     def _tokenizer(self):
@@ -115,6 +115,7 @@ class Preview:
 
     def _judge(self, source: dict[str, Any], what: str, lengths: list[int], limit: str) -> None:
         most = self.limits[limit]
+        self.found["longest"].append([limit, max(lengths, default=0)])
         over = sum(length > most for length in lengths)
         if not over:
             return
