@@ -42,8 +42,8 @@ def guess(rows: list[Row], prompt_key: str | None = None, response_key: str | No
     for option, key in (("--prompt-key", prompt_key), ("--response-key", response_key)):
         if key is not None and key not in table:
             raise _unclear(table, f"{option} {key}: no row has it.{nearest(key, table)}")
-    if prompt_key is None and response_key is None and set(table) >= PAIR:
-        found = _pairs(table)
+    if response_key is None and set(table) >= PAIR:
+        found = _pairs(table, prompt_key or _named(PROMPTS, table) or "chosen")
     elif prompt_key is None and response_key is None and (spoken := _written_otherwise(rows, table)):
         return spoken
     else:
@@ -56,8 +56,7 @@ def guess(rows: list[Row], prompt_key: str | None = None, response_key: str | No
     return found
 
 
-def _pairs(table: Table) -> Guess:
-    prompt = _named(PROMPTS, table) or "chosen"
+def _pairs(table: Table, prompt: str) -> Guess:
     chat = _turns(table[prompt], "role", "content")
     if prompt == "chosen" and not chat:
         raise _unclear(table, "chosen and rejected are pairs, but which column is the prompt?")

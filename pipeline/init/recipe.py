@@ -74,15 +74,15 @@ def _facts(guess: Guess, data: Data, model: Path) -> dict[str, Any]:
     shape, context = shape_at(str(model)), read_config(str(model), "--model").get("max_position_embeddings") or 4096
     plain = guess.reward == "accuracy_reward" and "prompt_type" not in guess.format
     system = SYSTEM if plain and context >= 2 * WORKED else None
-    prompt, response = _lengths(guess, data.rows, model, system)
+    pieces = (min(context // 2, WORKED),) * 2  # of plain text, which is cut
+    prompt, response = pieces if guess.kind == "cpt" else _lengths(guess, data.rows, model, system)
     response = max(response, WORKED) if guess.kind == "rft" else response or prompt
     response = min(response, max(context - prompt, context // 4))
     small = shape is not None and shape.parameters < SMALL
-    columns = (f"{key}: {'null' if value is None else json.dumps(value, ensure_ascii=False)}"
-               for key, value in guess.format.items())
+    columns = (f"{key}: {'null' if value is None else _quoted(value)}" for key, value in guess.format.items())
     return {
-        "guess": guess, "data": data, "model": model, "path": CONVERTED if guess.convert else data.path,
-        "columns": f"{{{', '.join(columns)}}}", "context": context, "response": response, "system": system,
+        "guess": guess, "data": data, "path": _quoted(CONVERTED if guess.convert else data.path), "system": system,
+        "columns": f"{{{', '.join(columns)}}}", "model": _quoted(model), "context": context, "response": response,
         "parameters": f"{shape.parameters / 1e6:,.1f} million parameters" if shape else "parameters not counted",
         "prompt": min(prompt, context - response), "lr": f"{RATES[guess.kind][0 if small else 1]:.0e}", "small": small,
         "batch": min(MOST[guess.kind], 2 ** max((data.total // 4).bit_length() - 1, 0)),
@@ -108,6 +108,11 @@ def _lengths(guess: Guess, rows: list[Row], model: Path, system: str | None) -> 
         raise DataError("\n".join(found["problems"]))
     longest = dict(found["longest"])
     return tuple(_rounded(longest.get(f"max_{what}_tokens", 0)) for what in ("prompt", "response"))
+
+
+def _quoted(value: Any) -> str:
+    """A text as YAML takes it anywhere."""
+    return json.dumps(str(value), ensure_ascii=False)
 
 
 def _rounded(tokens: int) -> int:

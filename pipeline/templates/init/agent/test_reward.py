@@ -2,8 +2,8 @@ from reward import score
 
 
 def test_the_number_is_solved():
-    assert score("7", "7") == {"accuracy": 1.0}
+    assert score("2", "2") == {"accuracy": 1.0}
 
 
 def test_anything_else_is_not():
-    assert score("6", "7") == score("seven", "7") == score("", "7") == {"accuracy": 0.0}
+    assert score("3", "2") == score("two", "2") == score("", "2") == {"accuracy": 0.0}
