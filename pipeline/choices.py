@@ -5,7 +5,7 @@ together with all others. What Hydra could not lay over the schema, a list where
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline import algorithms, schema
@@ -41,6 +41,29 @@ def groups() -> dict[str, list[str]]:
             if names:
                 found[group.name] = sorted([*found.get(group.name, []), *names])
     return found
+
+
+def chosen_by_project(overrides: list[str]) -> list[str]:
+    """`group=choice` for what the `defaults` of conf/config.yaml in the current directory choose and no override does.
+
+    Raises ConfigError when that file says anything else.
+    """
+    path = directories()[-1] / "config.yaml"
+    if path.parent == CONF or not path.is_file():
+        return []
+    needed = "Needed `defaults`, a list of group: choice such as `- recipe: mine`; settings belong into a recipe."
+    problems: list[str] = []
+    content, _ = _load(path, str(path), problems)
+    listed, there = content.get("defaults"), ", ".join(map(str, content)) or "nothing"
+    if problems or set(content) != {"defaults"} or not isinstance(listed, Sequence):
+        raise ConfigError("\n  ".join([f"{path} holds {there}. {needed}", *problems]))
+    if wrong := [one for one in listed if not (isinstance(one, Mapping) and len(one) == 1)]:
+        raise ConfigError(f"{path}: {wrong[0]!r} among the defaults. {needed}")
+    known, typed = groups(), {override.lstrip("+").partition("=")[0] for override in overrides}
+    pairs = [(str(group), choice) for one in listed for group, choice in one.items()]
+    if unknown := [group for group, _ in pairs if group not in known]:
+        raise ConfigError(f"{path}: unknown group '{unknown[0]}'.{nearest(unknown[0], known)} {needed}")
+    return [f"{group}={choice}" for group, choice in pairs if group not in typed]
 
 
 def choose(group: str, value: str, known: dict[str, list[str]], problems: list[str]) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from pipeline import commands, replay_command, sweep_commands
 from pipeline.bridges import command as bridges
 from pipeline.errors import OuroError
+from pipeline.init.command import add_options, init
 from pipeline.invoke import INTERRUPTED, run
 
 
@@ -84,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
         made.set_defaults(work=work, several="overrides")
         return made
 
+    add_options(command("init", init))
     _overrides(it := command("run", run, epilog="Words after -- go to snakemake: ouro run recipe=countdown -- -n"))
     it.add_argument("-v", "--verbose", action="store_true", help="show all that snakemake and the stages print")
     it.add_argument("-m", "--multirun", action="store_true", help="a sweep: values such as lr=1e-6,3e-6 are points")

@@ -3,7 +3,8 @@
 `compose(overrides)` returns a plain dict: the schema's defaults, then conf/config.yaml, then the recipe and the groups
 that were chosen, then the overrides. Overrides are Hydra's (`key=value`, `group=choice`);
 `stages.<stage_name>.key=value` changes one stage of the recipe. Recipes and groups are looked up in our conf/ and in
-the conf/ of the current directory; `recipe=path/to/file.yaml` names a file. Every problem is found before any is told.
+the conf/ of the current directory, whose config.yaml may say which are chosen by default; `recipe=path/to/file.yaml`
+names a file. Every problem is found before any is told.
 """
 
 import pickle
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import axes, distillation, modes, own_algorithms, recorded_rules, schema, secrets, stage_rules, turn_rules
-from pipeline.choices import absent_default, choose, directories, flat, groups, search_path
+from pipeline.choices import absent_default, choose, chosen_by_project, directories, flat, groups, search_path
 from pipeline.config import Config
 from pipeline.consequences import without_consequences
 from pipeline.early_values import early_values
@@ -105,7 +106,7 @@ def hydra_overrides(overrides: list[str], problems: list[str]) -> list[str]:
     """
     known, unreadable = groups(), 0
     understood = []
-    for override in overrides:
+    for override in [*chosen_by_project(overrides), *overrides]:
         try:
             understood.append(_understood(override, known, problems))
         except ConfigError as error:

@@ -29,7 +29,7 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, l
     """Lists `problems`, `warnings`, `unjudged`, and `facts` as [word, sentence], of the sources that exist, of tasks
     that evaluation sets share with what is trained on, and of the Data-Juicer recipes and operators of the stages.
 
-    stages: their whole settings. Raises StageError when the process dies.
+    stages: their whole settings. Raises as `ask`.
     """
     sources = dict.fromkeys(source for stage in stages for source in sources_of(stage))
     pipelines = [stage["data_processor"]["task_pipeline"] for stage in stages]
@@ -44,6 +44,11 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, l
                              if one["config_path"] and resolve(one["config_path"]).exists()),
         "operators": _distinct([one["operators"], one["target_fields"]] for one in pipelines if one["operators"]),
     }
+    return ask(request)
+
+
+def ask(request: dict[str, Any]) -> dict[str, list]:
+    """What stages/preview.py finds. Raises StageError when the process dies."""
     with tempfile.TemporaryDirectory() as directory:
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, request)

@@ -33,9 +33,9 @@ class Preview:
 
     def __init__(self, request: dict[str, Any]):
         self.request, self.limits = request, request["model"]
-        self.found: dict[str, list] = {"problems": [], "warnings": [], "unjudged": [], "facts": []}
+        self.found: dict[str, list] = {"problems": [], "warnings": [], "unjudged": [], "facts": [], "longest": []}
         self.cut = False  # whether the last texts were too long to be counted
-        self.untemplated = False  # whether a missing chat template was told
+        self.untemplated = False  # whether a missing chat template has been reported
         own = self.limits["model_path"] and not self.limits["init"]["enable"]
         self.tokenizer = self._tokenizer() if request["sources"] or own else None
 
@@ -154,6 +154,7 @@ class Preview:
 
     def _judge(self, source: dict[str, Any], what: str, lengths: list[int], limit: str) -> None:
         most = self.limits[limit]
+        self.found["longest"].append([limit, max(lengths, default=0)])
         over = sum(length > most for length in lengths)
         if not over:
             return

@@ -1,0 +1,158 @@
+"""What the columns of a data file mean, judged by their names and by sampled rows. What is ambiguous is an error."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.data_sample import Row
+from pipeline.errors import DataError, nearest
+
+PROMPTS = ("question", "prompt", "problem", "query", "instruction", "input")  # names of columns, the likeliest first
+ANSWERS = ("ground_truth", "final_answer", "expected_answer", "answer", "response", "completion", "output", "solution",
+           "target", "label")
+TEXTS = ("text", "content", "document")
+GRADED = re.compile(r"####\s*\S|\\boxed\{|^\s*[$]?[-+]?[\d,]*\.?\d+(/\d+)?%?\s*$")  # what accuracy_reward can read
+SHORT = 4  # words of an answer that is compared as a whole; a longer one is a demonstration
+SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
+PAIR, ALPACA = {"chosen", "rejected"}, {"instruction", "input", "output"}
+Table = dict[str, list]  # column, within structs after a dot -> its values other than null
+
+
+@dataclass
+class Guess:
+    """kind: rft, sft, dpo or cpt. format: settings of the set's format. notes: what was concluded, and from what.
+
+    reward: its function (rft). demonstrated: the column whose length is that of a response. convert: rewrites a row as
+    messages, where stages cannot read the file as it is.
+    """
+
+    kind: str
+    format: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    reward: str | None = None
+    demonstrated: str = ""
+    convert: Callable[[Row], Row] | None = None
+
+
+def guess(rows: list[Row], prompt_key: str | None = None, response_key: str | None = None) -> Guess:
+    """What the rows of a file are for. The keys are columns that the user names. Raises DataError, with all columns,
+    where names and values do not decide."""
+    table = _table(rows)
+    for option, key in (("--prompt-key", prompt_key), ("--response-key", response_key)):
+        if key is not None and key not in table:
+            raise _unclear(table, f"{option} {key}: no row has it.{nearest(key, table)}")
+    if response_key is None and set(table) >= PAIR:
+        found = _pairs(table, prompt_key or _named(PROMPTS, table) or "chosen")
+    elif prompt_key is None and response_key is None and (spoken := _written_otherwise(rows, table)):
+        return spoken
+    else:
+        chats = [name for name, values in table.items() if _turns(values, "role", "content")]
+        prompt = prompt_key or (chats[0] if len(chats) == 1 else _named(PROMPTS, table))
+        found = _of_columns(table, prompt, response_key or _named(ANSWERS, table, but=prompt))
+    used = {str(column).split(".")[0] for column in (*found.format.values(), *(PAIR if found.kind == "dpo" else ()))}
+    if unused := [name for name in dict.fromkeys(column.split(".")[0] for column in table) if name not in used]:
+        found.notes.append(f"not used: {', '.join(unused)}")
+    return found
+
+
+def _pairs(table: Table, prompt: str) -> Guess:
+    chat = _turns(table[prompt], "role", "content")
+    if prompt == "chosen" and not chat:
+        raise _unclear(table, "chosen and rejected are pairs, but which column is the prompt?")
+    columns = _messages(prompt) if chat else {"prompt_type": "plaintext", "prompt_key": prompt}
+    return Guess("dpo", columns, [f"pairs of responses: chosen, rejected; prompt: {prompt}"], demonstrated="chosen")
+
+
+def _written_otherwise(rows: list[Row], table: Table) -> Guess | None:
+    """Demonstrations in a layout that no stage reads."""
+    talk = next((name for name, values in table.items() if _turns(values, "from", "value")), None)
+    if talk is None and not set(table) >= ALPACA:
+        return None
+    if talk and (unknown := {turn["from"] for turns in table[talk] for turn in turns} - set(SPEAKERS)):
+        raise DataError(f"{talk} has turns from {', '.join(map(str, unknown))}; needed one of {', '.join(SPEAKERS)}.")
+    what = f"{talk} of from and value" if talk else "instruction, input and output"
+    return Guess("sft", _messages("messages"), [f"demonstrations: {what}, rewritten as messages in data/train.jsonl"],
+                 convert=(lambda row: _of_talk(row[talk])) if talk else _of_alpaca)
+
+
+def _of_columns(table: Table, prompt: str | None, answer: str | None) -> Guess:
+    """What a prompt, and an answer if there is one, are for."""
+    if prompt is None:
+        text = _named(TEXTS, table)
+        if text is None or answer is not None:
+            raise _unclear(table, "which column is the prompt, and which the answer?")
+        return Guess("cpt", {"prompt_key": text, "response_key": None}, [f"plain text, without answers: {text}"])
+    chat = _turns(table[prompt], "role", "content")
+    answered = [turns[-1]["role"] == "assistant" for turns in table[prompt]] if chat else [False]
+    if any(answered) and not all(answered):
+        raise _unclear(table, f"some conversations of {prompt} end with the assistant, others do not: keep one kind.")
+    if all(answered):
+        return Guess("sft", _messages(prompt), [f"demonstrations: the last turns of {prompt}, the assistant's"])
+    if answer is None and not chat and len(table) > 1:
+        raise _unclear(table, f"{prompt} is the prompt; which column is the answer? If none is, name {prompt} twice.")
+    return _answered(table, prompt, answer or prompt, _messages(prompt) if chat else {"prompt_key": prompt})
+
+
+def _answered(table: Table, prompt: str, answer: str, columns: dict[str, Any]) -> Guess:
+    """Prompts whose answers are graded, compared or imitated; or the user's function judges responses by themselves."""
+    columns, texts = columns | {"response_key": answer}, [str(value) for value in table[answer]]
+    if answer == prompt:
+        return Guess("rft", columns, [f"prompts without answers: {prompt}; the reward is yours to write in reward.py"],
+                     "reward:score")
+    graded = all(map(GRADED.search, texts))
+    if not graded and max(len(text.split()) for text in texts) > SHORT:
+        return Guess("sft", columns, [f"demonstrations: {answer} is a text to imitate (neither a number nor an answer "
+                                      f"behind ####); prompt: {prompt}"], demonstrated=answer)
+    columns |= {"solution_key": None} if "solution" in table else {}  # or its rows would be demonstrations
+    reward = "accuracy_reward, which compares numbers and formulas" if graded else "reward.py, which compares words"
+    return Guess("rft", columns, [f"tasks: prompt {prompt}, answer {answer}", f"reward: {reward}"],
+                 "accuracy_reward" if graded else "reward:score", answer)
+
+
+# ------------------------------------------------------------------------------------------------- columns and values
+
+
+def _table(rows: list[Row]) -> Table:
+    found: Table = {}
+    for row in rows:
+        for name, value in row.items():
+            inner = _table([value]) if isinstance(value, dict) else {}
+            for column, values in {f"{name}.{key}": held for key, held in inner.items()}.items() or [(name, [value])]:
+                found.setdefault(column, []).extend(one for one in values if one is not None)
+    return {column: values for column, values in found.items() if values}
+
+
+def _named(names: tuple[str, ...], table: Table, but: str | None = None) -> str | None:
+    """The column with the likeliest of the names; of a struct with that name its value, if it has one alone."""
+    there = [column.split(".") for column in table if column != but]
+    for name in names:
+        own, inner = [c for c in there if c[-1] == name], [c for c in there if name in c[:-1]]
+        if own or len(inner) == 1:
+            return ".".join((own or inner)[0])
+    return None
+
+
+def _turns(values: list, *keys: str) -> bool:
+    """Whether all values are conversations whose turns have these keys."""
+    return all(isinstance(value, list) and value and all(isinstance(turn, dict) and set(keys) <= set(turn)
+                                                         for turn in value) for value in values)
+
+
+def _messages(column: str) -> dict[str, Any]:
+    return {"prompt_type": "messages", "prompt_key": column}
+
+
+def _of_talk(turns: list[dict]) -> Row:
+    return {"messages": [{"role": SPEAKERS[turn["from"]], "content": turn["value"]} for turn in turns]}
+
+
+def _of_alpaca(row: Row) -> Row:
+    asked = "\n\n".join(filter(None, (row["instruction"], row.get("input"))))
+    return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": row["output"]}]}
+
+
+def _unclear(table: Table, why: str) -> DataError:
+    shown = [f"  {name}: {' '.join(str(values[0]).split())}"[:100] for name, values in table.items()]
+    return DataError("\n".join([why, "Columns, each with a value:", *shown,
+                                "Name them: --prompt-key COLUMN --response-key COLUMN"]))

@@ -1,0 +1,90 @@
+"""`ouro init`: writes a project directory, and says what it holds and what was guessed. It overwrites nothing."""
+
+import contextlib
+import shutil
+from pathlib import Path
+
+from pipeline.errors import ConfigError, OuroError
+
+TEMPLATES = Path(__file__).resolve().parents[1] / "templates" / "init"
+NAMES = ("math", "chat", "agent", "preferences")
+USAGE = f"ouro init DIR [--template {'|'.join(NAMES)}], or ouro init DIR --from DATA --model MODELDIR"
+
+
+def init(arguments) -> int:
+    """A project directory with a recipe, data, a reward and its test: a template, or for your own data and model.
+
+    A template runs at once, on a laptop. With --from the recipe is written for the columns of DATA and for the model,
+    and checked; what cannot be guessed is asked for.
+    """
+    own = arguments.data is not None
+    if arguments.directory is None:
+        raise OuroError(f"needed the directory of the project: {USAGE}.")
+    if own != (arguments.model is not None) or (own and arguments.template):
+        raise OuroError(f"--from and --model go together, and without --template: {USAGE}.")
+    if not own and (arguments.prompt_key or arguments.response_key):
+        raise OuroError("--prompt-key and --response-key name columns of the data of --from.")
+    directory = Path(arguments.directory)
+    _refuse_full(directory)
+    if own:
+        return _for_data(directory, arguments)
+    _copy(directory, "common", arguments.template or NAMES[0])
+    _tell(directory)
+    return 0
+
+
+def add_options(command) -> None:
+    """Adds the options of `ouro init` to its argparse parser."""
+    command.add_argument("directory", nargs="?", metavar="DIR", help="the project's directory: new, or empty")
+    command.add_argument("--template", choices=NAMES, help="default: math")
+    command.add_argument("--from", dest="data", metavar="DATA", help="jsonl or parquet file, a directory of them, or a "
+                                                                     "dataset of save_to_disk")
+    command.add_argument("--model", metavar="MODELDIR", help="Hugging Face model directory, with --from")
+    for side in ("prompt", "response"):
+        command.add_argument(f"--{side}-key", metavar="COLUMN", help=f"the column of the {side}, with --from")
+
+
+def _refuse_full(directory: Path) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise OuroError(f"{directory} is a file; needed a directory that is empty or does not exist yet.")
+    if directory.is_dir() and (there := sorted(path.name for path in directory.iterdir())):
+        raise OuroError(f"{directory} is not empty: it holds {', '.join(there[:5])}. Name another directory; nothing "
+                        "is overwritten.")
+
+
+def _copy(directory: Path, *parts: str) -> None:
+    for part in parts:
+        shutil.copytree(TEMPLATES / part, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    (directory / "gitignore").rename(directory / ".gitignore")  # under its own name it would be one of ours
+
+
+def _tell(directory: Path) -> None:
+    print(f"wrote {directory}:")
+    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+        print(f"  {path.relative_to(directory)}")
+    print(f"next: cd {directory} && ouro run     (its README.md says more)")
+
+
+def _for_data(directory: Path, arguments) -> int:
+    """A project for a data file and a model; the exit code of its `ouro config check`."""
+    from pipeline import preflight
+    from pipeline.compose import compose
+    from pipeline.init import recipe
+    from pipeline.init.columns import guess
+    from pipeline.shape import absent_model, wrong_model
+
+    if problem := absent_model(arguments.model, "--model") or wrong_model(arguments.model, "--model"):
+        raise ConfigError(problem)
+    data = recipe.read(arguments.data)
+    found = guess(data.rows, arguments.prompt_key, arguments.response_key)
+    written = recipe.files_of(found, data, Path(arguments.model).resolve(), TEMPLATES / "own")
+    _copy(directory, "common")
+    for name, text in written.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text, encoding="utf-8")
+    _tell(directory)
+    print("guessed (change it in conf/recipe/project.yaml):", *found.notes, sep="\n  ")
+    with contextlib.chdir(directory):
+        report = preflight.check(compose([]), data=True, code=True)
+    print(f"\nouro config check\n{preflight.text(report)}")
+    return 2 if report.problems else 0

@@ -1,0 +1,120 @@
+"""The recipe that fits a data file, what its columns mean and a model: lengths, batches, rates, the held-out set."""
+
+import json
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline import samples, schema
+from pipeline.data_files import READERS, SPLITS, is_saved_dataset, open_files
+from pipeline.data_sample import Row, sample
+from pipeline.devices import visible_gpus
+from pipeline.errors import DataError
+from pipeline.external import missing
+from pipeline.init.columns import Guess
+from pipeline.shape import read_config, shape_at
+
+CONVERTED = "data/train.jsonl"
+ROWS = 200  # looked at
+SMALL = 20_000_000  # parameters below which a model takes the rates of a toy
+RATES = {"rft": (5e-4, 1e-6), "sft": (1e-3, 1e-5), "dpo": (2e-4, 5e-7), "cpt": (1e-3, 1e-5)}  # of small models, others
+MOST = {"rft": 64, "sft": 64, "dpo": 32, "cpt": 16}  # rows of a batch
+WORKED = 512  # tokens of a response that may reason before it answers
+SYSTEM = "Solve the problem step by step. End with a line that has nothing but #### and the answer: #### 42"
+
+
+@dataclass
+class Data:
+    """rows: a sample. total: about how many there are. held_out: the split to evaluate on, where names tell one."""
+
+    path: Path
+    held_out: str | None
+    rows: list[Row]
+    total: int
+
+
+def read(name: str) -> Data:
+    """The user's data. Raises DataError where there are no rows, or files of another kind."""
+    path = Path(name).resolve()
+    if not path.exists():
+        raise missing(Path(name), "--from")
+    columns = dict.fromkeys(column for part in sample(path, "train", 1, ()).parts for column in part.columns)
+    drawn = sample(path, "train", ROWS, columns)
+    if not drawn.rows:
+        raise DataError(f"{path} holds no rows; needed one JSON object a line, or rows of Parquet.")
+    told = _splits(path)
+    return Data(path, next((split for split in SPLITS[1:] if split in told), None), drawn.rows, drawn.total)
+
+
+def _splits(path: Path) -> set[str]:
+    """Words in the names of files, or the splits of a dataset of save_to_disk."""
+    if (listed := path / "dataset_dict.json").exists():
+        return set(json.loads(listed.read_text(encoding="utf-8"))["splits"])
+    found = [] if path.is_file() or is_saved_dataset(path) else [f for f in path.rglob("*") if f.suffix in READERS]
+    return {word for file in found for word in re.split(r"[^a-z0-9]+", str(file.relative_to(path)).lower())}
+
+
+def files_of(guess: Guess, data: Data, model: Path, templates: Path) -> dict[str, str]:
+    """The files of the project: name -> text. templates: directory of those that are filled in."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    said, made = _facts(guess, data, model), {}
+    if guess.convert:
+        every = (row for _, records in open_files(str(data.path), None, "train", "--from") for row in records)
+        made[CONVERTED] = "".join(json.dumps(guess.convert(row), ensure_ascii=False) + "\n" for row in every)
+    texts = Environment(loader=FileSystemLoader(templates), undefined=StrictUndefined, keep_trailing_newline=True)
+    return made | {name.removesuffix(".j2"): texts.get_template(name).render(said) for name in texts.list_templates()
+                   if "reward" not in name or guess.reward == "reward:score"}
+
+
+def _facts(guess: Guess, data: Data, model: Path) -> dict[str, Any]:
+    """What the templates are filled with."""
+    shape, context = shape_at(str(model)), read_config(str(model), "--model").get("max_position_embeddings") or 4096
+    plain = guess.reward == "accuracy_reward" and "prompt_type" not in guess.format
+    system = SYSTEM if plain and context >= 2 * WORKED else None
+    pieces = (min(context // 2, WORKED),) * 2  # of plain text, which is cut
+    prompt, response = pieces if guess.kind == "cpt" else _lengths(guess, data.rows, model, system)
+    response = max(response, WORKED) if guess.kind == "rft" else response or prompt
+    response = min(response, max(context - prompt, context // 4))
+    small = shape is not None and shape.parameters < SMALL
+    columns = (f"{key}: {'null' if value is None else _quoted(value)}" for key, value in guess.format.items())
+    return {
+        "guess": guess, "data": data, "path": _quoted(CONVERTED if guess.convert else data.path), "system": system,
+        "columns": f"{{{', '.join(columns)}}}", "model": _quoted(model), "context": context, "response": response,
+        "parameters": f"{shape.parameters / 1e6:,.1f} million parameters" if shape else "parameters not counted",
+        "prompt": min(prompt, context - response), "lr": f"{RATES[guess.kind][0 if small else 1]:.0e}", "small": small,
+        "batch": min(MOST[guess.kind], 2 ** max((data.total // 4).bit_length() - 1, 0)),
+        "test_ratio": 0.1 if data.total >= ROWS else 0.2,
+        "mode": "colocate" if len(visible_gpus(None)) == 1 else "both",
+    }
+
+
+def _lengths(guess: Guess, rows: list[Row], model: Path, system: str | None) -> tuple[int, ...]:
+    """Tokens of the longest prompt and response of the sample, through the chat template, and a quarter on top."""
+    limits = {"model_path": str(model), "max_prompt_tokens": 10**9, "max_response_tokens": 10**9}
+    columns = {"prompt_key": guess.format["prompt_key"], "solution_key": guess.demonstrated}
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "rows.jsonl"
+        shown = [guess.convert(row) for row in rows] if guess.convert else rows
+        file.write_text("".join(json.dumps(row, default=str) + "\n" for row in shown), encoding="utf-8")
+        found = samples.ask({
+            "sources": [{"name": "data", "key": "--from", "path": str(file), "split": "train", "columns": columns,
+                         "optional": list(columns), "format_key": "format"}],
+            "rows": ROWS, "model": schema.defaults()["model"] | limits, "system_prompt": system, "recipes": [],
+            "operators": []})
+    if found["problems"]:
+        raise DataError("\n".join(found["problems"]))
+    longest = dict(found["longest"])
+    return tuple(_rounded(longest.get(f"max_{what}_tokens", 0)) for what in ("prompt", "response"))
+
+
+def _quoted(value: Any) -> str:
+    """A text as YAML takes it anywhere."""
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _rounded(tokens: int) -> int:
+    step = 8 if tokens < 64 else 64
+    return -(-tokens * 5 // 4 // step) * step

@@ -1,0 +1,298 @@
+"""`ouro init`: templates that compose, and recipes for the shapes of data files that users bring."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import cli, preflight, samples
+from pipeline.compose import compose
+from pipeline.init.command import NAMES, TEMPLATES
+
+SUMS = [(f"{i} + {i} = ?", str(2 * i)) for i in range(24)]
+TALK = "It is a long story, and it begins where every story begins."
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A directory with what `ouro init` reads of a model: config.json and a tokenizer with a chat template."""
+    from transformers import Qwen2Config
+
+    from stages.model import character_tokenizer
+
+    directory = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = character_tokenizer(2048)
+    Qwen2Config(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=1,
+                num_key_value_heads=1, intermediate_size=64, max_position_embeddings=2048).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """stages/preview.py without a process of its own, which would import transformers anew each time."""
+    from stages.preview import Preview
+
+    def ask(request):
+        preview = Preview(request)
+        for source in request["sources"]:
+            preview.source(source)
+        preview.recipes()
+        return preview.found
+
+    monkeypatch.setattr(samples, "ask", ask)
+
+
+def lines(path: Path, rows: list[dict]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def parquet(path: Path, rows: list[dict]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def said(role: str, content: str) -> dict:
+    return {"role": role, "content": content}
+
+
+def directory_of_parquet(root: Path) -> Path:
+    for split, rows in (("train", SUMS[:20]), ("test", SUMS[20:])):
+        parquet(root / "data" / f"{split}-00000-of-00001.parquet", [{"question": q, "answer": a} for q, a in rows])
+    return root / "data"
+
+
+def saved_dataset(root: Path) -> Path:
+    from datasets import Dataset
+
+    Dataset.from_list([{"problem": q, "solution": f"so \\boxed{{{a}}}"} for q, a in SUMS]).save_to_disk(root / "saved")
+    return root / "saved"
+
+
+# shape -> (how it is written, what the algorithm and the format must then be)
+SHAPES = {
+    "gsm8k: question and worked answer": (
+        lambda root: lines(root / "a.jsonl", [{"question": q, "answer": f"It is {a}.\n#### {a}"} for q, a in SUMS]),
+        "grpo", {"prompt_key": "question", "response_key": "answer"}),
+    "prompt and completion": (
+        lambda root: lines(root / "a.jsonl", [{"prompt": q, "completion": TALK} for q, _ in SUMS]),
+        "sft", {"prompt_key": "prompt", "response_key": "completion"}),
+    "messages and an answer": (
+        lambda root: lines(root / "a.jsonl", [{"messages": [said("system", "Add."), said("user", q)], "answer": a}
+                                              for q, a in SUMS]),
+        "grpo", {"prompt_type": "messages", "prompt_key": "messages", "response_key": "answer"}),
+    "messages that end with the assistant": (
+        lambda root: lines(root / "a.jsonl", [{"messages": [said("user", q), said("assistant", TALK)]}
+                                              for q, _ in SUMS]),
+        "sft", {"prompt_type": "messages", "prompt_key": "messages"}),
+    "messages alone": (
+        lambda root: lines(root / "a.jsonl", [{"messages": [said("user", q)]} for q, _ in SUMS]),
+        "grpo", {"prompt_type": "messages", "prompt_key": "messages", "response_key": "messages"}),
+    "verl: parquet with ground_truth": (
+        lambda root: parquet(root / "a.parquet", [
+            {"data_source": "sums", "prompt": [said("user", q)], "reward_model": {"style": "rule", "ground_truth": a}}
+            for q, a in SUMS]),
+        "grpo", {"prompt_type": "messages", "prompt_key": "prompt", "response_key": "reward_model.ground_truth"}),
+    "alpaca: instruction, input, output": (
+        lambda root: lines(root / "a.jsonl", [{"instruction": "Add.", "input": q if i % 2 else "", "output": TALK}
+                                              for i, (q, _) in enumerate(SUMS)]),
+        "sft", {"prompt_type": "messages", "prompt_key": "messages"}),
+    "sharegpt: from and value": (
+        lambda root: lines(root / "a.jsonl", [
+            {"id": 1, "conversations": [{"from": "human", "value": q}, {"from": "gpt", "value": a}]} for q, a in SUMS]),
+        "sft", {"prompt_type": "messages", "prompt_key": "messages"}),
+    "pairs of strings": (
+        lambda root: lines(root / "a.jsonl", [{"prompt": q, "chosen": a, "rejected": "no"} for q, a in SUMS]),
+        "dpo", {"prompt_type": "plaintext", "prompt_key": "prompt"}),
+    "pairs of conversations": (
+        lambda root: lines(root / "a.jsonl", [{"chosen": [said("user", q), said("assistant", a)],
+                                               "rejected": [said("user", q), said("assistant", "no")]}
+                                              for q, a in SUMS]),
+        "dpo", {"prompt_type": "messages", "prompt_key": "chosen"}),
+    "plain text": (
+        lambda root: lines(root / "a.jsonl", [{"text": TALK * 9, "url": "here"} for _ in SUMS]),
+        "cpt", {"prompt_key": "text", "response_key": None}),
+    "directory of parquet files": (
+        directory_of_parquet, "grpo", {"prompt_key": "question", "response_key": "answer"}),
+    "save_to_disk": (saved_dataset, "grpo", {"prompt_key": "problem", "response_key": "solution"}),
+    "answer in a struct": (
+        lambda root: lines(root / "a.jsonl", [{"question": q, "answer": {"value": int(a)}} for q, a in SUMS]),
+        "grpo", {"prompt_key": "question", "response_key": "answer.value"}),
+    "short answers": (
+        lambda root: lines(root / "a.jsonl", [{"question": q, "label": "even"} for q, _ in SUMS]),
+        "grpo", {"prompt_key": "question", "response_key": "label"}),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_recipe_for_a_file_passes_the_check(tmp_path, monkeypatch, in_process, model, capsys, shape):
+    """What is written composes, names the right columns, and its data samples have no problem and no warning."""
+    write, algorithm, columns = SHAPES[shape]
+    project = tmp_path / "project"
+    assert cli.main(["init", str(project), "--from", str(write(tmp_path)), "--model", str(model)]) == 0
+    assert "no problem found" in capsys.readouterr().out
+    monkeypatch.chdir(project)
+    config = compose([])
+    assert config["algorithm"]["algorithm_type"] == algorithm
+    source, pool = config["buffer"]["explorer_input"], config["data_processor"]["task_pipeline"]
+    taken = config["buffer"]["trainer_input"]["experience_buffer"] if algorithm != "grpo" else (
+        pool if pool["inputs"] else source["taskset"])
+    assert columns.items() <= taken["format"].items()
+    assert bool(source["eval_tasksets"]) == (algorithm == "grpo")
+    reward = source["default_reward_fn_type"]
+    assert Path("reward.py").exists() == (reward == "reward:score")
+    if algorithm == "grpo":
+        assert reward == ("reward:score" if shape in ("messages alone", "short answers") else "accuracy_reward")
+
+
+def test_files_with_a_split_in_their_name_are_held_out_by_it(tmp_path, monkeypatch, in_process, model):
+    project = tmp_path / "project"
+    cli.main(["init", str(project), "--from", str(directory_of_parquet(tmp_path)), "--model", str(model)])
+    monkeypatch.chdir(project)
+    source = compose([])["buffer"]["explorer_input"]
+    assert [one["split"] for one in (source["taskset"], *source["eval_tasksets"])] == ["train", "test"]
+
+
+def test_rewritten_rows_are_the_conversations(tmp_path, in_process, model):
+    write, _, _ = SHAPES["alpaca: instruction, input, output"]
+    cli.main(["init", str(tmp_path / "project"), "--from", str(write(tmp_path)), "--model", str(model)])
+    first, second, *_ = map(json.loads, (tmp_path / "project/data/train.jsonl").read_text().splitlines())
+    assert first == {"messages": [said("user", "Add."), said("assistant", TALK)]}
+    assert second == {"messages": [said("user", "Add.\n\n1 + 1 = ?"), said("assistant", TALK)]}
+
+
+def test_the_lengths_are_those_of_the_data(tmp_path, monkeypatch, in_process, model):
+    """`23 + 23 = ?:` has 12 tokens of a character each; a quarter more, in steps of 8, is 16; 24 rows: batches of 4."""
+    write, _, _ = SHAPES["short answers"]
+    cli.main(["init", str(tmp_path / "project"), "--from", str(write(tmp_path)), "--model", str(model)])
+    monkeypatch.chdir(tmp_path / "project")
+    config = compose([])
+    assert config["model"]["max_prompt_tokens"] == 16
+    assert config["model"]["max_response_tokens"] == 512
+    assert config["buffer"]["batch_size"] == 4
+    assert config["algorithm"]["optimizer"]["lr"] == 5e-4
+
+
+REFUSED = {
+    "columns in another language": ([{"Frage": "1 + 1 = ?", "Antwort": "2"}], [
+        "Frage: 1 + 1 = ?", "Antwort: 2", "--prompt-key COLUMN --response-key COLUMN"]),
+    "a prompt and no answer": ([{"prompt": "Hello", "source": "here"}], ["source: here", "--response-key"]),
+    "labelled texts": ([{"text": "It rained.", "label": "weather"}], ["text: It rained.", "--prompt-key"]),
+    "an unknown speaker": ([{"conversations": [{"from": "narrator", "value": "x"}]}], ["narrator"]),
+    "both kinds of conversations": ([{"messages": [said("user", "a")]},
+                                     {"messages": [said("user", "a"), said("assistant", "b")]}], ["messages"]),
+    "no rows": ([], ["holds no rows"]),
+}
+
+
+@pytest.mark.parametrize("shape", REFUSED)
+def test_what_cannot_be_told_is_asked_for(tmp_path, model, capsys, shape):
+    rows, words = REFUSED[shape]
+    path = lines(tmp_path / "a.jsonl", rows)
+    assert cli.main(["init", str(tmp_path / "project"), "--from", str(path), "--model", str(model)]) == 2
+    shown = capsys.readouterr().err
+    assert all(word in shown for word in words)
+    assert not (tmp_path / "project").exists()
+
+
+def test_the_options_name_what_could_not_be_guessed(tmp_path, monkeypatch, in_process, model, capsys):
+    path = lines(tmp_path / "a.jsonl", [{"Frage": q, "Antwort": a} for q, a in SUMS])
+    words = ["init", str(tmp_path / "project"), "--from", str(path), "--model", str(model), "--prompt-key", "Frage"]
+    assert cli.main([*words, "--response-key", "Antwrt"]) == 2
+    assert "--response-key Antwrt: no row has it. Did you mean 'Antwort'?" in capsys.readouterr().err
+    assert cli.main([*words, "--response-key", "Antwort"]) == 0
+    monkeypatch.chdir(tmp_path / "project")
+    config = compose([])
+    assert config["data_processor"]["task_pipeline"]["format"]["prompt_key"] == "Frage"
+    assert config["buffer"]["explorer_input"]["default_reward_fn_type"] == "accuracy_reward"
+
+
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("a.jsonl", '{"question": "1", "answer": "1"}\n{"question": \n', "line 2 is no JSON"),
+    ("a.txt", "once upon a time\n", "Write its rows as .jsonl"),
+])
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, model, capsys, name, text, words):
+    (tmp_path / name).write_text(text)
+    assert cli.main(["init", str(tmp_path / "project"), "--from", str(tmp_path / name), "--model", str(model)]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "project").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------- templates
+
+
+@pytest.mark.parametrize("template", NAMES)
+def test_a_template_passes_the_check_and_its_own_tests(tmp_path, monkeypatch, capsys, template):
+    assert cli.main(["init", str(tmp_path / "it"), "--template", template]) == 0
+    assert "conf/recipe/project.yaml" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path / "it")
+    config = compose([])
+    assert config["project"] == template
+    report = preflight.check(config)
+    assert report.problems == report.warnings == []
+    assert Path(".gitignore").is_file()
+    tests = subprocess.run([sys.executable, "-m", "pytest", "-q"], capture_output=True, text=True, check=False)
+    assert tests.returncode == 0, tests.stdout
+
+
+@pytest.mark.parametrize("template", NAMES)
+def test_what_is_held_out_is_not_trained_on(template):
+    data = TEMPLATES / template / "data"
+
+    def asked(name: str) -> set[str]:
+        rows = map(json.loads, (data / name).read_text().splitlines())
+        return {row["messages"][0]["content"] if "messages" in row else row.get("question", row.get("prompt"))
+                for row in rows}
+
+    others = [path.name for path in data.iterdir() if path.name != "test.jsonl"]
+    assert len(others) == 2
+    assert not any(asked("test.jsonl") & asked(name) for name in others)
+    assert len(asked("pairs.jsonl" if template == "preferences" else "train.jsonl")) == 50
+
+
+def test_a_directory_that_is_not_empty_is_refused(tmp_path, capsys):
+    (tmp_path / "mine.txt").touch()
+    assert cli.main(["init", str(tmp_path)]) == 2
+    assert "mine.txt" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert cli.main(["init", str(tmp_path / "mine.txt")]) == 2
+    assert "is a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "shown"), [
+    ([], "needed the directory"), (["x", "--from", "a.jsonl"], "--model"), (["x", "--model", "m"], "--from"),
+    (["x", "--from", "a.jsonl", "--model", "m", "--template", "math"], "without --template"),
+    (["x", "--prompt-key", "q"], "--from"), (["x", "--from", "a.jsonl", "--model", "nowhere"], "no config.json"),
+])
+def test_options_that_do_not_go_together(tmp_path, monkeypatch, capsys, words, shown):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["init", *words]) == 2
+    assert shown in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+# -------------------------------------------------------------------------------------------- what a project chooses
+
+
+def test_the_project_says_what_runs_and_the_command_line_decides(tmp_path, monkeypatch):
+    cli.main(["init", str(tmp_path / "it")])
+    monkeypatch.chdir(tmp_path / "it")
+    assert compose([])["project"] == "math"
+    assert compose(["recipe=countdown"])["project"] == "ouroboros"
+
+
+@pytest.mark.parametrize("text", ["seed: 2\n", "defaults: {recipe: project}\n", "defaults: [project]\n",
+                                  "defaults: [{recpie: project}]\n", ""])
+def test_a_project_chooses_and_sets_nothing(tmp_path, monkeypatch, capsys, text):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "config.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["config", "check", "--no-data"]) == 2
+    assert "conf/config.yaml" in capsys.readouterr().err

@@ -1,0 +1,55 @@
+"""docs/first-hour.md: what a reader types works, in the order of the page."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli, preflight
+from pipeline.compose import compose
+from tests.toy.conftest import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "first-hour.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", PAGE, re.M | re.S)
+OURO = [shlex.split(words.partition(" || ")[0]) for kind, text in BLOCKS if kind == "sh"
+        for words in re.findall(r"\bouro (.*)", text)]
+
+
+def script() -> str:
+    """The page as one script of bash; a block of Python is a file of the name in its first line."""
+    parts = [text if kind == "sh" else f"cat > {text.split()[1]} <<'END'\n{text}END\n" for kind, text in BLOCKS]
+    return "set -ex\n" + "".join(parts)
+
+
+def test_every_run_of_the_page_would_go_through(tmp_path, monkeypatch):
+    runs = [words[1:] for words in OURO if words[0] == "run"]
+    assert len(runs) == 4
+    cli.main(["init", str(tmp_path / "sums"), "--template", "math"])
+    monkeypatch.chdir(tmp_path / "sums")
+    for words in runs:
+        assert preflight.check(compose(cli.split_at_dashes(words)[0])).problems == []
+
+
+def test_every_ouro_of_the_page_is_a_command():
+    assert {cli.parse(cli.split_at_dashes(words)[0]).work.__name__ for words in OURO} == {
+        "init", "config_check", "run", "status", "report", "sql"}
+
+
+@pytest.mark.slow
+def test_the_page_from_its_first_command_to_its_last(tmp_path):
+    """Two small runs, one of them interrupted, and all else that the page shows."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(["bash", "-c", script()], cwd=tmp_path, env=os.environ | {"PATH": path}, check=False,
+                          capture_output=True, text=True)
+    shown = done.stdout[-6000:] + done.stderr[-6000:]
+    assert done.returncode == 0, shown
+    assert done.stdout.count("math/short: 12 of 12 stages complete") == 2, shown
+    assert done.stdout.count("no problem found") == 4, shown
+    assert "Columns, each with a value:\n  problem: 0+0+0+0\n  result: 0\n" in done.stderr
+    rft = {path.name for path in (tmp_path / "sums" / "store").glob("rft-*")}
+    assert len(rft) == 2
+    assert len(list((tmp_path / "sums" / "store").glob("sft-*"))) == 1
