@@ -6,7 +6,6 @@ architecture (convolutions, an encoder of images) is said to be unknown rather t
 """
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -216,10 +215,8 @@ def absent_model(path: str, key: str = "model.model_path") -> str | None:
     """What is wrong when `path`, the value of the setting `key`, is no Hugging Face model directory."""
     if (Path(path) / CONFIG).is_file():
         return None
-    hub = re.fullmatch(r"[\w.-]+/[\w.-]+", path)
-    fetch = f" From the Hugging Face hub: hf download {path} --local-dir models/{path}" if hub else ""
     return (f"{key}={path}: no config.json there; needed a Hugging Face model directory (config.json, "
-            f"*.safetensors, tokenizer files).{fetch}")
+            "*.safetensors, tokenizer files), or an id of the hub (org/name).")
 
 
 def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model.model_path") -> str | None:
