@@ -15,7 +15,7 @@ from pipeline.console import STARTED
 from pipeline.launch import load_plan, written
 from pipeline.sweep import rules as named_rules
 
-PLAN = load_plan(config)
+PLAN = load_plan(config, ask=workflow.is_main_process)  # a job has no network
 
 
 onstart:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ModelError, nearest
+from pipeline.external import HubPath
 from pipeline.shape import Shape, json_object, kinds
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # peft's names
@@ -41,7 +42,8 @@ def adapter_problem(adapter: dict[str, Any], directory: Path) -> str | None:
     """
     key = f"model.lora_configs.0.path={adapter['path']}"
     for name in (ADAPTER_CONFIG, ADAPTER):
-        if not (directory / name).is_file():
+        fetched_later = name == ADAPTER and isinstance(adapter["path"], HubPath)
+        if not (directory / name).is_file() and not fetched_later:
             return f"{key}: no {name} there; needed a peft directory (looked from {Path.cwd()})."
     try:
         found = json_object(directory / ADAPTER_CONFIG, key)

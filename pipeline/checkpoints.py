@@ -31,6 +31,14 @@ def model_directory(directory: Path) -> Path:
     raise ModelError(f"{directory} holds no model: neither config.json nor model/config.json is there.")
 
 
+def model_name(directory: Path) -> str:
+    """What a model is called in tables: its directory; of the Hugging Face hub's cache the repository at its commit."""
+    repository, snapshots, commit = directory.parts[-3:] if len(directory.parts) > 2 else ("", "", "")
+    if snapshots != "snapshots" or not repository.startswith("models--"):
+        return directory.name
+    return f"{repository.removeprefix('models--').replace('--', '/')}@{commit[:12]}"
+
+
 def weights_hash(directory: Path) -> str:
     """Hash of the weight files of a Hugging Face directory; of a single one that file's. Raises ModelError without."""
     found = [files.hash_file(path) for path in sorted(directory.iterdir()) if path.suffix in WEIGHT_SUFFIXES]

@@ -89,6 +89,9 @@ def parser() -> argparse.ArgumentParser:
     _overrides(it := command("run", run, epilog="Words after -- go to snakemake: ouro run recipe=countdown -- -n"))
     it.add_argument("-v", "--verbose", action="store_true", help="show all that snakemake and the stages print")
     it.add_argument("-m", "--multirun", action="store_true", help="a sweep: values such as lr=1e-6,3e-6 are points")
+    it.add_argument("--update-hub", action="store_true",
+                    help="take the newest commits of the Hugging Face hub's repositories that the run names, not those "
+                         "that it has kept")
     _root(it := command("status", commands.status), several="words")
     it.add_argument("words", nargs="*", metavar="RUN | key=value",
                     help="project/name or name of a run or sweep (default: the latest), or the overrides of one")

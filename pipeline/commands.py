@@ -92,7 +92,8 @@ def config_check(arguments) -> int:
         more = incomplete.beside(config, problems, arguments.elsewhere, not arguments.no_data)
         raise ConfigError.of(TITLE, [*problems, *more])
     report = preflight.check(config, arguments.elsewhere, data=not arguments.no_data, code=not arguments.no_data,
-                             call=not (arguments.no_data or arguments.no_call or arguments.elsewhere))
+                             call=not (arguments.no_data or arguments.no_call or arguments.elsewhere),
+                             ask=not arguments.no_data)
     report.add("", warnings(arguments.overrides), "warnings")
     if arguments.no_data:
         report.add("", ["rows of data files, Data-Juicer operators, code of yours: --no-data leaves them out."],

@@ -37,8 +37,8 @@ class Lora:
     """LoRA (Hu et al. 2021, arXiv:2106.09685): W + lora_alpha / lora_rank x B A in place of W; only A and B learn."""
 
     name: str | None = setting(None, "what the engine calls it; null: adapter", how=True)
-    path: str | None = setting(None, "peft directory (adapter_config.json, adapter_model.safetensors) to begin with; "
-                                     "null: a new adapter, whose B is zero, so that it changes nothing yet")
+    path: str | None = setting(None, "peft directory (adapter_config.json, adapter_model.safetensors), or hub id, "
+                                     "to begin with; null: a new one, whose B is zero, so that it changes nothing yet")
     lora_rank: int = setting(32, "rows of A, columns of B", ge=1, le=512)
     lora_alpha: int = setting(32, "the product counts lora_alpha / lora_rank", ge=1)
     lora_dtype: str = setting("auto", "A and B have model.dtype, their master weights and the optimizer float32",
@@ -51,11 +51,12 @@ class Lora:
 
 @dataclass
 class Model:
-    model_path: str | None = setting(None, "Hugging Face model directory; null with init.enable")
-    critic_model_path: str | None = setting(None, "Hugging Face model directory that ppo's critic begins with; null: "
-                                                  "the model that the stage begins with")
-    teacher_model_path: str | None = setting(None, "what on_policy_distill and jsd learn from: a Hugging Face model "
-                                             "directory with the policy's tokenizer, or the name of a stage above that "
+    model_path: str | None = setting(None, "Hugging Face model directory, or an id of the hub, org/name[@revision]; "
+                                           "null with init.enable")
+    critic_model_path: str | None = setting(None, "directory or hub id of the model that ppo's critic begins with; "
+                                                  "null: the model that the stage begins with")
+    teacher_model_path: str | None = setting(None, "what on_policy_distill and jsd learn from: directory or hub id of "
+                                             "a model with the policy's tokenizer, or the name of a stage above that "
                                              "trains")
     init: Init = section(Init)
     lora_configs: list[Lora] = setting([], "at most one adapter, which training stages learn in place of all weights; "
@@ -120,7 +121,7 @@ class AuxiliaryModel:
 
     name: str | None = setting(None, "what reward_fn_args.model calls it; needed when there are several")
     model_path: str | None = setting(
-        None, "Hugging Face directory of a sequence classifier with one label and a chat template")
+        None, "directory or hub id of a sequence classifier with one label and a chat template")
     engine_num: int = setting(1, "copies that score side by side, one GPU each", ge=1, how=True)
     tensor_parallel_size: int = setting(1, "GPUs per copy: a scoring model is not divided", ge=1, le=1, how=True)
     dtype: str = setting("auto", "its weights; auto: bfloat16 on GPU, float32 on CPU",

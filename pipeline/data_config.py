@@ -12,7 +12,8 @@ PRIORITIES = ("decay_limit_randomization", "linear_decay", "linear_decay_use_cou
 COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  # texts that curation sees
 
 SHOWN, EXPERTS = "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers"
-PATH = "jsonl or parquet file, a list of them, a directory of them, or a dataset of save_to_disk"
+PATH = ("jsonl or parquet file, a list of them, a directory of them, a dataset of save_to_disk, or one of the Hugging "
+        "Face hub, hf://datasets/org/name[@revision][/file or pattern]")
 
 
 @dataclass

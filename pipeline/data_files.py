@@ -1,14 +1,14 @@
 """Opens data files: jsonl and parquet files, directories of them, and datasets written by `save_to_disk`.
 
-What comes out are records (dicts) under the name of their file. Nothing is downloaded: a dataset of the Hugging Face
-hub is fetched beforehand, once, where there is a network.
+What comes out are records (dicts) under the name of their file. Nothing is downloaded here: a dataset of the Hugging
+Face hub is fetched before a run starts (pipeline/hub.py).
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.errors import DataError, nearest
 from pipeline.external import missing, resolve
@@ -16,6 +16,8 @@ from pipeline.external import missing, resolve
 if TYPE_CHECKING:
     from datasets import Dataset
 
+F = TypeVar("F")
+SAVED = ("dataset_info.json", "dataset_dict.json")  # what `save_to_disk` writes beside the rows
 SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # words in file names that tell a split
 
 
@@ -46,7 +48,7 @@ def open_files(paths: str | list[str], subset: str | None, split: str, key: str)
 
 def is_saved_dataset(path: Path) -> bool:
     """Whether `save_to_disk` wrote this directory."""
-    return path.is_dir() and any((path / mark).exists() for mark in ("dataset_info.json", "dataset_dict.json"))
+    return path.is_dir() and any((path / mark).exists() for mark in SAVED)
 
 
 def _subset(path: Path, subset: str, key: str) -> Path:
@@ -67,12 +69,17 @@ def files_of_split(directory: Path, split: str, advice: str = "Set split.") -> l
     found = sorted(f for f in directory.rglob("*") if f.suffix in READERS and f.is_file())
     if not found:
         raise DataError(f"{directory} holds no {' or '.join(READERS)} file and no dataset saved by save_to_disk.")
-    words = {f: set(re.split(r"[^a-z0-9]+", str(f.relative_to(directory)).lower())) for f in found}
-    told = sorted({word for w in words.values() for word in w & {*SPLITS, split.lower()}})
-    chosen = [f for f in found if split.lower() in words[f]] if told else found
+    chosen, splits = of_split({file: str(file.relative_to(directory)) for file in found}, split)
     if not chosen:
-        raise DataError(f"{directory} has no files of split '{split}'; found {', '.join(told)}. {advice}")
+        raise DataError(f"{directory} has no files of split '{split}'; found {', '.join(splits)}. {advice}")
     return chosen
+
+
+def of_split(names: Mapping[F, str], split: str) -> tuple[list[F], list[str]]:
+    """(files of a split, splits that the names tell); all files where no name tells one. names: file -> its path."""
+    words = {file: set(re.split(r"[^a-z0-9]+", name.lower())) for file, name in names.items()}
+    splits = sorted({word for w in words.values() for word in w & {*SPLITS, split.lower()}})
+    return [file for file in names if not splits or split.lower() in words[file]], splits
 
 
 def _set_split(key: str) -> str:

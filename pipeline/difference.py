@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline import hub
 from pipeline.errors import ConfigError, DataError, OuroError
 
 ABSENT = "not there"
@@ -64,8 +65,10 @@ def _planned(title: str, config: dict[str, Any]) -> Side:
     """A configuration with its stages, as far as they can be told apart here: by the content of files."""
     from pipeline.plan import make_plan
 
+    located, _ = hub.located(config, ask=False)
+    config = hub.frozen(located)
     try:
-        plan = make_plan(config)
+        plan = make_plan(located)
     except OuroError as error:
         return Side(title, config, None, str(error))
     return Side(title, config, {s.name: Path(s.directory).name for s in plan.stages})

@@ -19,6 +19,29 @@ NEEDED = ("Needed package.module:function, with the package in the current direc
 EMPTY = "is an empty directory; needed data files in it."
 
 
+class HubPath(str):
+    """A path in the cache of huggingface_hub, which knows the id that it was named by (pipeline/hub.py).
+
+    asked: the id as the user wrote it. pinned: the same with its commit, which is what enters an identity.
+    """
+
+    asked: str
+    commit: str
+    pinned: str
+
+    def __new__(cls, path: str, asked: str = "", commit: str = "", pinned: str = ""):
+        made = super().__new__(cls, path)
+        made.asked, made.commit, made.pinned = asked, commit, pinned
+        return made
+
+
+def below(path: str, subset: str | None) -> str:
+    """The path of a sub-directory."""
+    if isinstance(path, HubPath):
+        return HubPath(f"{path}/{subset}", path.asked, path.commit, f"{path.pinned}/{subset}") if subset else path
+    return path if path.startswith("hf://") else str(Path(path, subset or ""))  # an id is no path: // stays
+
+
 def resolve(path: str) -> Path:
     """A path as the user gave it, or, when it does not exist there, below the repository."""
     return Path(path) if Path(path).exists() else CONF.parent / path
@@ -110,14 +133,12 @@ def _names(source: Path) -> set[str]:
 
 
 def missing(path: Path, key: str) -> DataError:
-    """The error for a path that is not there; one that could be a dataset of the Hugging Face hub is told apart."""
+    """The error for a path that is not there, with the id of the dataset of the Hugging Face hub that it may mean."""
     where = f"{path} does not exist (looked from {Path.cwd()}). Check {key}."
     local = path.parent.exists() or path.parent.name == "data" or path.suffix in (".jsonl", ".parquet", ".jinja")
     if path.is_absolute() or local or len(path.parts) != 2:
         return DataError(where)
-    return DataError(f"{where} If it is a dataset of the Hugging Face hub: a run downloads nothing; fetch it once, "
-                     f"`hf download --repo-type dataset {path} --local-dir data/{path.name}`, and set the path "
-                     f"data/{path.name}.")
+    return DataError(f"{where} If it is a dataset of the Hugging Face hub: hf://datasets/{path}.")
 
 
 def values_of(config: Any, key: str) -> list[tuple[str, Any]]:
@@ -137,9 +158,14 @@ def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:
     """Content hashes of the files and directories that a setting names; `key` is that setting."""
     names = [value] if isinstance(value, str) else list(value or [])
     for name in names:
-        if not resolve(name).exists():
+        if not isinstance(name, HubPath) and not resolve(name).exists():
             raise missing(Path(name), key)
-    return [digest_tree(resolve(name), root) for name in names]
+    return [digest_input(name, root) for name in names]
+
+
+def digest_input(path: str, root: str) -> str:
+    """What a file or directory enters an identity by: its content; of a repository of the hub its id and commit."""
+    return path.pinned if isinstance(path, HubPath) else digest_tree(resolve(path), root)
 
 
 def digest_meaning(path: str | None, key: str) -> list[str]:

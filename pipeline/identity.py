@@ -8,14 +8,13 @@ those marked `how`, and those it watches itself by (WATCHES): it cannot read wha
 import os
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from pipeline import files
 from pipeline.algorithms import PAIR_TYPES
 from pipeline.config import walk
 from pipeline.devices import gpus_of_machine
-from pipeline.external import digest_code, digest_meaning, digest_tree, digests, users_code, values_of
+from pipeline.external import HubPath, digest_code, digest_input, digest_meaning, digests, users_code, values_of
 from pipeline.files import CONF
 from pipeline.process import namespace
 from pipeline.records import FORMAT
@@ -145,6 +144,7 @@ class Stage:
     config: the settings it may read: those of its identity, the `how` settings and those it watches, nested as before.
     waits: directories of stages that must be complete before it, though it reads nothing of theirs.
     run: project/name of the run that asked for it (for metrics and messages; another run may share the stage).
+    hub: what it reads of the Hugging Face hub, each id with its commit, for its manifest.
     """
 
     run: str
@@ -155,6 +155,7 @@ class Stage:
     inputs: dict[str, str]
     config: dict[str, Any]
     waits: tuple[str, ...] = ()
+    hub: tuple[str, ...] = ()
 
     @property
     def directory(self) -> str:
@@ -212,11 +213,14 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
                       for name, value in values_of(settings, key)] for key in paths}
     external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}
-    upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_tree(Path(d), root))
+    upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
                 for role, d in inputs.items() if role != HELD}  # watched by, too
     content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
     run = f"{settings['project']}/{settings['name']}"
-    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _join(used, how), waits)
+    named = [*inputs.values(), *(one for key in paths for _, value in values_of(settings, key)
+                                 for one in (value if isinstance(value, list) else [value]))]
+    hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
+    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _join(used, how), waits, hub)
 
 
 @cache

@@ -12,7 +12,7 @@ from pipeline.architecture import untrainable
 from pipeline.data_config import workflow_of
 from pipeline.distillation import KEY, asks_teacher
 from pipeline.errors import ConfigError, nearest
-from pipeline.external import NEEDED, digest_code, module_file, named_code, nothing_at, resolve, values_of
+from pipeline.external import NEEDED, HubPath, digest_code, module_file, named_code, nothing_at, resolve, values_of
 from pipeline.modes import TRAINING, kind_of
 from pipeline.own_code import REWARD, absent_packages, by_position, positional, wrong_function
 from pipeline.parameters import Limit, Parameter
@@ -37,7 +37,8 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
     start: the section `model` that names the model it begins with.
     """
     looked = f"does not exist (looked from {Path.cwd()})"
-    lines = [f"{s.told}: {s.path} {words}" for s in sources(config) if (words := nothing_at(s.path))]
+    lines = [f"{s.told}: {s.path} {words}" for s in sources(config)
+             if not isinstance(s.path, HubPath) and (words := nothing_at(s.path))]
     lines += [f"{key}: {path} {looked}." for single in FILES for key, path in values_of(config, single)
               if path and not resolve(path).exists()]
     lines += [f"{key}: {path} is a directory; needed a file." for single in FILES[:2]

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,8 @@ HOME = Path(__file__).resolve().parent.parent  # where Snakefile and conf/ are
 SIGNALLED = 128  # the exit code of a command that a signal ended is this and the signal
 INTERRUPTED = SIGNALLED + signal.SIGINT
 STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM", signal.SIGHUP: "stopped by SIGHUP"}
+TELLS_ONLY = re.compile(  # words with which snakemake runs nothing
+    r"-\w*n\w*|--(dry-?run|dag|rulegraph|filegraph|d3dag|summary|detailed-summary|lint|list.*|unlock|touch)(=.*)?")
 SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` prints the summary
 
 
@@ -33,12 +37,14 @@ def run(arguments) -> int:
 
     First what `ouro config check` knows without reading data: a problem must not appear after a stage has run.
     """
-    from pipeline import failure, outcome, preflight
+    from pipeline import failure, hub, outcome, preflight
     from pipeline.compose import warnings
     from pipeline.launch import MULTIRUN, make_plan_or_sweep
 
     words = [MULTIRUN, *arguments.overrides] if arguments.multirun else arguments.overrides
-    plan = make_plan_or_sweep(words, preflight.judged_plan)
+    plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=arguments.update_hub))
+    for line in [line for one in hub.plans_of(plan) for line in hub.moved(one)] if arguments.update_hub else ():
+        print(f"ouro: {line}")
     for line in plan.warnings if arguments.multirun else warnings(words):
         preflight.warn(line)
     shown = outcome.of(plan)
@@ -50,6 +56,8 @@ def run(arguments) -> int:
     if asks_for_no_gpu(plan, arguments.snakemake):
         preflight.warn("cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. "
                        "Set it to the GPUs of a node, or to 0 if none is meant.")
+    if not any(TELLS_ONLY.fullmatch(word) for word in arguments.snakemake):
+        hub.fetch_missing(plan.stages)  # here for its progress on the terminal; bare snakemake does it as it starts
     before = _made(plan)
     ended = start(words, arguments.snakemake, plan, arguments.verbose)
     if ended.signal:
@@ -92,11 +100,12 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
 
     verbose: the terminal shows the output of snakemake and the stages, and no file keeps it.
     """
+    from pipeline import hub
     from pipeline.console import Console, Output
     from pipeline.process_group import run_group
 
     command = snakemake_command(overrides, extra)
-    environment = os.environ | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
+    environment = os.environ | hub.variable(plan) | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
     if verbose:
         return Ended(*run_group(command, environment, {}, lambda: None))
     output = Output(plan.view / "logs")

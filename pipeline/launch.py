@@ -4,8 +4,10 @@ import os
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from pipeline import hub
 from pipeline.axes import vary_nothing
 from pipeline.compose import compose
 from pipeline.errors import ConfigError, OuroError
@@ -19,11 +21,14 @@ Planner = Callable[..., Plan]  # (configuration, tell=warn); tell: takes the war
 MULTIRUN = "-m"  # among the overrides: they have several values
 
 
-def checked_plan(config: dict[str, Any], tell: Callable[[str], None] = warn) -> Plan:
+def checked_plan(config: dict[str, Any], tell: Callable[[str], None] = warn, ask: bool = True) -> Plan:
     """The plan of a composed configuration whose monitor is installed (it must not fail after hours), and that names
-    data. Settings that nothing reads are told, on stderr, unless `ouro run` has done so before it started this."""
+    data. Settings that nothing reads are told, on stderr, unless `ouro run` has done so before it started this.
+
+    ask: whether the hub may be asked for what is neither pinned nor in the cache."""
+    config, unlocated = hub.located(config, ask)
     check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
-    if problems := without_data(config) + unusable_root(config["checkpoint_root_dir"]):
+    if problems := unlocated + without_data(config) + unusable_root(config["checkpoint_root_dir"]):
         raise ConfigError("\n  ".join(problems), problems)
     for line in [] if os.environ.get(SUMMARY_FOLLOWS) else unread(config):
         tell(line)
@@ -62,9 +67,9 @@ def split_overrides(given: Any) -> list[str]:
                       "in shell quotes, or a list like '[\"seed=2\",\"name=x\"]'; or use `ouro run`.")
 
 
-def load_plan(given: dict[str, Any]):
+def load_plan(given: dict[str, Any], ask: bool = True):
     """The plan, or with `-m` the sweep, for snakemake's `config`; a user's mistake is printed and ends the process
-    with exit code 2.
+    with exit code 2. ask: as for `checked_plan`; false in a job.
 
     From here on `python` is the interpreter that runs Snakemake, whether or not its environment is activated: the
     rules call it.
@@ -72,14 +77,15 @@ def load_plan(given: dict[str, Any]):
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     try:
         _refuse_bare(given)
-        return make_plan_or_sweep(split_overrides(given.get("overrides", "")))
+        return make_plan_or_sweep(split_overrides(given.get("overrides", "")), partial(checked_plan, ask=ask))
     except (OuroError, OSError) as error:
         print(message(error), file=sys.stderr)
         sys.exit(2)
 
 
 def written(plan) -> None:
-    """Writes down what the stages read; what the disk refuses is printed and ends the process with exit code 2."""
+    """Fetches what the stages read of the hub and writes down what they read; what hub or disk refuse is printed and
+    ends the process with exit code 2."""
     try:
         plan.freeze()
     except (OuroError, OSError) as error:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import files
+from pipeline import files, hub
 from pipeline.data_plan import data_settings
 from pipeline.distillation import KEY, asks_teacher, teacher_stage
 from pipeline.errors import ConfigError, ModelError
@@ -41,15 +41,18 @@ class Plan:
         return [s.manifest for s in self.stages]
 
     def freeze(self) -> None:
-        """Writes what the stages read (`stage.json`) and the run's view. Never called by a dry run."""
+        """Fetches what the stages read of the hub, and writes their `stage.json` and the run's view. Never called by a
+        dry run."""
         from omegaconf import OmegaConf
 
+        hub.fetch_missing(self.stages)
         for stage in self.stages:
             files.write_json(Path(stage.directory) / "stage.json", dataclasses.asdict(stage))
-        frozen = OmegaConf.to_yaml(OmegaConf.create(self.config))
+        frozen = OmegaConf.to_yaml(OmegaConf.create(hub.frozen(self.config)))
         files.write_atomic(self.view / "config.yaml", lambda temporary: temporary.write_text(frozen))
         rows = [{"name": s.name, "kind": s.kind, "directory": s.directory, "inputs": s.inputs} for s in self.stages]
-        files.write_json(self.view / "plan.json", {"project": self.project, "name": self.name, "stages": rows})
+        pins = {"hub": kept} if (kept := hub.pins(self.config)) else {}
+        files.write_json(self.view / "plan.json", {"project": self.project, "name": self.name, "stages": rows, **pins})
         links = self.view / "stages"
         links.mkdir(exist_ok=True)
         for old in links.iterdir():

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import batch_rules, distillation, files, fit, inputs, installation, stage_rules, workload
+from pipeline import batch_rules, distillation, files, fit, hub, inputs, installation, stage_rules, workload
 from pipeline.adapters import target_problem
 from pipeline.devices import Gpus, gpus_by_stage
 from pipeline.errors import ConfigError, OuroError, masked
@@ -59,13 +59,16 @@ class Report:
                 lines.append(f"stage {stage}: {line}" if stage else line)
 
 
-def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=False) -> Report:
-    """Judges a composed configuration.
+def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=False, ask=True, update_hub=False):
+    """The Report on a composed configuration.
 
     elsewhere: the run is for another machine; what is not on this one is not judged. What takes seconds: data, read a
     sample of every file of rows; code, import the user's functions that are named; call, call the rewards among them.
+    ask, update_hub: see hub.located.
     """
     report = Report(f"{config['project']}/{config['name']}")
+    config, unlocated = hub.located(config, ask, update_hub)
+    report.add("", unlocated, "problems" if ask and not elsewhere else "unjudged")
     stages = workload.counted(Line(config))
     gpus = gpus_by_stage(stages, here=not elsewhere)
     starts = starts_of(config)
@@ -83,8 +86,9 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     report.add("", [] if elsewhere else [*installation.remarks()], "warnings")
     report.add("", [] if elsewhere else [installation.absent_engine(stages)])
     report.add("", broken_models(config, elsewhere) + unnamed(config) + batch_rules.problems(config))
-    if not absent and not unusable:  # planning keeps digests there
+    if not absent and not unlocated and not unusable:  # planning keeps digests there
         _plan(report, config)
+    hub.judge_downloads(report)
     if data:
         _preview(report, config, list(stages.values()))
     if code:
@@ -105,7 +109,7 @@ def absent_files(config: dict[str, Any]) -> list[str]:
     starts = starts_of(config)
     named = (inputs.missing(effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
     taught = (distillation.absent_teacher(config, distillation.teacher_model(config, name, starts)) for name in starts)
-    return list(dict.fromkeys([*(line for lines in named for line in lines), *filter(None, taught)]))
+    return hub.about_paths(config, [*(line for lines in named for line in lines), *filter(None, taught)])
 
 
 def broken_models(config: dict[str, Any], elsewhere: bool = False) -> list[str]:
@@ -118,10 +122,10 @@ def broken_models(config: dict[str, Any], elsewhere: bool = False) -> list[str]:
         *([] if elsewhere else inputs.wrong_weights(settings, start)))))
 
 
-def judged_plan(config: dict[str, Any], tell: Callable[[str], None] | None = None) -> Plan:
+def judged_plan(config: dict[str, Any], tell: Callable[[str], None] | None = None, update_hub: bool = False) -> Plan:
     """The plan of a run that is about to start. Raises ConfigError with every problem. tell: takes the warnings;
     default: `warn`."""
-    report = check(config, code=True)
+    report = check(config, code=True, update_hub=update_hub)
     for line in report.warnings:
         (tell or warn)(line)
     if report.problems:

@@ -32,6 +32,7 @@ from pipeline.errors import OuroError, StageError, masked
 from pipeline.threads import recorded_threads, take_cores
 from pipeline.user_errors import brief, users_frames, users_traceback
 
+OFFLINE = {"HF_HUB_OFFLINE": "1"}  # what the hub holds is fetched before a run's first job, so no stage waits for it
 FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.type in (dict[str, Any], list[dict[str, Any]])}
 
 
@@ -65,6 +66,7 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="stage directory in store/, with a stage.json")
     directory = parser.parse_args().directory
+    os.environ |= OFFLINE
     try:
         context = open_stage(directory)
     except OuroError as error:
@@ -79,7 +81,7 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
             spec = files.read_json(directory / "stage.json")
             take_cores(directory, context.config.continue_from_checkpoint, context.log)
             with claimed(spec["kind"], context.config, spec["root"], context.log):
-                _make(work, context)
+                _make(work, context, spec)
     except KeyboardInterrupt:
         _fail(context, "interrupted", 130)
     except OuroError as error:
@@ -128,7 +130,7 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
     return Context(spec["run"], spec["name"], spec["identity"], directory, config, inputs, log)
 
 
-def _make(work: Callable[[Context], None], context: Context) -> None:
+def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any]) -> None:
     begin = time.time()
     context.log.info("started: process %d on %s", os.getpid(), platform.node())
     files.remove_leftovers(context.directory)
@@ -139,6 +141,7 @@ def _make(work: Callable[[Context], None], context: Context) -> None:
         "identity": context.identity,
         "commit": commit(),
         "started": begin,
+        **({"hub": spec["hub"]} if spec.get("hub") else {}),
         "seconds": round(time.time() - begin + context.earlier_seconds, 3),
         "threads": recorded_threads(context.directory),
         **context.made,
@@ -213,7 +216,7 @@ def commit() -> str:
 def our_environment() -> dict[str, str]:
     """The environment for a further process of ours: our packages come first, whatever its current directory holds."""
     home = str(Path(__file__).resolve().parent.parent)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
+    return {**os.environ, **OFFLINE, "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
 
 
 def ending(code: int) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from pipeline.data_config import train_places
 from pipeline.data_files import files_of_split, is_saved_dataset
 from pipeline.errors import DataError
-from pipeline.external import resolve
+from pipeline.external import below, resolve
+from pipeline.hub import is_here
 from pipeline.modes import kind_of
 
 LARGEST = 2**30  # bytes of a jsonl file whose lines are still counted: about a second
@@ -40,10 +41,11 @@ def _rows_of_set(one: dict[str, Any], pool: dict[str, Any], made: int | None) ->
     """Rows of a set from its own files, or from the pool. made: rows that a generator gives it."""
     if one["path"] is not None:
         named = one["path"] if isinstance(one["path"], list) else [one["path"]]
-        paths, split = [str(Path(path) / (one["subset_name"] or "")) for path in named], one["split"]
+        paths, split = [below(path, one["subset_name"]) for path in named], one["split"]
     else:
         paths, split = pool["inputs"], pool["split"]
-    counts = [_rows_at(resolve(path), split) for path in paths] or [made if one["path"] is None else None]
+    counts = [_rows_at(resolve(path), split) if is_here(path, split) else None for path in paths]
+    counts = counts or [made if one["path"] is None else None]
     return None if None in counts else min(sum(counts), one["limit"] or sum(counts))
 
 

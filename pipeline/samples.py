@@ -13,8 +13,9 @@ from pipeline import files
 from pipeline.data_config import EXPERTS, SHOWN
 from pipeline.data_plan import data_settings
 from pipeline.errors import StageError
-from pipeline.external import nothing_at, resolve
+from pipeline.external import below, nothing_at, resolve
 from pipeline.files import CONF
+from pipeline.hub import is_here
 from pipeline.modes import kind_of
 from pipeline.process import namespace
 from pipeline.sources import sources as sources_of
@@ -35,7 +36,7 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, l
     pipelines = [stage["data_processor"]["task_pipeline"] for stage in stages]
     request = {
         "sources": [{**dataclasses.asdict(s), "key": s.told, "path": str(resolve(s.path)), "columns": dict(s.columns)}
-                    for s in sources if not nothing_at(s.path)],
+                    for s in sources if not nothing_at(s.path) and is_here(s.path, s.split)],
         "sets": compared_sets(stages),
         "rows": ROWS,
         "model": config["model"],
@@ -63,7 +64,8 @@ def ask(request: dict[str, Any]) -> dict[str, list]:
 
 def compared_sets(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Every set of tasks or demonstrations with files here that a stage is evaluated on (`held`) or learns from."""
-    return _distinct(one for stage in stages for one in _sets(stage) if not any(map(nothing_at, one["paths"])))
+    return _distinct(one for stage in stages for one in _sets(stage) if not any(map(nothing_at, one["paths"]))
+                     and all(is_here(below(path, one["subset"]), one["split"]) for path in one["paths"]))
 
 
 def _sets(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:

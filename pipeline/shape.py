@@ -6,7 +6,6 @@ architecture (convolutions, an encoder of images) is said to be unknown rather t
 """
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -217,13 +216,11 @@ def absent_model(path: str, key: str = "model.model_path") -> str | None:
     if (Path(path) / CONFIG).is_file():
         return None
     place = Path(path)
-    hub = not place.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", path)
-    fetch = f" From the Hugging Face hub: hf download {path} --local-dir models/{path}" if hub else ""
     found = "the directory is empty" if place.is_dir() and not any(place.iterdir()) else (
         "the directory has no config.json" if place.is_dir() else
         "it is a file" if place.exists() else "no config.json there")
     return (f"{key}={path}: {found}; needed a Hugging Face model directory (config.json, *.safetensors, tokenizer "
-            f"files).{fetch}")
+            "files), or an id of the hub (org/name).")
 
 
 def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model.model_path") -> str | None:

@@ -1,11 +1,11 @@
 """The files and directories of rows that a configuration names, with the columns that each is to have."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pipeline.algorithms import PAIR_TYPES
 from pipeline.data_config import EXPERTS, SHOWN, eval_places, train_places
+from pipeline.external import below
 from pipeline.modes import kind_of
 
 POOL = "inputs"  # what rows of no set are called
@@ -75,7 +75,7 @@ def _files_of(key: str, one: dict, columns: tuple[tuple[str, str], ...]) -> list
     several = isinstance(one["path"], list)
     paths = one["path"] if several else [one["path"]] if one["path"] else []
     return [Source(one["name"], f"{key}.path" + (f".{i}" if several else ""),
-                   str(Path(path) / (one["subset_name"] or "")), one["split"], f"{key}.format", columns,
+                   below(path, one["subset_name"]), one["split"], f"{key}.format", columns,
                    ("solution_key",)) for i, path in enumerate(paths)]
 
 

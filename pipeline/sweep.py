@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from pipeline import axes, files
+from pipeline import axes, files, hub
 from pipeline.compose import compose, judged, warnings
 from pipeline.config import Sweep as Settings
 from pipeline.errors import ConfigError, OuroError
@@ -110,6 +110,7 @@ def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
     project, name, root = _shared(composed)
     for config, (_, differs) in zip(composed, chosen, strict=True):
         config["name"] = axes.name_of(name, differs)
+    hub.agree(composed)
     said: list[tuple[list[str], dict[str, str]]] = [([], differs) for _, differs in chosen]
     attempts = (_attempt(partial(plan_of, tell=lines.append), config)
                 for config, (lines, _) in zip(composed, said, strict=True))

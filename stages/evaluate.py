@@ -23,7 +23,7 @@ def work(context: Context) -> None:
     model = checkpoints.model_directory(directory)
     tokenizer = load_tokenizer(model, context.config.model)
     sets = read_sets(context, tokenizer, Rewards(context.config))
-    subject = Subject(directory.name, checkpoints.trained_steps(directory))
+    subject = Subject(checkpoints.model_name(directory), checkpoints.trained_steps(directory))
     passes = len(DECODINGS) * len(sets)
     with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:
         engine = open_engine(model, context.config, end_tokens(tokenizer, model), logs=context.directory)

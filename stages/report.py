@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from pipeline import charts, files, findings, stage_picture, tables
+from pipeline.checkpoints import model_name
 from pipeline.files import read_json
 from pipeline.modes import TRAINING
 from pipeline.process import Context, namespace, run_stage
@@ -161,7 +162,7 @@ def _training(session, spec: dict) -> dict:
     titles = [title for c, (title, *_) in CURVES.items() if not _is_flat_or_empty(columns[c], c)]
     if not len(columns["step"]):
         return {"name": name, "charts": []}
-    start = Path(spec["inputs"]["model"]).name
+    start = model_name(Path(spec["inputs"]["model"]))
     for taskset, points in findings.evaluations(session, spec["directory"].name, start).items():
         metric, *lines = points.values()
         titles.append(f"{metric[-1].replace('_', ' ')}, {taskset}")

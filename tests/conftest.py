@@ -10,6 +10,7 @@ import pytest
 from pipeline.process import Context, namespace
 from tests.configs import TINY, overridden
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test with ids has a hub of its own (tests/hub.py)
 gc.set_threshold(200_000, 20, 20)  # torch's hundred thousands of objects stay: walking them took a tenth of the time
 
 

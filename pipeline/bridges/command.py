@@ -59,7 +59,6 @@ def _finish(made: "Translation", arguments) -> int:
     """Writes the recipe and tells what became of every key. 0 when it composes, else 1: what it needs is told too."""
     from pipeline.bridges.recipe import write
 
-    _say_about_models(made)
     text, out = write(made, account(made)), sys.stderr if arguments.stdout else sys.stdout
     if arguments.stdout:
         print(text, end="")
@@ -99,15 +98,6 @@ def _place(made: "Translation", arguments) -> tuple[Path, str]:
     if ours.exists() and ours != path.resolve():
         raise OuroError(f"{name} is a recipe of ours: name this one otherwise, by --name.")
     return path, name
-
-
-def _say_about_models(made: "Translation") -> None:
-    """A model is a directory here; the name of one on the hub is fetched first."""
-    paths = [str(entry.value) for path, entry in made.entries.items()
-             if path[-1] in ("model_path", "critic_model_path")]
-    for model in dict.fromkeys(path for path in paths if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path)):
-        made.chosen.append(f"model_path={model}: the name of a model on the hub; needed a directory. "
-                           f"Fetch it (hf download {model} --local-dir {model}), or name another.")
 
 
 # ------------------------------------------------------------------------------------------------------------ telling

@@ -100,11 +100,11 @@ def test_a_stage_that_names_a_teacher_and_asks_none_is_told(tmp_path):
 
 def test_a_teacher_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelError, match=rf"{KEY}=models/none: no config\.json there"):
-        staged(tmp_path, **{KEY: "models/none"})
-    assert check(changed({**DISTIL, KEY: "models/none"})).problems == [
-        f"{KEY}=models/none: no config.json there; needed a Hugging Face model directory (config.json, *.safetensors, "
-        "tokenizer files). From the Hugging Face hub: hf download models/none --local-dir models/models/none"]
+    with pytest.raises(ModelError, match=rf"{KEY}=\./none: no config\.json there"):
+        staged(tmp_path, **{KEY: "./none"})
+    assert check(changed({**DISTIL, KEY: "./none"})).problems == [
+        f"{KEY}=./none: no config.json there; needed a Hugging Face model directory (config.json, *.safetensors, "
+        "tokenizer files), or an id of the hub (org/name)."]
     (misspelt,) = check(changed({**DISTIL, KEY: "sfft"})).problems
     assert misspelt.endswith("Nor is it a stage above. Did you mean 'sft'?")
     teacher(tmp_path, max_position_embeddings=30)

@@ -47,7 +47,6 @@ def test_everything_that_is_not_here_is_told_at_once(tmp_path):
     keys = [line.split(" ")[0] for line in lines]
     assert keys == [f"{TASKS}.inputs.1:", f"{TASKS}.config_path:", "model.model_path=Qwen/Qwen2.5-0.5B:",
                     f"{EXPLORER}.default_reward_fn_type:"]
-    assert "hf download Qwen/Qwen2.5-0.5B" in lines[2]
 
 
 def test_an_empty_directory_of_rows_is_told_once(tmp_path, monkeypatch):

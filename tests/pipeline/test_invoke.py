@@ -61,7 +61,7 @@ def plan(run, monkeypatch):
     from types import SimpleNamespace
 
     nodes = [SimpleNamespace(name=s["name"], kind=s["kind"], directory=s["directory"]) for s in run.stages]
-    made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0,
+    made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0, config={"stages": []},
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
     monkeypatch.setattr(launch, "make_checked_plan", lambda overrides, plan_of=None: made)

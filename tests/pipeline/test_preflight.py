@@ -249,10 +249,10 @@ def test_only_the_same_line_is_not_told_again():
 
 def test_a_run_with_a_warning_begins(monkeypatch, capsys):
     begins = preflight.Report("a/b", warnings=["mind"], plan="the plan")
-    monkeypatch.setattr(preflight, "check", lambda config, code: begins)
+    monkeypatch.setattr(preflight, "check", lambda config, **asked: begins)
     assert preflight.judged_plan({}) == "the plan"
     assert capsys.readouterr().err == "ouro: warning: mind\n"
-    monkeypatch.setattr(preflight, "check", lambda config, code: preflight.Report("a/b", problems=["x", "y"]))
+    monkeypatch.setattr(preflight, "check", lambda config, **asked: preflight.Report("a/b", problems=["x", "y"]))
     with pytest.raises(ConfigError, match="the run would not go through") as error:
         preflight.judged_plan({})
     assert error.value.problems == ["x", "y"]

@@ -189,14 +189,13 @@ def test_several_files_are_one_set_and_a_subset_is_a_directory(tmp_path):
             read(path, subset=subset)
 
 
-def test_a_dataset_of_the_hub_is_not_downloaded():
-    with pytest.raises(DataError, match=r"^openai/gsm8k does not exist.*`hf download --repo-type dataset openai/gsm8k "
-                                        r"--local-dir data/gsm8k`, and set the path data/gsm8k"):
+def test_what_may_be_the_name_of_a_dataset_is_told_as_its_id():
+    with pytest.raises(DataError, match=r"^openai/gsm8k does not exist.*hf://datasets/openai/gsm8k"):
         read("openai/gsm8k")
     for name in ("nowhere/a.jsonl", "/openai/gsm8k", "data/gsm8k", "tests/gsm8k", "a/b/c"):
         with pytest.raises(DataError) as caught:
             read(name)
-        assert "hf download" not in str(caught.value)
+        assert "hf://" not in str(caught.value)
 
 
 def test_plain_text_is_read_whole_and_rows_of_an_expert_bear_the_name_of_their_buffer(tmp_path):

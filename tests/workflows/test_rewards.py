@@ -169,4 +169,4 @@ def test_an_accuracy_is_a_share_and_anything_else_fails_its_row(accuracy, kept):
     rule = rewards.Rule(lambda response, answer: {"accuracy": accuracy, "style": 3.0}, {}, 0)
     (found,) = rule([[]], ["r"], ["a"], [1])
     assert isinstance(found, dict) == kept
-    assert kept or f"accuracy={accuracy}; needed 1 for solved, 0 for not" in found
+    assert kept or f"accuracy={accuracy}; needed a number from 0 to 1" in found

@@ -1,0 +1,359 @@
+"""Ids of the Hugging Face hub: fetched once, before any stage; pinned; what is wrong with one is one sentence."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli, hub, preflight, repositories
+from pipeline.checkpoints import model_name
+from pipeline.difference import frozen
+from pipeline.errors import ConfigError, OuroError
+from pipeline.external import HubPath, digest_input, digest_tree
+from pipeline.invoke import snakemake_command
+from pipeline.launch import checked_plan
+from pipeline.sweep import make_sweep
+from tests.configs import changed
+from tests.hub import Hub, model, serving, use
+
+SETS, POOL = "buffer.explorer_input", "data_processor.task_pipeline"
+ROWS = "\n".join(json.dumps({"question": f"{i} 1 2 to {i}", "answer": str(i)}) for i in range(1, 9))
+DATA = {"main/train-00000-of-00001.jsonl": ROWS, "main/test-00000-of-00001.jsonl": ROWS, "README.md": "rows",
+        "socratic/train-00000-of-00001.jsonl": ROWS, "main/notes.txt": "none"}
+WEIGHTS = "/org/m/resolve/{}/model.safetensors"
+
+
+@pytest.fixture
+def served():
+    made = Hub()
+    with serving(made) as made.address:
+        yield made
+
+
+@pytest.fixture
+def config(served, tmp_path, monkeypatch):
+    """config(key=value, ...): the default recipe from org/m of the hub, with dotted keys set."""
+    monkeypatch.chdir(tmp_path)
+    use(monkeypatch, served.address, tmp_path / "hf")
+    again()
+    hub.SIBLINGS.clear()
+    own = {"checkpoint_root_dir": str(tmp_path), "model.init.enable": False, "model.model_path": "org/m"}
+    return lambda values=None: changed(own | (values or {}))
+
+
+def again() -> None:
+    """What a further process begins with."""
+    repositories.newest.cache_clear()
+
+
+def identities(plan) -> dict[str, str]:
+    return {stage.name: stage.identity for stage in plan.stages}
+
+
+def test_the_first_run_fetches_what_is_read_and_the_second_asks_nothing(served, config, tmp_path):
+    sha = served.push("org/m", model())
+    plan = checked_plan(config())
+    looked_at = {path.rpartition("/")[2] for method, path in served.requests if method == "HEAD"}
+    assert looked_at == {"config.json", "tokenizer.json", "tokenizer_config.json"}
+    assert hub.missing(plan.stages) == {f"org/m@{sha}": {"model.safetensors": 1000}}
+    served.requests.clear()
+    plan.freeze()
+    assert served.requests == [("HEAD", WEIGHTS.format(sha)), ("GET", WEIGHTS.format(sha))]
+    model_directory = Path(next(s for s in plan.stages if s.name == "sft").inputs["model"])
+    assert (model_directory / "model.safetensors").read_bytes() == b"w" * 1000
+    unread = ("pytorch_model.bin", "model.gguf", "onnx", "original")
+    assert not any((model_directory / name).exists() for name in unread)
+
+    again()
+    served.requests.clear()
+    second = checked_plan(config())
+    second.freeze()
+    assert served.requests == []
+    assert identities(second) == identities(plan)
+
+
+def test_the_frozen_configuration_and_the_stages_that_read_it_have_the_commit(served, config, tmp_path):
+    sha = served.push("org/m", model())
+    plan = checked_plan(config())
+    plan.freeze()
+    assert frozen(plan.view)["model"]["model_path"] == f"org/m@{sha}"
+    assert json.loads((plan.view / "plan.json").read_text())["hub"] == {"org/m": sha}
+    read = {s.name: json.loads(Path(s.directory, "stage.json").read_text())["hub"] for s in plan.stages}
+    assert {name for name, ids in read.items() if ids == [f"org/m@{sha}"]} == {"sft"}
+    again()
+    by_commit = checked_plan(config({"model.model_path": f"org/m@{sha}", "name": "other"}))
+    assert identities(by_commit) == {**identities(plan), "report": identities(by_commit)["report"]}
+
+
+def test_a_push_moves_no_run_until_it_is_asked_to(served, config):
+    before = served.push("org/m", model())
+    plan = checked_plan(config())
+    plan.freeze()
+    after = served.push("org/m", model(**{"model.safetensors": b"new"}))
+    again()
+    assert identities(checked_plan(config())) == identities(plan)
+    updated = preflight.judged_plan(config(), update_hub=True)
+    assert hub.moved(updated) == [f"org/m: {before[:12]} -> {after[:12]}", "stages of ouroboros/countdown that follow: "
+                                  "sft, evaluate_sft, rft, evaluate_rft, report"]
+    again()
+    assert identities(checked_plan(config())) == identities(plan), "nothing was launched, so nothing is kept"
+    updated.freeze()
+    assert hub.moved(updated) == ["ouroboros/countdown: every id of the hub is at its newest commit"]
+    assert identities(checked_plan(config())) == identities(updated) != identities(plan)
+
+
+def test_snakemake_and_its_jobs_take_what_ouro_run_has_found(served, config, monkeypatch):
+    served.push("org/m", model())
+    plan = checked_plan(config())
+    served.push("org/m", model(**{"README.md": "another"}))
+    again()
+    served.requests.clear()
+    for name, value in hub.variable(plan).items():
+        monkeypatch.setenv(name, value)
+    assert identities(checked_plan(config(), ask=False)) == identities(plan)
+    assert served.requests == []
+    with pytest.raises(ConfigError, match=r"org/none.*not asked"):
+        checked_plan(config({"name": "x", "model.model_path": "org/none"}), ask=False)
+    assert served.requests == []
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_without_a_network_the_cache_is_taken_or_one_sentence_says_what_to_fetch(
+        served, config, tmp_path, monkeypatch, offline):
+    sha = served.push("org/m", model())
+    plan = checked_plan(config())
+    plan.freeze()
+    again()
+    use(monkeypatch, "http://127.0.0.1:9", tmp_path / "hf", offline)  # 9: discard, nobody listens
+    assert identities(checked_plan(config({"name": "x"})))["rft"] == identities(plan)["rft"]
+    report = preflight.check(config({"model.model_path": "org/other@v1"}))
+    assert len(report.problems) == 1
+    assert "`hf download org/other --revision v1`" in report.problems[0]
+    with pytest.raises(OuroError):  # to move needs the hub
+        preflight.judged_plan(config(), update_hub=True)
+    next(tmp_path.glob("hf/hub/models--org--m/snapshots/*/model.safetensors")).unlink()
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    with pytest.raises(OuroError, match=f"hf download org/m --revision {sha}"):
+        plan.freeze()
+
+
+@pytest.mark.parametrize(("status", "code", "words"), [
+    (404, "RepoNotFound", "the hub has no such model"),
+    (401, "RepoNotFound", "`hf auth login`, or set HF_TOKEN"),
+    (401, "GatedRepo", "ask for them at http://127.0.0.1"),
+    (403, "GatedRepo", "`hf auth login`, or set HF_TOKEN"),
+    (403, "", "`hf auth login`, or set HF_TOKEN"),
+    (500, "", "status 500"),
+])
+def test_what_the_hub_refuses_is_one_sentence_without_the_token(served, config, tmp_path, status, code, words):
+    served.refuse["org/m"] = (status, code)
+    report = preflight.check(config())
+    assert len(report.problems) == 1
+    assert report.problems[0].startswith("model.model_path=org/m: ")
+    assert words in report.problems[0]
+    assert served.tokens == {"Bearer hf_secret_of_this_test"}
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and b"hf_secret" in path.read_bytes()]
+    assert "hf_secret" not in preflight.text(report)
+    assert not written
+
+
+def test_a_branch_that_is_not_there(served, config):
+    served.push("org/m", model())
+    served.push("org/m", model(**{"README.md": "two"}), branch="v2")
+    assert checked_plan(config({"model.model_path": "org/m@v2"}))
+    assert preflight.check(config({"model.model_path": "org/m@v3"})).problems == [
+        "model.model_path=org/m@v3: the repository has no branch, tag or commit 'v3'."]
+
+
+def test_a_body_that_ends_early_is_fetched_on_or_nothing_is_kept(served, config, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda seconds: None)
+    served.push("org/m", model(**{"model.safetensors": bytes(range(200)) * 50}))
+    plan = checked_plan(config())
+    served.cut["model.safetensors"] = 1000
+    with pytest.raises(OuroError, match="broke off"):
+        plan.freeze()
+    assert hub.missing(plan.stages)
+    assert not Path(plan.stages[0].directory, "stage.json").exists()
+    served.cut["model.safetensors"] = 1
+    plan.freeze()
+    assert not hub.missing(plan.stages)
+    assert next(Path(os.environ["HF_HOME"]).rglob("model.safetensors")).read_bytes() == bytes(range(200)) * 50
+
+
+@pytest.mark.parametrize("path", ["models/here", "./org/m", "/org/m", "../org/m", "~/org/m"])
+def test_what_exists_is_a_path_and_so_is_what_begins_like_one(served, config, tmp_path, path):
+    (tmp_path / "models/here").mkdir(parents=True)
+    asked = config({"model.model_path": path})
+    assert hub.located(asked) == (asked, [])
+    assert served.requests == []
+
+
+def test_a_configuration_without_ids_is_left_alone_and_imports_no_hub():
+    code = """if True:
+        import sys
+        from pipeline import cli, hub
+        from pipeline.compose import compose
+        config = compose(["recipe=countdown"])
+        assert hub.located(config) == (config, [])
+        hub.fetch_missing(__import__("pipeline.plan").plan.make_plan(config).stages)
+        assert "huggingface_hub" not in sys.modules"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def sets(train: str, test: str | None = None, **more) -> dict:
+    """Settings by which a run has its rows of these paths, from a local model that is none."""
+    def one(name, path, split):
+        default = changed({})["buffer"]["explorer_input"]["taskset"]
+        return {**default, "name": name, "path": path, "split": split, **more}
+
+    return {f"{SETS}.taskset": one("a", train, "train"), f"{POOL}.generator": None, f"{POOL}.config_path": None,
+            f"{SETS}.eval_tasksets": [{**changed({})["buffer"]["explorer_input"]["eval_tasksets"][0],
+                                       "name": "b", "path": test or train, "split": "test", **more}],
+            "stages": [{"stage_name": "rft"}]}
+
+
+def test_of_a_dataset_the_files_of_the_subset_and_the_splits_are_fetched(served, config, tmp_path):
+    served.push("org/m", model())
+    sha = served.push("datasets/org/rows", DATA)
+    plan = checked_plan(config(sets("hf://datasets/org/rows", subset_name="main")))
+    kept = f"hf://datasets/org/rows@{sha}"
+    assert set(hub.missing(plan.stages)[kept]) == {name for name in DATA if name.startswith("main/t")}
+    plan.freeze()
+    tasks = next(s for s in plan.stages if s.kind == "tasks")
+    assert tasks.hub == (kept,)
+    again()
+    other = served.push("datasets/org/rows", {**DATA, "README.md": "changed"})
+    moved = checked_plan(config({**sets("hf://datasets/org/rows", subset_name="main"), "name": "x"}))
+    assert moved.stages[0].hub == (f"hf://datasets/org/rows@{other}",)
+    assert identities(moved)["tasks"] != identities(plan)["tasks"]
+
+
+def test_a_file_or_a_pattern_of_a_dataset(served, config):
+    served.push("org/m", model())
+    sha = served.push("datasets/org/rows", DATA)
+    plan = checked_plan(config(sets("hf://datasets/org/rows/*/train-*.jsonl",
+                                    f"hf://datasets/org/rows@{sha}/main/test-00000-of-00001.jsonl")))
+    kept = f"hf://datasets/org/rows@{sha}"
+    train, test = (s for s in plan.stages if s.kind == "tasks")
+    assert sorted(train.hub) == [f"{kept}/{below}/train-00000-of-00001.jsonl" for below in ("main", "socratic")]
+    assert test.hub == (f"{kept}/main/test-00000-of-00001.jsonl",)
+    assert len(hub.missing(plan.stages)[kept]) == 3
+
+
+@pytest.mark.parametrize(("files", "path", "words"), [
+    ({"rows.py": "import", "README.md": ""}, "hf://datasets/org/rows", "@refs/convert/parquet"),
+    ({"train.json": "[]"}, "hf://datasets/org/rows", "has no .jsonl or .parquet file"),
+    ({"test.jsonl": ROWS}, "hf://datasets/org/rows", "no files of split 'train'; found test"),
+    (DATA, "hf://datasets/org/rows/train.parquet", "has no file 'train.parquet'"),
+    (DATA, "hf://org/rows", "needed hf://datasets/org/name[@revision][/file]"),
+    (DATA, "hf://datasets/rows", "no id of the Hugging Face hub"),
+])
+def test_a_dataset_that_cannot_be_read_is_told_before_the_run(served, config, files, path, words):
+    served.push("org/m", model())
+    served.push("datasets/org/rows", files)
+    problems = preflight.check(config(sets(path))).problems
+    assert problems
+    assert words in problems[0]
+
+
+def test_the_preview_leaves_out_rows_that_are_still_to_come(served, config):
+    served.push("org/m", model())
+    sha = served.push("datasets/org/rows", DATA)
+    values = config(sets("hf://datasets/org/rows", subset_name="main"))
+    report = preflight.check(values)
+    assert report.problems == []
+    assert not hub.is_here(HubPath("/x", "hf://datasets/org/rows", sha, f"hf://datasets/org/rows@{sha}/main"), "train")
+    assert report.facts[0][0].startswith("downloaded by `ouro run`")
+    report.plan.freeze()
+    assert not hub.missing(report.plan.stages)
+
+
+def test_without_data_the_check_never_asks(served, config):
+    served.push("org/m", model())
+    report = preflight.check(config(), ask=False)
+    assert served.requests == report.problems == []
+    assert "org/m" in report.unjudged[0]
+    assert report.plan is None
+
+
+def test_a_model_without_weights_is_told(served, config):
+    files = model()
+    del files["model.safetensors"], files["pytorch_model.bin"]
+    served.push("org/m", files)
+    assert "has no weights" in preflight.check(config()).problems[0]
+
+
+def test_the_points_of_a_sweep_have_one_commit(served, config, tmp_path):
+    served.push("org/m", model())
+    words = [f"checkpoint_root_dir={tmp_path}", "model.init.enable=false", "model.model_path=org/m"]
+    make_sweep([*words, "seed=2,3"]).freeze()
+    served.push("org/m", model(**{"README.md": "another"}))
+    again()
+    plans = [point.plan for point in make_sweep([*words, "seed=1,2,3"]).points]
+    assert len({json.dumps(hub.pins(plan.config)) for plan in plans}) == 1
+    assert set(hub.variable(make_sweep([*words, "seed=1,2,3"]))) == {hub.PINS}
+
+
+def test_a_stage_never_asks(served, config, tmp_path):
+    """Its environment is offline, and what it reads is there."""
+    served.push("org/m", model())
+    served.push("datasets/org/rows", DATA)
+    plan = checked_plan(config(sets("hf://datasets/org/rows", subset_name="main")))
+    plan.freeze()
+    served.requests.clear()
+    tasks = next(s for s in plan.stages if s.kind == "tasks")
+    code = ("import os, sys; from stages import tasks; from pipeline.process import run_stage; sys.argv[1:] = "
+            f"[{tasks.directory!r}]; run_stage(tasks.work, ''); assert os.environ['HF_HUB_OFFLINE'] == '1'")
+    environment = {**os.environ, "PYTHONPATH": str(Path(snakemake_command.__code__.co_filename).parents[1])}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    manifest = json.loads(Path(tasks.manifest).read_text())
+    assert manifest["rows"] == 8
+    assert manifest["hub"] == list(tasks.hub)
+    assert served.requests == []
+    again()
+    assert not any(name.startswith("hf://") and "train" in str(files) for name, files in
+                   hub.missing(checked_plan(config(sets("hf://datasets/org/rows", subset_name="main"))).stages).items())
+
+
+def test_difference_shows_ids_and_not_the_cache(served, config):
+    from pipeline.difference import _planned
+
+    sha = served.push("org/m", model())
+    assert _planned("x", config()).stages is None
+    checked_plan(config()).freeze()
+    again()
+    served.requests.clear()
+    side = _planned("x", config())
+    assert side.config["model"]["model_path"] == f"org/m@{sha}"
+    assert served.requests == []
+
+
+def test_a_local_directory_enters_an_identity_by_its_content(tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/config.json").write_text("{}")
+    by_content = digest_tree(tmp_path / "m", str(tmp_path))
+    assert digest_input(str(tmp_path / "m"), str(tmp_path)) == by_content
+    of_hub = HubPath(str(tmp_path / "m"), "org/m", "0" * 40, "org/m@" + "0" * 40)
+    assert digest_input(of_hub, str(tmp_path)) == "org/m@" + "0" * 40
+
+
+def test_the_name_of_a_model_in_tables_is_its_repository_and_commit():
+    kept = Path("/home/me/.cache/huggingface/hub/models--org--m-2/snapshots") / ("0123456789ab" + "0" * 28)
+    assert model_name(kept) == "org/m-2@0123456789ab"
+    assert model_name(Path("store/rft-0123abcd")) == "rft-0123abcd"
+    assert model_name(Path("m")) == "m"
+
+
+def test_config_check_and_run_by_their_commands(served, config, tmp_path, capsys):
+    """What a person types: a check, a dry run that changes nothing of the run, and an update."""
+    sha = served.push("org/m", model())
+    words = [f"checkpoint_root_dir={tmp_path}", "model.init.enable=false", "model.model_path=org/m"]
+    assert cli.main(["config", "check", *words]) == 0
+    assert f"in 1 file(s), at commit {sha[:12]}" in capsys.readouterr().out
+    assert cli.main(["run", "--update-hub", *words, "--", "-n", "--quiet"]) == 0
+    assert f"org/m: {sha[:12]}" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+    assert ("GET", WEIGHTS.format(sha)) not in served.requests
