@@ -46,7 +46,7 @@ class Preview:
 
             return character_tokenizer(10**6)
         path = self.limits["model_path"]
-        if not path or not (Path(path) / "config.json").exists():
+        if not path or not (Path(path) / "config.json").is_file():
             self.found["unjudged"].append("lengths of prompts and responses: the model, and so its tokenizer, is not "
                                           "here.")
             return None

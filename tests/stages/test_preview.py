@@ -101,7 +101,8 @@ def test_empty_prompts_are_counted_and_a_problem_when_all_are(previewed):
     found = previewed([task(), task(" "), task(None)])
     assert found["problems"] == []
     assert "; 2 empty" in found["facts"][0][1]
-    assert "every sampled prompt (column 'question') is empty" in previewed([task("")])["problems"][0]
+    (line,) = previewed([task("")])["problems"]
+    assert "1 of 1 sampled prompts (column 'question') are absent, empty or no text" in line
 
 
 def test_a_column_that_is_not_there_is_told_with_the_nearest(previewed):
