@@ -110,7 +110,7 @@ def _checked(called: str, components: Components) -> Components | str:
     if bad or not components:
         return f"{called} returned " + (f"{bad[0]}={components[bad[0]]}" if bad else "no components")
     if not 0 <= components.get("accuracy", 0) <= 1:
-        return f"{called} returned accuracy={components['accuracy']:.6g}; needed 1 for solved, 0 for not, or between"
+        return f"{called} returned accuracy={components['accuracy']}; needed 1 for solved, 0 for not, or between"
     return components
 
 
