@@ -42,7 +42,7 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, l
         "model": config["model"],
         "system_prompt": config["buffer"]["explorer_input"]["system_prompt"],
         "recipes": _distinct(str(resolve(one["config_path"])) for one in pipelines
-                             if one["config_path"] and resolve(one["config_path"]).exists()),
+                             if one["config_path"] and resolve(one["config_path"]).is_file()),
         "operators": _distinct([one["operators"], one["target_fields"]] for one in pipelines if one["operators"]),
     }
     return ask(request)

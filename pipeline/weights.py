@@ -66,6 +66,8 @@ def _shapes(file: Path) -> dict[str, list[int]]:
         if begin == POINTER:
             raise ModelError(f"{file.name} there is a pointer of Git LFS, not the weights: run `git lfs pull`.")
         if file.suffix == ".bin" and size >= 8:
+            if not begin.startswith((b"PK", b"\x80")):  # what torch.save writes: a zip, or the older pickle
+                raise ModelError(f"{file.name} there holds no weights ({size:,} bytes).")
             if begin.startswith(b"PK") and not zipfile.is_zipfile(file):  # a zip ends with its list of contents
                 raise ModelError(f"{file.name} there is cut short: {size:,} bytes.")
             return {}

@@ -8,6 +8,7 @@ judged here, and facts. It is no stage of the plan: it makes nothing that anothe
 """
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -47,7 +48,7 @@ class Preview:
 
             return character_tokenizer(10**6)
         path = self.limits["model_path"]
-        if not path or not (Path(path) / "config.json").exists():
+        if not path or not (Path(path) / "config.json").is_file():
             self.found["unjudged"].append("lengths of prompts and responses: the model, and so its tokenizer, is not "
                                           "here.")
             return None
@@ -95,7 +96,8 @@ class Preview:
     def _truths(self, source: dict[str, Any], rows: list[Row]) -> str:
         """Judges how many rows of tasks have no truth, which curation drops: `; 3 without a truth`, or no words."""
         column = source["columns"].get("response_key")
-        lacking = 0 if column is None else sum(value_at(row, column) is None for row in rows)
+        found = [] if column is None else [value_at(row, column) for row in rows]
+        lacking = sum(value is None or _is_no_json(value) for value in found)
         line = (f"{source['key']}: {lacking} of {len(rows)} sampled rows have no truth: column '{column}' is absent or "
                 f"null there. They are dropped. Give them one, or set {source['format_key']}.response_key.")
         self._by_share(line, lacking, len(rows))
@@ -187,10 +189,13 @@ class Preview:
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    """A Data-Juicer recipe whose aliases do not come to too much."""
+    """A Data-Juicer recipe whose aliases do not come to too much. Raises ConfigError as juicer.read_recipe does."""
+    import yaml
+
     from operators import juicer
 
-    yaml_aliases.load(path.read_bytes(), str(path))
+    with suppress(OSError, ValueError, yaml.YAMLError):  # what is no YAML is told by the line below
+        yaml_aliases.load(path.read_bytes(), str(path))
     return juicer.read_recipe(path)
 
 
@@ -247,10 +252,15 @@ def _is_conversation(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(turn, dict) and "role" in turn for turn in value)
 
 
+def _is_no_json(value: Any) -> bool:
+    """Whether a value is binary, nan or an infinity, which no row of tasks takes as text."""
+    return isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value))
+
+
 def _is_text(value: Any) -> bool:
-    """Whether a prompt can be kept: it is not blank, not binary, no nan, and valid Unicode."""
+    """Whether a prompt can be kept: it is not blank, and valid Unicode."""
     try:
-        return not isinstance(value, bytes) and value == value and bool(_text(value).strip().encode())
+        return not _is_no_json(value) and bool(_text(value).strip().encode())
     except UnicodeEncodeError:
         return False
 

@@ -88,7 +88,7 @@ class Rule:
                 which = f"{name}=" if parts is found else ""
                 return f"{self.name} returned {which}{_shown(parts[name])}; {NEEDED}"
         if not 0 <= numbers.get("accuracy", 0) <= 1:
-            return f"{self.name} returned accuracy={numbers['accuracy']:.6g}; needed a number from 0 to 1 (solved)"
+            return f"{self.name} returned accuracy={numbers['accuracy']}; needed a number from 0 to 1 (solved)"
         return numbers
 
 

@@ -73,7 +73,8 @@ def test_a_pickle_of_torch_is_looked_at_from_outside(tmp_path):
         archive.writestr("data.pkl", b"0" * 500)
     assert problem(tmp_path) is None
     whole = (tmp_path / "pytorch_model.bin").read_bytes()
-    for content, words in ((whole[:300], "cut short"), (b"", "holds no weights"), (POINTER, "Git LFS")):
+    for content, words in ((whole[:300], "cut short"), (b"", "holds no weights"), (b"0" * 99, "holds no weights"),
+                           (POINTER, "Git LFS")):
         (tmp_path / "pytorch_model.bin").write_bytes(content)
         assert words in problem(tmp_path)
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pipeline.errors import ConfigError
 from stages import preview
 from stages.model import character_tokenizer
 from stages.preview import Preview, value_at
@@ -114,7 +115,8 @@ def test_empty_prompts_are_counted_and_a_problem_when_all_are(previewed):
     found = previewed([task(), task(" "), task(None)])
     assert found["problems"] == []
     assert "; 2 empty" in found["facts"][0][1]
-    assert "every sampled prompt (column 'question') is empty" in previewed([task("")])["problems"][0]
+    (line,) = previewed([task("")])["problems"]
+    assert "1 of 1 sampled prompts (column 'question') are absent, empty or no text" in line
 
 
 def test_a_column_that_is_not_there_is_told_with_the_nearest(previewed):
@@ -273,3 +275,17 @@ def test_prompts_that_are_no_text_are_told_by_their_share(previewed, question):
 def test_a_text_of_ten_million_characters_is_not_tokenized_whole(previewed):
     (line,) = previewed([task("1" * 10_000_000)])["problems"]
     assert "the longest has at least 100000 tokens" in line
+
+
+def test_a_truth_that_is_no_text_counts_as_none(previewed):
+    (line,) = previewed([{"question": "1", "answer": float("inf")}] * 3)["problems"]
+    assert "3 of 3 sampled rows have no truth" in line
+
+
+@pytest.mark.parametrize("text", ["process:\n\t- x\n", "a: &a [1]\n", "process: ["])
+def test_a_curation_recipe_that_cannot_be_read_is_a_mistake_of_the_users(tmp_path, text):
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"x\.yaml"):
+        preview._recipe(tmp_path / "x.yaml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        preview._recipe(tmp_path)
