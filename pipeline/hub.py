@@ -157,7 +157,7 @@ def missing(stages: Iterable[Stage]) -> dict[str, dict[str, int]]:
     """Repository at its commit -> files, with their bytes, that incomplete stages read and the cache lacks."""
     found: dict[str, dict[str, int]] = {}
     for stage in stages:
-        for path, subset, split in [] if files.is_complete(stage.directory) else _read_by(stage):
+        for path, subset, split in [] if not stage.hub or files.is_complete(stage.directory) else _read_by(stage):
             repository = path.pinned.partition("@")[0] + f"@{path.commit}"
             found.setdefault(repository, {}).update(lacking(path, subset, split))
     return {name: files_of_it for name, files_of_it in found.items() if files_of_it}

@@ -275,9 +275,6 @@ def size(count: float) -> str:
     return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.1f} MiB"
 
 
-# ------------------------------------------------------------------------------------------------------- in words
-
-
 def text(report: Report) -> str:
     """The report for a person, at most WIDTH columns: what is wrong first, then the plan."""
     lines = [f"{report.run}: {_counted(report)}"]
