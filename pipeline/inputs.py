@@ -61,8 +61,8 @@ def wrong_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
 
 def wrong_weights(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
     """Models that are here and whose weights are not, or not whole, one line each. start: as for `missing`."""
-    whole = [(key, path) for key, path in _models(config, start)
-             if (Path(path) / CONFIG).is_file() and not wrong_model(path, key)]
+    whole = [(key, path) for key, path in _models(config, start)  # those of the hub are fetched later, and whole
+             if not isinstance(path, HubPath) and (Path(path) / CONFIG).is_file() and not wrong_model(path, key)]
     return [line for key, path in whole if (line := weights_problem(path, read_config(path, key), key))]
 
 
@@ -70,8 +70,8 @@ def _models(config: dict[str, Any], start: dict[str, Any]) -> list[tuple[str, st
     """(setting, path) of every model directory that a stage reads."""
     own = [("model.model_path", start["model_path"])] if start["model_path"] and not start["init"]["enable"] else []
     taught = [(KEY, config["model"]["teacher_model_path"])] if asks_teacher(config) else []
-    named = [*own, *taught, *((key, str(resolve(path))) for key, path in _other_models(config))]
-    return [(key, path) for key, path in named if path]
+    others = ((key, path if isinstance(path, HubPath) else str(resolve(path))) for key, path in _other_models(config))
+    return [(key, path) for key, path in [*own, *taught, *others] if path]
 
 
 def untrainable_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:

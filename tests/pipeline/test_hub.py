@@ -16,6 +16,7 @@ from pipeline.external import HubPath, digest_input, digest_tree
 from pipeline.invoke import snakemake_command
 from pipeline.launch import checked_plan
 from pipeline.sweep import make_sweep
+from stages.model import character_tokenizer
 from tests.configs import changed
 from tests.hub import Hub, model, serving, use
 
@@ -349,7 +350,9 @@ def test_the_name_of_a_model_in_tables_is_its_repository_and_commit():
 
 def test_config_check_and_run_by_their_commands(served, config, tmp_path, capsys):
     """What a person types: a check, a dry run that changes nothing of the run, and an update."""
-    sha = served.push("org/m", model())
+    character_tokenizer(2048).save_pretrained(tmp_path / "tokenizer")
+    tokenizer = {file.name: file.read_text() for file in (tmp_path / "tokenizer").iterdir()}
+    sha = served.push("org/m", model(**tokenizer))
     words = [f"checkpoint_root_dir={tmp_path}", "model.init.enable=false", "model.model_path=org/m"]
     assert cli.main(["config", "check", *words]) == 0
     assert f"in 1 file(s), at commit {sha[:12]}" in capsys.readouterr().out

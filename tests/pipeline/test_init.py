@@ -19,15 +19,16 @@ TALK = "It is a long story, and it begins where every story begins."
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
-    """A directory with what `ouro init` reads of a model: config.json and a tokenizer with a chat template."""
-    from transformers import Qwen2Config
+    """A model directory: config.json, a tokenizer with a chat template, random weights."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
 
     from stages.model import character_tokenizer
 
     directory = tmp_path_factory.mktemp("models") / "tiny"
     tokenizer = character_tokenizer(2048)
-    Qwen2Config(vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=1,
-                num_key_value_heads=1, intermediate_size=64, max_position_embeddings=2048).save_pretrained(directory)
+    Qwen2ForCausalLM(Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1,
+        intermediate_size=64, max_position_embeddings=2048)).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
 

@@ -172,7 +172,7 @@ def test_heads_are_cut_evenly(parts, fits):
 
 def test_a_directory_that_is_there_is_no_name_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "hf download org/name" in absent_model("org/name")
+    assert "an id of the hub (org/name)" in absent_model("org/name")
     (tmp_path / "org" / "name").mkdir(parents=True)
     assert "org/name: the directory is empty" in absent_model("org/name")
     (tmp_path / "org" / "name" / "tokenizer.json").write_text("{}")

@@ -20,7 +20,7 @@ SETS = [{"name": "sums", "path": "sums.jsonl", "default_reward_fn_type": ALWAYS,
 
 
 def always(response, answer, score=1.0):
-    return {"accuracy": score}
+    return {"accuracy": 1.0, "bonus": score - 1.0}
 
 
 def prefixed(prompt, first=50):

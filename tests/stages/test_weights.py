@@ -58,7 +58,7 @@ def publish(stage, version, logprobs=(-1.0, -1.0)):
 
 def test_weights_are_brought_once_and_again_after_sleep(tmp_path, context_of):
     loaded = []
-    engine = ScriptedEngine(None, context_of(tmp_path).config, 1, False)
+    engine = ScriptedEngine(None, context_of(tmp_path).config, [1], False)
     engine.load_weights = loaded.append
     weights = Weights(context_of(tmp_path), engine)
     publish(tmp_path, 0)
@@ -78,4 +78,4 @@ def test_weights_are_brought_once_and_again_after_sleep(tmp_path, context_of):
 def test_weights_that_never_come_end_in_an_error_that_says_so(tmp_path, context_of):
     context = context_of(tmp_path, "synchronizer.sync_timeout=0.01")
     with pytest.raises(StageError, match=r"for weights version 2 of the trainer: .*version=000002.*trainer\.log"):
-        Weights(context, ScriptedEngine(None, context.config, 1, False)).bring_to(2, nothing)
+        Weights(context, ScriptedEngine(None, context.config, [1], False)).bring_to(2, nothing)

@@ -123,7 +123,7 @@ def scripted(settings, tmp_path):
     def make(script=()):
         config = settings("explorer.rollout_model.engine_type=scripted", "explorer.rollout_model.engine_num=2")
         config.explorer.rollout_model.extra_engine_args = {"script": dict(script), "default": [9, EOS]}
-        opened.append(EnginePool(None, config, EOS, False, tmp_path))
+        opened.append(EnginePool(None, config, [EOS], False, tmp_path))
         return opened[-1]
 
     yield make
@@ -190,7 +190,7 @@ def test_what_an_engine_raises_is_told_with_its_log_and_ends_the_others(scripted
 def test_a_mistake_of_the_user_stays_one(settings, tmp_path):
     config = settings("explorer.rollout_model.engine_type=scriptd", "explorer.rollout_model.engine_num=2")
     with pytest.raises(ConfigError, match=r"engine_[01] .*failed: unknown .* Did you mean 'scripted'\?"):
-        EnginePool(None, config, EOS, False, tmp_path)
+        EnginePool(None, config, [EOS], False, tmp_path)
 
 
 def test_an_engine_that_nobody_asks_any_more_ends(scripted):
@@ -208,7 +208,7 @@ from tests.configs import overridden
 from workflows.engine_pool import EnginePool
 model = "explorer.rollout_model"
 config = namespace(overridden(f"{model}.engine_type=scripted", f"{model}.engine_num=2"))
-pool = EnginePool(None, config, 1, False, Path(sys.argv[1]))
+pool = EnginePool(None, config, [1], False, Path(sys.argv[1]))
 print(*[member.process.pid for member in pool._members], flush=True)
 for member in pool._members:
     os.kill(member.process.pid, signal.SIGSTOP)  # as if it computed: it hears of nothing

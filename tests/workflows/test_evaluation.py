@@ -58,13 +58,14 @@ def rewarded(decoding: str, **rewards: list[float | None]) -> list[records.Sampl
 
 
 def test_without_an_accuracy_the_mean_reward_of_what_could_be_rewarded_is_shown():
-    """Means of the tasks: 2 and -1, so 0.5; their deviation is 1.5 sqrt(2), the standard error 1.5. c failed."""
+    """Means of the tasks: 2 and -1, so 0.5; their deviation is 1.5 sqrt(2), the standard error 1.5,
+    Student's t of two tasks 12.706. c failed."""
     greedy, sampled = score([*rewarded("greedy", a=[3.0], b=[3.0]),
                              *rewarded("sampled", a=[1.0, 3.0], b=[-1.0, None], c=[None, None])])
     assert (greedy.metric, greedy.value, greedy.low, greedy.high) == ("greedy_reward", 3.0, 3.0, 3.0)
     assert (sampled.metric, sampled.value, sampled.tasks, sampled.failed_rows) == ("sampled_reward", 0.5, 2, 3)
-    assert (sampled.low, sampled.high) == (pytest.approx(0.5 - 1.96 * 1.5, abs=1e-3), pytest.approx(3.44, abs=1e-3))
-    assert score_words([greedy, sampled]) == "test reward 0.500 [-2.440, 3.440] at step 0"
+    assert (sampled.low, sampled.high) == (pytest.approx(0.5 - 12.706 * 1.5, abs=1e-3), pytest.approx(19.559, abs=1e-3))
+    assert score_words([greedy, sampled]) == "test reward 0.500 [-18.559, 19.559] at step 0"
 
 
 def test_tasks_to_which_no_accuracy_applies_are_left_out_of_it():

@@ -24,7 +24,7 @@ def opened(tmp_path_factory):
     work(Context("toy/one", "model", "tiny", model, namespace(overridden(*SETTINGS)), {}, logging.getLogger("tests")))
 
     def make(*overrides: str):
-        engines.append(open_engine(model, namespace(overridden(*SETTINGS, *overrides)), EOS))
+        engines.append(open_engine(model, namespace(overridden(*SETTINGS, *overrides)), [EOS]))
         return engines[-1]
 
     yield make
