@@ -61,8 +61,7 @@ def batch_notes(settings: dict[str, Any]) -> list[str]:
     fresh = train_batch(namespace(settings)).fresh if kind == "rft" else 0
     passes = fresh / (tasks * (settings["algorithm"]["repeat_times"] or 1))
     return [f"buffer.train_batch_size={buffer['train_batch_size']:,}: one optimizer step takes the rollouts of "
-            f"{_readable(passes)} passes over all tasks, of which there are at most {tasks:,}. Lower it if that is not "
-            "meant."
+            f"{_readable(passes)} passes over all tasks (at most {tasks:,}). Lower it if that is not intended."
             ] if passes > 1 else []
 
 

@@ -21,9 +21,10 @@ Scored = tuple[float, float, float]  # value and its 95% interval
 
 
 def scatter(name: str, label: str, x: Sequence[Any], scores: Sequence[Scored],
-            series: Sequence[Any] | None = None) -> str:
-    """Scores with their intervals against one setting. series: values of a second one, a colour each."""
-    figure, axes = blank(True, "score", label, INCHES, (0.085, 0.15, 0.9, 0.8))
+            series: Sequence[Any] | None = None, share: bool = True) -> str:
+    """Scores with their intervals against one setting. series: values of a second one, a colour each. share: the scores
+    are shares and not rewards."""
+    figure, axes = blank(share, "score" if share else "mean reward", label, INCHES, (0.085, 0.15, 0.9, 0.8))
     place = scale_of(axes, label, x)
     kinds = ordered(series) if series else [None]
     for index, kind in enumerate(kinds):
@@ -31,7 +32,12 @@ def scatter(name: str, label: str, x: Sequence[Any], scores: Sequence[Scored],
         _intervals(axes, [place[x[i]] for i in mine], [scores[i] for i in mine], SERIES[index],
                    (index - (len(kinds) - 1) / 2) * APART)
     best = max(range(len(x)), key=lambda i: scores[i][0])
-    return inline(figure, name, f"score by {label}, {len(x)} runs: best {scores[best][0]:.1%} at {word(x[best])}")
+    highest = _score(scores[best][0], share)
+    return inline(figure, name, f"score by {label}, {len(x)} runs: best {highest} at {word(x[best])}")
+
+
+def _score(value: float, share: bool) -> str:
+    return f"{value:.1%}" if share else f"{value:.3f}"
 
 
 def _intervals(axes, x: list[float], scores: list[Scored], colour: str, shift: float) -> None:
@@ -69,10 +75,10 @@ def logarithmic(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) / min(values) >= LOGARITHMIC
 
 
-def parallel(name: str, columns: dict[str, Sequence[Any]], scores: Sequence[Scored]) -> str:
+def parallel(name: str, columns: dict[str, Sequence[Any]], scores: Sequence[Scored], share: bool = True) -> str:
     """Parallel coordinates: a line per run through its value on every axis to its score; the best one in colour.
 
-    columns: label -> the value of every run, in the order of the scores.
+    columns: label -> the value of every run, in the order of the scores. share: as for `scatter`.
     """
     figure, axes = blank(False, "", "", INCHES, (0.04, 0.1, 0.9, 0.86))
     values = [score[0] for score in scores]
@@ -86,10 +92,10 @@ def parallel(name: str, columns: dict[str, Sequence[Any]], scores: Sequence[Scor
         best = i == order[-1]
         axes.plot(range(len(columns) + 1), heights[i], color=SERIES[0] if best else MUTED, solid_capstyle="round",
                   linewidth=2.4 if best else 1.1, alpha=1.0 if best else 0.2 + 0.5 * heights[i][-1])
-    ticks = {f"{v:.1%}": (v - low) / (high - low) if high > low else 0.5 for v in (low, (low + high) / 2, high)}
+    ticks = {_score(v, share): (v - low) / (high - low) if high > low else 0.5 for v in (low, (low + high) / 2, high)}
     _uprights(axes, [*columns, "score"], [*({word(v): at for v, at in place.items()} for place in places), ticks])
     won = ", ".join(f"{label} {word(column[order[-1]])}" for label, column in columns.items())
-    return inline(figure, name, f"parallel coordinates of {len(values)} runs: best {high:.1%} at {won}")
+    return inline(figure, name, f"parallel coordinates of {len(values)} runs: best {_score(high, share)} at {won}")
 
 
 def _places(values: Sequence[Any]) -> dict[Any, float]:

@@ -43,15 +43,16 @@ def picture(name: str, rows: list[Row], taskset: str) -> dict[str, Any] | None:
     if not scored or not labels:
         return None
     columns = {label: [_hashable(number(row.differs[label])) for row in scored] for label in labels}
-    scores = [(s.value, s.low, s.high) for s in (row.scores[taskset] for row in scored)]
+    found = [row.scores[taskset] for row in scored]
+    scores, share = [(s.value, s.low, s.high) for s in found], not found[0].metric.endswith("_reward")
     few = [label for label in labels if len(set(columns[label])) <= compare_charts.MOST_SERIES]
     if len(labels) == 1:
-        return _told(taskset, compare_charts.scatter(name, labels[0], columns[labels[0]], scores))
+        return _told(taskset, compare_charts.scatter(name, labels[0], columns[labels[0]], scores, share=share))
     if len(labels) > 2 or not few:
-        return _told(taskset, compare_charts.parallel(name, columns, scores))
+        return _told(taskset, compare_charts.parallel(name, columns, scores, share))
     colour = min(few, key=lambda label: (len(set(columns[label])), -labels.index(label)))
     across = next(label for label in labels if label != colour)
-    svg = compare_charts.scatter(name, across, columns[across], scores, columns[colour])
+    svg = compare_charts.scatter(name, across, columns[across], scores, columns[colour], share)
     return _told(taskset, svg, [f"{colour}={value}" for value in compare_charts.ordered(columns[colour])])
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline import files
+from pipeline.errors import masked
 from pipeline.identity import Stage
 from pipeline.progress import Bar, duration, read_line
 from pipeline.sweep import rules
@@ -37,14 +38,17 @@ class Output:
         self._copied = {self.stdout: 0, self.stderr: 0}
 
     def copy(self) -> None:
-        """Brings the log file up to date."""
+        """Brings the log file up to date by whole lines, in which the values of secrets are masked."""
         try:
             if self.log is None and STARTED.encode() in self._read(self.stderr, 0):
                 self._open()
             if self.log is not None:
                 with open(self.log, "ab", buffering=0) as file:
                     for end, begin in self._copied.items():
-                        self._copied[end] += file.write(self._read(end, begin))
+                        begin = begin if begin <= os.fstat(end).st_size else 0  # a job wrote `> /dev/stderr`
+                        lines = self._read(end, begin).rpartition(b"\n")
+                        file.write(masked((lines[0] + lines[1]).decode(errors="replace")).encode())
+                        self._copied[end] = begin + len(lines[0] + lines[1])
         except OSError as error:
             self.problem = error
 
@@ -72,7 +76,7 @@ class Output:
 
     @staticmethod
     def _read(end: int, begin: int) -> bytes:
-        return os.pread(end, os.fstat(end).st_size - begin, begin)
+        return os.pread(end, max(os.fstat(end).st_size - begin, 0), begin)
 
 
 class Console:

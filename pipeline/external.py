@@ -39,7 +39,7 @@ def below(path: str, subset: str | None) -> str:
     """The path of a sub-directory."""
     if isinstance(path, HubPath):
         return HubPath(f"{path}/{subset}", path.asked, path.commit, f"{path.pinned}/{subset}") if subset else path
-    return path if path.startswith("hf://") else str(Path(path, subset or ""))  # an id is no path: // stays
+    return path if path.startswith("hf://") else str(Path(path, subset or ""))  # an id is not a path: // stays
 
 
 def resolve(path: str) -> Path:

@@ -61,8 +61,8 @@ def is_id(value: Any, key: str) -> bool:
 
 def about_paths(config: dict[str, Any], lines: Iterable[str]) -> list[str]:
     """Lines about paths alone, each once: what is wrong with an id that has none is told by `located`."""
-    ids = [name for key, name in named(config) if is_id(name, key)]
-    return [line for line in dict.fromkeys(lines) if not any(name in line for name in ids)]
+    about = [words for key, name in named(config) if is_id(name, key) for words in (f"={name}: ", f": {name} ")]
+    return [line for line in dict.fromkeys(lines) if not any(words in line for words in about)]
 
 
 def named(config: dict[str, Any]) -> list[tuple[str, Any]]:

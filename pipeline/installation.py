@@ -22,11 +22,11 @@ def remarks() -> Iterator[str]:
                f"({DRIVER}/version): stages that run here use the CPU.")
     elif gpus and _installed("torch") and not devices.torch_has_cuda():
         yield (f"this machine has {len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)}, and torch {_installed('torch')} is a "
-               "build for the CPU, on which the run will be. `make setup-gpu` installs one for CUDA.")
+               "CPU build: the run will use the CPU. `make setup-gpu` installs a CUDA build.")
     for name, lock in LOCKS.items():
         found, pinned = _installed(name), _pinned(name, CONF.parent / lock)
         if found and pinned and found.partition("+")[0] != pinned:
-            yield f"{name} {found} is installed, and what was tried with this version is {name} {pinned} ({lock})."
+            yield f"{name} {found} is installed; this release is tested with {name} {pinned} ({lock})."
 
 
 def absent_engine(stages: dict[str, dict]) -> str | None:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 HOME = Path(__file__).resolve().parent.parent  # where Snakefile and conf/ are
 SIGNALLED = 128  # the exit code of a command that a signal ended is this and the signal
 INTERRUPTED = SIGNALLED + signal.SIGINT
-STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM", signal.SIGHUP: "stopped by SIGHUP"}
+STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM", signal.SIGHUP: "stopped by SIGHUP",
+           signal.SIGQUIT: "stopped by SIGQUIT"}
 TELLS_ONLY = re.compile(  # words with which snakemake runs nothing
-    r"-\w*n\w*|--(dry-?run|dag|rulegraph|filegraph|d3dag|summary|detailed-summary|lint|list.*|unlock|touch)(=.*)?")
+    r"-\w*[hn]\w*|--(help|version|report|dry-?run|dag|rulegraph|filegraph|d3dag|summary|detailed-summary|lint|list.*|unlock|touch)(=.*)?")
 SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` prints the summary
 
 

@@ -84,8 +84,8 @@ def load_plan(given: dict[str, Any], ask: bool = True):
 
 
 def written(plan) -> None:
-    """Fetches what the stages read of the hub and writes down what they read; what hub or disk refuse is printed and
-    ends the process with exit code 2."""
+    """Fetches what the stages read of the hub and freezes the run. An error is printed and ends the process with exit
+    code 2."""
     try:
         plan.freeze()
     except (OuroError, OSError) as error:

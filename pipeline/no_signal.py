@@ -1,4 +1,4 @@
-"""Optimizer steps that learn nothing: which of the usual reasons holds, told from the records of the steps alone."""
+"""Optimizer steps that learn nothing: which of the usual reasons holds, from the records of the steps."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ class Signals:
     def after(self, step: Step) -> str | None:
         """Why the last STEPS steps learnt nothing, in a sentence, the first time that the reason holds; else None.
 
-        Steps in which only a critic learns are no such steps.
+        Steps in which only a critic learns do not count.
         """
         self.last.append(step)
         if len(self.last) < STEPS or any(not _is_idle(one) for one in self.last):

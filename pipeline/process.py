@@ -32,7 +32,8 @@ from pipeline.errors import OuroError, StageError, masked
 from pipeline.threads import recorded_threads, take_cores
 from pipeline.user_errors import brief, users_frames, users_traceback
 
-OFFLINE = {"HF_HUB_OFFLINE": "1"}  # what the hub holds is fetched before a run's first job, so no stage waits for it
+# What the hub holds is fetched before a run's first job. A reward that asks it: explorer.env_vars.HF_HUB_OFFLINE=0.
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
 FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.type in (dict[str, Any], list[dict[str, Any]])}
 
 
@@ -216,7 +217,8 @@ def commit() -> str:
 def our_environment() -> dict[str, str]:
     """The environment for a further process of ours: our packages come first, whatever its current directory holds."""
     home = str(Path(__file__).resolve().parent.parent)
-    return {**os.environ, **OFFLINE, "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
+    path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, **OFFLINE, "PYTHONPATH": path}
 
 
 def ending(code: int) -> str:

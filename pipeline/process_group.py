@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 MOST_ASKED = 3  # the third signal kills
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 15.0  # more than a stage takes to end its children (stages/children.py)

@@ -127,7 +127,7 @@ def _parsed(value: str):
     try:
         return parse_hf_uri(value if value.startswith(SCHEME) else SCHEME + value)
     except ValueError as error:
-        raise DataError(f"no id of the Hugging Face hub ({error}).") from error
+        raise DataError(f"not an id of the Hugging Face hub ({error}).") from error
 
 
 def _asked(call: Callable, uri, revision: str | None, ask: bool, **more: Any) -> Any:
@@ -153,7 +153,7 @@ def _failure(error: Exception, uri, revision: str | None, ask: bool) -> str:
     if isinstance(cause, RevisionNotFoundError):
         return f"the repository has no branch, tag or commit '{revision}'."
     if isinstance(cause, GatedRepoError):
-        return f"its files are given out on request: ask for them at {page}, then {login}."
+        return f"access must be requested: open {page}, then {login}."
     if status in (401, 403):
         return f"the hub denies access ({status}): {page} is private or does not exist. If you may read it, {login}."
     if status == 404:

@@ -1,7 +1,7 @@
-"""Calls the user's reward functions once, before a run: a wrong answer must not come to light after the warmup.
+"""Calls the user's reward functions once, before a run, so that a wrong answer is found before the warmup.
 
-Each call is made by stages/own_code.py in a process of its own, which sees no GPU and is killed with its children when
-it has not ended in time. The row is a real one of the set, its truth (or demonstration) takes the response's place.
+Each call is made by stages/own_code.py in a process of its own, which sees no GPU and is killed with its process group
+when it has not ended in time. The row is a real one of the set; its truth (or demonstration) is the response.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ def _call(question: dict[str, Any]) -> tuple[str, str]:
             return tuple(found)
         how = ": ".join([ending(process.returncode), *log.read_text(errors="replace").strip().splitlines()[-1:]])
         if not answer.exists():  # no row could be read
-            return "unjudged", f"was not called: the process that was to do so {how}"
+            return "unjudged", f"was not called: the checking process {how}"
         return "problems", f"was called with a row; the process {how}"
 
 

@@ -37,7 +37,7 @@ def users_traceback(error: BaseException) -> str:
 
 def _is_users(name: str) -> bool:
     path = Path(name)
-    if name.startswith("<frozen ") or set(path.parts) & {*INSTALLED} or path.is_relative_to(STANDARD_LIBRARY):
+    if name.startswith("<") or set(path.parts) & {*INSTALLED} or path.is_relative_to(STANDARD_LIBRARY):
         return False
     return not (path.is_relative_to(HOME) and path.relative_to(HOME).parts[0] in OURS)
 

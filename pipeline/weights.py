@@ -50,7 +50,8 @@ def _parts(index: Path) -> list[Path]:
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index.name} there is no index of weights ({type(error).__name__}: {error}).") from error
+        why = f"{type(error).__name__}: {error}"
+        raise ModelError(f"{index.name} there is not a readable index of weights ({why}).") from error
     if absent := [name for name in names if not (index.parent / name).is_file()]:
         raise ModelError(f"{len(absent)} of the {len(names)} files that {index.name} names are not there: "
                          f"{', '.join(absent[:3])}{', …' if len(absent) > 3 else ''}.")
@@ -83,7 +84,7 @@ def _shapes(file: Path) -> dict[str, list[int]]:
         needed = 8 + length + max((one["data_offsets"][1] for one in tensors.values()), default=0)
         shapes = {name: one["shape"] for name, one in tensors.items()}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ModelError(f"{file.name} there is no safetensors file.") from error
+        raise ModelError(f"{file.name} there is not a safetensors file.") from error
     if size != needed:
         raise ModelError(f"{file.name} there {'is cut short' if size < needed else 'is too long'}: {size:,} bytes, "
                          f"and its header says {needed:,}.")

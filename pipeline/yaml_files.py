@@ -20,8 +20,8 @@ Place = tuple[str, ...]  # names of the keys above, the outermost first
 def read(path: Path, said: str, problems: list[str]) -> tuple[Any, bool]:
     """What a file says, None of an empty one; and whether OmegaConf, reading it alone, would find something else.
 
-    said: what problems call the file. Raises yaml.YAMLError and UnicodeDecodeError for what is no YAML, and
-    ConfigError for aliases that come to too much.
+    said: what problems call the file. Raises yaml.YAMLError and UnicodeDecodeError for a file that is not YAML,
+    and ConfigError for aliases that expand to too many nodes.
     """
     with open(path, encoding="utf-8") as file:
         loader = Loader(file)

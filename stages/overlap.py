@@ -44,7 +44,7 @@ def compare(sets: list[dict[str, Any]]) -> dict[str, list]:
 
 
 def _judge(found: dict[str, list], held: dict[str, Any], rows: list[RawTask], trained: dict[str, set[str]]) -> None:
-    """Adds what is so of one evaluation set."""
+    """Adds the overlap and the duplicates of one evaluation set."""
     usable = [row for row in rows if row.problem is None]
     tasks = {(prompt, row.answer): prompt for prompt, row in zip(_prompts(usable), usable, strict=True)}
     if len(tasks) < len(usable):

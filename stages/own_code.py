@@ -62,7 +62,7 @@ def _reward_problems(name: str, function: Callable) -> list[str]:
 
 
 def call(request: str, answer: str) -> None:
-    """Calls a reward function as a run does; the answer is empty when the call begins, and has what came of it then."""
+    """Calls a reward function as a run does; the answer file is empty until the call ends."""
     question = secrets.reveal(files.read_json(Path(request)))
     task, function = _first_task(question), load_reward(question["name"])
     if task is None:
@@ -71,10 +71,11 @@ def call(request: str, answer: str) -> None:
     prompt, response = turns_of(task.question, question["system_prompt"], task.context), task.solution or task.answer
     row = f"the row whose prompt ends with {task.question[-60:]!r} and whose truth is {task.answer[:60]!r}"
     files.write_json(Path(answer), [])
-    [found] = rule.ask([prompt], [response], [task.answer])
+    copies = 2 if rule.of_batch else 1  # two show a function of a batch that answers for one response alone
+    found, *_ = rule.ask([prompt] * copies, [response] * copies, [task.answer] * copies)
     read = rule.read(found)
     if isinstance(read, str):
-        frames = f"\n{users_traceback(found)}" if isinstance(found, Exception) and users_frames(found) else ""
+        frames = f"\n{users_traceback(found)}" if isinstance(found, BaseException) and users_frames(found) else ""
         said = ["problems", f"{read.removeprefix(rule.name).strip()}, for {row}.{frames}"]
     else:
         parts = ", ".join(f"{part}={value:g}" for part, value in read.items()) or "None: it does not apply"

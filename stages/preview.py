@@ -189,7 +189,7 @@ class Preview:
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    """A Data-Juicer recipe whose aliases do not come to too much. Raises ConfigError as juicer.read_recipe does."""
+    """A Data-Juicer recipe with a bounded number of aliases. Raises ConfigError as juicer.read_recipe does."""
     import yaml
 
     from operators import juicer

@@ -143,7 +143,7 @@ def turn_end(tokenizer) -> int:
         turns = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": answer}]
         with suppress(TemplateError):  # one for single prompts: it has no end of its own
             text = tokenizer.apply_chat_template(turns, tokenize=False)
-    _, _, after = text.partition(answer)
+    _, _, after = text.rpartition(answer)  # a default system prompt may have the words, too
     first = tokenizer(after, add_special_tokens=False)["input_ids"][:1] if after else []
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special} if first else set()
     return first[0] if special.issuperset(first) and first else tokenizer.eos_token_id

@@ -43,10 +43,15 @@ class Rule:
     def name(self) -> str:
         return getattr(self.function, "__name__", type(self.function).__name__)
 
+    @property
+    def of_batch(self) -> dict[str, str]:
+        """Parameter -> what it gets, of a function that takes all responses together (pipeline/reward_rules.py)."""
+        return batch_parameters([name for name in required_parameters(self.function) if name not in self.arguments])
+
     def ask(self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str]) -> list[Any]:
         """Of each response what the function answered, or the exception that it raised."""
         given = {"prompts": list(prompts), "responses": list(responses), "answers": list(answers)}
-        taken = batch_parameters(required_parameters(self.function))
+        taken = self.of_batch
         if not taken:
             return self._call([((response, answer), self.arguments)
                                for response, answer in zip(responses, answers, strict=True)])
@@ -57,7 +62,7 @@ class Rule:
         """The answers of several calls in order; those that raised are made again."""
         found = self._once(calls)
         for _ in range(self.retries):
-            again = [index for index, one in enumerate(found) if isinstance(one, Exception)]
+            again = [index for index, one in enumerate(found) if isinstance(one, BaseException)]
             for index, one in zip(again, self._once([calls[index] for index in again]), strict=True):
                 found[index] = one
         return found
@@ -75,7 +80,7 @@ class Rule:
         """The components of one answer, none where the function does not apply; or what is wrong with it, in a line."""
         if isinstance(found, WrongAnswer):
             return f"{self.name} {found}"
-        if isinstance(found, Exception):
+        if isinstance(found, BaseException):
             return f"{self.name} raised {brief(found)}"
         if found is None:
             return {}
@@ -134,7 +139,7 @@ async def _together(waiting: Sequence[Awaitable]) -> list[Any]:
 
 def _split(found: Any, count: int) -> list[Any]:
     """The answers of a function of a whole batch, one for each of `count` responses."""
-    if isinstance(found, Exception):
+    if isinstance(found, BaseException):
         return [found] * count
     several = found.tolist() if hasattr(found, "tolist") else found  # of numpy, torch
     if isinstance(several, (list, tuple)) and len(several) == count:

@@ -73,6 +73,9 @@ def _for_data(directory: Path, arguments) -> int:
     from pipeline.init.columns import guess
     from pipeline.shape import absent_model, wrong_model
 
+    if not Path(arguments.model).exists():
+        raise ConfigError(f"--model {arguments.model}: no such directory. The recipe is written from a model's files: "
+                          "fetch one of the hub with `hf download org/name --local-dir models/name` first.")
     if problem := absent_model(arguments.model, "--model") or wrong_model(arguments.model, "--model"):
         raise ConfigError(problem)
     data = recipe.read(arguments.data)

@@ -3,6 +3,7 @@
 import json
 import re
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,21 @@ def files_of(guess: Guess, data: Data, model: Path, templates: Path) -> dict[str
 
     said, made = _facts(guess, data, model), {}
     if guess.convert:
-        every = (row for _, records in open_files(str(data.path), None, "train", "--from") for row in records)
-        made[CONVERTED] = "".join(json.dumps(guess.convert(row), ensure_ascii=False) + "\n" for row in every)
+        made[CONVERTED] = "".join(_converted(guess, data))
     texts = Environment(loader=FileSystemLoader(templates), undefined=StrictUndefined, keep_trailing_newline=True)
     return made | {name.removesuffix(".j2"): texts.get_template(name).render(said) for name in texts.list_templates()
                    if "reward" not in name or guess.reward == "reward:score"}
+
+
+def _converted(guess: Guess, data: Data) -> Iterator[str]:
+    """The rows of the data as lines of JSON. Raises DataError for one of another shape than those that were sampled."""
+    every = (row for _, records in open_files(str(data.path), None, "train", "--from") for row in records)
+    for number, row in enumerate(every, 1):
+        try:
+            yield json.dumps(guess.convert(row), ensure_ascii=False) + "\n"
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"--from {data.path}: row {number} has another shape than those that were sampled "
+                            f"({type(error).__name__}: {error}). Remove it, or write rows as `messages`.") from error
 
 
 def _facts(guess: Guess, data: Data, model: Path) -> dict[str, Any]:

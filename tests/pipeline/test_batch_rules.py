@@ -56,7 +56,7 @@ def test_tasks_that_are_asked_again_within_a_step_are_told():
                            "21.3 times, in as many groups.")
     (line,) = batch_notes(stage("rft", buffer__train_batch_size=5_120_000))
     assert line.startswith("buffer.train_batch_size=5,120,000: one optimizer step takes the rollouts of 219 passes "
-                           "over all tasks, of which there are at most 2,925.")
+                           "over all tasks (at most 2,925).")
     assert batch_notes(stage("rft")) == batch_notes(stage("sft")) == []
     assert batch_notes(stage("rft", mode="explore", buffer__train_batch_size=5_120_000)) == []
 

@@ -144,7 +144,7 @@ def test_without_a_network_the_cache_is_taken_or_one_sentence_says_what_to_fetch
 @pytest.mark.parametrize(("status", "code", "words"), [
     (404, "RepoNotFound", "the hub has no such model"),
     (401, "RepoNotFound", "`hf auth login`, or set HF_TOKEN"),
-    (401, "GatedRepo", "ask for them at http://127.0.0.1"),
+    (401, "GatedRepo", "access must be requested: open http://127.0.0.1"),
     (403, "GatedRepo", "`hf auth login`, or set HF_TOKEN"),
     (403, "", "`hf auth login`, or set HF_TOKEN"),
     (500, "", "status 500"),
@@ -250,7 +250,7 @@ def test_a_file_or_a_pattern_of_a_dataset(served, config):
     ({"test.jsonl": ROWS}, "hf://datasets/org/rows", "no files of split 'train'; found test"),
     (DATA, "hf://datasets/org/rows/train.parquet", "has no file 'train.parquet'"),
     (DATA, "hf://org/rows", "needed hf://datasets/org/name[@revision][/file]"),
-    (DATA, "hf://datasets/rows", "no id of the Hugging Face hub"),
+    (DATA, "hf://datasets/rows", "not an id of the Hugging Face hub"),
 ])
 def test_a_dataset_that_cannot_be_read_is_told_before_the_run(served, config, files, path, words):
     served.push("org/m", model())

@@ -270,7 +270,7 @@ def test_a_directory_that_is_not_empty_is_refused(tmp_path, capsys):
 @pytest.mark.parametrize(("words", "shown"), [
     ([], "needed the directory"), (["x", "--from", "a.jsonl"], "--model"), (["x", "--model", "m"], "--from"),
     (["x", "--from", "a.jsonl", "--model", "m", "--template", "math"], "without --template"),
-    (["x", "--prompt-key", "q"], "--from"), (["x", "--from", "a.jsonl", "--model", "nowhere"], "no config.json"),
+    (["x", "--prompt-key", "q"], "--from"), (["x", "--from", "a.jsonl", "--model", "nowhere"], "no such directory"),
 ])
 def test_options_that_do_not_go_together(tmp_path, monkeypatch, capsys, words, shown):
     monkeypatch.chdir(tmp_path)

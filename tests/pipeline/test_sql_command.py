@@ -98,6 +98,13 @@ FORBIDDEN = {
     "a comment before": "/* SELECT */ -- SELECT\nCOPY scores TO '{store}/out.csv'",
     "a comment before explain": "/* ; */ EXPLAIN ANALYZE COPY scores TO '{store}/out.csv'",
     "a comment inside explain": "EXPLAIN/**/ANALYZE/* x */COPY scores TO '{store}/out.csv'",
+    "a comment that \\r ends": "explain --\ranalyze copy (select '\n(x) select 1 as \"') to '{store}/out.csv' --\"",
+    "a comment in a comment": "explain /*/**/(x) select 1 as \"*/ (analyze) copy (select 1) to '{store}/out.csv' --\"",
+    "a comment in options":
+        "explain (analyze, format json --) select 1 as \"\n) copy (select 1) to '{store}/out.csv' --\"",
+    "quotes in options":
+        "explain (analyze, format $$json$$ /*) select 1 as \"*/) copy (select 1) to '{store}/out.csv' --\"",
+    "a byte order mark": "\ufeffexplain analyze copy (select 1) to '{store}/out.csv'",
     "attach": "ATTACH '{store}/other.db'",
     "export": "EXPORT DATABASE '{store}/dump'",
     "drop": "DROP VIEW scores",
@@ -144,7 +151,7 @@ def test_variables_of_our_own_process_are_no_tables(run, capsys):
 
 @pytest.mark.parametrize("question", ["EXPLAIN SELECT * FROM scores", "explain analyze select 1", "DESCRIBE scores",
                                       "SUMMARIZE scores", "SHOW TABLES", "FROM scores", "VALUES (1)", "SELECT 1;",
-                                      "-- why\nEXPLAIN (FORMAT json) SELECT 1"])
+                                      "-- why\nSELECT 1"])
 def test_whatever_only_reads_is_answered(run, capsys, question):
     assert sql(run, capsys, question)[0] == 0
 

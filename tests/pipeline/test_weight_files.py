@@ -40,7 +40,8 @@ def test_whole_weights_have_no_problem(tmp_path):
     (safetensors({"model.embed_tokens.weight": [7, 2]})[:-1], "cut short: 152 bytes, and its header says 153"),
     (safetensors({"model.embed_tokens.weight": [7, 2]}) + b"0", "too long: 154 bytes, and its header says 153"),
     (safetensors({"model.embed_tokens.weight": [7, 2]})[:50], "cut short: 50 bytes, and its header alone has 97"),
-    (struct.pack("<Q", 2) + b"[]", "no safetensors file"), (struct.pack("<Q", 9) + b'{"a": {}}', "no safetensors file"),
+    (struct.pack("<Q", 2) + b"[]", "not a safetensors file"),
+    (struct.pack("<Q", 9) + b'{"a": {}}', "not a safetensors file"),
 ])
 def test_a_file_that_is_not_whole(tmp_path, content, words):
     (tmp_path / "model.safetensors").write_bytes(content)
@@ -58,7 +59,7 @@ def test_parts_that_are_not_there(tmp_path):
 @pytest.mark.parametrize("index", ["", "{", "[]", "{}", '{"weight_map": 3}'])
 def test_an_index_that_is_none(tmp_path, index):
     (tmp_path / INDEX).write_text(index)
-    assert "no index of weights" in problem(tmp_path)
+    assert "not a readable index of weights" in problem(tmp_path)
 
 
 def test_no_weights_at_all(tmp_path):

@@ -4,7 +4,7 @@
 def score(response: str, answer: str) -> dict[str, float]:
     """`accuracy` 1 for the right number, else 0. response: that of the last turn.
 
-    A function that returns one plain number works too, where no evaluation is wanted: evaluations, and the workflow of
-    this project, need `accuracy`.
+    The workflow of this project needs `accuracy`. Elsewhere a function may return one plain number; evaluations then
+    show its mean.
     """
     return {"accuracy": float(response.strip() == answer)}

@@ -7,8 +7,8 @@ def score(response: str, answer: str) -> dict[str, float]:
     """A quarter for each rule of the row that is kept, and `accuracy` 1 when all are.
 
     answer: the column `rules` as JSON: the word that the reply begins with, a keyword in it, its greatest length.
-    The components are summed and are columns of the tables; evaluations count `accuracy`. A function that returns one
-    plain number works too, where no evaluation is wanted.
+    The components are summed and are columns of the tables; evaluations count `accuracy`. A function may return
+    one plain number instead; evaluations then show its mean.
     """
     rules = json.loads(answer)
     kept = {

@@ -5,7 +5,8 @@ def score(response: str, answer: str) -> dict[str, float]:
     """1 for the right number, less the further away another number is, 0 for no number.
 
     The components are summed and are columns of the tables. `accuracy`, 1 for solved and 0 for not, is what evaluations
-    count. A function that returns one plain number works too, where no evaluation is wanted.
+    count. A function may return one plain number instead; evaluations
+    then show its mean.
     """
     try:
         distance = abs(int(response) - int(answer))

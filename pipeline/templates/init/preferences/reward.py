@@ -2,5 +2,5 @@
 
 
 def score(response: str, answer: str) -> dict[str, float]:
-    """`accuracy` 1 for the reply that is preferred, else 0. A float alone would give evaluations nothing to count."""
+    """`accuracy` 1 for the preferred reply, else 0: the share that evaluations show."""
     return {"accuracy": float(response == answer)}
