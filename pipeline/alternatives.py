@@ -101,8 +101,9 @@ def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:
     for word in overrides:
         try:
             parsed = OverridesParser.create().parse_override(word.lstrip("+"))
-        except HydraException as error:
-            problems.append(f"'{word}': {str(error).splitlines()[0]}")
+        except HydraException:
+            problems.append(f"'{word}': the value cannot be read. A text with other characters than letters, digits "
+                            "and . _ - / goes in quotes.")
             continue
         root, *path = parsed.key_or_group.split(".")
         value, path = parsed.value(), path or ["algorithm_type"]

@@ -30,6 +30,9 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
     said = {**DEFAULTS.get(config.get("model_type", ""), {}), **config}
     if said.get("is_encoder_decoder"):
         return "it has an encoder beside its decoder (is_encoder_decoder); needed a decoder alone, as Llama or Qwen."
+    if quantized := said.get("quantization_config"):
+        how = quantized.get("quant_method", "") if isinstance(quantized, dict) else quantized
+        return f"its weights are quantized ({how}); needed those that they were made of, in bfloat16 or float32."
     for key, what in ENCODERS.items():
         if said.get(key):
             return f"it reads {what} too ({key}), which is not supported; needed a model of text alone."

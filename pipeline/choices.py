@@ -4,6 +4,7 @@ A file of the user's is read here before Hydra reads it, so that a mistake is to
 together with all others. What Hydra could not lay over the schema, a list where it has a section, is told and left out.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,7 +50,7 @@ def chosen_by_project(overrides: list[str]) -> list[str]:
     Raises ConfigError when that file says anything else.
     """
     path = directories()[-1] / "config.yaml"
-    if path.parent == CONF or not path.is_file():
+    if path.parent == CONF or not os.path.lexists(path):
         return []
     needed = "Needed `defaults`, a list of group: choice such as `- recipe: mine`; settings belong into a recipe."
     problems: list[str] = []
@@ -76,7 +77,8 @@ def choose(group: str, value: str, known: dict[str, list[str]], problems: list[s
         return f"++algorithm.algorithm_type={value}"
     if value in known[group]:
         own = directories()[-1] / group / f"{value}.yaml"
-        return _of_user(group, own, problems) if own.is_file() and own.parent.parent != CONF else f"{group}={value}"
+        of_user = os.path.lexists(own) and own.parent.parent != CONF
+        return _of_user(group, own, problems) if of_user else f"{group}={value}"
     if group == "recipe" and value.endswith((".yaml", ".yml")):
         return _of_user(group, Path(value), problems)
     hint = f"set a key of the section, {group}.key=value" if _is_section(group) else "the path of a .yaml file"

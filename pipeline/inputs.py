@@ -140,7 +140,8 @@ def wrong_arguments(config: dict[str, Any]) -> list[str]:
     wrong = [problem for key, name, given, signature, passed in _named(config) if signature
              for problem in (*(f"{key}: '{name}' {line}" for line in signature.problems(given, passed)),
                              *signature.wrong_values(key, given))]
-    return _wrong_parameters(config) + _wrong_rewards(config) + _ratio_problems(config["algorithm"]) + wrong
+    wrong += _without_task(config) + _ratio_problems(config["algorithm"])
+    return _wrong_parameters(config) + _wrong_rewards(config) + wrong
 
 
 def _wrong_parameters(config: dict[str, Any]) -> list[str]:
@@ -189,6 +190,15 @@ def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature |
         yield f"{key}.reward_fn_args", ", ".join(names), taskset["reward_fn_args"], signature, 0
         workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
         yield f"{key}.workflow_args", workflow, taskset["workflow_args"], workflow_signature(workflow), 0
+
+
+def _without_task(config: dict[str, Any]) -> list[str]:
+    """The user's workflows that take no argument, where a task is the first."""
+    places = [(key, key.removeprefix("buffer.explorer_input."), one) for key, one in _answered(config)]
+    named = [(key, workflow_of(one, config["buffer"]["explorer_input"], place)) for key, place, one in places]
+    return [f"{key}: the workflow '{name}' takes no argument; needed a first one, the task." for key, name in named
+            if ":" in name and (found := signatures.dotted(name)) and not found.required + found.optional
+            and not found.anything]
 
 
 def _answered(config: dict[str, Any]) -> list[tuple[str, dict]]:

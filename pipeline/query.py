@@ -146,6 +146,10 @@ def _checked(connection, work: Callable[[], Any]) -> Any:
     except duckdb.Error as error:
         tables.refuse_damaged(error)
         raise _mistake(connection, error) from error
+    except RuntimeError as error:  # what DuckDB makes of Ctrl-C
+        if "interrupted" in str(error):
+            raise KeyboardInterrupt from error
+        raise
 
 
 def _mistake(connection, error: Exception) -> QueryError:

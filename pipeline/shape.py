@@ -167,6 +167,8 @@ def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
     """What config.json says of the model at `path`, the value of the setting `key`. Raises ModelError when it is no
     JSON object, or has a size that is no whole number."""
     found = json_object(Path(path) / CONFIG, f"{key}={path}")
+    if not found.get("model_type"):
+        raise ModelError(f"{key}={path}: {CONFIG} there has no model_type, such as qwen2. Fetch the model again.")
     if wrong := wrong_sizes(found):
         raise ModelError(f"{key}={path}: {CONFIG} there has {', '.join(wrong)}; needed whole numbers.")
     return found
@@ -182,11 +184,23 @@ def wrong_sizes(config: dict[str, Any]) -> list[str]:
         return []
     own = mixture.ABSENT.get(kind, {})
     given = {name: config[name] for name in (*SIZES, *mixture.NEEDED.get(kind, ()), *mixture.OTHERS)
-             if name in config and (config[name] is not None or name in own)}
+             if name in config and (config[name] is not None or name in own or name in NEEDED)}
     wrong = [f"{name}={value!r}" for name, value in given.items()
              if not isinstance(value, int) or isinstance(value, bool)]
+    wrong += [f"{name}={value} (below 1)" for name, value in given.items()
+              if f"{name}={value!r}" not in wrong and name in SIZES and value < 1]
+    wrong = wrong or _indivisible(kind, given)
     dense = config.get("mlp_only_layers")
     return wrong + ([] if isinstance(dense, list | None) else [f"mlp_only_layers={dense!r}"])
+
+
+def _indivisible(kind: str, given: dict[str, int]) -> list[str]:
+    """Sizes of a counted model, all whole numbers, that do not divide as attention needs it."""
+    pairs = [("num_attention_heads", "num_key_value_heads")]
+    if "head_dim" not in given and not kind.startswith(("qwen3", "deepseek")):  # those have head widths of their own
+        pairs += [("hidden_size", "num_attention_heads")]
+    return [f"{by}={given[by]} (no divisor of {of}={given[of]})" for of, by in pairs
+            if of in given and by in given and given[of] % given[by]]
 
 
 def json_object(file: Path, told: str) -> dict[str, Any]:

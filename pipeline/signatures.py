@@ -131,7 +131,8 @@ def _signature(path: Path, node: syntax.Function) -> Signature:
     keywords = [(a.arg, default is not None)
                 for a, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     required = (*names[:first], *(name for name, has in keywords if not has))
-    optional = (*names[first:], *(name for name, has in keywords if has))
+    rest = [f"*{arguments.vararg.arg}"] if arguments.vararg else []  # a name that no setting has
+    optional = (*names[first:], *rest, *(name for name, has in keywords if has))
     return Signature(required, optional, arguments.kwarg is not None, parameters.read(path, node))
 
 

@@ -11,6 +11,7 @@ from pipeline.files import CONF
 from pipeline.imports import INSTALLED, OURS
 
 HOME = CONF.parent
+LONGEST = 2000  # characters of a message; a user's may hold a whole prompt, or megabytes
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 
@@ -21,7 +22,7 @@ def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 def brief(error: BaseException) -> str:
     """One line: `ValueError: no number (my_reward.py:12 in score)`; without the place where no frame is the user's."""
-    frames, message = users_frames(error), " ".join(str(error).split())
+    frames, message = users_frames(error), " ".join(str(error)[:LONGEST].split())
     told = f"{type(error).__name__}: {message}" if message else type(error).__name__
     return told + (f" ({_near(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})" if frames else "")
 
@@ -32,7 +33,7 @@ def users_traceback(error: BaseException) -> str:
     while users_frames(error) and shown is not None:
         shown.stack = traceback.StackSummary.from_list(f for f in shown.stack if _is_users(f.filename))
         shown = shown.__cause__ or (None if shown.__suppress_context__ else shown.__context__)
-    return "".join(found.format()).rstrip()
+    return "".join(f"{line[:LONGEST].rstrip()}\n" for line in found.format()).rstrip()
 
 
 def _is_users(name: str) -> bool:

@@ -52,8 +52,10 @@ class View:
 
 
 def open_view(path: Path) -> View:
-    """The run whose directory under runs/ is `path`."""
+    """The run whose directory under runs/ is `path`. Raises DataError when its plan.json is none."""
     plan = files.read_json(path / "plan.json")
+    if not isinstance(plan, dict) or not {"stages", "project", "name"} <= plan.keys():
+        raise DataError(f"{path / 'plan.json'} is no plan of a run. Delete it and run the same command again.")
     stages = [Node(s["name"], s["kind"], (path / "stages" / s["name"]).resolve()) for s in plan["stages"]]
     return View(f"{plan['project']}/{plan['name']}", path, stages)
 

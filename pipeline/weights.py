@@ -5,6 +5,7 @@ and where it begins and ends among the data) and the data. So a file that a copy
 """
 
 import json
+import re
 import struct
 import zipfile
 from pathlib import Path
@@ -17,6 +18,7 @@ INDEX = ".index.json"
 POINTER = b"version https://git-lfs"  # what Git keeps in place of a large file
 LONGEST = 100_000_000  # bytes of a header, as the safetensors library allows
 EMBEDDING = "embed_tokens.weight"
+LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 
 def weights_problem(path: str, config: dict[str, Any], key: str) -> str | None:
@@ -29,11 +31,19 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> str | None:
         shapes = {name: shape for file in _files(directory) for name, shape in _shapes(file).items()}
     except (ModelError, OSError) as error:
         return f"{key}={path}: {error} Fetch the model again."
-    rows = next((shape[0] for name, shape in shapes.items() if name.endswith(EMBEDDING) and shape), None)
-    if rows is None or config.get("vocab_size") in (rows, None):
+    found = dict(zip(("vocab_size", "hidden_size"), next(
+        (shape for name, shape in shapes.items() if name.endswith(EMBEDDING)), ()), strict=False))
+    if numbers := [int(number) for name in shapes for number in LAYER.findall(name)]:
+        found["num_hidden_layers"] = max(numbers) + 1
+    if "word_embed_proj_dim" in config:  # OPT: an embedding of another width
+        found.pop("hidden_size", None)
+    wrong = [f"{name}={config[name]}, and the weights have {number:,}" for name, number in found.items()
+             if config.get(name) not in (number, None)
+             and not (name == "num_hidden_layers" and number > config[name])]  # DeepSeek V3: one more, unused
+    if not wrong:
         return None
-    return (f"{key}={path}: config.json says vocab_size={config['vocab_size']}, and the embedding in the weights has "
-            f"{rows:,} rows; needed the same number. Fetch config.json and weights of one revision.")
+    return (f"{key}={path}: config.json says {'; '.join(wrong)}; needed the same number. Fetch config.json and weights "
+            "of one revision.")
 
 
 def _files(directory: Path) -> list[Path]:

@@ -57,8 +57,19 @@ class Preview:
         except OuroError as error:
             self.found["problems"].append(str(error))
             return None
+        self._architecture(path)
         self._vocabulary(path, max(tokenizer.get_vocab().values(), default=-1) + 1)
         return tokenizer
+
+    def _architecture(self, path: str) -> None:
+        """Judges whether transformers has a causal language model of that type."""
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as known
+
+        with suppress(OuroError):  # as below
+            if (kind := read_config(path)["model_type"]) not in known:
+                self.found["problems"].append(
+                    f"model.model_path={path}: transformers has no causal language model of model_type {kind} "
+                    "(config.json); take another model, or another version of transformers.")
 
     def _vocabulary(self, path: str, tokens: int) -> None:
         """Judges whether the model has an embedding for every token of its tokenizer."""

@@ -31,7 +31,8 @@ def read_tokenizer(model: Path):
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
     except Exception as error:  # a damaged tokenizer.json ends in whatever its reader stumbles over
-        raise ModelError(f"{model} has no readable tokenizer: {error}") from error
+        raise ModelError(f"{model} has no readable tokenizer ({type(error).__name__}: {error}). Fetch its tokenizer "
+                         "files again; `git lfs pull` where they are pointers of Git LFS.") from error
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers makes an empty one where there are no files
         raise ModelError(f"{model} has no readable tokenizer: only special tokens were found. Are its files there "
                          "(tokenizer.json, or those of its kind)?")
@@ -60,7 +61,7 @@ def _try_template(tokenizer) -> None:
     try:
         text = tokenizer.apply_chat_template([{"role": "user", "content": "a question"}], tokenize=False,
                                              add_generation_prompt=True)
-    except TemplateError as error:
+    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:  # a template is code
         raise ConfigError(f"model.custom_chat_template or chat_template_path is no template ({error}).") from error
     if "a question" not in text:
         raise ConfigError(f"model.custom_chat_template or chat_template_path leaves out the user's message: it makes "

@@ -114,6 +114,45 @@ def test_a_file_that_is_not_there_or_leads_nowhere(checked, tmp_path, name, word
     assert words in checked()[1]
 
 
+@pytest.mark.parametrize(("changed", "words"), [
+    ({"model_type": None}, "has no model_type"), ({"hidden_size": -64}, "hidden_size=-64 (below 1)"),
+    ({"hidden_size": None}, "hidden_size=None"), ({"num_attention_heads": 0}, "num_attention_heads=0 (below 1)"),
+    ({"num_attention_heads": 6}, "num_attention_heads=6 (no divisor of hidden_size="),
+    ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized (awq)"),
+])
+def test_a_model_that_cannot_be_built(checked, tmp_path, changed, words):
+    (tmp_path / "model" / "config.json").write_text(json.dumps(QWEN2 | changed))
+    code, found = checked()
+    assert code == 2
+    assert words in found
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.symlink_to("/nowhere/at/all")])
+@pytest.mark.parametrize("name", ["config.yaml", "recipe/own.yaml"])
+def test_a_file_of_the_project_that_is_none_is_named(checked, tmp_path, capsys, make, name):
+    (tmp_path / "conf" / "recipe").mkdir(parents=True)
+    if name != "config.yaml":
+        (tmp_path / "conf" / "config.yaml").write_text("defaults: [{recipe: own}]")
+    make(tmp_path / "conf" / name)
+    assert cli.main(["config", "check", "--no-data"]) == 2
+    assert f"{tmp_path / 'conf' / name}: there is no such file" in capsys.readouterr().err
+
+
+def test_a_workflow_that_takes_no_task(checked, tmp_path):
+    (tmp_path / "ouro_bad_flow.py").write_text("def none(): pass\ndef any_(*given): pass\n")
+    key = "buffer.explorer_input.default_workflow_type=ouro_bad_flow"
+    assert "'ouro_bad_flow:none' takes no argument" in checked(f"{key}:none")[1]
+    assert "takes no argument" not in checked(f"{key}:any_")[1]
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "3"])
+def test_a_plan_that_is_none(tmp_path, content, capsys):
+    (plan := tmp_path / "runs" / "p" / "r" / "plan.json").parent.mkdir(parents=True)
+    plan.write_text(content)
+    assert cli.main(["status", "--root", str(tmp_path)]) == 2
+    assert f"{plan} is no plan of a run" in capsys.readouterr().err
+
+
 def test_a_pipe_is_not_waited_for(checked, tmp_path):
     (tmp_path / "data" / "a.jsonl").unlink()
     os.mkfifo(tmp_path / "data" / "a.jsonl")

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pipeline import cli
+from pipeline import cli, query
 from pipeline.files import CONF
 from pipeline.tables import LOCATIONS
 from tests.fake_run import FakeRun
@@ -199,3 +199,12 @@ def test_an_export_that_fails_leaves_no_file(run, capsys, tmp_path):
     code, _ = sql(run, capsys, "SELECT error('no') FROM range(3)", "--out", str(tmp_path / "out.parquet"))
     assert code == 2
     assert not list(tmp_path.glob("*out*"))
+
+
+def test_an_interrupted_question_is_no_traceback():
+    """DuckDB answers Ctrl-C with a RuntimeError."""
+    def interrupted(*_):
+        raise RuntimeError("Query interrupted")
+
+    with pytest.raises(KeyboardInterrupt):
+        query._checked(None, interrupted)

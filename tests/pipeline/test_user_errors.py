@@ -61,3 +61,9 @@ def test_an_error_of_nobodys_file_is_shown_whole():
 def test_a_module_that_does_not_import_is_named_with_its_line(mine):
     with pytest.raises(ConfigError, match=r"JSONDecodeError: .*\(ouro_test_breaks.py:3 in <module>\)\. Needed"):
         load_dotted("ouro_test_breaks:f")
+
+
+def test_a_message_of_megabytes_is_cut(mine):
+    error = ValueError("x" * 10_000_000)
+    assert len(brief(error)) < 3000
+    assert len(users_traceback(error)) < 3000

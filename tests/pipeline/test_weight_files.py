@@ -82,5 +82,18 @@ def test_a_pickle_of_torch_is_looked_at_from_outside(tmp_path):
 
 def test_the_embedding_has_the_rows_of_the_vocabulary(tmp_path):
     in_parts(tmp_path)
-    assert "vocab_size=9, and the embedding in the weights has 7 rows" in problem(tmp_path, 9)
+    assert "vocab_size=9, and the weights have 7" in problem(tmp_path, 9)
     assert problem(tmp_path, None) is None  # said within a nested section: not judged
+
+
+@pytest.mark.parametrize(("said", "wrong"), [
+    ({"hidden_size": 2, "num_hidden_layers": 2}, None), ({"num_hidden_layers": 1}, None),  # one more than is used
+    ({"hidden_size": 4}, "hidden_size=4, and the weights have 2"),
+    ({"hidden_size": 4, "word_embed_proj_dim": 2}, None),
+    ({"num_hidden_layers": 9}, "num_hidden_layers=9, and the weights have 2"),
+])
+def test_weights_have_the_sizes_of_the_configuration(tmp_path, said, wrong):
+    (tmp_path / "model.safetensors").write_bytes(safetensors({
+        "model.embed_tokens.weight": [7, 2], "model.layers.0.norm.weight": [2], "model.layers.1.norm.weight": [2]}))
+    found = weights_problem(str(tmp_path), said, "model.model_path")
+    assert found is None if wrong is None else wrong in found
