@@ -13,6 +13,7 @@ from pathlib import Path
 from pipeline import files
 from pipeline.errors import masked
 from pipeline.identity import Stage
+from pipeline.process import INTERRUPTED
 from pipeline.progress import Bar, duration, read_line
 from pipeline.sweep import rules
 from pipeline.view import near
@@ -107,7 +108,7 @@ class Console:
         elif level == "ERROR":
             self._end(name)
             if not text.startswith("log: "):
-                self._print(f"{name}: failed: {text}")
+                self._print(f"{name}: {text}" if text == INTERRUPTED else f"{name}: failed: {text}")
         elif not text.startswith("evaluated: "):  # a bar has it
             self._print(f"{name}: {text}")
 

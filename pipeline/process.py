@@ -34,6 +34,7 @@ from pipeline.user_errors import brief, users_frames, users_traceback
 
 # What the hub holds is fetched before a run's first job. A reward that asks it: explorer.env_vars.HF_HUB_OFFLINE=0.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
+INTERRUPTED = "interrupted"  # the reason in stage.error of a stage that a signal ended
 FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.type in (dict[str, Any], list[dict[str, Any]])}
 
 
@@ -84,7 +85,7 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
             with claimed(spec["kind"], context.config, spec["root"], context.log):
                 _make(work, context, spec)
     except KeyboardInterrupt:
-        _fail(context, "interrupted", 130)
+        _fail(context, INTERRUPTED, 130)
     except OuroError as error:
         _fail(context, str(error), 2)
     except Exception as error:

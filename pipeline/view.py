@@ -246,7 +246,8 @@ def summary(view: View) -> str:
     for first, last in pairs:
         on_set = f" ({last.taskset})" if len(pairs) > 1 else ""
         words = f"learnt: {interval(first)} after {first.model} -> {interval(last)} after {last.model}{on_set}"
-        lines.append(_noted(words, last))
+        overlap = first.low <= last.high and last.low <= first.high
+        lines.append(_noted(words + "; the intervals overlap: no clear change" * overlap, last))
     done = [s for s in view.stages if files.is_complete(s.directory)]
     seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done)
     lines.append(f"{view.run}: {len(done)} of {len(view.stages)} stages complete, {duration(seconds)} of work")

@@ -78,7 +78,8 @@ class Preview:
             if isinstance(rows, int) and rows < tokens:
                 self.found["problems"].append(
                     f"model.model_path={path}: its tokenizer has tokens up to number {tokens - 1:,}, and the model "
-                    f"embeddings for {rows:,} (vocab_size of config.json); needed one for each. Are they of one model?")
+                    f"embeddings for {rows:,} (vocab_size of config.json); needed one for each. Either they are of two "
+                    "models, or the tokenizer's class adds a token (such as <|endoftext|>) that the model lacks.")
 
     def source(self, source: dict[str, Any]) -> None:
         """Judges one source."""

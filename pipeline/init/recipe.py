@@ -23,6 +23,7 @@ SMALL = 20_000_000  # parameters below which a model takes the rates of a toy
 RATES = {"rft": (5e-4, 1e-6), "sft": (1e-3, 1e-5), "dpo": (2e-4, 5e-7), "cpt": (1e-3, 1e-5)}  # of small models, others
 MOST = {"rft": 64, "sft": 64, "dpo": 32, "cpt": 16}  # rows of a batch
 WORKED = 512  # tokens of a response that may reason before it answers
+BRIEF = 64  # the same for a model of SMALL, which has no room to reason
 SYSTEM = "Solve the problem step by step. End with a line that has nothing but #### and the answer: #### 42"
 
 
@@ -87,9 +88,9 @@ def _facts(guess: Guess, data: Data, model: Path) -> dict[str, Any]:
     system = SYSTEM if plain and context >= 2 * WORKED else None
     pieces = (min(context // 2, WORKED),) * 2  # of plain text, which is cut
     prompt, response = pieces if guess.kind == "cpt" else _lengths(guess, data.rows, model, system)
-    response = max(response, WORKED) if guess.kind == "rft" else response or prompt
-    response = min(response, max(context - prompt, context // 4))
     small = shape is not None and shape.parameters < SMALL
+    response = max(response, BRIEF if small else WORKED) if guess.kind == "rft" else response or prompt
+    response = min(response, max(context - prompt, context // 4))
     columns = (f"{key}: {'null' if value is None else _quoted(value)}" for key, value in guess.format.items())
     return {
         "guess": guess, "data": data, "path": _quoted(CONVERTED if guess.convert else data.path), "system": system,

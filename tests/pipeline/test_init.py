@@ -176,7 +176,7 @@ def test_the_lengths_are_those_of_the_data(tmp_path, monkeypatch, in_process, mo
     monkeypatch.chdir(tmp_path / "project")
     config = compose([])
     assert config["model"]["max_prompt_tokens"] == 16
-    assert config["model"]["max_response_tokens"] == 512
+    assert config["model"]["max_response_tokens"] == 64  # of a small model
     assert config["buffer"]["batch_size"] == 4
     assert config["algorithm"]["optimizer"]["lr"] == 5e-4
 

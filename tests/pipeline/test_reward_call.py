@@ -54,9 +54,9 @@ def asked(tmp_path, monkeypatch):
 def test_a_reward_is_called_with_the_truth_as_response_and_sees_no_gpu(asked):
     facts, lines = asked("score", "batch", "none", scale=2)
     row = "where the response is the truth of the row whose prompt ends with 'two and two?' and whose truth is '4'"
-    assert lines == []
-    assert facts == [("ouro_test_judge:score", f"reward=1, {row}"), ("ouro_test_judge:batch", f"reward=2, {row}"),
-                     ("ouro_test_judge:none", f"None: it does not apply, {row}")]
+    [(where, line)] = lines
+    assert (where, "returned None" in line) == ("warnings", True)
+    assert facts == [("ouro_test_judge:score", f"reward=1, {row}"), ("ouro_test_judge:batch", f"reward=2, {row}")]
 
 
 def test_a_demonstration_is_the_better_response(asked, tmp_path):
@@ -66,8 +66,8 @@ def test_a_demonstration_is_the_better_response(asked, tmp_path):
 
 
 def test_rows_of_a_generator_will_do_and_without_a_row_nothing_is_called(asked):
-    [(_, words)], lines = asked("none", path=None)
-    assert ('whose truth is \'{"numbers"' in words, lines) == (True, [])
+    _, [(_, words)] = asked("none", path=None)
+    assert 'whose truth is \'{"numbers"' in words
     assert asked("none", path="nowhere.jsonl") == (
         [], [("unjudged", "'ouro_test_judge:none' was not called: no row has a prompt and a truth.")])
 
