@@ -16,6 +16,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # where a config.json does not say: con
     "t5": {"is_encoder_decoder": True},
     "bart": {"is_encoder_decoder": True},
 }
+BIDIRECTIONAL = {"bert", "roberta", "xlm-roberta", "camembert", "electra"}  # unless `is_decoder` is set
 ENCODERS = {"vision_config": "images", "audio_config": "sound"}
 CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
@@ -30,6 +31,8 @@ def untrainable(config: dict[str, Any], longest: int) -> str | None:
     said = {**DEFAULTS.get(config.get("model_type", ""), {}), **config}
     if said.get("is_encoder_decoder"):
         return "it has an encoder beside its decoder (is_encoder_decoder); needed a decoder alone, as Llama or Qwen."
+    if said.get("model_type") in BIDIRECTIONAL and not said.get("is_decoder"):
+        return f"{said['model_type']} attends in both directions; needed a causal language model, as Llama or Qwen."
     if quantized := said.get("quantization_config"):
         how = quantized.get("quant_method", "") if isinstance(quantized, dict) else quantized
         return f"its weights are quantized ({how}); needed those that they were made of, in bfloat16 or float32."

@@ -1,12 +1,14 @@
-"""A command in a process group of its own: interrupted whichever signal asks us to stop, and ended as a whole."""
+"""Processes ended as a whole: a command in a group of its own, and orphans in sessions of their own."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 MOST_ASKED = 3  # the third signal kills
@@ -80,3 +82,25 @@ def _send(group: int, number: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def ending_orphans() -> Iterator[None]:
+    """On leaving, kills what children of this process left behind, also what they started in sessions of their own.
+
+    As a subreaper (prctl(2)) this process becomes the parent of such orphans.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(36, 1)  # 36 = PR_SET_CHILD_SUBREAPER
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    before = set(children.read_text().split())
+    try:
+        yield
+    finally:
+        while left := set(children.read_text().split()) - before:
+            for number in map(int, left):
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(number, signal.SIGKILL)
+                    os.waitpid(number, 0)
+        ctypes.CDLL(None).prctl(36, 0)

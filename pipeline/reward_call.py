@@ -1,7 +1,7 @@
 """Calls the user's reward functions once, before a run, so that a wrong answer is found before the warmup.
 
-Each call is made by stages/own_code.py in a process of its own, which sees no GPU and is killed with its process group
-when it has not ended in time. The row is a real one of the set; its truth (or demonstration) is the response.
+Each call is made by stages/own_code.py in a process of its own, which sees no GPU. It is killed when it does not end in
+time, and so is what it leaves running. The row is a real one of the set; its truth (or demonstration) is the response.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from pipeline import files, secrets
 from pipeline.external import nothing_at, resolve
 from pipeline.own_code import WAIT
 from pipeline.process import die_with_parent, ending, environment, namespace, our_environment
+from pipeline.process_group import ending_orphans
 from pipeline.reward_rules import reward_functions
 from pipeline.sources import POOL, sources, tasksets
 from pipeline.workload import explores
@@ -69,12 +70,12 @@ def _call(question: dict[str, Any]) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as directory:
         asked, answer, log = (Path(directory) / name for name in ("request.json", "answer.json", "log"))
         files.write_json(asked, question)
-        with open(log, "wb") as output:
+        with open(log, "wb") as output, ending_orphans():
             process = subprocess.Popen(
                 [sys.executable, "-m", "stages.own_code", "--call", str(asked), str(answer)], stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, start_new_session=True, preexec_fn=die_with_parent,
                 env=our_environment() | variables | {"CUDA_VISIBLE_DEVICES": ""})
-        limit = _wait(process, answer)
+            limit = _wait(process, answer)
         if limit:
             return "warnings", (f"had not answered after {limit} s, when it was called with one row; it was ended. "
                                 "--no-call leaves the call out.")

@@ -50,6 +50,7 @@ REFUSED = {
     "the output alone": ({"model_type": "nanochat", "final_logit_softcapping": 15.0}, "final_logit_softcapping=15.0"),
     "Gemma 3, text: some layers": ({"model_type": "gemma3_text", "sliding_window": 64, "layer_types": [
         "sliding_attention", "full_attention"]}, "last 64 tokens"),
+    "BERT": ({"model_type": "bert"}, "both directions"),
     "T5": ({"model_type": "t5", "is_encoder_decoder": True}, "is_encoder_decoder"),
     "Qwen2-VL": ({"model_type": "qwen2_vl", "vision_config": {"depth": 32}}, "images too (vision_config)"),
     "sound": ({"model_type": "ultravox", "audio_config": {"depth": 32}}, "sound too (audio_config)"),

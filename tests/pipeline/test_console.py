@@ -119,3 +119,18 @@ def test_a_disk_that_is_full_loses_nothing_of_the_errors(tmp_path, capsys):
     output.directory.touch()  # a file where the directory should be
     output.copy()
     assert "no space left" in output.errors()
+
+
+def test_secrets_are_masked_and_a_job_that_empties_standard_error_loses_nothing_later(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-this-test-alone")
+    output = Output(tmp_path)
+    os.write(output.stderr, STARTED.encode() + b"\nkey=sk-of-this-test-")
+    output.copy()
+    os.write(output.stderr, b"alone\n")
+    output.copy()
+    os.ftruncate(output.stderr, 0)  # what `echo hi > /dev/stderr` does
+    os.lseek(output.stderr, 0, os.SEEK_SET)
+    os.write(output.stderr, b"hi\n")
+    output.copy()
+    assert output.log.read_text() == f"{STARTED}\nkey=***\nhi\n"
+    assert output.problem is None

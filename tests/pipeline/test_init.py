@@ -169,6 +169,17 @@ def test_rewritten_rows_are_the_conversations(tmp_path, in_process, model):
     assert second == {"messages": [said("user", "Add.\n\n1 + 1 = ?"), said("assistant", TALK)]}
 
 
+def test_a_row_of_another_shape_behind_the_sample_is_named(tmp_path, model, capsys):
+    """250 rows, of which 200 are sampled; the 240th has a turn of a speaker that nobody knows."""
+    talk = [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]} for _ in range(250)]
+    talk[239]["conversations"][1]["from"] = "function_call"
+    lines(tmp_path / "a.jsonl", talk)
+    assert cli.main(["init", str(tmp_path / "p"), "--from", str(tmp_path / "a.jsonl"), "--model", str(model)]) == 2
+    shown = capsys.readouterr().err
+    assert "function_call" in shown
+    assert not (tmp_path / "p" / "data").exists()
+
+
 def test_the_lengths_are_those_of_the_data(tmp_path, monkeypatch, in_process, model):
     """`23 + 23 = ?:` has 12 tokens of a character each; a quarter more, in steps of 8, is 16; 24 rows: batches of 4."""
     write, _, _ = SHAPES["short answers"]

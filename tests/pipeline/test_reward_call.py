@@ -25,9 +25,14 @@ def hangs(response, answer):
     child = subprocess.Popen(['sleep', '600'])
     open('pid', 'w').write(str(child.pid))
     child.wait()
+def leaves(response, answer):
+    child = subprocess.Popen(['sleep', '600'], start_new_session=True)
+    open('pid', 'w').write(str(child.pid))
+    return 1.0
 def ends(response, answer):
     print('last words')
     sys.exit(3)
+def alone(responses, answers): return [1.0]
 def given(response, answer, key): return float(key == 'hush-hush')
 """
 
@@ -57,6 +62,12 @@ def test_a_reward_is_called_with_the_truth_as_response_and_sees_no_gpu(asked):
     [(where, line)] = lines
     assert (where, "returned None" in line) == ("warnings", True)
     assert facts == [("ouro_test_judge:score", f"reward=1, {row}"), ("ouro_test_judge:batch", f"reward=2, {row}")]
+
+
+def test_a_function_of_a_batch_that_answers_for_one_response_is_found(asked):
+    facts, [(where, line)] = asked("alone")
+    assert (facts, where) == ([], "problems")
+    assert "a list of 1 for 2 responses" in line
 
 
 def test_a_demonstration_is_the_better_response(asked, tmp_path):
@@ -97,6 +108,12 @@ def test_a_call_that_does_not_end_is_a_warning_and_is_killed_with_its_children(a
         time.sleep(0.05)
     else:
         pytest.fail("the child of the reward function lives")
+
+
+def test_what_a_call_leaves_running_in_a_session_of_its_own_is_killed(asked, tmp_path):
+    facts, lines = asked("leaves")
+    assert (len(facts), lines) == (1, [])
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
 
 
 def test_a_reward_that_ends_its_process_is_a_problem(asked):
