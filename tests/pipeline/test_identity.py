@@ -122,7 +122,7 @@ def test_a_chat_template_counts_by_its_content(tmp_path):
 def model(path: Path, *names: str) -> Path:
     path.mkdir(parents=True)
     for name in names:
-        (path / name).write_text("{}")
+        (path / name).write_text('{"model_type": "qwen2"}' if name == "config.json" else "{}")
     return path
 
 
@@ -152,9 +152,9 @@ def test_a_model_that_is_too_short_is_named(tmp_path):
     path = model(tmp_path / "short", "tokenizer.json")
     values = {"model.init.enable": False, "model.model_path": str(path)}
     for room in ({"max_position_embeddings": 36}, {}):
-        (path / "config.json").write_text(json.dumps(room))
+        (path / "config.json").write_text(json.dumps({"model_type": "qwen2", **room}))
         planned(tmp_path, values)
-    (path / "config.json").write_text('{"max_position_embeddings": 35}')
+    (path / "config.json").write_text('{"model_type": "qwen2", "max_position_embeddings": 35}')
     with pytest.raises(ConfigError, match=r"has room for 35 tokens .*prompt \+ response, is 36\. Shorten"):
         planned(tmp_path, values)
 
