@@ -127,7 +127,7 @@ def stack(name: str, title: str, x: np.ndarray, parts: dict[str, np.ndarray]) ->
 
 
 def _step(steps: int, x: Sequence[float]) -> str:
-    """What a point is about, of so many steps: one of them, or the mean of several."""
+    """What a point shows: one of the steps, or the mean of several."""
     return "step" if len(x) == steps else "mean around step"
 
 

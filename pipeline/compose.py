@@ -4,7 +4,7 @@
 that were chosen, then the overrides. Overrides are Hydra's (`key=value`, `group=choice`);
 `stages.<stage_name>.key=value` changes one stage of the recipe. Recipes and groups are looked up in our conf/ and in
 the conf/ of the current directory, whose config.yaml may say which are chosen by default; `recipe=path/to/file.yaml`
-names a file. Every problem is found before any is told.
+names a file. Every problem is found before any is reported.
 """
 
 import pickle

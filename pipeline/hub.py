@@ -60,7 +60,7 @@ def is_id(value: Any, key: str) -> bool:
 
 
 def about_paths(config: dict[str, Any], lines: Iterable[str]) -> list[str]:
-    """Lines about paths alone, each once: what is wrong with an id that has none is told by `located`."""
+    """Lines about paths alone, each once: `located` reports an id that has none."""
     about = [words for key, name in named(config) if is_id(name, key) for words in (f"={name}: ", f": {name} ")]
     return [line for line in dict.fromkeys(lines) if not any(words in line for words in about)]
 

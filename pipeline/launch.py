@@ -23,7 +23,7 @@ MULTIRUN = "-m"  # among the overrides: they have several values
 
 def checked_plan(config: dict[str, Any], tell: Callable[[str], None] = warn, ask: bool = True) -> Plan:
     """The plan of a composed configuration whose monitor is installed (it must not fail after hours), and that names
-    data. Settings that nothing reads are told, on stderr, unless `ouro run` has done so before it started this.
+    data. Settings that nothing reads are reported on stderr, unless `ouro run` has done so before it started this.
 
     ask: whether the hub may be asked for what is neither pinned nor in the cache."""
     config, unlocated = hub.located(config, ask)

@@ -63,7 +63,7 @@ def _equal(last: Sequence[Step], settings: Any) -> bool:
     return _without_variance(last, settings) and len({step.reward for step in last}) == 1
 
 
-# name, (steps, settings) -> whether it holds, what it is and what to look at; the first that holds is told
+# name, (steps, settings) -> whether it holds, what it is and what to look at; the first that holds is reported
 REASONS = [
     ("learning rate 0", lambda last, settings: all(step.lr == 0 for step in last),
      "set algorithm.optimizer.lr."),

@@ -201,7 +201,7 @@ class Reached:
     done: int
     total: int
     unit: str
-    words: str  # what stands beside a bar
+    words: str  # shown behind the bar
 
 
 def read_line(line: str) -> Reached | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Box:
-    """A stage in the picture: its words, the names of the stages it reads, and whether it stands beside the chain."""
+    """A stage in the picture: its words, the names of the stages it reads, and whether it is outside the chain."""
 
     name: str
     words: str
@@ -68,7 +68,7 @@ def _edges(boxes: Sequence[Box]) -> list[tuple[str, str]]:
 
 
 def _edge(source: tuple[float, float], target: tuple[float, float], bus: float | None) -> str:
-    """From the right side to the left side; around the bottom when a box stands in the way."""
+    """From the right side to the left side; around the bottom when a box is in the way."""
     (x0, y0), (x1, y1) = (source[0] + WIDE, source[1] + HIGH / 2), (target[0], target[1] + HIGH / 2)
     if bus is None:
         bend, x2 = ACROSS / 2, x1 - ACROSS  # along its lane, then across in the last gap

@@ -73,7 +73,7 @@ class Preview:
 
     def _vocabulary(self, path: str, tokens: int) -> None:
         """Judges whether the model has an embedding for every token of its tokenizer."""
-        with suppress(OuroError):  # what is wrong with config.json is told where it is judged
+        with suppress(OuroError):  # a wrong config.json is reported where it is judged
             rows = read_config(path).get("vocab_size")
             if isinstance(rows, int) and rows < tokens:
                 self.found["problems"].append(
