@@ -1,0 +1,67 @@
+"""Makes the golden files, and what the tests compare with them.
+
+    python -m tests.golden.golden        writes them again, after a change that is meant
+"""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from pipeline import explain, files
+from pipeline.compose import compose, judged
+from pipeline.plan import make_plan
+
+HERE = Path(__file__).parent
+WHOLE = ("countdown",)  # of these every setting of every stage is kept, of the others a digest
+SETS = "buffer.explorer_input"
+
+
+def plan_of(overrides: list[str], whole: bool) -> dict[str, Any]:
+    """The stages of a composition: kind, inputs by name, the settings of the identity and those of stage.json."""
+    used: dict[str, dict] = {}
+
+    def identity(content: dict) -> str:
+        made = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+        used[made[:8]] = content
+        return made
+
+    config = compose(overrides)
+    with mock.patch.object(files, "hash_json", identity):
+        stages = make_plan(config).stages
+    names = {stage.directory: stage.name for stage in stages}
+    shown = explain.show(config)
+    return {"overrides": overrides, "show": shown if whole else _digest(shown), "stages": {
+        stage.name: {"kind": stage.kind, "inputs": {role: names.get(d, d) for role, d in stage.inputs.items()},
+                     "waits": [names[d] for d in stage.waits],
+                     "identity": _kept(used[stage.identity]["settings"], whole),
+                     "stage.json": _kept(dataclasses.asdict(stage)["config"], whole)} for stage in stages}}
+
+
+def problems_of(overrides: list[str]) -> list[str]:
+    """What is wrong with a configuration, one line each."""
+    return judged(overrides)[1]
+
+
+def _kept(settings: dict, whole: bool) -> Any:
+    return settings if whole else _digest(settings)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read(name: str) -> Any:
+    return json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def write(name: str, value: Any) -> None:
+    (HERE / f"{name}.json").write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write("plans", {name: plan_of(one["overrides"], name in WHOLE) for name, one in read("plans").items()})
+    write("broken", [{"overrides": one["overrides"], "problems": problems_of(one["overrides"])}
+                     for one in read("broken")])

@@ -1,0 +1,17 @@
+"""Refactoring changes nothing that a configuration means: plans, settings of stages, problems of broken ones."""
+
+import pytest
+
+from tests.golden import golden
+
+PLANS, BROKEN = golden.read("plans"), golden.read("broken")
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_configuration_means_what_it_meant(name):
+    assert golden.plan_of(PLANS[name]["overrides"], name in golden.WHOLE) == PLANS[name]
+
+
+@pytest.mark.parametrize("number", range(len(BROKEN)))
+def test_a_broken_configuration_has_the_problems_it_had(number):
+    assert golden.problems_of(BROKEN[number]["overrides"]) == BROKEN[number]["problems"]
