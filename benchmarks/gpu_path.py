@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline import files, records, tables
-from pipeline.compose import compose
+from pipeline.judge import compose
 from pipeline.plan import Plan, make_plan
 from stages.model import character_tokenizer
 

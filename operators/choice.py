@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor
 
-from pipeline.errors import ConfigError, DataError, load_dotted, pick
+from pipeline.errors import ConfigError, DataError, pick
+from pipeline.user_errors import load_dotted
 
 LISTS = (pa.list_(pa.float64()), pa.list_(pa.float32()))
 

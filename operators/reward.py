@@ -12,7 +12,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
-from pipeline.errors import ConfigError, DataError, load_dotted, pick
+from pipeline.errors import ConfigError, DataError, pick
+from pipeline.user_errors import load_dotted
 
 LONGEST_EXPRESSION = 256  # characters
 DEEPEST_NESTING = 32  # parentheses and signs within each other

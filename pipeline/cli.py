@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (OuroError, OSError) as error:
-        from pipeline.launch import message
+        from pipeline.errors import message
 
         print(message(error), file=sys.stderr)
         return 2

@@ -10,7 +10,7 @@ from pipeline.errors import OuroError, masked
 def status(arguments) -> int:
     """The stages of a run: state, seconds, directory, and the last step of those that train; the points of a sweep."""
     from pipeline import sweep_view, view
-    from pipeline.launch import make_checked_plan
+    from pipeline.planning import make_checked_plan
 
     overrides = [w for w in arguments.words if "=" in w and not sweep_view.is_known(arguments.root, w)]
     names = [w for w in arguments.words if w not in overrides]
@@ -84,8 +84,9 @@ def report(arguments) -> int:
 def config_check(arguments) -> int:
     """Everything that is wrong with a configuration, its data and its fit to the machine; then the plan in numbers."""
     from pipeline import incomplete, preflight
-    from pipeline.compose import TITLE, judged, warnings
+    from pipeline.compose import TITLE
     from pipeline.errors import ConfigError
+    from pipeline.judge import judged, warnings
 
     config, problems = judged(arguments.overrides)
     if problems:
@@ -105,7 +106,7 @@ def config_check(arguments) -> int:
 def config_show(arguments) -> int:
     """The composed configuration as YAML, secrets masked, with the numbers that follow from it."""
     from pipeline import explain
-    from pipeline.compose import compose
+    from pipeline.judge import compose
 
     print(masked(explain.show(compose(arguments.overrides))))
     return 0
@@ -122,8 +123,9 @@ def config_reference(arguments) -> int:
 def config_explain(arguments) -> int:
     """Type, meaning, bounds, default, value of a setting and where it comes from, or the settings below a prefix."""
     from pipeline import explain
-    from pipeline.compose import TITLE, judged
+    from pipeline.compose import TITLE
     from pipeline.errors import ConfigError
+    from pipeline.judge import judged
 
     config, problems = judged(arguments.overrides)
     print(masked(explain.explain(config, arguments.key, arguments.overrides)), flush=True)
@@ -134,7 +136,7 @@ def config_explain(arguments) -> int:
 
 def stages(arguments) -> int:
     """The stages that a configuration means, in order, and how to run each by hand."""
-    from pipeline.launch import make_checked_plan
+    from pipeline.planning import make_checked_plan
 
     plan = make_checked_plan(arguments.overrides)
     if arguments.write:

@@ -11,89 +11,29 @@ import pickle
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from pipeline import axes, distillation, modes, own_algorithms, recorded_rules, schema, secrets, stage_rules, turn_rules
+from pipeline import (
+    axes,
+    schema,
+    secrets,
+)
 from pipeline.choices import absent_default, choose, chosen_by_project, directories, flat, groups, search_path
-from pipeline.config import Config
-from pipeline.consequences import without_consequences
-from pipeline.early_values import early_values
 from pipeline.errors import ConfigError, nearest
-from pipeline.interpolation import at, resolved, unreadable
+from pipeline.interpolation import at, unreadable
 from pipeline.key_names import exists
-from pipeline.overlays import are_ordered, entries, stage_problems
-from pipeline.reward_rules import unasked_models
-from pipeline.rules import broken_rules
-from pipeline.sample_rules import unread_sampling
 
+TITLE = "the configuration has problems:"
 # a variable of the environment, which holds a text: `false` is one, as it is written
 OF_ENVIRONMENT = re.compile(r"(?:stages\.\w+\.)?explorer\.env_vars\.\w+")
-TITLE = "the configuration has problems:"
 
 
-def compose(overrides: list[str]) -> dict[str, Any]:
-    """The whole configuration as plain dicts and lists, checked. Raises ConfigError with every problem found."""
-    config, problems = judged(overrides)
-    if problems:
-        raise ConfigError.of(TITLE, problems)
-    return config
-
-
-def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The configuration and every problem found in it; what could not be read stands at its default.
-
-    What it names (arguments, code) is judged here only beside other problems, so that all are told together; where
-    there are none pipeline/preflight.py tells it, beside what it finds itself. Raises ConfigError when files cannot
-    be read: then nothing is known of what they were to say.
-    """
-    problems: list[str] = []
-    composed = _laid_together(overrides, problems)
-    as_typed = len(problems)  # they quote the command line, where a stage may have been meant by a number
-    config = schema.read(resolved(composed, problems), Config, "", problems)
-    problems += stage_problems(config)
-    if unread := own_algorithms.problems(config):  # of what it is made of, no rule can say anything
-        return config, _worded(problems + unread, as_typed, composed, config)
-    broken, ordered = broken_rules(config), are_ordered(config["stages"])
-    if ordered:
-        broken += modes.problems(config) + unasked_models(config) + unread_sampling(config)
-        broken += distillation.problems(config) + turn_rules.problems(config) + recorded_rules.problems(config)
-    problems += without_consequences(broken, problems, [entry["stage_name"] for entry in entries(config)])
-    problems += secrets.problems_of(config)
-    if problems and ordered:
-        problems += stage_rules.problems_of(config)
-    return config, _worded(problems, as_typed, composed, config)
-
-
-def warnings(overrides: list[str]) -> list[str]:
-    """What a composition without problems says that may not be meant, one line each."""
-    from omegaconf import OmegaConf
-
-    return early_values(OmegaConf.to_container(_laid_together(overrides, []), resolve=False))
-
-
-def _laid_together(overrides: list[str], problems: list[str]):
+def composition(overrides: list[str], problems: list[str]):
     """Files and overrides as an OmegaConf container, interpolations unresolved, those of stages in their entries."""
     plain = hydra_overrides(overrides, problems)
     composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")], problems)
     for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
         _override_stage(composed, override, problems)
     return composed
-
-
-def check(config: dict) -> list[str]:
-    """Every wrong value and every broken rule of a configuration as plain dicts, one line each."""
-    problems: list[str] = []
-    read = schema.read(config, Config, "", problems)
-    names = [entry["stage_name"] for entry in entries(read)]
-    return problems + without_consequences(broken_rules(read), problems, names) + secrets.problems_of(config)
-
-
-def _worded(problems: list[str], first: int, composed, config: dict) -> list[str]:
-    """Stages by name, not by their position in the list, and no secret. first: the first problem that we word."""
-    names = _stage_names(composed)
-    by_name = [re.sub(r"^(.*?'?)stages\.(\d+)\.", lambda m: f"stage '{names[int(m[2])]}': {m[1]}", problem)
-               for problem in problems[first:]]
-    return problems[:first] + secrets.unspoken(by_name, config)
 
 
 # ---------------------------------------------------------------------------------------------------------- overrides
@@ -175,7 +115,7 @@ def _quoted(key: str, value: str) -> str:
     return f"\"{key}='{plain}'\""
 
 
-def _stage_names(composed) -> list[str]:
+def stage_names(composed) -> list[str]:
     """Names of the entries of `stages`, whatever stands there."""
     from omegaconf import OmegaConf
 
@@ -190,7 +130,7 @@ def _override_stage(composed, override: str, problems: list[str]) -> None:
 
     parsed = OverridesParser.create().parse_override(override)
     _, name, *path = parsed.key_or_group.split(".")
-    names, shown = _stage_names(composed), secrets.typed(override.lstrip("+"))
+    names, shown = stage_names(composed), secrets.typed(override.lstrip("+"))
     if name in names and not path:
         problems.append(f"'{shown}': needed a key of the stage, stages.{name}.key=value.")
         return

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.data_config import ExperienceBuffer, Format, Taskset
 from pipeline.modes import kind_of
-from pipeline.sample_rules import expert_buffer
+from pipeline.train_batch import expert_buffer
 
 NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train",
            "format": dataclasses.asdict(Format())}

@@ -27,7 +27,7 @@ class Side:
 def side(root: Path, text: str) -> Side:
     """A run by its name (its frozen configuration), or what the overrides in `text` compose ('': the default)."""
     from pipeline import sweep_view
-    from pipeline.compose import compose
+    from pipeline.judge import compose
 
     try:
         words = shlex.split(text)

@@ -4,7 +4,6 @@ Every message says what was found, what was needed and what to change. Our own m
 """
 
 import difflib
-import importlib
 import os
 from collections.abc import Iterable, Sequence
 
@@ -87,14 +86,8 @@ def pick(table: dict, name: str, what: str):
     return table[name]
 
 
-def load_dotted(path: str):
-    """Imports `package.module:function`. A path that does not lead to a function is a ConfigError."""
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever the user's module raises while it is imported
-        from pipeline.user_errors import brief
-
-        raise ConfigError(f"'{path}' cannot be imported: {brief(error)}. Needed "
-                          "package.module:function, with the package in the current directory, installed, or with its "
-                          "parent directory on PYTHONPATH.") from error
+def message(error: OuroError | OSError) -> str:
+    """The one line of a user's mistake, or of what the operating system refuses: its words and the path."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"ouro: {error.strerror}" + (f": {error.filename}" if error.filename else "")
+    return f"ouro: {error}"

@@ -17,7 +17,8 @@ from pipeline.modes import TRAINING, kind_of
 from pipeline.own_code import REWARD, absent_packages, by_position, positional, wrong_function
 from pipeline.parameters import Limit, Parameter
 from pipeline.parts import ratio_column, ratio_problems, wrong_parameters
-from pipeline.reward_rules import batch_parameters, reward_functions, wrong_reward
+from pipeline.reward_rules import reward_functions
+from pipeline.reward_signature import batch_parameters, wrong_reward
 from pipeline.shape import CONFIG, absent_model, read_config, wrong_model
 from pipeline.signatures import Signature
 from pipeline.sources import sources, tasksets

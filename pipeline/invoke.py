@@ -21,7 +21,6 @@ STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM", s
            signal.SIGQUIT: "stopped by SIGQUIT"}
 TELLS_ONLY = re.compile(  # words with which snakemake runs nothing
     r"-\w*[hn]\w*|--(help|version|report|dry-?run|dag|rulegraph|filegraph|d3dag|summary|detailed-summary|lint|list.*|unlock|touch)(=.*)?")
-SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` prints the summary
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def run(arguments) -> int:
     First what `ouro config check` knows without reading data: a problem must not appear after a stage has run.
     """
     from pipeline import failure, hub, outcome, preflight
-    from pipeline.compose import warnings
+    from pipeline.judge import warnings
     from pipeline.launch import MULTIRUN, make_plan_or_sweep
 
     words = [MULTIRUN, *arguments.overrides] if arguments.multirun else arguments.overrides
@@ -103,6 +102,7 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
     """
     from pipeline import hub
     from pipeline.console import Console, Output
+    from pipeline.planning import SUMMARY_FOLLOWS
     from pipeline.process_group import run_group
 
     command = snakemake_command(overrides, extra)

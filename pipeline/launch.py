@@ -3,47 +3,19 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pipeline import hub
 from pipeline.axes import vary_nothing
-from pipeline.compose import compose
-from pipeline.errors import ConfigError, OuroError
-from pipeline.invoke import SUMMARY_FOLLOWS
-from pipeline.monitors import check_monitor
-from pipeline.plan import Plan, make_plan
-from pipeline.preflight import warn
-from pipeline.stage_rules import unread, unusable_root, without_data
+from pipeline.errors import ConfigError, OuroError, message
+from pipeline.planning import Planner, checked_plan, make_checked_plan
+from pipeline.sweep import make_sweep
 
-Planner = Callable[..., Plan]  # (configuration, tell=warn); tell: takes the warnings, one line each
 MULTIRUN = "-m"  # among the overrides: they have several values
-
-
-def checked_plan(config: dict[str, Any], tell: Callable[[str], None] = warn, ask: bool = True) -> Plan:
-    """The plan of a composed configuration whose monitor is installed (it must not fail after hours), and that names
-    data. Settings that nothing reads are reported on stderr, unless `ouro run` has done so before it started this.
-
-    ask: whether the hub may be asked for what is neither pinned nor in the cache."""
-    config, unlocated = hub.located(config, ask)
-    check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
-    if problems := unlocated + without_data(config) + unusable_root(config["checkpoint_root_dir"]):
-        raise ConfigError("\n  ".join(problems), problems)
-    for line in [] if os.environ.get(SUMMARY_FOLLOWS) else unread(config):
-        tell(line)
-    return make_plan(config)
-
-
-def make_checked_plan(overrides: list[str], plan_of: Planner = checked_plan) -> Plan:
-    """Composes, checks and plans. plan_of: plans a composed configuration, or raises for what is wrong with it."""
-    return plan_of(compose(overrides))
 
 
 def make_plan_or_sweep(words: list[str], plan_of: Planner = checked_plan):
     """A Plan, or the Sweep that `-m` among the words asks for."""
-    from pipeline.sweep import make_sweep  # which imports this module
-
     if MULTIRUN in words:
         several = [w for w in words if w != MULTIRUN]
         if vary_nothing(several):
@@ -100,10 +72,3 @@ def _refuse_bare(given: dict[str, Any]) -> None:
         meant = shlex.join([*split_overrides(given.get("overrides")), *bare])
         raise ConfigError(f"--config {shlex.join(bare)}: the only key that is read is `overrides`. Write --config "
                           f'overrides="{meant}", or use `ouro run {meant}`.')
-
-
-def message(error: OuroError | OSError) -> str:
-    """The one line of a user's mistake, or of what the operating system refuses: its words and the path."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"ouro: {error.strerror}" + (f": {error.filename}" if error.filename else "")
-    return f"ouro: {error}"

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline import schema
 from pipeline.algorithms import DEMONSTRATED, filled, functions
 from pipeline.config import Config
-from pipeline.interpolation import settled
+from pipeline.environment_values import settled
 
 ITS_OWN = ("stage_name", "after")  # what an entry says besides settings
 BENCH = "bench"  # name of the stage that a run in mode `bench` has behind its recipe

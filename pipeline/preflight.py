@@ -15,9 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import batch_rules, distillation, files, fit, hub, inputs, installation, stage_rules, workload
+from pipeline import batch_rules, files, fit, hub, inputs, installation, stage_rules, teacher_rules, workload
 from pipeline.adapters import target_problem
 from pipeline.devices import Gpus, gpus_by_stage
+from pipeline.distillation import teacher_model
 from pipeline.errors import ConfigError, OuroError, masked
 from pipeline.memory import GIB
 from pipeline.modes import Line, planned
@@ -72,7 +73,7 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     stages = workload.counted(Line(config))
     gpus = gpus_by_stage(stages, here=not elsewhere)
     starts = starts_of(config)
-    teachers = {name: distillation.teacher_model(config, name, starts) for name in stages}
+    teachers = {name: teacher_model(config, name, starts) for name in stages}
     absent = absent_files(config)
     report.add("", absent, "unjudged" if elsewhere else "problems")
     report.add("", stage_rules.of_stages(config, inputs.wrong_code))
@@ -108,7 +109,7 @@ def absent_files(config: dict[str, Any]) -> list[str]:
     """Files, models and modules that a configuration names and that are not on this machine, one line each."""
     starts = starts_of(config)
     named = (inputs.missing(effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
-    taught = (distillation.absent_teacher(config, distillation.teacher_model(config, name, starts)) for name in starts)
+    taught = (teacher_rules.absent_teacher(config, teacher_model(config, name, starts)) for name in starts)
     return hub.about_paths(config, [*(line for lines in named for line in lines), *filter(None, taught)])
 
 
@@ -213,9 +214,9 @@ def _teacher(report: Report, config: dict[str, Any], models: tuple[dict, dict], 
     if not gpus.any or None in (policy, own):
         return
     element = fit.element_bytes(config, gpus)
-    report.facts.append((f"{name}, its teacher", [("memory", distillation.words(own, config, element))]))
+    report.facts.append((f"{name}, its teacher", [("memory", teacher_rules.words(own, config, element))]))
     if gpus.gib:
-        report.add(name, [distillation.memory_problem(own, policy, config, element, gpus.gib)],
+        report.add(name, [teacher_rules.memory_problem(own, policy, config, element, gpus.gib)],
                    "warnings" if config["ignore_validator_suggestions"] else "problems")
 
 

@@ -1,7 +1,6 @@
 """Rules between reward functions, the task sets that name them, and the models of `explorer.auxiliary_models`."""
 
 import math
-from collections.abc import Sequence
 
 from pipeline.data_config import eval_places, train_places
 from pipeline.errors import nearest
@@ -10,9 +9,6 @@ from pipeline.overlays import effective, entries
 
 # reward functions that do not say whether a task is solved
 NO_ACCURACY = ("format_reward", "overlong_penalty", "reward_model")
-GIVEN = ("response", "answer")  # what a reward function is called with, by position
-OF_A_BATCH = ("responses", "completions")  # a parameter of such a name: the function takes all responses together
-UNKNOWN = ("completion_ids", "trainer_state")  # what TRL gives such a function besides, and we do not
 
 
 def broken_reward_rules(c: dict) -> list[str]:
@@ -50,29 +46,6 @@ def reward_functions(taskset: dict, source: dict) -> list[str]:
     """The reward functions of a task set: its own, else those of the section explorer_input."""
     chosen = taskset["default_reward_fn_type"] or source["default_reward_fn_type"]
     return [chosen] if isinstance(chosen, str) else chosen
-
-
-def batch_parameters(required: Sequence[str]) -> dict[str, str]:
-    """Parameter -> prompts, responses or answers, of a function that takes all responses together; else nothing.
-
-    required: its parameters without a default. The first that is neither `prompts` nor the responses gets the truths.
-    """
-    responses = [name for name in required if name in OF_A_BATCH][:1]
-    truths = [name for name in required if name not in (*OF_A_BATCH, *UNKNOWN, "prompts")][:1]
-    taken = {"responses": responses, "answers": truths, "prompts": [name for name in required if name == "prompts"]}
-    return {name: what for what, names in taken.items() for name in names} if responses else {}
-
-
-def wrong_reward(name: str, taken: Sequence[str], takes_more: bool) -> str | None:
-    """The line for a reward function of the user's that cannot be called with a response and its truth.
-
-    taken: its parameters that are given by position; takes_more: it has *others. A function of all responses is called
-    by name.
-    """
-    if takes_more or len(taken) >= len(GIVEN) or batch_parameters(taken):
-        return None
-    return (f"'{name}' has {len(taken)} parameters by position ({', '.join(taken) or 'none'}); it is called with "
-            f"{len(GIVEN)}, the response and its truth: needed f({', '.join(GIVEN)}, ...).")
 
 
 def _model_asked(place: str, name: str | None, models: list[dict]) -> str | None:

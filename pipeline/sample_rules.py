@@ -9,7 +9,7 @@ from pipeline.modes import kind_of, planned
 from pipeline.overlays import effective
 from pipeline.process import namespace
 from pipeline.schedule import Schedule, rft_schedule
-from pipeline.train_batch import EXPERT_BUFFER, REPLAY
+from pipeline.train_batch import REPLAY, expert_buffer
 
 STRATEGY = "algorithm.sample_strategy"
 
@@ -68,11 +68,6 @@ def _mixture(c: dict) -> list[str]:
                         f"{nearest(str(name), buffers)} There: {', '.join(buffers) or 'none'}. Give {EXPERTS}.{name} "
                         "a path, or {} for the demonstrations of data_processor.task_pipeline.")
     return problems
-
-
-def expert_buffer(algorithm: dict) -> str:
-    """Name of the auxiliary buffer that sample_strategy mix takes rows from."""
-    return algorithm["sample_strategy_args"].get("sft_dataset_name", EXPERT_BUFFER)
 
 
 def _replay(c: dict) -> dict:

@@ -11,9 +11,9 @@ from types import UnionType
 from typing import Any, get_args, get_origin
 
 from pipeline.config import Config
+from pipeline.environment_values import FromEnvironment, settled
 from pipeline.errors import nearest
 from pipeline.guide import explain_absent, explain_value
-from pipeline.interpolation import FromEnvironment, settled
 from pipeline.key_names import exists, nearest_key
 from pipeline.setting import choices_of
 

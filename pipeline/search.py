@@ -10,10 +10,10 @@ from pathlib import Path
 
 from pipeline import axes, files, invoke, view
 from pipeline.compare import METRIC, last_scores
-from pipeline.compose import compose
 from pipeline.errors import DataError, StageError
-from pipeline.launch import make_checked_plan
+from pipeline.judge import compose
 from pipeline.plan import Plan
+from pipeline.planning import make_checked_plan
 from pipeline.sweep import SWEEP, Point, point_record
 
 

@@ -14,15 +14,15 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from pipeline import axes, files, hub
-from pipeline.compose import compose, judged, warnings
 from pipeline.config import Sweep as Settings
 from pipeline.errors import ConfigError, OuroError
 from pipeline.identity import Stage
-from pipeline.launch import Planner, checked_plan
+from pipeline.judge import compose, judged, warnings
 from pipeline.plan import Plan
+from pipeline.planning import Planner, checked_plan
 from pipeline.preflight import warn
+from pipeline.sweep_view import SWEEP
 
-SWEEP = "sweep.json"
 MOST_NAMED = 4  # points named beside a problem
 TOLD_EVERY = 5.0  # seconds
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from pipeline import axes, files, view
 from pipeline.query import Answer, as_table
-from pipeline.sweep import SWEEP, Sweep
 from pipeline.view import Node, View
+
+SWEEP = "sweep.json"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class SweepView:
         return (self.path / SWEEP).stat().st_mtime_ns
 
 
-def of_sweep(sweep: Sweep) -> SweepView:
+def of_sweep(sweep) -> SweepView:
     """The view of a sweep that need not have been launched yet."""
     return SweepView(f"{sweep.project}/{sweep.name}", sweep.view,
                      [Entry(view.of_plan(p.plan), p.differs) for p in sweep.points])

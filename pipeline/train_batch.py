@@ -53,6 +53,11 @@ def expert_ratio(algorithm) -> float:
     return algorithm.sample_strategy_args.get("expert_data_ratio", EXPERT_DATA_RATIO)
 
 
+def expert_buffer(algorithm: dict) -> str:
+    """Name of the auxiliary buffer that sample_strategy mix takes rows from."""
+    return algorithm["sample_strategy_args"].get("sft_dataset_name", EXPERT_BUFFER)
+
+
 def share(key: str, ratio: float) -> Fraction:
     """A share as it is written in decimals, so that 0.1 of 30 rows is 3. Raises ConfigError unless 0 < ratio < 1."""
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < 1:

@@ -1,12 +1,14 @@
-"""Errors that a user's function raised, shown with the frames of the user's own files.
+"""A function of the user's: imported by its dotted path, and its errors shown with the frames of the user's own files.
 
 A frame is the user's when its file is neither ours, nor Python's, nor that of an installed package.
 """
 
+import importlib
 import sysconfig
 import traceback
 from pathlib import Path
 
+from pipeline.errors import ConfigError
 from pipeline.files import CONF
 from pipeline.imports import INSTALLED, OURS
 
@@ -47,3 +49,14 @@ def _near(name: str) -> str:
     """A file's path from the current directory where it is below, else in full."""
     path = Path(name)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def load_dotted(path: str):
+    """Imports `package.module:function`. A path that does not lead to a function is a ConfigError."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever the user's module raises while it is imported
+        raise ConfigError(f"'{path}' cannot be imported: {brief(error)}. Needed "
+                          "package.module:function, with the package in the current directory, installed, or with its "
+                          "parent directory on PYTHONPATH.") from error

@@ -21,13 +21,13 @@ from operators.generate import GENERATORS
 from operators.reward import load_reward
 from pipeline import files, secrets
 from pipeline.data_sample import sample
-from pipeline.errors import ConfigError, load_dotted
+from pipeline.errors import ConfigError
 from pipeline.own_code import REWARD
 from pipeline.parts import wrong_parameters
 from pipeline.records import RawTask
-from pipeline.reward_rules import wrong_reward
+from pipeline.reward_signature import wrong_reward
 from pipeline.samples import ROWS
-from pipeline.user_errors import users_frames, users_traceback
+from pipeline.user_errors import load_dotted, users_frames, users_traceback
 from workflows.prompts import turns_of
 from workflows.user_reward import Rule, taken_arguments
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from pipeline.algorithms import filled
-from pipeline.compose import compose
 from pipeline.config import Lora
 from pipeline.errors import ConfigError
+from pipeline.judge import compose
 from pipeline.schema import read
 
 # 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters. Weights every step.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any
 
-from pipeline.reward_rules import batch_parameters
+from pipeline.reward_signature import batch_parameters
 from pipeline.user_errors import brief
 
 Components = dict[str, float]

@@ -230,7 +230,7 @@ def _decides(key: str) -> bool:
 
 def _problems(choice: str) -> tuple[str, list[str]]:
     """(what the problems keep it from, the problems) of a recipe, as far as no file of the user's says more."""
-    from pipeline.compose import judged
+    from pipeline.judge import judged
     from pipeline.stage_rules import problems_of
 
     try:

@@ -68,9 +68,9 @@ def _tell(directory: Path) -> None:
 def _for_data(directory: Path, arguments) -> int:
     """A project for a data file and a model; the exit code of its `ouro config check`."""
     from pipeline import preflight
-    from pipeline.compose import compose
     from pipeline.init import recipe
     from pipeline.init.columns import guess
+    from pipeline.judge import compose
     from pipeline.shape import absent_model, wrong_model
 
     if not Path(arguments.model).exists():

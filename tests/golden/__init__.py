@@ -1,1 +1,1 @@
-"""What configurations mean, kept as files: stages, settings of their identities, `config show`, problems of broken ones."""
+"""What configurations mean, kept as files: plans, settings of stages, `config show`, problems of broken ones."""

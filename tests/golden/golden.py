@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from pipeline import explain, files
-from pipeline.compose import compose, judged
+from pipeline.judge import compose, judged
 from pipeline.plan import make_plan
 
 HERE = Path(__file__).parent

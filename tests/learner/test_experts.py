@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from pipeline import records, tables
-from pipeline.compose import compose
 from pipeline.data_config import AuxiliaryBuffer
 from pipeline.errors import DataError
+from pipeline.judge import compose
 from pipeline.plan import make_plan
 from pipeline.process import Context, namespace
 from stages.learner.actor import Actor

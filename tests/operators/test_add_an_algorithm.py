@@ -11,7 +11,7 @@ from operators.advantage import ADVANTAGES
 from operators.choice import chosen_advantage, chosen_loss
 from operators.loss import POLICY_LOSSES
 from pipeline.algorithms import filled
-from pipeline.compose import compose
+from pipeline.judge import compose
 from pipeline.overlays import effective
 from pipeline.parts import columns
 

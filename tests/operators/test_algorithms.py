@@ -11,8 +11,8 @@ from operators.kl import KL_ESTIMATORS
 from operators.loss import PAIRED, POLICY_LOSSES
 from operators.sampling import SAMPLE_STRATEGIES
 from pipeline.algorithms import DEMONSTRATED, GIVEN, MIXED_LOSSES, meant, ours
-from pipeline.compose import compose
 from pipeline.files import CONF
+from pipeline.judge import compose
 from pipeline.rules import COMPARE
 
 FILES = sorted(path for path in (CONF / "algorithm").glob("*.yaml") if path.stem in ours())

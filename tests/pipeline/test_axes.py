@@ -3,8 +3,8 @@
 import pytest
 
 from pipeline import axes
-from pipeline.compose import compose
 from pipeline.errors import ConfigError
+from pipeline.judge import compose
 
 
 def points(*words: str) -> list[list[str]]:

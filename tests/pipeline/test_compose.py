@@ -4,8 +4,8 @@ import pytest
 
 from pipeline.algorithms import MIXED_LOSSES, PAIR_TYPES
 from pipeline.choices import groups
-from pipeline.compose import check, compose
 from pipeline.config import walk
+from pipeline.judge import check, compose
 from pipeline.overlays import effective
 from tests.configs import changed, composed, refused
 

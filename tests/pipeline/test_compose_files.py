@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.compose import compose
+from pipeline.judge import compose
 from tests.configs import refused
 
 

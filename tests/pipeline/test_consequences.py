@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.compose import judged
 from pipeline.config import walk
 from pipeline.consequences import without_consequences
+from pipeline.judge import judged
 
 BEYOND = {"ge": -1, "gt": 0, "le": 1}  # what added to a bound is outside it
 NEITHER = "buffer.train_batch_size=100 neither divides nor is a multiple of buffer.batch_size * algorithm.repeat_times"

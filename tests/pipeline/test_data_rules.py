@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.compose import check, compose, judged
 from pipeline.data_config import ExperienceBuffer, Taskset
 from pipeline.errors import ConfigError
+from pipeline.judge import check, compose, judged
 from pipeline.overlays import effective
 from tests.configs import changed, element
 

@@ -5,7 +5,7 @@ import pytest
 from pipeline import cli
 from pipeline.difference import differing, flatten, says_how, side, told
 from pipeline.errors import ConfigError, DataError
-from pipeline.launch import make_checked_plan
+from pipeline.planning import make_checked_plan
 
 
 def lines(root, a: str, b: str) -> list[str]:

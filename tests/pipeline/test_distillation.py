@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config
-from pipeline.distillation import memory_problem, problems, scoring
 from pipeline.errors import ModelError
 from pipeline.memory import GIB, training
 from pipeline.overlays import effective
@@ -14,6 +13,7 @@ from pipeline.plan import make_plan
 from pipeline.preflight import check
 from pipeline.shape import shape_of
 from pipeline.stage_rules import unread
+from pipeline.teacher_rules import memory_problem, problems, scoring
 from tests.configs import changed
 from tests.pipeline.test_fit import LARGE, SMALL, rft
 from tests.pipeline.test_shape import QWEN2

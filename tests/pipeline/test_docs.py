@@ -6,9 +6,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from pipeline import preflight
-from pipeline.compose import compose
 from pipeline.config import Config
 from pipeline.files import CONF
+from pipeline.judge import compose
 
 BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.M | re.S)
 PAGES = [CONF.parent / "README.md", *sorted((CONF.parent / "docs").glob("*.md"))]

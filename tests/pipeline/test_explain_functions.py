@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from pipeline import cli
-from pipeline.compose import compose
 from pipeline.errors import ConfigError
 from pipeline.explain import explain
 from pipeline.explain_functions import KL_MEANINGS, TABLES, choices
+from pipeline.judge import compose
 from pipeline.signatures import definitions
 from stages.learner.objective import KLTerm
 from tests.configs import changed, composed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.compose import check
+from pipeline.judge import check
 from pipeline.overlays import effective
 from pipeline.workload import described, workload
 from tests.configs import changed

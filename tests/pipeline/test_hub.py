@@ -14,7 +14,7 @@ from pipeline.difference import frozen
 from pipeline.errors import ConfigError, OuroError
 from pipeline.external import HubPath, digest_input, digest_tree
 from pipeline.invoke import snakemake_command
-from pipeline.launch import checked_plan
+from pipeline.planning import checked_plan
 from pipeline.sweep import make_sweep
 from stages.model import character_tokenizer
 from tests.configs import changed
@@ -196,7 +196,7 @@ def test_a_configuration_without_ids_is_left_alone_and_imports_no_hub():
     code = """if True:
         import sys
         from pipeline import cli, hub
-        from pipeline.compose import compose
+        from pipeline.judge import compose
         config = compose(["recipe=countdown"])
         assert hub.located(config) == (config, [])
         hub.fetch_missing(__import__("pipeline.plan").plan.make_plan(config).stages)

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import cli, preflight, samples
-from pipeline.compose import compose
 from pipeline.init.command import NAMES, TEMPLATES
+from pipeline.judge import compose
 
 SUMS = [(f"{i} + {i} = ?", str(2 * i)) for i in range(24)]
 TALK = "It is a long story, and it begins where every story begins."

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline import algorithms, inputs, preflight, samples
-from pipeline.compose import compose
 from pipeline.config import AuxiliaryModel
 from pipeline.data_config import AuxiliaryBuffer, Taskset
 from pipeline.identity import EXTERNAL, PATHS
+from pipeline.judge import compose
 from pipeline.overlays import effective
 from pipeline.shape import read_shape
 from pipeline.sources import sources

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.compose import compose, judged
 from pipeline.errors import ConfigError
+from pipeline.judge import compose, judged
 from pipeline.sweep import make_sweep
 from tests.configs import refused
 

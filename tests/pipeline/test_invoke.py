@@ -101,7 +101,7 @@ def test_the_summary_follows_work_but_not_a_dry_run_or_a_failure(plan, monkeypat
     calls = snakemake(monkeypatch, 0)
     assert cli.main(["run", "--", "-n"]) == 0
     assert capsys.readouterr().out == ""
-    assert calls[0][1][invoke.SUMMARY_FOLLOWS] == "1"
+    assert calls[0][1]["OURO_SUMMARY_FOLLOWS"] == "1"
     assert calls[0][1]["PYTHONPATH"].split(":")[0] == str(invoke.HOME)
     snakemake(monkeypatch, 1, plan.targets[-1])
     assert cli.main(["run", "--", "--forceall"]) == 1

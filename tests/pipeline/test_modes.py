@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.compose import check
+from pipeline.judge import check
 from pipeline.modes import Line, kind_of, planned, problems
 from pipeline.overlays import effective
 from pipeline.rules import rules_of_stage

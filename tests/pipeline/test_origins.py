@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.compose import compose
+from pipeline.judge import compose
 from pipeline.origins import DEFAULT, origin, stage_origin
 from pipeline.overlays import entries
 

@@ -3,9 +3,9 @@
 import pytest
 
 from pipeline import algorithms
-from pipeline.compose import compose
 from pipeline.config import Algorithm
 from pipeline.errors import ConfigError
+from pipeline.judge import compose
 from pipeline.overlays import before, effective, entries, merge
 
 

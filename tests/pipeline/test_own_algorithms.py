@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeline import algorithms, devices, inputs, preflight
-from pipeline.compose import compose
 from pipeline.errors import ConfigError
+from pipeline.judge import compose
 from pipeline.overlays import effective
 from pipeline.parts import columns, wrong_parameters
 from pipeline.plan import make_plan

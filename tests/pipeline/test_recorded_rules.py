@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.compose import compose
 from pipeline.errors import ConfigError
+from pipeline.judge import compose
 from pipeline.recorded_rules import problems
 from tests.configs import changed
 

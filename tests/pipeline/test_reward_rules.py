@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.compose import check, compose
-from pipeline.reward_rules import batch_parameters
+from pipeline.judge import check, compose
+from pipeline.reward_signature import batch_parameters
 from tests.configs import changed, refused
 
 SOURCE = "buffer.explorer_input"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.compose import compose
 from pipeline.errors import ConfigError
 from pipeline.inputs import wrong_arguments
+from pipeline.judge import compose
 from pipeline.overlays import effective
 from pipeline.plan import make_plan
 from pipeline.rules import rules_of_stage

@@ -10,7 +10,7 @@ import pytest
 from pipeline import files, invoke, records, search, sweep_view, tables
 from pipeline.compare import compared
 from pipeline.errors import ConfigError, DataError, StageError
-from pipeline.launch import make_checked_plan
+from pipeline.planning import make_checked_plan
 from pipeline.process_group import run_group
 from tests.factories import row
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from pipeline import axes, secrets
-from pipeline.compose import compose
 from pipeline.errors import TAKEN_AS_SECRETS, ConfigError, masked
 from pipeline.explain import show
+from pipeline.judge import compose
 from pipeline.plan import Plan, make_plan
 from pipeline.process import open_stage
 from tests.configs import changed

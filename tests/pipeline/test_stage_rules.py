@@ -4,8 +4,8 @@ import pytest
 
 from pipeline import preflight
 from pipeline.bridges.recipe import write
-from pipeline.compose import check, compose
-from pipeline.launch import checked_plan
+from pipeline.judge import check, compose
+from pipeline.planning import checked_plan
 from pipeline.stage_rules import unread
 from tests.bridges import from_trinity
 from tests.configs import changed

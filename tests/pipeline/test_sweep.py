@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pipeline import compose, files, sweep, view
+from pipeline import files, judge, sweep, view
 from pipeline.errors import ConfigError
 from pipeline.plan import make_plan
 from pipeline.sweep import make_sweep, rules
@@ -63,7 +63,7 @@ def test_a_point_is_the_run_that_its_overrides_make_alone(tmp_path):
     point = made(tmp_path, f"{LR}=1e-6,3e-6", "stages.sft.seed=5,6").points[3]
     assert point.differs == {LR: "3e-6", "stages.sft.seed": "6"}
     assert point.plan.name == "countdown-lr=3e-6,sft.seed=6"
-    alone = make_plan(compose.compose([*point.overrides, "name='countdown-lr=3e-6,sft.seed=6'"]))
+    alone = make_plan(judge.compose([*point.overrides, "name='countdown-lr=3e-6,sft.seed=6'"]))
     assert [s.identity for s in alone.stages] == [s.identity for s in point.plan.stages]
 
 
@@ -84,7 +84,7 @@ def test_freezing_leaves_a_view_of_every_point_and_of_the_sweep(tmp_path):
 
 
 def test_recipes_with_names_of_their_own_are_joined_in_the_sweeps_name(tmp_path, monkeypatch):
-    real = compose.compose
+    real = judge.compose
 
     def named(overrides):
         chosen = next((o for o in overrides if o.startswith("seed=")), "seed=0")
@@ -124,7 +124,7 @@ def test_problems_that_only_planning_finds_are_told_for_all_points(tmp_path):
 
 
 def test_a_sweep_has_one_project(tmp_path, monkeypatch):
-    real = compose.compose
+    real = judge.compose
     monkeypatch.setattr(sweep, "compose", lambda o: {**real(o), "project": "a" if "seed=1" in o else "b"})
     assert "the points have 2 values of project (a, b); a sweep has one: write project=VALUE." in refused(
         tmp_path, "seed=1,2")
@@ -132,7 +132,7 @@ def test_a_sweep_has_one_project(tmp_path, monkeypatch):
 
 def test_more_points_than_wanted_are_counted_and_refused_after_one_composition(tmp_path, monkeypatch):
     calls = []
-    real = compose.compose
+    real = judge.compose
     monkeypatch.setattr(sweep, "compose", lambda o: calls.append(o) or real(o))
     message = refused(tmp_path, "seed=range(0,10000)")
     assert "the sweep has 10000 points, more than sweep.max_points=64" in message

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from pipeline.errors import ConfigError, load_dotted
-from pipeline.user_errors import brief, users_traceback
+from pipeline.errors import ConfigError
+from pipeline.user_errors import brief, load_dotted, users_traceback
 
 MINE = """\
 import json

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline import yaml_files
-from pipeline.compose import compose
+from pipeline.judge import compose
 from tests.configs import refused
 
 

@@ -7,9 +7,9 @@ import pytest
 from operators.generate import countdown
 from operators.reward import parse_countdown
 from pipeline import tables
-from pipeline.compose import compose
 from pipeline.errors import DataError
 from pipeline.files import CONF
+from pipeline.judge import compose
 from pipeline.process import Context, namespace
 from pipeline.records import RawTask, Rejected, Task
 from stages.curate import make_task, work

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipeline.compose import compose
+from pipeline.judge import compose
 from pipeline.overlays import effective, entries
 from pipeline.samples import compared_sets
 from stages import overlap

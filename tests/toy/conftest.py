@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.compose import compose
+from pipeline.judge import compose
 from pipeline.plan import Plan, make_plan
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import cli, preflight
-from pipeline.compose import compose
+from pipeline.judge import compose
 from tests.toy.conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "first-hour.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pipeline import checkpoints, files, records, tables
-from pipeline.compose import compose
+from pipeline.judge import compose
 from pipeline.plan import make_plan
 from tests.toy.conftest import SMALL, copy_upstream, stage_of
 from tests.toy.test_resume import start, wait_until

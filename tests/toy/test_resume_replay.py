@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline import files, records, tables
-from pipeline.compose import compose
+from pipeline.judge import compose
 from pipeline.plan import make_plan
 from tests.toy.conftest import REPOSITORY, SMALL, copy_upstream, stage_of
 from tests.toy.test_resume import experience, start, wait_until
