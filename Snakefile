@@ -1,4 +1,4 @@
-# The order of the stages, and nothing else: what they are is decided in pipeline/plan.py, what they do in stages/.
+# The order of the stages, and nothing else: what they are is decided in pipeline/plan/plan.py, what they do in stages/.
 #   snakemake --cores all                                                     the default recipe
 #   snakemake --cores all --config overrides="algorithm.optimizer.lr=4e-4"    Hydra overrides, space-separated
 #   snakemake --cores all --config overrides="-m seed=1,2"                    a sweep: what its points share is made once
@@ -10,10 +10,10 @@ from snakemake.utils import min_version
 min_version("9.0")
 sys.path.insert(0, str(workflow.basedir))
 
-from pipeline import failure, outcome
-from pipeline.console import STARTED
-from pipeline.launch import load_plan, written
-from pipeline.sweep import rules as named_rules
+from pipeline.run import failure, outcome
+from pipeline.run.console import STARTED
+from pipeline.run.snakefile import load_plan, written
+from pipeline.run.sweep import rules as named_rules
 
 PLAN = load_plan(config, ask=workflow.is_main_process)  # a job has no network
 
@@ -53,7 +53,7 @@ for rule_name, stage in named_rules(PLAN.stages):
             stage.error,
         threads: stage.threads
         resources:
-            gpu=stage.gpus,  # the name that SLURM's executor asks GPUs by; here pipeline/claims.py gives them out
+            gpu=stage.gpus,  # the name that SLURM's executor asks GPUs by; here pipeline/job/claims.py gives them out
         params:
             kind=stage.kind,
             directory=subpath(output[0], parent=True),

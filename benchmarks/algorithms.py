@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import NormalDist
 
 from benchmarks.measurement import HERE, RESULTS, Measurement, table
-from pipeline import files, tables
-from pipeline.view import Node, View, find_view, views
+from pipeline.results.view import Node, View, find_view, views
+from pipeline.store import files, tables
 
 PROJECT = "algorithms"
 Z = NormalDist().inv_cdf(0.975)  # 256 differences

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import files, records, tables
-from pipeline.judge import compose
-from pipeline.plan import Plan, make_plan
+from pipeline.check.judge import compose
+from pipeline.plan.plan import Plan, make_plan
+from pipeline.store import files, records, tables
 from stages.model import character_tokenizer
 
 PROMPT_TOKENS, RESPONSE_TOKENS, TASKS = 128, 512, 512

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from pipeline import files
-from pipeline.errors import DataError
-from pipeline.process import commit
-from pipeline.view import Node, View, find_view, views
+from pipeline.job.context import commit
+from pipeline.results.view import Node, View, find_view, views
+from pipeline.store import files
+from pipeline.store.errors import DataError
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

@@ -13,12 +13,12 @@ Needed: at most 8% of the path is neither generation nor training; publish + loa
 from dataclasses import dataclass
 
 from benchmarks.measurement import Measurement, open_run, parser, spread, stage_of, table
-from pipeline import files, tables
-from pipeline.process import namespace
-from pipeline.schedule import Schedule, rft_schedule
+from pipeline.job.context import namespace
+from pipeline.job.schedule import Schedule, rft_schedule
+from pipeline.store import files, tables
 
 SHARE_NEEDED, SYNC_NEEDED = 0.08, 0.15
-WAITED = 0.004  # seconds; a wait shorter than two polls (pipeline/waiting.py) found its file there
+WAITED = 0.004  # seconds; a wait shorter than two polls (pipeline/job/waiting.py) found its file there
 WORK = ("generation", "training")
 
 

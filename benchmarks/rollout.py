@@ -11,15 +11,15 @@ import time
 from pathlib import Path
 
 from benchmarks.measurement import Measurement, open_run, parser, spread, stage_of, table
-from pipeline import checkpoints, files
-from pipeline.process import namespace
-from pipeline.schedule import tasks_of_step
-from pipeline.tasksets import read_train
+from pipeline.job.context import namespace
+from pipeline.job.schedule import tasks_of_step
+from pipeline.job.tasksets import read_train
+from pipeline.store import checkpoints, files
 from workflows import runner
+from workflows.engines.vllm_engine import VllmEngine
 from workflows.prompts import load_tokenizer, prompt_tokens, task_texts
 from workflows.seeds import request_seed
 from workflows.single_turn import simple_workflow
-from workflows.vllm_engine import VllmEngine
 
 NEEDED = 0.90
 

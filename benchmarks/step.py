@@ -23,9 +23,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.measurement import HERE, RESULTS, Measurement, open_run, parser, spread, stage_of, table
-from pipeline import tables
-from pipeline.plan import Plan, make_plan
-from pipeline.view import View
+from pipeline.plan.plan import Plan, make_plan
+from pipeline.results.view import View
+from pipeline.store import tables
 
 NEEDED = 1.0
 MISSING = ("TRL is not installed, and without it there is nothing to compare with. Only this benchmark needs it: "

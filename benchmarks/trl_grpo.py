@@ -15,9 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from operators.reward import load_reward
-from pipeline import checkpoints, files
-from pipeline.process import namespace
-from pipeline.tasksets import read_train
+from pipeline.job.context import namespace
+from pipeline.job.tasksets import read_train
+from pipeline.store import checkpoints, files
 from workflows.prompts import load_tokenizer, task_texts
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.errors import ConfigError, nearest
+from pipeline.store.errors import ConfigError, nearest
 
 
 def arguments(function: Callable, given: dict[str, Any], what: str) -> dict[str, Any]:

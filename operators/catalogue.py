@@ -6,14 +6,13 @@ page cannot say anything else than the code. A test compares them.
 
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 
 from operators import advantage, correction, entropy, kl, loss, priority, sampling, shaping
 from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
 from operators.arguments import needed_columns
+from pipeline.settings.algorithms import DIRECTORY
 
-CONF = Path(__file__).resolve().parent.parent / "conf" / "algorithm"
 PARTS = ("advantage_fn", "policy_loss_fn", "loss_agg_mode", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn",
          "sample_strategy")
 ESTIMATES = "KL estimates: `algorithm.kl_loss_fn`, `algorithm.kl_penalty_fn`"
@@ -44,7 +43,7 @@ def _types() -> list[str]:
     import yaml
 
     rows = [f"| algorithm_type | repeat_times | {' | '.join(PARTS)} |", "|---" * (len(PARTS) + 2) + "|"]
-    for path in sorted(CONF.glob("*.yaml")):
+    for path in sorted(DIRECTORY.glob("*.yaml")):
         found = yaml.safe_load(path.read_text())
         if found["algorithm_type"] != path.stem:
             rows.append(f"| `{path.stem}` | another name of `{found['algorithm_type']}` |{' |' * len(PARTS)}")

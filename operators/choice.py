@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor
 
-from pipeline.errors import ConfigError, DataError, pick
-from pipeline.user_errors import load_dotted
+from pipeline.store.errors import ConfigError, DataError, pick
+from pipeline.store.user_errors import load_dotted
 
 LISTS = (pa.list_(pa.float64()), pa.list_(pa.float32()))
 

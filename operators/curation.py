@@ -11,7 +11,7 @@ from typing import Any
 
 from operators.generate import countdown_key, is_solvable
 from operators.reward import parse_countdown
-from pipeline.errors import DataError
+from pipeline.store.errors import DataError
 
 MOST_NUMBERS = 12
 

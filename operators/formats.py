@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pipeline.errors import DataError, nearest
-from pipeline.records import RawTask
+from pipeline.store.errors import DataError, nearest
+from pipeline.store.records import RawTask
 
 ROLES = ("system", "user", "assistant", "tool")
 ABSENT = object()  # what `look_up` finds where a record lacks the key

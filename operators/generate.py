@@ -14,8 +14,8 @@ import random
 from collections.abc import Iterator
 
 from operators.arguments import check_number
-from pipeline.errors import ConfigError
-from pipeline.records import RawTask
+from pipeline.store.errors import ConfigError
+from pipeline.store.records import RawTask
 
 MISSES = 20_000  # draws without a new task after which the space counts as exhausted
 TIMES = "\u00d7"  # multiplication sign: not ASCII

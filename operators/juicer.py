@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from operators.curation import META, OURS, STATS, Row
-from pipeline.errors import ConfigError, OuroError, StageError, nearest
+from pipeline.store.errors import ConfigError, OuroError, StageError, nearest
 
 BATCH = 1000  # rows handed to an operator at once
 REQUIRED = ("question", "answer")

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
-from pipeline.errors import ConfigError, DataError, pick
-from pipeline.user_errors import load_dotted
+from pipeline.store.errors import ConfigError, DataError, pick
+from pipeline.store.user_errors import load_dotted
 
 LONGEST_EXPRESSION = 256  # characters
 DEEPEST_NESTING = 32  # parentheses and signs within each other

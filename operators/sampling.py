@@ -10,7 +10,7 @@ import math
 from fractions import Fraction
 
 from operators.arguments import check_number
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 KEY = "algorithm.sample_strategy_args"
 

@@ -1,7 +1,7 @@
 """Changes of a reward by what the response is besides right or wrong: its length."""
 
 from operators.arguments import check_number
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 
 def overlong_penalty(length: int, max_response_length: int, cache_length: int, penalty_factor: float = 1.0) -> float:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from pipeline import commands, replay_command, sweep_commands
 from pipeline.bridges import command as bridges
-from pipeline.errors import OuroError
 from pipeline.init.command import add_options, init
-from pipeline.invoke import INTERRUPTED, run
+from pipeline.run.invoke import INTERRUPTED, run
+from pipeline.store.errors import OuroError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (OuroError, OSError) as error:
-        from pipeline.errors import message
+        from pipeline.store.errors import message
 
         print(message(error), file=sys.stderr)
         return 2
@@ -47,7 +47,7 @@ class _Version(argparse.Action):
     def __call__(self, parser, *_):
         from importlib.metadata import version
 
-        from pipeline.process import commit
+        from pipeline.job.context import commit
 
         at = commit()
         print(f"ouro {version('ouroboros-rft')}{'' if at == 'unknown' else f' (commit {at})'}")

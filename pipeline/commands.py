@@ -1,16 +1,16 @@
-"""What the sub-commands of `ouro` do, all but `run` (pipeline/invoke.py). Each takes the parsed command line."""
+"""What the sub-commands of `ouro` do, all but `run` (pipeline/run/invoke.py). Each takes the parsed command line."""
 
 import shlex
 import sys
 from pathlib import Path
 
-from pipeline.errors import OuroError, masked
+from pipeline.store.errors import OuroError, masked
 
 
 def status(arguments) -> int:
     """The stages of a run: state, seconds, directory, and the last step of those that train; the points of a sweep."""
-    from pipeline import sweep_view, view
-    from pipeline.planning import make_checked_plan
+    from pipeline.results import sweep_view, view
+    from pipeline.run.planning import make_checked_plan
 
     overrides = [w for w in arguments.words if "=" in w and not sweep_view.is_known(arguments.root, w)]
     names = [w for w in arguments.words if w not in overrides]
@@ -24,8 +24,8 @@ def status(arguments) -> int:
 
 
 def _status(shown) -> str:
-    from pipeline import view
-    from pipeline.query import Answer, as_table
+    from pipeline.results import view
+    from pipeline.results.query import Answer, as_table
 
     states = [view.state(s) for s in shown.stages]
     rows = [(s.name, s.state, "" if s.seconds is None else f"{s.seconds:.1f}", view.near(s.directory))
@@ -37,9 +37,9 @@ def _status(shown) -> str:
 
 def sql(arguments) -> int:
     """One read-only question to the tables of the latest run or sweep, of the named ones, or of all."""
-    from pipeline import query, sweep_view, view
-    from pipeline.errors import QueryError
-    from pipeline.files import is_complete
+    from pipeline.results import query, sweep_view, view
+    from pipeline.store.errors import QueryError
+    from pipeline.store.files import is_complete
 
     if arguments.all:
         runs = view.views(arguments.root)
@@ -67,8 +67,8 @@ def report(arguments) -> int:
     """Where the report of a run (or of several) is; that of a sweep compares its points."""
     import webbrowser
 
-    from pipeline import sweep_view
-    from pipeline.errors import StageError
+    from pipeline.results import sweep_view
+    from pipeline.store.errors import StageError
 
     for name in arguments.runs or [None]:
         shown = sweep_view.find(arguments.root, name)
@@ -83,10 +83,10 @@ def report(arguments) -> int:
 
 def config_check(arguments) -> int:
     """Everything that is wrong with a configuration, its data and its fit to the machine; then the plan in numbers."""
-    from pipeline import incomplete, preflight
-    from pipeline.compose import TITLE
-    from pipeline.errors import ConfigError
-    from pipeline.judge import judged, warnings
+    from pipeline.check import incomplete, preflight
+    from pipeline.check.judge import judged, warnings
+    from pipeline.compose.compose import TITLE
+    from pipeline.store.errors import ConfigError
 
     config, problems = judged(arguments.overrides)
     if problems:
@@ -105,8 +105,8 @@ def config_check(arguments) -> int:
 
 def config_show(arguments) -> int:
     """The composed configuration as YAML, secrets masked, with the numbers that follow from it."""
-    from pipeline import explain
-    from pipeline.judge import compose
+    from pipeline.check import explain
+    from pipeline.check.judge import compose
 
     print(masked(explain.show(compose(arguments.overrides))))
     return 0
@@ -114,7 +114,7 @@ def config_show(arguments) -> int:
 
 def config_reference(arguments) -> int:
     """Every setting with type, default, bounds and meaning, as a Markdown page."""
-    from pipeline import explain
+    from pipeline.check import explain
 
     print(explain.reference(), end="")
     return 0
@@ -122,10 +122,10 @@ def config_reference(arguments) -> int:
 
 def config_explain(arguments) -> int:
     """Type, meaning, bounds, default, value of a setting and where it comes from, or the settings below a prefix."""
-    from pipeline import explain
-    from pipeline.compose import TITLE
-    from pipeline.errors import ConfigError
-    from pipeline.judge import judged
+    from pipeline.check import explain
+    from pipeline.check.judge import judged
+    from pipeline.compose.compose import TITLE
+    from pipeline.store.errors import ConfigError
 
     config, problems = judged(arguments.overrides)
     print(masked(explain.explain(config, arguments.key, arguments.overrides)), flush=True)
@@ -136,7 +136,7 @@ def config_explain(arguments) -> int:
 
 def stages(arguments) -> int:
     """The stages that a configuration means, in order, and how to run each by hand."""
-    from pipeline.planning import make_checked_plan
+    from pipeline.run.planning import make_checked_plan
 
     plan = make_checked_plan(arguments.overrides)
     if arguments.write:

@@ -2,13 +2,13 @@
 
 import sys
 
-from pipeline.errors import ConfigError, DataError
+from pipeline.store.errors import ConfigError, DataError
 
 
 def replay(arguments) -> int:
     """What other algorithms would have made of a stored train batch: advantages, loss, gradient. Runs no rollout."""
-    from pipeline import counterfactual, sweep_view
-    from pipeline.view import View
+    from pipeline.results import counterfactual, sweep_view
+    from pipeline.results.view import View
 
     overrides = [word for word in arguments.words if "=" in word and not sweep_view.is_known(arguments.root, word)]
     names = [word for word in arguments.words if word not in overrides]

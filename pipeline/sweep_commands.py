@@ -2,14 +2,14 @@
 
 import sys
 
-from pipeline.errors import DataError, masked
+from pipeline.store.errors import DataError, masked
 
 
 def compare(arguments) -> int:
     """What differs between the points of a sweep, or between runs, against their scores, the best first."""
-    from pipeline import query, sweep_view
-    from pipeline.compare import answer, compared, metric_of
-    from pipeline.compare_page import write
+    from pipeline.results import query, sweep_view
+    from pipeline.results.compare import answer, compared, metric_of
+    from pipeline.results.compare_page import write
 
     shown = [sweep_view.find(arguments.root, name) for name in arguments.runs] or [_latest_sweep(arguments.root)]
     metric = arguments.metric or metric_of(shown)
@@ -22,7 +22,7 @@ def compare(arguments) -> int:
 
 
 def _latest_sweep(root):
-    from pipeline import sweep_view
+    from pipeline.results import sweep_view
 
     found = [one for one in sweep_view.known(root) if isinstance(one, sweep_view.SweepView)]
     if not found:
@@ -32,7 +32,7 @@ def _latest_sweep(root):
 
 def config_diff(arguments) -> int:
     """What differs between two runs, or between configurations given as overrides in quotes: settings and stages."""
-    from pipeline.difference import sides, told
+    from pipeline.results.difference import sides, told
 
     print(masked("\n".join(told(*sides(arguments.root, arguments.a, arguments.b)))))
     return 0

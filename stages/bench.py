@@ -6,12 +6,12 @@ that is scored is not scored again. The last checkpoint is the stage's model, wh
 
 import os
 
-from pipeline import checkpoints, tables
-from pipeline.process import Context, environment, run_stage
-from pipeline.progress import Progress
-from pipeline.shares import answering_environment
-from pipeline.tracking import open_tracker
-from workflows.engine import open_engine
+from pipeline.job.context import Context, environment, run_stage
+from pipeline.job.progress import Progress
+from pipeline.job.shares import answering_environment
+from pipeline.job.tracking import open_tracker
+from pipeline.store import checkpoints, tables
+from workflows.engines.open import open_engine
 from workflows.evaluation import DECODINGS, Subject, evaluate, read_sets
 from workflows.prompts import end_tokens, load_tokenizer
 from workflows.rewards import Rewards

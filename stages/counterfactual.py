@@ -2,7 +2,7 @@
 
     python -m stages.counterfactual request.json answer.json
 
-Started by pipeline/counterfactual.py. The batch of a trainer step is cut again from the stage's tables, scored with the
+Started by results/counterfactual.py. The batch of a trainer step is cut again from the stage's tables, scored with the
 weights that the step began with, and its loss and gradient are computed under the stage's own algorithm, which must
 come out as the stage stored them, and under each alternative. It is no stage of the plan: it writes only its answer.
 """
@@ -18,21 +18,22 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from pipeline import checkpoints, files, records, secrets, tables
-from pipeline.algorithms import WITH_CRITIC, WITH_TEACHER
-from pipeline.counterfactual import ORIGINAL
-from pipeline.errors import OuroError
-from pipeline.external import resolve
-from pipeline.process import Context, namespace
+from pipeline.job.context import Context, namespace
+from pipeline.results.counterfactual import ORIGINAL
+from pipeline.settings import secrets
+from pipeline.settings.algorithms import WITH_CRITIC, WITH_TEACHER
+from pipeline.store import checkpoints, files, records, tables
+from pipeline.store.digests import resolve
+from pipeline.store.errors import OuroError
 from stages.learner.actor import Actor, Result
-from stages.learner.batches import advantage_of
+from stages.learner.batches.choose import advantage_of
+from stages.learner.batches.recorded import Recorded
+from stages.learner.batches.rollouts import Rollouts
 from stages.learner.critic import Critic
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
-from stages.learner.recorded import Recorded
 from stages.learner.reference import References
-from stages.learner.rollouts import Rollouts
-from stages.learner.still import StillEngine, alone, inner, take_critic, take_policy
+from stages.learner.replay_engine import StillEngine, alone, inner, take_critic, take_policy
 from stages.learner.teacher import Teacher
 
 LEAST_ALIKE = 3  # groups of parameters that are named

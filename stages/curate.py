@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any
 
 from operators import juicer
-from pipeline import tables
-from pipeline.errors import DataError
-from pipeline.external import resolve
-from pipeline.files import hash_json
-from pipeline.process import Context, run_stage
-from pipeline.records import RawTask, Rejected, Task
+from pipeline.job.context import Context, run_stage
+from pipeline.store import tables
+from pipeline.store.digests import resolve
+from pipeline.store.errors import DataError
+from pipeline.store.files import hash_json
+from pipeline.store.records import RawTask, Rejected, Task
 
 SPLITS = ("train", "test", "sft", "preference", "text")
 POOL = "data_processor.task_pipeline"  # what rows without a set of their own are called in messages

@@ -12,23 +12,24 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import checkpoints, files, records, tables
-from pipeline.background import Background
-from pipeline.config import resolve_dtype
-from pipeline.errors import SyncError
-from pipeline.process import Context, commit
-from pipeline.progress import row_words
-from pipeline.schedule import Schedule, rft_schedule, rollout_schedule
-from pipeline.tasksets import read_train
-from pipeline.waiting import wait_for
-from stages.children import run_child
+from pipeline.job.background import Background
+from pipeline.job.context import Context, commit
+from pipeline.job.progress import row_words
+from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule
+from pipeline.job.tasksets import read_train
+from pipeline.job.waiting import wait_for
+from pipeline.settings.config import resolve_dtype
+from pipeline.store import checkpoints, files, records, tables
+from pipeline.store.errors import SyncError
+from stages.explorer.children import run_child
+from stages.explorer.groups import Groups
+from stages.explorer.interim import InterimEvaluation
+from stages.explorer.prompts import Prompts, prompt_hash
+from stages.explorer.resample import Filled, Group
 from stages.follow import TOTAL
-from stages.groups import Groups
-from stages.interim import InterimEvaluation
-from stages.resample import Filled, Group
-from stages.train_tasks import Prompts, prompt_hash
 from workflows import runner
-from workflows.engine import Engine, open_engine
+from workflows.engines.engine import Engine
+from workflows.engines.open import open_engine
 from workflows.prompts import end_tokens, load_tokenizer
 from workflows.rewards import Rewards
 from workflows.trajectory import Trajectory

@@ -3,14 +3,14 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-from pipeline import checkpoints, files, records, tables
-from pipeline.metrics import rollout_metrics
-from pipeline.no_signal import Signals
-from pipeline.process import Context
-from pipeline.progress import FILE_ONLY, Progress, rollout_words, score_words
-from pipeline.shares import cores
-from pipeline.tracking import open_tracker
-from stages.children import Child, supervise
+from pipeline.job.context import Context
+from pipeline.job.metrics import rollout_metrics
+from pipeline.job.no_signal import Signals
+from pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words
+from pipeline.job.shares import cores
+from pipeline.job.tracking import open_tracker
+from pipeline.store import checkpoints, files, records, tables
+from stages.explorer.children import Child, supervise
 
 TOTAL = "total.json"  # written by the trainer when it knows how many steps the stage has
 

@@ -2,7 +2,7 @@
 
 Started by stages/train.py (demonstrations), stages/rft.py (experience, as it is made) and stages/offline.py
 (experience of an earlier stage). The loop is the same for all; only where a batch comes from, and which loss it meets,
-differs (stages/learner/batches.py).
+differs (stages/learner/batches/choose.py).
 """
 
 import dataclasses
@@ -14,28 +14,28 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import checkpoints, files, records, tables
-from pipeline.algorithms import PAIR_TYPES, WITH_CRITIC
-from pipeline.background import Background
-from pipeline.errors import ModelError, StageError
-from pipeline.external import resolve
-from pipeline.process import Context
-from stages.children import run_child
+from pipeline.job.background import Background
+from pipeline.job.context import Context
+from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
+from pipeline.store import checkpoints, files, records, tables
+from pipeline.store.digests import resolve
+from pipeline.store.errors import ModelError, StageError
+from stages.explorer.children import run_child
 from stages.follow import TOTAL
 from stages.learner.actor import Actor, Result
-from stages.learner.batches import Batch, Cut, step_row
+from stages.learner.batches.choose import Batch, Cut, step_row
+from stages.learner.batches.demonstrations import Demonstrations
+from stages.learner.batches.preferences import Preferences
+from stages.learner.batches.recorded import Recorded
+from stages.learner.batches.rollouts import Rollouts
+from stages.learner.batches.texts import Texts
 from stages.learner.critic import Critic
-from stages.learner.demonstrations import Demonstrations
+from stages.learner.engine.rates import learning_rate
+from stages.learner.engine.zero import Process
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
-from stages.learner.preferences import Preferences
-from stages.learner.rates import learning_rate
-from stages.learner.recorded import Recorded
 from stages.learner.reference import References
-from stages.learner.rollouts import Rollouts
 from stages.learner.teacher import Teacher
-from stages.learner.texts import Texts
-from stages.learner.zero import Process
 from workflows.prompts import keep_template
 
 PROBE_TOKENS = 256

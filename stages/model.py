@@ -6,8 +6,8 @@ English text, digits and operators can be read by a model of 0.2M parameters; ot
 
 import string
 
-from pipeline import files
-from pipeline.process import Context, run_stage
+from pipeline.job.context import Context, run_stage
+from pipeline.store import files
 
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
 CHARACTERS = [c for c in string.printable if c not in "\t\r\x0b\x0c"]

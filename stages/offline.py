@@ -1,10 +1,10 @@
 """Offline reinforcement fine-tuning (mode=train): trains on experience that an earlier stage explored, without engine.
 
 Reads a model and the experience/ and rollouts/ of a stage of kind `rollout`; writes trained/, steps/, checkpoints/ and
-model/. The trainer is stages/learn.py; how the experience is cut into batches: stages/learner/recorded.py.
+model/. The trainer is stages/learn.py; how the experience is cut into batches: stages/learner/batches/recorded.py.
 """
 
-from pipeline.process import run_stage
+from pipeline.job.context import run_stage
 from stages.follow import train_alone
 
 if __name__ == "__main__":

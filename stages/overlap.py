@@ -9,11 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline.data_files import files_of_split, is_saved_dataset
-from pipeline.errors import OuroError
-from pipeline.external import resolve
-from pipeline.progress import task_words
-from pipeline.records import RawTask
+from pipeline.job.progress import task_words
+from pipeline.store.data_files import files_of_split, is_saved_dataset
+from pipeline.store.digests import resolve
+from pipeline.store.errors import OuroError
+from pipeline.store.records import RawTask
 from stages.tasks import read_set
 from workflows.leakage import prompt_of
 
@@ -23,7 +23,7 @@ LARGEST = 32 << 20  # bytes of a set: about a second
 def compare(sets: list[dict[str, Any]]) -> dict[str, list]:
     """Lists `problems`, `warnings`, `unjudged` and `facts`, as stages/preview.py has them.
 
-    sets: as pipeline/samples.py names them, each with `held`: whether it is evaluated on.
+    sets: as pipeline/check/samples.py names them, each with `held`: whether it is evaluated on.
     """
     found: dict[str, list] = {"problems": [], "warnings": [], "unjudged": [], "facts": []}
     rows: dict[str, list[RawTask]] = {}

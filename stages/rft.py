@@ -2,13 +2,13 @@
 
 Reads tasks.parquet and a model; writes experience/, rollouts/, trained/, steps/, weights/, checkpoints/ and model/.
 The explorer is stages/explore.py (vLLM), the trainer stages/learn.py (DeepSpeed); which weights make which rollouts
-is decided by pipeline/schedule.py. This process starts both, follows the steps, and ends both when one dies.
+is decided by pipeline/job/schedule.py. This process starts both, follows the steps, and ends both when one dies.
 """
 
-from pipeline.devices import visible_gpus
-from pipeline.process import Context, environment, run_stage
-from pipeline.shares import cores, share_cores, share_gpus
-from stages.children import Child, supervise
+from pipeline.job.context import Context, environment, run_stage
+from pipeline.job.devices import visible_gpus
+from pipeline.job.shares import cores, share_cores, share_gpus
+from stages.explorer.children import Child, supervise
 from stages.follow import Follower, finish_training
 
 

@@ -4,10 +4,10 @@ Reads tasks.parquet and a model; writes experience/ and rollouts/, and makes no 
 stages/explore.py; this process starts it and follows its steps.
 """
 
-from pipeline import tables
-from pipeline.process import Context, environment, run_stage
-from pipeline.shares import answering_environment, cores
-from stages.children import Child, supervise
+from pipeline.job.context import Context, environment, run_stage
+from pipeline.job.shares import answering_environment, cores
+from pipeline.store import tables
+from stages.explorer.children import Child, supervise
 from stages.follow import RolloutFollower
 
 

@@ -3,7 +3,7 @@
 The pool, which curation splits, is `data_processor.task_pipeline`: `generator`, or `inputs`. Every taskset, eval set
 and experience buffer with a `path` adds its own rows, under its name, with the split that its place in the
 configuration gives. (The plan hands over only what the stages behind this one read.) What files there may be:
-pipeline/data_files.py; what a record may look like: operators/formats.py.
+pipeline/store/data_files.py; what a record may look like: operators/formats.py.
 """
 
 import inspect
@@ -12,12 +12,12 @@ from typing import Any
 
 from operators.formats import read_records
 from operators.generate import GENERATORS
-from pipeline import tables
-from pipeline.data_files import open_files
-from pipeline.errors import ConfigError, DataError, pick
-from pipeline.process import Context, run_stage
-from pipeline.records import RawTask
-from pipeline.tasksets import sets_with_paths
+from pipeline.job.context import Context, run_stage
+from pipeline.job.tasksets import sets_with_paths
+from pipeline.store import tables
+from pipeline.store.data_files import open_files
+from pipeline.store.errors import ConfigError, DataError, pick
+from pipeline.store.records import RawTask
 
 PIPELINE = "data_processor.task_pipeline"
 

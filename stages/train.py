@@ -4,7 +4,7 @@ Reads tasks.parquet (split sft) and a model; writes steps/, checkpoints/ and mod
 stages/learn.py, one process per rank; this process starts it, follows its steps and reports them.
 """
 
-from pipeline.process import run_stage
+from pipeline.job.context import run_stage
 from stages.follow import train_alone
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.algorithms import filled
-from pipeline.config import Lora
-from pipeline.errors import ConfigError
-from pipeline.judge import compose
-from pipeline.schema import read
+from pipeline.check.judge import compose
+from pipeline.settings.algorithms import filled
+from pipeline.settings.config import Lora
+from pipeline.settings.schema import read
+from pipeline.store.errors import ConfigError
 
 # 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters. Weights every step.
 TINY = ("model.init.num_hidden_layers=2", "model.init.num_key_value_heads=1", "model.max_prompt_tokens=40",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.process import Context, namespace
+from pipeline.job.context import Context, namespace
 from tests.configs import TINY, overridden
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test with ids has a hub of its own (tests/hub.py)

@@ -11,7 +11,7 @@ KINDS = ("tasks", "curate", "model", "train", "rft", "evaluate", "report")
 STAGE = '''
 import os, sys
 from pathlib import Path
-from pipeline import files, records, tables
+from pipeline.store import files, records, tables
 from tests.factories import row
 
 directory = Path(sys.argv[1])

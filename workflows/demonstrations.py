@@ -4,7 +4,7 @@ The conversation is laid out as a rollout of several turns would be: first promp
 what the chat template puts between that and the next generation prompt, second response, and so on.
 """
 
-from pipeline.errors import DataError
+from pipeline.store.errors import DataError
 from workflows.prompts import prompt_text, prompt_tokens, response_tokens, task_texts, turn_end
 
 Layout = tuple[list[int], list[int], list[int]]  # prompt [P], what follows [R], mask [R]: 1 on what is trained

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from operators.statistics import mean_interval, pass_at_k, reward_interval
-from pipeline import records, tables
-from pipeline.process import Context
-from pipeline.progress import task_words
-from pipeline.tasksets import HELD, read_eval
+from pipeline.job.context import Context
+from pipeline.job.progress import task_words
+from pipeline.job.tasksets import HELD, read_eval
+from pipeline.store import records, tables
 from workflows import runner
-from workflows.engine import Engine
+from workflows.engines.engine import Engine
 from workflows.leakage import prompt_of, training_prompts
 from workflows.prompts import prompt_tokens, task_texts, task_turns
 from workflows.rewards import RewardFunction, Rewards

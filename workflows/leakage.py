@@ -6,8 +6,8 @@ Tasks are compared by their prompts, without system messages and without regard 
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipeline import files, records, tables
-from pipeline.tasksets import HELD
+from pipeline.job.tasksets import HELD
+from pipeline.store import files, records, tables
 
 
 def prompt_of(context: Iterable[dict], question: str) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.errors import ConfigError, DataError, ModelError
-from pipeline.external import missing, resolve
-from pipeline.shape import json_object
-from workflows.hugging_face import import_transformers
+from pipeline.store.digests import missing, resolve
+from pipeline.store.errors import ConfigError, DataError, ModelError
+from pipeline.store.model_shape import json_object
+from workflows.engines.hugging_face import import_transformers
 
 TEMPLATE = "chat_template.jinja"  # where a Hugging Face directory keeps it; wins over tokenizer_config.json
 

@@ -4,7 +4,7 @@ Each turn is a row of its own, because the next prompt goes through the chat tem
 answers otherwise than they were sampled.
 """
 
-from pipeline.errors import DataError
+from pipeline.store.errors import DataError
 from workflows.task_at_hand import TaskAtHand
 from workflows.trajectory import Attempt, Trajectory
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pipeline.config import resolve_dtype
-from pipeline.errors import ModelError
+from pipeline.settings.config import resolve_dtype
+from pipeline.store.errors import ModelError
 from workflows.prompts import read_tokenizer
 
 

@@ -13,9 +13,9 @@ from functools import partial
 
 from operators import shaping
 from operators.reward import load_reward
-from pipeline.errors import ConfigError, nearest
-from pipeline.external import resolve
-from pipeline.shares import first_auxiliary_gpu
+from pipeline.job.shares import first_auxiliary_gpu
+from pipeline.store.digests import resolve
+from pipeline.store.errors import ConfigError, nearest
 from workflows.reward_model import RewardModel
 from workflows.user_reward import Components, Rule, taken_arguments
 

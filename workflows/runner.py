@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pipeline.config import longest_sequence
-from pipeline.errors import ConfigError, StageError, masked
-from pipeline.user_errors import brief
-from workflows.engine import Engine, Reply, Request
+from pipeline.settings.config import longest_sequence
+from pipeline.store.errors import ConfigError, StageError, masked
+from pipeline.store.user_errors import brief
+from workflows.engines.engine import Engine, Reply, Request
 from workflows.rewards import RewardFunction
 from workflows.seeds import request_seed
 from workflows.trajectory import Attempt, Trajectory
@@ -44,7 +44,7 @@ class Sampling:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one attempt; see pipeline.records.Experience for the statuses.
+    """What became of one attempt; see pipeline.store.records.Experience for the statuses.
 
     trajectory, response: the only one, or that of the last turn, which is rewarded. earlier: those of the turns before
     it; None where the workflow returned no turns. reason: without secrets, which what user code raises may quote.
@@ -228,7 +228,7 @@ def _add(outcome: Outcome, found: dict[str, float] | str) -> None:
 def check_failures(rows: Sequence, allowed: float) -> None:
     """Raises StageError when more than the share `allowed` of the rows failed; over-long prompts are no failures.
 
-    rows: of pipeline.records.Experience or Sample.
+    rows: of pipeline.store.records.Experience or Sample.
     """
     failed = [row for row in rows if row.status in ("reward_failed", "workflow_failed")]
     if len(failed) > allowed * len(rows):

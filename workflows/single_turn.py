@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pipeline.errors import ConfigError, pick
-from pipeline.user_errors import load_dotted
+from pipeline.store.errors import ConfigError, pick
+from pipeline.store.user_errors import load_dotted
 from workflows.retry import retry_workflow
 from workflows.task_at_hand import PARAMETER, asks_task
 from workflows.trajectory import Attempt, Trajectory

@@ -4,9 +4,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from pipeline.config import longest_sequence
+from pipeline.settings.config import longest_sequence
 from workflows import runner
-from workflows.engine import Reply
+from workflows.engines.engine import Reply
 from workflows.prompts import prompt_text, prompt_tokens, task_turns
 from workflows.rewards import RewardFunction
 from workflows.trajectory import Attempt, Trajectory
@@ -21,7 +21,7 @@ class TaskAtHand:
     """
 
     def __init__(self, task, rewards: Sequence[RewardFunction], tokenizer, config):
-        """task: of pipeline.records.Task. config: settings with sections model and buffer."""
+        """task: of pipeline.store.records.Task. config: settings with sections model and buffer."""
         self.messages, self.answer = task_turns(task, config), task.answer
         self._rewards, self._tokenizer, self._model = rewards, tokenizer, config.model
 

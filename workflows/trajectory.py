@@ -9,7 +9,7 @@ of an attempt share its reward.
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from workflows.engine import Reply
+from workflows.engines.engine import Reply
 
 
 @dataclass(slots=True)

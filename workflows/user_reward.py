@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any
 
-from pipeline.reward_signature import batch_parameters
-from pipeline.user_errors import brief
+from pipeline.settings.reward_signature import batch_parameters
+from pipeline.store.user_errors import brief
 
 Components = dict[str, float]
 CONCURRENT = 32  # calls of an async function that are under way at once
@@ -45,7 +45,7 @@ class Rule:
 
     @property
     def of_batch(self) -> dict[str, str]:
-        """Parameter -> what it gets, of a function that takes all responses together (pipeline/reward_rules.py)."""
+        """Parameter -> what it gets, of a function that takes all responses together (check/reward_rules.py)."""
         return batch_parameters([name for name in required_parameters(self.function) if name not in self.arguments])
 
     def ask(self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str]) -> list[Any]:

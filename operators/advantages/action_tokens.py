@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from operators.advantages.query import require, require_finite
-from pipeline.errors import DataError
+from pipeline.store.errors import DataError
 
 
 @dataclass(frozen=True)

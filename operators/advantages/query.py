@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import DataError
+from pipeline.store.errors import DataError
 
 TRAINER, EXPLORER = "the trainer of this stage", "the explorer of the stage that made the rollouts"
 # column -> what makes it; every other one is the explorer's

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from pipeline import signatures
-from pipeline.algorithms import DEMONSTRATED, filled
 from pipeline.bridges.translation import Entry, Path, Translation, places
-from pipeline.errors import ConfigError
-from pipeline.inputs import PARTS, reward_signature, workflow_signature
-from pipeline.signatures import Signature
+from pipeline.check import signatures
+from pipeline.check.references import PARTS, reward_signature, workflow_signature
+from pipeline.check.signatures import Signature
+from pipeline.settings.algorithms import DEMONSTRATED, filled
+from pipeline.store.errors import ConfigError
 
 SECTION, SOURCE = "algorithm", ("buffer", "explorer_input")
 

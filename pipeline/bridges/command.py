@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import ConfigError, OuroError
+from pipeline.store.errors import ConfigError, OuroError
 
 if TYPE_CHECKING:  # what reads YAML is imported where it is used: `ouro --help` needs none of it
     from pipeline.bridges.source import Given
@@ -150,8 +150,8 @@ def _tell_lines(title: str, lines: list[tuple[int, str]], out) -> None:
 def _shown(given: "Given") -> str:
     """A value for the terminal: short, and no secret."""
     from pipeline.bridges.recipe import value_text
-    from pipeline.secret_marks import hidden
-    from pipeline.secrets import is_secret, mask
+    from pipeline.settings.secrets import is_secret, mask
+    from pipeline.store.secret_names import hidden
 
     text = hidden(value_text("***" if is_secret(given.key) and given.value else mask(given.value)))
     return text if len(text) <= 60 else text[:57] + "..."
@@ -222,7 +222,7 @@ def _open_questions(made: "Translation") -> list[str]:
 def _decides(key: str) -> bool:
     """Whether a setting says what is made: not how it runs, nor what the run is called."""
     from pipeline.bridges.translation import SETTINGS
-    from pipeline.guide import general
+    from pipeline.settings.guide import general
 
     item = SETTINGS.get(general(key))
     return key not in ("project", "name") and not (item and item.metadata["how"])
@@ -230,8 +230,8 @@ def _decides(key: str) -> bool:
 
 def _problems(choice: str) -> tuple[str, list[str]]:
     """(what the problems keep it from, the problems) of a recipe, as far as no file of the user's says more."""
-    from pipeline.judge import judged
-    from pipeline.stage_rules import problems_of
+    from pipeline.check.judge import judged
+    from pipeline.check.stage_rules import problems_of
 
     try:
         config, problems = judged([f"recipe={choice}"])

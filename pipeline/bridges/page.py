@@ -1,9 +1,9 @@
 """The page of every key that the bridges know: docs/trinity-keys.md."""
 
-from pipeline import guide
 from pipeline.bridges import verl_async, verl_dapo, verl_keys, verl_sft
 from pipeline.bridges.verl_source import ACTOR, ROLLOUT
-from pipeline.guide_keys import Refused, Renamed
+from pipeline.settings import guide
+from pipeline.settings.guide_keys import Refused, Renamed
 
 # keys that say something only together with others, and what they decide
 BY_RULES = {

@@ -10,9 +10,9 @@ import yaml
 
 from pipeline.bridges.source import Loader
 from pipeline.bridges.translation import Entry, Path, Translation, Unread
-from pipeline.config import Config
-from pipeline.secret_marks import hidden
-from pipeline.secrets import typed
+from pipeline.settings.config import Config
+from pipeline.settings.secrets import typed
+from pipeline.store.secret_names import hidden
 
 WIDTH = 116  # characters of a comment line
 

@@ -14,7 +14,7 @@ from pipeline.bridges.shell_holes import Unknown, hole, reason, short, shown
 from pipeline.bridges.shell_output import printed
 from pipeline.bridges.shell_variables import Argument, Variables
 from pipeline.bridges.shell_words import Lexer, Piece, Word
-from pipeline.secret_marks import names_secret
+from pipeline.store.secret_names import names_secret
 
 PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<rest>.*)", re.DOTALL)
 DEFAULT = re.compile(r"(?P<colon>:?)(?P<sign>[-=+?])(?P<text>.*)", re.DOTALL)

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from pipeline.errors import ConfigError
-from pipeline.yaml_aliases import single_node
+from pipeline.store.errors import ConfigError
+from pipeline.store.yaml_aliases import single_node
 
 FLOAT = re.compile(r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+"
                    r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)")

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.bridges.source import Given
-from pipeline.config import walk
-from pipeline.guide import general
-from pipeline.secrets import kept_out
+from pipeline.settings.config import walk
+from pipeline.settings.guide import general
+from pipeline.settings.secrets import kept_out
 
 Path = tuple[str | int, ...]
 
@@ -132,7 +132,7 @@ class Translation:
 def places(path: Path) -> list[Path]:
     """Where a setting may stand that holds at a path: there, or for a stage among the settings of all.
 
-    A stage takes sections key by key, but a list as a whole (pipeline/overlays.py): of a set in one it takes nothing.
+    A stage takes sections key by key, but a list as a whole (compose/stage_settings.py): of a set in one nothing.
     """
     own = path[2:]
     return [path, own] if path[0] == "stages" and not any(isinstance(part, int) for part in own) else [path]
@@ -177,7 +177,7 @@ def unfit(key: str, value: Any) -> str | None:
 
 def _of_another_type(value: Any, kind: Any) -> str | None:
     """`needed a number, found the text 'x'; our default applies.`"""
-    from pipeline.schema import read
+    from pipeline.settings.schema import read
 
     problems: list[str] = []
     read(value, kind, "", problems)

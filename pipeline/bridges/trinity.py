@@ -1,4 +1,4 @@
-"""A configuration of Trinity-RFT as a recipe: every key by its fate in pipeline/guide.py, stages and all.
+"""A configuration of Trinity-RFT as a recipe: every key by its fate in pipeline/settings/guide.py, stages and all.
 
 Where the original's default differs from ours and the source is silent, the recipe says the original's.
 """
@@ -6,7 +6,6 @@ Where the original's default differs from ours and the source is silent, the rec
 import re
 from typing import Any
 
-from pipeline import guide
 from pipeline.bridges import (
     arguments,
     trinity_data,
@@ -25,10 +24,11 @@ from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, dir
 from pipeline.bridges.trinity_reasons import TRAINING_SET
 from pipeline.bridges.trinity_sizes import ITS_DEFAULT
 from pipeline.bridges.trinity_stages import complete, names_of
-from pipeline.config import walk
-from pipeline.errors import nearest
-from pipeline.guide_keys import MEANT, Refused, Renamed, Works
-from pipeline.secrets import is_secret
+from pipeline.settings import guide
+from pipeline.settings.config import walk
+from pipeline.settings.guide_keys import MEANT, Refused, Renamed, Works
+from pipeline.settings.secrets import is_secret
+from pipeline.store.errors import nearest
 
 REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 SAMPLED_BY = re.compile(TRAINING_SET.pattern + r"rollout_args\.(temperature|top_p|top_k)")

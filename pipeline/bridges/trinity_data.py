@@ -5,7 +5,7 @@ from typing import Any
 from pipeline.bridges.source import Given
 from pipeline.bridges.translation import Path, Translation, first, places
 from pipeline.bridges.trinity_sizes import ITS_DEFAULT
-from pipeline.data_config import COLUMNS
+from pipeline.settings.data import COLUMNS
 
 # the original's key of a column and its default -> our column, of tasks and of demonstrations
 OF_TASKS = {"prompt_key": ("prompt", "question"), "response_key": ("response", "answer")}

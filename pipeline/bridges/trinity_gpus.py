@@ -5,9 +5,9 @@ The original counts them so: where a stage explores nothing its trainer has all 
 
 from typing import Any
 
-from pipeline.algorithms import GIVEN
 from pipeline.bridges.translation import Entry, Path, Translation
 from pipeline.bridges.trinity_sizes import ITS_DEFAULT
+from pipeline.settings.algorithms import GIVEN
 
 ENGINES, RANKS = ("explorer", "rollout_model", "engine_num"), ("trainer", "ranks")
 

@@ -4,13 +4,13 @@ import math
 import re
 from typing import Any
 
-from pipeline import guide, schema
-from pipeline.algorithms import WITH_CRITIC, filled
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import SETTINGS, Path, places
-from pipeline.monitors import MONITORS
-from pipeline.setting import choices_of
-from pipeline.train_batch import REPLAY
+from pipeline.settings import guide, schema
+from pipeline.settings.algorithms import WITH_CRITIC, filled
+from pipeline.settings.monitors import MONITORS
+from pipeline.settings.setting import choices_of
+from pipeline.settings.train_batch import REPLAY
 
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
 TRAINING_SET = re.compile(r"buffer\.explorer_input\.(taskset|tasksets\.\*)\.")

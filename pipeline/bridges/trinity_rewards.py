@@ -5,7 +5,7 @@ from typing import Any
 from pipeline.bridges import trinity_teacher
 from pipeline.bridges.source import Given
 from pipeline.bridges.translation import Entry, Path, Translation, first, places
-from pipeline.data_config import WORKFLOWS
+from pipeline.settings.data import WORKFLOWS
 
 SOURCE = ("buffer", "explorer_input")
 REWARD = (*SOURCE, "default_reward_fn_type")

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pipeline.algorithms import MIXED_LOSSES
 from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, places
+from pipeline.settings.algorithms import MIXED_LOSSES
 
 ITS_DEFAULT = "Trinity-RFT's default"
 

@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
-from pipeline.algorithms import GIVEN
 from pipeline.bridges.translation import Entry, Path, Translation
-from pipeline.overlays import RESERVED
+from pipeline.compose.stage_settings import RESERVED
+from pipeline.settings.algorithms import GIVEN
 
 
 def names_of(values: dict[Path, Any]) -> dict[int, str]:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pipeline.algorithms import WITH_TEACHER
 from pipeline.bridges.source import Given
 from pipeline.bridges.translation import Path, Translation
+from pipeline.settings.algorithms import WITH_TEACHER
 
 WORKFLOWS = ("on_policy_distill_workflow", "on_policy_distill_math_workflow")
 FIRST = ("explorer", "auxiliary_models", 0)  # the original's workflow asks that one

@@ -1,11 +1,11 @@
 """Keys that configurations of Trinity-RFT have and its guide does not: fields of its code, and of older releases.
 
-Each with one sentence, as the keys of the guide have it in pipeline/guide_refused.py. Entries are found as there: the
+Each with one sentence, as the keys of the guide have it in settings/guide_refused.py. Entries are found as there: the
 key's own, or the nearest above it.
 """
 
-from pipeline import guide
-from pipeline.guide_keys import BUFFERS, TASKSETS, Refused, Renamed
+from pipeline.settings import guide
+from pipeline.settings.guide_keys import BUFFERS, TASKSETS, Refused, Renamed
 
 _SET_THERE = "its own code sets it: leave it out."
 _ONE_ENGINE = "vLLM has one engine, its V1: leave it out."

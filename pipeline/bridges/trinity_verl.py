@@ -7,13 +7,13 @@ the table of veRL's keys and, of keys that an import of veRL reads together with
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.algorithms import filled
 from pipeline.bridges import verl_keys
 from pipeline.bridges.source import Given
 from pipeline.bridges.translation import Path, Translation, off
 from pipeline.bridges.verl_source import ACTOR
-from pipeline.errors import ConfigError
-from pipeline.guide_keys import Refused, Renamed
+from pipeline.settings.algorithms import filled
+from pipeline.settings.guide_keys import Refused, Renamed
+from pipeline.store.errors import ConfigError
 
 ROOT = ("trainer", "trainer_config")
 PREFIX = "trainer.trainer_config."

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 RL, SFT, OTHER = "rl", "sft", "other"
 MODULE = re.compile(r"(?:verl|recipe)\.[\w.]+|main_\w+"

@@ -6,7 +6,7 @@ machinery are in verl_machinery.py.
 """
 
 from pipeline.bridges import verl_machinery
-from pipeline.guide_keys import Refused, Renamed
+from pipeline.settings.guide_keys import Refused, Renamed
 
 A, R, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout"
 CRITIC, DATA = "critic", "data"

@@ -13,7 +13,7 @@ from pipeline.bridges.shell_variables import Argument
 from pipeline.bridges.source import Given, scalar
 from pipeline.bridges.translation import Translation
 from pipeline.bridges.verl_entry import OTHER, READ, RL, SFT, Entry, entry_of, refused
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w/-]*(?:\.[\w*-]+)*)(?:@[\w.]+)?=(?P<value>.*)",
                       re.DOTALL)

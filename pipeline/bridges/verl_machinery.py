@@ -3,7 +3,7 @@
 After the configuration files that veRL itself ships (0.3 to 0.9).
 """
 
-from pipeline.guide_keys import Refused, Renamed
+from pipeline.settings.guide_keys import Refused, Renamed
 
 ACTOR, REFERENCE, ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("actor", "ref", "rollout"))
 MODELS = ("actor_rollout_ref.model", "critic.model")

@@ -10,7 +10,7 @@ from pipeline.bridges import verl_adapter, verl_keys, verl_machinery, verl_rules
 from pipeline.bridges.source import Given
 from pipeline.bridges.translation import SETTINGS
 from pipeline.bridges.verl_source import Verl
-from pipeline.guide_keys import Refused, Renamed
+from pipeline.settings.guide_keys import Refused, Renamed
 
 BUFFER = "buffer.trainer_input.experience_buffer"
 OPTIMIZER = "algorithm.optimizer"

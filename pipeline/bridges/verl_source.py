@@ -8,7 +8,7 @@ from pipeline.bridges.source import Given
 from pipeline.bridges.translation import Translation, Unread, off
 from pipeline.bridges.verl_entry import Entry
 from pipeline.bridges.verl_keys import WITHOUT_EFFECT, find
-from pipeline.guide_keys import Refused, Renamed
+from pipeline.settings.guide_keys import Refused, Renamed
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 LARGEST = 10**12  # of a whole number

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.data_sample import Row
-from pipeline.errors import DataError, nearest
+from pipeline.check.data_sample import Row
+from pipeline.store.errors import DataError, nearest
 
 PROMPTS = ("question", "prompt", "problem", "query", "instruction", "input")  # names of columns, the likeliest first
 ANSWERS = ("ground_truth", "final_answer", "expected_answer", "answer", "response", "completion", "output", "solution",

@@ -4,9 +4,10 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from pipeline.errors import ConfigError, OuroError
+from pipeline.store import files
+from pipeline.store.errors import ConfigError, OuroError
 
-TEMPLATES = Path(__file__).resolve().parents[1] / "templates" / "init"
+TEMPLATES = files.TEMPLATES / "init"
 NAMES = ("math", "chat", "agent", "preferences")
 USAGE = f"ouro init DIR [--template {'|'.join(NAMES)}], or ouro init DIR --from DATA --model MODELDIR"
 
@@ -67,11 +68,11 @@ def _tell(directory: Path) -> None:
 
 def _for_data(directory: Path, arguments) -> int:
     """A project for a data file and a model; the exit code of its `ouro config check`."""
-    from pipeline import preflight
+    from pipeline.check import preflight
+    from pipeline.check.judge import compose
     from pipeline.init import recipe
     from pipeline.init.columns import guess
-    from pipeline.judge import compose
-    from pipeline.shape import absent_model, wrong_model
+    from pipeline.store.model_shape import absent_model, wrong_model
 
     if not Path(arguments.model).exists():
         raise ConfigError(f"--model {arguments.model}: no such directory. The recipe is written from a model's files: "

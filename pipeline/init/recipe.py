@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import samples, schema
-from pipeline.data_files import READERS, SPLITS, is_saved_dataset, open_files
-from pipeline.data_sample import Row, sample
-from pipeline.devices import visible_gpus
-from pipeline.errors import DataError
-from pipeline.external import missing
+from pipeline.check import samples
+from pipeline.check.data_sample import Row, sample
 from pipeline.init.columns import Guess
-from pipeline.shape import read_config, shape_at
+from pipeline.job.devices import visible_gpus
+from pipeline.settings import schema
+from pipeline.store.data_files import READERS, SPLITS, is_saved_dataset, open_files
+from pipeline.store.digests import missing
+from pipeline.store.errors import DataError
+from pipeline.store.model_shape import read_config, shape_at
 
 CONVERTED = "data/train.jsonl"
 ROWS = 200  # looked at

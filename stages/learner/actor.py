@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.config import longest_sequence
-from stages.learner import policy
-from stages.learner.adapter import Adapter, inject
+from pipeline.settings.config import longest_sequence
+from stages.learner.engine import policy
+from stages.learner.engine.adapter import Adapter, inject
+from stages.learner.engine.packing import MicroBatch, Row, pack
+from stages.learner.engine.zero import Process, ZeroEngine
 from stages.learner.objective import Objective
-from stages.learner.packing import MicroBatch, Row, pack
-from stages.learner.zero import Process, ZeroEngine
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Actor:
                  engine: type[ZeroEngine] = ZeroEngine):
         """config: the stage's settings (algorithm, trainer, model, seed). refers: keep the initial weights, in host
         memory, to score with (`reference_logprobs`); with an adapter that is the adapter alone. engine: another one
-        looks and does not learn (stages/learner/still.py)."""
+        looks and does not learn (stages/learner/replay_engine.py)."""
         self.process, self.budget = process, config.trainer.max_token_len_per_gpu
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.config import longest_sequence
-from stages.learner import attention, policy
-from stages.learner.packing import MicroBatch, Row, pack
-from stages.learner.zero import Process, ZeroEngine
+from pipeline.settings.config import longest_sequence
+from stages.learner.engine import attention, policy
+from stages.learner.engine.packing import MicroBatch, Row, pack
+from stages.learner.engine.zero import Process, ZeroEngine
 
 
 @dataclass
@@ -43,7 +43,7 @@ class ValueModel(nn.Module):
     def forward(
         self, input_ids: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, source: Tensor, targets: Tensor
     ) -> Tensor:
-        """As stages/learner/policy.py -> [N] float32: the value of the state in which each action token was chosen."""
+        """As learner/engine/policy.py -> [N] float32: the value of the state in which each action token was chosen."""
         places = attention.layout(cu_seqlens, longest, self.attention_name)
         hidden = policy.hidden_states(self.transformer, input_ids, positions, places)
         return self.head(hidden[source])[:, 0].float()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from stages.learner.actor import Actor
 from stages.learner.critic import Critic
-from stages.learner.packing import Row
+from stages.learner.engine.packing import Row
 from stages.learner.reference import References
 from stages.learner.teacher import Teacher
 

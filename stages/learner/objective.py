@@ -21,10 +21,10 @@ from operators.correction import importance_correction
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS, adaptive_coefficient
 from operators.loss import PAIRED, POLICY_LOSSES, natural_aggregation
-from pipeline.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
-from pipeline.errors import ConfigError
-from pipeline.parts import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
-from stages.learner.packing import Aggregation
+from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
+from pipeline.settings.columns import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
+from pipeline.store.errors import ConfigError
+from stages.learner.engine.packing import Aggregation
 
 
 @dataclass

@@ -8,12 +8,12 @@ adapter only the adapter is exchanged: the rest is the reference's too.
 from functools import partial
 from pathlib import Path
 
-from pipeline import files
-from pipeline.checkpoints import weights_hash
-from pipeline.external import resolve
-from pipeline.process import Context
+from pipeline.job.context import Context
+from pipeline.store import files
+from pipeline.store.checkpoints import weights_hash
+from pipeline.store.digests import resolve
 from stages.learner.actor import Actor
-from stages.learner.fixed_scores import FixedScores
+from stages.learner.batches.fixed_scores import FixedScores
 
 
 class References(FixedScores):

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from operators.arguments import arguments
 from operators.priority import PRIORITIES
-from pipeline.errors import pick
-from pipeline.train_batch import REPLAY
+from pipeline.settings.train_batch import REPLAY
+from pipeline.store.errors import pick
 
 DRAWN = pa.schema([("group_id", pa.string()), ("explored", pa.int32()), ("use_count", pa.int32()),
                    ("priority", pa.float64())])

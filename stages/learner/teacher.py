@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline.checkpoints import weights_hash
-from pipeline.config import longest_sequence
-from pipeline.errors import DataError, ModelError
-from pipeline.process import Context
-from stages.learner import policy
-from stages.learner.fixed_scores import FixedScores
-from stages.learner.packing import MicroBatch, Row, pack
-from stages.learner.zero import Process
+from pipeline.job.context import Context
+from pipeline.settings.config import longest_sequence
+from pipeline.store.checkpoints import weights_hash
+from pipeline.store.errors import DataError, ModelError
+from stages.learner.batches.fixed_scores import FixedScores
+from stages.learner.engine import policy
+from stages.learner.engine.packing import MicroBatch, Row, pack
+from stages.learner.engine.zero import Process
 from workflows.prompts import read_tokenizer
 
 

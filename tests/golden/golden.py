@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pipeline import explain, files
-from pipeline.judge import compose, judged
-from pipeline.plan import make_plan
+from pipeline.check import explain
+from pipeline.check.judge import compose, judged
+from pipeline.plan.plan import make_plan
+from pipeline.store import files
 
 HERE = Path(__file__).parent
 WHOLE = ("countdown",)  # of these every setting of every stage is kept, of the others a digest

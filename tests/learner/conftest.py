@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline import tables
-from stages.learner.zero import Process
+from pipeline.store import tables
+from stages.learner.engine.zero import Process
 
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
          "MASTER_PORT": "0"}

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from pipeline import files
-from pipeline.process import namespace
+from pipeline.job.context import namespace
+from pipeline.store import files
 from stages.learner.actor import Actor
 from stages.learner.critic import Critic
+from stages.learner.engine.packing import Row
+from stages.learner.engine.zero import Process
 from stages.learner.objective import Objective
-from stages.learner.packing import Row
-from stages.learner.zero import Process
 from tests.configs import TINY, overridden
 
 PPO = ("algorithm.algorithm_type=ppo", "algorithm.policy_loss_fn=ppo", "algorithm.kl_loss_fn=k3",

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.checkpoints import copy_model_files
-from pipeline.errors import ModelError
-from pipeline.process import namespace
+from pipeline.job.context import namespace
+from pipeline.store.checkpoints import copy_model_files
+from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
+from stages.learner.engine.packing import Row, pack
 from stages.learner.objective import Objective
-from stages.learner.packing import Row, pack
 from tests.configs import TINY, overridden
 
 SETTINGS = ("algorithm.algorithm_type=sft", "trainer.grad_clip=0.5", "algorithm.optimizer.weight_decay=0.1")

@@ -9,12 +9,12 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from pipeline.adapters import ADAPTER, ADAPTER_CONFIG
-from pipeline.checkpoints import copy_model_files, weights_hash
-from pipeline.errors import ModelError
-from pipeline.process import namespace
+from pipeline.job.context import namespace
+from pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG
+from pipeline.store.checkpoints import copy_model_files, weights_hash
+from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
-from stages.learner.adapter import Adapter, inject
+from stages.learner.engine.adapter import Adapter, inject
 from stages.learner.objective import Objective
 from stages.learner.reference import start_hash
 from tests.configs import TINY, lora, overridden

@@ -6,17 +6,18 @@ import math
 import pytest
 import torch
 
-from pipeline import counterfactual, records, tables
-from pipeline.errors import DataError
-from pipeline.process import namespace
-from pipeline.view import Node, View
+from pipeline.job.context import namespace
+from pipeline.results import counterfactual
+from pipeline.results.view import Node, View
+from pipeline.store import records, tables
+from pipeline.store.errors import DataError
 from stages import counterfactual as process_of_replay
 from stages import learn
 from stages.counterfactual import Outcome, compared, correlation, cosine, grouped
 from stages.learner.actor import Result
-from stages.learner.batches import advantage_of
-from stages.learner.packing import Row
-from stages.learner.zero import Process
+from stages.learner.batches.choose import advantage_of
+from stages.learner.engine.packing import Row
+from stages.learner.engine.zero import Process
 from tests.configs import TINY, overridden
 from tests.factories import row
 
@@ -69,7 +70,7 @@ def context_with():
     """As the fixture context_of, for fixtures that outlive a test."""
     import logging
 
-    from pipeline.process import Context
+    from pipeline.job.context import Context
 
     def make(directory, *overrides, **inputs):
         directory.mkdir(parents=True)

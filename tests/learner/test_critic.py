@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.process import namespace
+from pipeline.job.context import namespace
 from stages.learner.critic import Critic, explained_variance, value_loss
-from stages.learner.packing import Row
+from stages.learner.engine.packing import Row
 from tests import objectives
 from tests.configs import TINY, overridden
 

@@ -12,10 +12,10 @@ import torch
 from operators.aggregation import AGGREGATIONS
 from operators.arguments import needed_columns
 from operators.loss import PAIRED, POLICY_LOSSES
-from pipeline.algorithms import MIXED_LOSSES
-from pipeline.process import namespace
+from pipeline.job.context import namespace
+from pipeline.settings.algorithms import MIXED_LOSSES
+from stages.learner.engine.packing import Row, pack
 from stages.learner.objective import Objective
-from stages.learner.packing import Row, pack
 from tests.configs import overridden
 
 WORDS = 11

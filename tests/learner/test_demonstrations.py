@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from pipeline import records, tables
-from pipeline.errors import DataError
+from pipeline.store import records, tables
+from pipeline.store.errors import DataError
 from stages.learner.actor import Result
-from stages.learner.batches import step_row
-from stages.learner.demonstrations import Demonstrations
+from stages.learner.batches.choose import step_row
+from stages.learner.batches.demonstrations import Demonstrations
 from tests.configs import TINY
 from tests.factories import row
 

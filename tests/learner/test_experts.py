@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import records, tables
-from pipeline.data_config import AuxiliaryBuffer
-from pipeline.errors import DataError
-from pipeline.judge import compose
-from pipeline.plan import make_plan
-from pipeline.process import Context, namespace
+from pipeline.check.judge import compose
+from pipeline.job.context import Context, namespace
+from pipeline.plan.plan import make_plan
+from pipeline.settings.data import AuxiliaryBuffer
+from pipeline.store import records, tables
+from pipeline.store.errors import DataError
 from stages.learner.actor import Actor
+from stages.learner.batches.rollouts import Rollouts
+from stages.learner.engine.packing import Aggregation, Row, pack
 from stages.learner.objective import Objective
-from stages.learner.packing import Aggregation, Row, pack
-from stages.learner.rollouts import Rollouts
 from tests.configs import TINY, element
 from tests.factories import row
 from tests.learner.test_rollouts import SMALL, batch_of, explore

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from pipeline import checkpoints, files, records, tables
-from pipeline.errors import ModelError, StageError
-from pipeline.waiting import wait_for
+from pipeline.job.waiting import wait_for
+from pipeline.store import checkpoints, files, records, tables
+from pipeline.store.errors import ModelError, StageError
 from stages import learn
 from stages.learner.actor import Result
 from tests.configs import TINY

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline import checkpoints, files, records, tables
-from pipeline.data_config import AuxiliaryBuffer
-from pipeline.process import namespace
+from pipeline.job.context import namespace
+from pipeline.settings.data import AuxiliaryBuffer
+from pipeline.store import checkpoints, files, records, tables
 from stages import learn
 from tests.configs import TINY, element
 from tests.factories import row

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from pipeline.errors import ConfigError
-from pipeline.process import namespace
+from pipeline.job.context import namespace
+from pipeline.store.errors import ConfigError
+from stages.learner.engine.packing import Aggregation
 from stages.learner.objective import KLTerm, Objective
-from stages.learner.packing import Aggregation
 from tests.plans import planned
 
 PLAIN = ("algorithm.kl_loss_fn=none", "algorithm.entropy_loss_fn=default",

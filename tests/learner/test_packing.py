@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from pipeline.errors import ConfigError
-from stages.learner.packing import Aggregation, Row, bins, pack
+from pipeline.store.errors import ConfigError
+from stages.learner.engine.packing import Aggregation, Row, bins, pack
 
 COLUMNS = ("advantages", "old_logprobs")
 A = Row("a", [1, 2, 3, 4], 2, [1, 1], {"advantages": 0.5, "old_logprobs": [-0.1, -0.2]})

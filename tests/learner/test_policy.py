@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from pipeline.errors import ConfigError, ModelError
-from stages.learner import attention, policy
-from stages.learner.packing import Row, pack
+from pipeline.store.errors import ConfigError, ModelError
+from stages.learner.engine import attention, policy
+from stages.learner.engine.packing import Row, pack
 from tests import zoo
 from tests.objectives import differences
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline import records, tables
-from pipeline.errors import DataError
-from stages.learner.preferences import Preferences
+from pipeline.store import records, tables
+from pipeline.store.errors import DataError
+from stages.learner.batches.preferences import Preferences
 from tests.configs import TINY
 from tests.factories import row
 

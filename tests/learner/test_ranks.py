@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pipeline import files
+from pipeline.store import files
 from tests.learner.ranks import KINDS, rows
 from tests.toy.conftest import REPOSITORY
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline import records, tables
-from pipeline.errors import DataError
-from stages.learner.recorded import Recorded
+from pipeline.store import records, tables
+from pipeline.store.errors import DataError
+from stages.learner.batches.recorded import Recorded
 from tests.factories import row
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pipeline import records, tables
-from pipeline.checkpoints import weights_hash
-from pipeline.errors import DataError
-from stages.learner.packing import Row
+from pipeline.store import records, tables
+from pipeline.store.checkpoints import weights_hash
+from pipeline.store.errors import DataError
+from stages.learner.engine.packing import Row
 from stages.learner.reference import References
 
 
@@ -75,7 +75,7 @@ def test_a_row_that_the_file_does_not_have_is_named(references):
 
 
 def test_of_a_single_weight_file_the_hash_is_that_files(tmp_path):
-    from pipeline import files
+    from pipeline.store import files
 
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "a.safetensors").write_text("a")

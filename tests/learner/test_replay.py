@@ -6,9 +6,9 @@ Two tasks twice an explorer step are two groups of two; a batch of six rows has 
 import pytest
 
 from operators import priority
-from pipeline import records, tables
-from pipeline.errors import ConfigError
-from stages.learner.rollouts import Rollouts
+from pipeline.store import records, tables
+from pipeline.store.errors import ConfigError
+from stages.learner.batches.rollouts import Rollouts
 from tests.factories import row
 from tests.learner.test_rollouts import SMALL, batch_of, explore
 

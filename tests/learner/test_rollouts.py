@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from pipeline import records, tables
-from pipeline.errors import ConfigError, StageError
+from pipeline.store import records, tables
+from pipeline.store.errors import ConfigError, StageError
 from stages.learner.actor import Result
-from stages.learner.batches import step_row
-from stages.learner.packing import Row
-from stages.learner.rollouts import Rollouts
+from stages.learner.batches.choose import step_row
+from stages.learner.batches.rollouts import Rollouts
+from stages.learner.engine.packing import Row
 from tests.factories import row
 
 # Two tasks twice an explorer step: four rows. One train batch a step, on-policy, unless a test says otherwise.

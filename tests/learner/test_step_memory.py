@@ -13,11 +13,11 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from pipeline.memory import activations
-from pipeline.shape import shape_of
-from stages.learner import attention
-from stages.learner.adapter import inject
-from stages.learner.policy import Policy
+from pipeline.check.memory import activations
+from pipeline.store.model_shape import shape_of
+from stages.learner.engine import attention
+from stages.learner.engine.adapter import inject
+from stages.learner.engine.policy import Policy
 
 TOKENS, ACTIONS, CHUNK = 8192, 6144, 1024
 SMALL = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 2,
@@ -74,7 +74,7 @@ class Kernel(torch.autograd.Function):
 
 
 def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest, **_):
-    """As stages/learner/attention.py prepares its own kernel's inputs."""
+    """As stages/learner/engine/attention.py prepares its own kernel's inputs."""
     q = query[0].transpose(0, 1).contiguous()
     k, v = (attention._repeat(x, q.shape[1]).contiguous() for x in (key, value))
     return Kernel.apply(q, k, v)[None], None

@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline import records, tables
-from pipeline.checkpoints import weights_hash
-from pipeline.errors import DataError, ModelError
-from pipeline.process import Context, namespace
-from stages.learner.packing import Row
+from pipeline.job.context import Context, namespace
+from pipeline.store import records, tables
+from pipeline.store.checkpoints import weights_hash
+from pipeline.store.errors import DataError, ModelError
+from stages.learner.engine.packing import Row
 from stages.learner.teacher import Teacher, divergence, refuse_other_vocabulary
 from stages.model import work
 from tests.configs import TINY, overridden

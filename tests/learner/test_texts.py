@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline import records, tables
-from pipeline.errors import DataError
+from pipeline.store import records, tables
+from pipeline.store.errors import DataError
+from stages.learner.batches.texts import Texts, in_pieces
 from stages.learner.objective import Objective
-from stages.learner.texts import Texts, in_pieces
 from tests.configs import TINY
 from tests.factories import row
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pipeline import records, tables
-from pipeline.errors import DataError
+from pipeline.store import records, tables
+from pipeline.store.errors import DataError
+from stages.learner.batches.rollouts import Rollouts, _with_estimates
 from stages.learner.penalty import penalised
-from stages.learner.rollouts import Rollouts, _with_estimates
 from tests.factories import row
 from tests.learner.test_rollouts import SMALL
 

@@ -10,10 +10,10 @@ import torch
 from operators.advantage import ADVANTAGES
 from operators.choice import chosen_advantage, chosen_loss
 from operators.loss import POLICY_LOSSES
-from pipeline.algorithms import filled
-from pipeline.judge import compose
-from pipeline.overlays import effective
-from pipeline.parts import columns
+from pipeline.check.judge import compose
+from pipeline.compose.stage_settings import effective
+from pipeline.settings.algorithms import filled
+from pipeline.settings.columns import columns
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add-an-algorithm.md").read_text()
 

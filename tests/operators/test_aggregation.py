@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 LENGTHS = [3, 1, 0]
 

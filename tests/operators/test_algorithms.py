@@ -10,10 +10,10 @@ from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS
 from operators.loss import PAIRED, POLICY_LOSSES
 from operators.sampling import SAMPLE_STRATEGIES
-from pipeline.algorithms import DEMONSTRATED, GIVEN, MIXED_LOSSES, meant, ours
-from pipeline.files import CONF
-from pipeline.judge import compose
-from pipeline.rules import COMPARE
+from pipeline.check.judge import compose
+from pipeline.check.rules import COMPARE
+from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, MIXED_LOSSES, meant, ours
+from pipeline.store.files import CONF
 
 FILES = sorted(path for path in (CONF / "algorithm").glob("*.yaml") if path.stem in ours())
 TABLES = {"advantage_fn": ADVANTAGES, "policy_loss_fn": POLICY_LOSSES, "entropy_loss_fn": ENTROPY_LOSSES,

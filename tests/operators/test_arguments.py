@@ -6,7 +6,7 @@ import math
 import pytest
 
 from operators.arguments import arguments, check_choice, check_number, needed_columns
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 
 def function(first, second=2, third="x"):

@@ -10,7 +10,7 @@ from operators.advantage import ADVANTAGES
 from operators.choice import chosen, chosen_advantage, chosen_estimate, chosen_loss
 from operators.kl import KL_ESTIMATORS, penalise
 from operators.loss import POLICY_LOSSES
-from pipeline.errors import ConfigError, DataError
+from pipeline.store.errors import ConfigError, DataError
 
 MINE = '''
 import pyarrow as pa

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from operators.correction import importance_correction, mismatch
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 ROWS = torch.tensor([0, 0, 1])
 ROLLOUT = torch.tensor([-2.0, -2.0, -2.0], dtype=torch.float64)

@@ -20,8 +20,8 @@ from operators.loss import POLICY_LOSSES, natural_aggregation
 from operators.priority import PRIORITIES
 from operators.sampling import mix
 from operators.shaping import overlong_penalty
-from pipeline.train_batch import divided
-from stages.learner.rates import learning_rate
+from pipeline.settings.train_batch import divided
+from stages.learner.engine.rates import learning_rate
 from tests.factories import advantage_batch
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from operators.formats import as_turns, column_names, look_up, read_records
-from pipeline.data_config import BufferFormat, Format
-from pipeline.errors import DataError
-from pipeline.records import RawTask
+from pipeline.settings.data import BufferFormat, Format
+from pipeline.store.errors import DataError
+from pipeline.store.records import RawTask
 
 
 def read(records, purpose="task", **columns):

@@ -5,7 +5,7 @@ import pytest
 
 from operators.generate import DIRT, GENERATORS, countdown, countdown_key, expressions, is_solvable
 from operators.reward import countdown_reward
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 
 def test_expressions_of_three_numbers_by_hand():

@@ -3,8 +3,8 @@ import pytest
 from operators import juicer
 from operators.curation import countdown_problem, hash_share
 from operators.juicer import Dropped
-from pipeline.errors import ConfigError, DataError, StageError
-from pipeline.files import CONF
+from pipeline.store.errors import ConfigError, DataError, StageError
+from pipeline.store.files import CONF
 
 
 def rows_of(*questions, answer="1", solution=None):

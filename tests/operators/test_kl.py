@@ -8,7 +8,7 @@ import torch
 
 from operators.arguments import needed_columns
 from operators.kl import KL_ESTIMATORS, adaptive_coefficient, penalise
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 LN2 = math.log(2)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
 from operators.arguments import arguments, needed_columns
 from operators.loss import NATURAL_AGGREGATION, PAIRED, POLICY_LOSSES
-from pipeline.algorithms import MIXED_LOSSES
-from pipeline.config import POLICY_LOSSES as NAMES
+from pipeline.settings.algorithms import MIXED_LOSSES
+from pipeline.settings.config import POLICY_LOSSES as NAMES
 
 # beside the defaults: what switches a branch on
 VARIANTS = [(name, {}) for name in POLICY_LOSSES] + [

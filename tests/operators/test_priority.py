@@ -7,7 +7,7 @@ import pytest
 
 from operators.arguments import arguments
 from operators.priority import PRIORITIES, decay_limit_randomization, linear_decay
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 ROWS = [("a", 7, 0), ("b", 7, 1), ("c", 9, 2), ("d", 9, 3)]
 

@@ -12,7 +12,7 @@ from operators.reward import (
     parse_arithmetic,
     parse_countdown,
 )
-from pipeline.errors import ConfigError, DataError
+from pipeline.store.errors import ConfigError, DataError
 
 TRUTH = '{"numbers": [3, 5, 7], "target": 9}'
 

@@ -8,10 +8,10 @@ import pytest
 from operators.arguments import arguments
 from operators.priority import PRIORITIES
 from operators.sampling import SAMPLE_STRATEGIES, default, mix, oldest_version, staleness_control
-from pipeline.algorithm_config import SAMPLE_STRATEGIES as STRATEGY_NAMES
-from pipeline.data_config import PRIORITIES as PRIORITY_NAMES
-from pipeline.errors import ConfigError
-from pipeline.train_batch import EXPERT_BUFFER, EXPERT_DATA_RATIO
+from pipeline.settings.algorithm import SAMPLE_STRATEGIES as STRATEGY_NAMES
+from pipeline.settings.data import PRIORITIES as PRIORITY_NAMES
+from pipeline.settings.train_batch import EXPERT_BUFFER, EXPERT_DATA_RATIO
+from pipeline.store.errors import ConfigError
 
 
 def ask(query, candidates=6, experts=3):

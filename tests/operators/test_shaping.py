@@ -3,7 +3,7 @@
 import pytest
 
 from operators.shaping import overlong_penalty
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 
 @pytest.mark.parametrize(("length", "penalty"), [(0, 0), (80, 0), (85, -0.25), (90, -0.5), (100, -1), (150, -1)])

@@ -2,8 +2,8 @@
 
 from benchmarks.algorithms import FAMILIES, page
 from benchmarks.measurement import RESULTS
-from pipeline import files
-from pipeline.files import CONF
+from pipeline.store import files
+from pipeline.store.files import CONF
 
 ALIASES = {"gspo-token"}  # of gspo_token
 

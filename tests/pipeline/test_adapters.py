@@ -4,14 +4,20 @@ import json
 
 import pytest
 
-from pipeline import adapters
-from pipeline.adapters import ADAPTER, ADAPTER_CONFIG, adapter_problem, adapter_rules
-from pipeline.fit import adapter_words
-from pipeline.inputs import missing, wrong_adapters
-from pipeline.overlays import effective
-from pipeline.plan import make_plan
-from pipeline.rules import broken_rules
-from pipeline.workload import disk
+from pipeline.check.fit import adapter_words
+from pipeline.check.references import missing, wrong_adapters
+from pipeline.check.rules import broken_rules
+from pipeline.check.workload import disk
+from pipeline.compose.stage_settings import effective
+from pipeline.plan.plan import make_plan
+from pipeline.settings.lora import (
+    ADAPTER,
+    ADAPTER_CONFIG,
+    adapter_parameters,
+    adapter_problem,
+    adapter_rules,
+    target_problem,
+)
 from tests.configs import changed, lora
 from tests.pipeline.test_memory import TOY
 
@@ -23,7 +29,7 @@ from tests.pipeline.test_memory import TOY
     ({"exclude_modules": ["gate_proj", "up_proj", "down_proj"]}, 2 * 3 * (8 + 6 + 6 + 8)),
 ])
 def test_parameters_of_an_adapter(adapter, count):
-    assert adapters.adapter_parameters(TOY, lora(lora_rank=3, **adapter)) == count
+    assert adapter_parameters(TOY, lora(lora_rank=3, **adapter)) == count
 
 
 def test_a_checkpoint_has_the_model_and_of_the_adapter_all(monkeypatch):
@@ -61,8 +67,8 @@ def test_a_plain_adapter_breaks_no_rule():
     ({"target_modules": ["q_proj"], "exclude_modules": ["q_proj"]}, "nothing is left to train"),
 ])
 def test_a_target_that_the_model_lacks_is_known_before_the_run(adapter, words):
-    assert words in adapters.target_problem(TOY, lora(**adapter))
-    assert adapters.target_problem(TOY, lora()) is None
+    assert words in target_problem(TOY, lora(**adapter))
+    assert target_problem(TOY, lora()) is None
 
 
 def test_a_check_says_how_much_learns():

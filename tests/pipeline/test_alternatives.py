@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline import cli, replay_command
-from pipeline.alternatives import alternatives
-from pipeline.errors import ConfigError, DataError
-from pipeline.files import write_json
-from pipeline.overlays import effective
+from pipeline.compose.stage_settings import effective
+from pipeline.results.alternatives import alternatives
+from pipeline.store.errors import ConfigError, DataError
+from pipeline.store.files import write_json
 from tests.configs import changed
 
 
@@ -154,8 +154,8 @@ def test_the_command_refuses_what_it_cannot_replay(tmp_path, monkeypatch, capsys
 
 
 def test_an_unfaithful_replay_is_told_by_the_exit_code(tmp_path, monkeypatch, capsys):
-    from pipeline import counterfactual, sweep_view
-    from pipeline.view import Node, View
+    from pipeline.results import counterfactual, sweep_view
+    from pipeline.results.view import Node, View
 
     shown = View("toy/one", tmp_path, [Node("rft", "rft", tmp_path)])
     monkeypatch.setattr(sweep_view, "find", lambda root, *names: shown)
@@ -172,7 +172,7 @@ def test_an_unfaithful_replay_is_told_by_the_exit_code(tmp_path, monkeypatch, ca
 
 
 def test_a_sweep_is_not_replayed(monkeypatch):
-    from pipeline import sweep_view
+    from pipeline.results import sweep_view
 
     entry = SimpleNamespace(view=SimpleNamespace(run="toy/one-seed=1"))
     monkeypatch.setattr(sweep_view, "find", lambda root: SimpleNamespace(run="toy/one", entries=[entry]))

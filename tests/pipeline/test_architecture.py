@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from pipeline import preflight
-from pipeline.architecture import untrainable
-from pipeline.inputs import untrainable_models
-from pipeline.overlays import effective
+from pipeline.check import preflight
+from pipeline.check.references import untrainable_models
+from pipeline.compose.stage_settings import effective
+from pipeline.store.architecture import untrainable
 from tests.configs import changed
 
 QWEN = {"model_type": "qwen2", "num_hidden_layers": 24, "use_sliding_window": False, "sliding_window": 32768,

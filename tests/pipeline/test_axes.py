@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline import axes
-from pipeline.errors import ConfigError
-from pipeline.judge import compose
+from pipeline.check.judge import compose
+from pipeline.compose import axes
+from pipeline.store.errors import ConfigError
 
 
 def points(*words: str) -> list[list[str]]:

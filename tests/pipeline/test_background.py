@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pipeline.background import Background
+from pipeline.job.background import Background
 
 
 def test_calls_run_one_after_the_other_in_order():

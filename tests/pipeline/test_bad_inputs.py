@@ -7,9 +7,9 @@ import os
 import pytest
 
 from pipeline import cli
-from pipeline.data_files import open_files
-from pipeline.data_sample import sample
-from pipeline.errors import DataError
+from pipeline.check.data_sample import sample
+from pipeline.store.data_files import open_files
+from pipeline.store.errors import DataError
 from tests.models import safetensors
 from tests.pipeline.test_shape import QWEN2
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.batch_rules import batch_notes, problems
-from pipeline.preflight import check
+from pipeline.check.batch_rules import batch_notes, problems
+from pipeline.check.preflight import check
 from tests.configs import changed
 from tests.pipeline.test_workload import stage
 

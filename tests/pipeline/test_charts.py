@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline import charts
+from pipeline.results import charts
 
 
 @pytest.mark.parametrize("values", [[np.inf, np.inf], [np.nan, -np.inf], [np.nan], []])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline import checkpoints, files, records, tables
-from pipeline.errors import ModelError
+from pipeline.store import checkpoints, files, records, tables
+from pipeline.store.errors import ModelError
 from tests.factories import row
 
 

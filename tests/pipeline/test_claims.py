@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import claims, devices
-from pipeline.claims import claimed
-from pipeline.errors import StageError
+from pipeline.job import claims, devices
+from pipeline.job.claims import claimed
+from pipeline.store.errors import StageError
 
 LOG = logging.getLogger("test")
 
@@ -146,7 +146,7 @@ def test_a_file_system_without_locks_is_told(tmp_path, monkeypatch):
 HOLD = """
 import logging, sys, time
 from types import SimpleNamespace as Nest
-from pipeline import claims, devices
+from pipeline.job import claims, devices
 devices.torch_has_cuda = lambda: True
 settings = Nest(cluster=Nest(gpu_per_node=None), trainer=Nest(ranks=4))
 with claims.claimed("train", settings, sys.argv[1], logging.getLogger()):

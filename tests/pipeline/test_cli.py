@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from pipeline import cli, invoke
+from pipeline import cli
+from pipeline.run import invoke
 
 
 @pytest.mark.parametrize("words", [["report", "--", "nosuchrun"], ["status", "--", "seed=2"], ["sql", "x", "--", "y z"],
@@ -92,7 +93,7 @@ def test_report_names_the_file_or_says_how_to_make_it(run, capsys):
 
 
 def test_the_version_has_the_commit_of_the_checkout(capsys, monkeypatch):
-    monkeypatch.setattr("pipeline.process.commit", lambda: "0123456789ab+dirty")
+    monkeypatch.setattr("pipeline.job.context.commit", lambda: "0123456789ab+dirty")
     with pytest.raises(SystemExit) as ended:
         cli.main(["--version"])
     assert (ended.value.code, capsys.readouterr().out) == (0, "ouro 0.1.0 (commit 0123456789ab+dirty)\n")

@@ -1,10 +1,11 @@
-"""No file of ours that makes what a setting names is forgotten in identities: pipeline/identity.py, CODE."""
+"""No file of ours that makes what a setting names is forgotten in identities: pipeline/plan/identity.py, CODE."""
 
 import pytest
 
-from pipeline import files, syntax
-from pipeline.identity import CODE, EXTERNAL
-from pipeline.plan import make_plan
+from pipeline.check import syntax
+from pipeline.plan.identity import CODE, EXTERNAL
+from pipeline.plan.plan import make_plan
+from pipeline.store import files
 from tests.configs import changed
 
 HOME = files.CONF.parent
@@ -13,16 +14,17 @@ NAMES = {name for names in CODE.values() for name in names}
 # files that no setting names, and what they are instead: a change of what they write is records.FORMAT
 ELSEWHERE = {
     "how every stage works, whatever it is told": (
-        "stages/children.py", "stages/curate.py", "stages/evaluate.py", "stages/bench.py", "stages/explore.py",
-        "stages/follow.py", "stages/groups.py", "stages/interim.py", "stages/learn.py", "stages/offline.py",
-        "stages/rft.py", "stages/rollout.py", "stages/tasks.py", "stages/train.py", "stages/train_tasks.py"),
+        "stages/explorer/children.py", "stages/curate.py", "stages/evaluate.py", "stages/bench.py", "stages/explore.py",
+        "stages/follow.py", "stages/explorer/groups.py", "stages/explorer/interim.py", "stages/learn.py",
+        "stages/offline.py",
+        "stages/rft.py", "stages/rollout.py", "stages/tasks.py", "stages/train.py", "stages/explorer/prompts.py"),
     "how every trainer works": tuple(f"stages/learner/{name}.py" for name in (
         "actor", "attention", "batches", "estimates", "fixed_scores", "packing", "policy", "recorded", "reference",
         "rollouts", "shortfall", "zero")),
     "an engine, which is to answer as every other would, and what asks it": tuple(f"workflows/{name}.py" for name in (
         "engine", "engine_pool", "engine_process", "hugging_face", "runner", "scripted_engine", "seeds",
         "transformers_engine", "vllm_engine", "vllm_worker")),
-    "what no stage reads": ("stages/counterfactual.py", "stages/learner/still.py", "stages/own_code.py",
+    "what no stage reads": ("stages/counterfactual.py", "stages/learner/replay_engine.py", "stages/own_code.py",
                             "stages/overlap.py", "stages/preview.py", "stages/report.py", "operators/catalogue.py"),
 }
 OTHERS = {name for names in ELSEWHERE.values() for name in names}

@@ -8,10 +8,13 @@ import re
 import pytest
 import yaml
 
-from pipeline import cli, compare_charts, failure, files, sweep_view
-from pipeline.compare import answer, compared
-from pipeline.compare_page import picture
-from pipeline.errors import DataError
+from pipeline import cli
+from pipeline.results import compare_charts, sweep_view
+from pipeline.results.compare import answer, compared
+from pipeline.results.compare_page import picture
+from pipeline.run import failure
+from pipeline.store import files
+from pipeline.store.errors import DataError
 from tests.fake_run import FakeRun
 
 
@@ -144,8 +147,8 @@ def rows(*points: tuple[dict, float | None]):
     """Rows of compared runs, made up."""
     from pathlib import Path
 
-    from pipeline.compare import Row
-    from pipeline.records import Score
+    from pipeline.results.compare import Row
+    from pipeline.store.records import Score
     from tests.factories import row
 
     def scores(value):

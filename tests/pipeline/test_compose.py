@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipeline.algorithms import MIXED_LOSSES, PAIR_TYPES
-from pipeline.choices import groups
-from pipeline.config import walk
-from pipeline.judge import check, compose
-from pipeline.overlays import effective
+from pipeline.check.judge import check, compose
+from pipeline.compose.conf_files import groups
+from pipeline.compose.stage_settings import effective
+from pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
+from pipeline.settings.config import walk
 from tests.configs import changed, composed, refused
 
 # -------------------------------------------------------------------------------------------------------- accepted

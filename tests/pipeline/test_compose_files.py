@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.judge import compose
+from pipeline.check.judge import compose
 from tests.configs import refused
 
 

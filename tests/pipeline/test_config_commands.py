@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from pipeline import cli, invoke
+from pipeline import cli
+from pipeline.run import invoke
 
 
 def test_config_show_says_what_follows_from_the_settings(capsys):

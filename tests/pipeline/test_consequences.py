@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.config import walk
-from pipeline.consequences import without_consequences
-from pipeline.judge import judged
+from pipeline.check.judge import judged
+from pipeline.compose.consequences import without_consequences
+from pipeline.settings.config import walk
 
 BEYOND = {"ge": -1, "gt": 0, "le": 1}  # what added to a bound is outside it
 NEITHER = "buffer.train_batch_size=100 neither divides nor is a multiple of buffer.batch_size * algorithm.repeat_times"

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import files
-from pipeline.console import KEPT, STARTED, Console, Output
-from pipeline.process import open_log
-from pipeline.progress import Progress, Reached, read_line
-from pipeline.records import Step
+from pipeline.job.context import open_log
+from pipeline.job.progress import Progress, Reached, read_line
+from pipeline.run.console import KEPT, STARTED, Console, Output
+from pipeline.store import files
+from pipeline.store.records import Step
 from tests.factories import row
 
 

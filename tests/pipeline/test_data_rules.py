@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.data_config import ExperienceBuffer, Taskset
-from pipeline.errors import ConfigError
-from pipeline.judge import check, compose, judged
-from pipeline.overlays import effective
+from pipeline.check.judge import check, compose, judged
+from pipeline.compose.stage_settings import effective
+from pipeline.settings.data import ExperienceBuffer, Taskset
+from pipeline.store.errors import ConfigError
 from tests.configs import changed, element
 
 SOURCE, BUFFER = "buffer.explorer_input", "buffer.trainer_input.experience_buffer"

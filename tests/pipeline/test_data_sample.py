@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import data_sample
-from pipeline.data_sample import names, sample
-from pipeline.errors import DataError
+from pipeline.check import data_sample
+from pipeline.check.data_sample import names, sample
+from pipeline.store.errors import DataError
 
 
 def jsonl(path, rows):

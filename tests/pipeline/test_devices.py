@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline import devices
-from pipeline.devices import Gpus, needed_gpus, planned_gpus, visible_gpus
+from pipeline.job import devices
+from pipeline.job.devices import Gpus, needed_gpus, planned_gpus, visible_gpus
 
 
 def cluster(per_node=None, gib=None, nodes=1):

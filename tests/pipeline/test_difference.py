@@ -3,9 +3,9 @@
 import pytest
 
 from pipeline import cli
-from pipeline.difference import differing, flatten, says_how, side, told
-from pipeline.errors import ConfigError, DataError
-from pipeline.planning import make_checked_plan
+from pipeline.results.difference import differing, flatten, says_how, side, told
+from pipeline.run.planning import make_checked_plan
+from pipeline.store.errors import ConfigError, DataError
 
 
 def lines(root, a: str, b: str) -> list[str]:
@@ -99,7 +99,7 @@ def test_a_frozen_configuration_that_is_gone_is_named(tmp_path):
 
 
 def test_a_sweep_has_no_configuration_of_its_own(tmp_path):
-    from pipeline.sweep import make_sweep
+    from pipeline.run.sweep import make_sweep
 
     make_sweep([f"checkpoint_root_dir={tmp_path}", "name=s", "seed=1,2"]).freeze()
     with pytest.raises(DataError, match=r"is a sweep; name two of its points: ouroboros/s-seed=1, ouroboros/s-seed=2"):

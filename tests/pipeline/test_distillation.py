@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import Config
-from pipeline.errors import ModelError
-from pipeline.memory import GIB, training
-from pipeline.overlays import effective
-from pipeline.plan import make_plan
-from pipeline.preflight import check
-from pipeline.shape import shape_of
-from pipeline.stage_rules import unread
-from pipeline.teacher_rules import memory_problem, problems, scoring
+from pipeline.check.memory import GIB, training
+from pipeline.check.preflight import check
+from pipeline.check.stage_rules import unread
+from pipeline.check.teacher_rules import memory_problem, problems, scoring
+from pipeline.compose.stage_settings import effective
+from pipeline.plan.plan import make_plan
+from pipeline.settings.config import Config
+from pipeline.store.errors import ModelError
+from pipeline.store.model_shape import shape_of
 from tests.configs import changed
 from tests.pipeline.test_fit import LARGE, SMALL, rft
 from tests.pipeline.test_shape import QWEN2
@@ -148,7 +148,7 @@ def test_a_teacher_above_is_counted_by_what_it_begins_with():
                "algorithm": JSD}
     config = changed(with_stages(GRPO, student))
     assert effective(config, student)["model"]["teacher_model_path"] == "big"
-    from pipeline.distillation import teacher_model
+    from pipeline.plan.teacher import teacher_model
 
     starts = dict.fromkeys(("sft", "big", "small"), config["model"])
     assert teacher_model(config, "small", starts) is config["model"]

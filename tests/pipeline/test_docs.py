@@ -5,10 +5,10 @@ import re
 import pytest
 from omegaconf import OmegaConf
 
-from pipeline import preflight
-from pipeline.config import Config
-from pipeline.files import CONF
-from pipeline.judge import compose
+from pipeline.check import preflight
+from pipeline.check.judge import compose
+from pipeline.settings.config import Config
+from pipeline.store.files import CONF
 
 BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.M | re.S)
 PAGES = [CONF.parent / "README.md", *sorted((CONF.parent / "docs").glob("*.md"))]

@@ -4,8 +4,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from pipeline import cli
-from pipeline.early_values import early_values
-from pipeline.sweep import make_sweep
+from pipeline.compose.early_values import early_values
+from pipeline.run.sweep import make_sweep
 
 RUN = {"seed": 1, "name": "${oc.env:HOME}", "buffer": {"batch_size": 16, "train_batch_size": "${buffer.batch_size}"}}
 

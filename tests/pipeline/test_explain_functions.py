@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from pipeline import cli
-from pipeline.errors import ConfigError
-from pipeline.explain import explain
-from pipeline.explain_functions import KL_MEANINGS, TABLES, choices
-from pipeline.judge import compose
-from pipeline.signatures import definitions
+from pipeline.check.explain import explain
+from pipeline.check.explain_functions import KL_MEANINGS, TABLES, choices
+from pipeline.check.judge import compose
+from pipeline.check.signatures import definitions
+from pipeline.store.errors import ConfigError
 from stages.learner.objective import KLTerm
 from tests.configs import changed, composed
 

@@ -4,7 +4,9 @@ import os
 
 import pytest
 
-from pipeline import failure, files, view
+from pipeline.results import view
+from pipeline.run import failure
+from pipeline.store import files
 
 SNAKEMAKE = """\
 [Sun Nov 22 11:00:09 2026]

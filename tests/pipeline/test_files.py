@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from pipeline import files
-from pipeline.errors import StageError
+from pipeline.store import files
+from pipeline.store.errors import StageError
 
 
 def names(directory):
@@ -134,7 +134,7 @@ def test_a_model_that_lies_in_some_other_store_is_no_stage(directory, root, insi
 
 HOLD = """
 import sys, time
-from pipeline import files
+from pipeline.store import files
 with files.locked(sys.argv[1], print):
     print("held", flush=True)
     time.sleep(60)

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from pipeline import fit
-from pipeline.config import AuxiliaryModel
-from pipeline.devices import Gpus
-from pipeline.memory import GIB, USABLE, training
-from pipeline.overlays import effective
-from pipeline.shape import shape_of
+from pipeline.check import fit
+from pipeline.check.memory import GIB, USABLE, training
+from pipeline.compose.stage_settings import effective
+from pipeline.job.devices import Gpus
+from pipeline.settings.config import AuxiliaryModel
+from pipeline.store.model_shape import shape_of
 from tests.configs import changed, element
 from tests.pipeline.test_shape import QWEN2
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.judge import check
-from pipeline.overlays import effective
-from pipeline.workload import described, workload
+from pipeline.check.judge import check
+from pipeline.check.workload import described, workload
+from pipeline.compose.stage_settings import effective
 from tests.configs import changed
 
 

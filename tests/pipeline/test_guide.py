@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import guide
 from pipeline.bridges.page import page
 from pipeline.bridges.source import read_yaml
-from pipeline.config import walk
-from pipeline.guide_keys import MEANT, RENAMED, VALUES, WORKS, Refused, Works
-from pipeline.guide_refused import REFUSED
+from pipeline.settings import guide
+from pipeline.settings.config import walk
+from pipeline.settings.guide_keys import MEANT, RENAMED, VALUES, WORKS, Refused, Works
+from pipeline.settings.guide_refused import REFUSED
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_KEY = Path(__file__).parent / "bridges" / "sources" / "every_key.yaml"

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, hub, preflight, repositories
-from pipeline.checkpoints import model_name
-from pipeline.difference import frozen
-from pipeline.errors import ConfigError, OuroError
-from pipeline.external import HubPath, digest_input, digest_tree
-from pipeline.invoke import snakemake_command
-from pipeline.planning import checked_plan
-from pipeline.sweep import make_sweep
+from pipeline import cli
+from pipeline.check import preflight
+from pipeline.plan import hub, repositories
+from pipeline.results.difference import frozen
+from pipeline.run.invoke import snakemake_command
+from pipeline.run.planning import checked_plan
+from pipeline.run.sweep import make_sweep
+from pipeline.store.checkpoints import model_name
+from pipeline.store.digests import HubPath, digest_input, digest_tree
+from pipeline.store.errors import ConfigError, OuroError
 from stages.model import character_tokenizer
 from tests.configs import changed
 from tests.hub import Hub, model, serving, use
@@ -195,11 +197,12 @@ def test_what_exists_is_a_path_and_so_is_what_begins_like_one(served, config, tm
 def test_a_configuration_without_ids_is_left_alone_and_imports_no_hub():
     code = """if True:
         import sys
-        from pipeline import cli, hub
-        from pipeline.judge import compose
+        from pipeline.plan import hub
+        from pipeline import cli
+        from pipeline.check.judge import compose
         config = compose(["recipe=countdown"])
         assert hub.located(config) == (config, [])
-        hub.fetch_missing(__import__("pipeline.plan").plan.make_plan(config).stages)
+        hub.fetch_missing(__import__("pipeline.plan.plan").plan.make_plan(config).stages)
         assert "huggingface_hub" not in sys.modules"""
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -306,7 +309,7 @@ def test_a_stage_never_asks(served, config, tmp_path):
     plan.freeze()
     served.requests.clear()
     tasks = next(s for s in plan.stages if s.kind == "tasks")
-    code = ("import os, sys; from stages import tasks; from pipeline.process import run_stage; sys.argv[1:] = "
+    code = ("import os, sys; from stages import tasks; from pipeline.job.context import run_stage; sys.argv[1:] = "
             f"[{tasks.directory!r}]; run_stage(tasks.work, ''); assert os.environ['HF_HUB_OFFLINE'] == '1'")
     environment = {**os.environ, "PYTHONPATH": str(Path(snakemake_command.__code__.co_filename).parents[1])}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
@@ -320,7 +323,7 @@ def test_a_stage_never_asks(served, config, tmp_path):
 
 
 def test_difference_shows_ids_and_not_the_cache(served, config):
-    from pipeline.difference import _planned
+    from pipeline.results.difference import _planned
 
     sha = served.push("org/m", model())
     assert _planned("x", config()).stages is None

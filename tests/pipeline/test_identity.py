@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigError, DataError, ModelError
-from pipeline.external import digest_tree
+from pipeline.store.digests import digest_tree
+from pipeline.store.errors import ConfigError, DataError, ModelError
 from tests.plans import AFTER_SFT, ALL, EVALS, identities, planned, re_run
 
 # -------------------------------------------------------------------------------------------------------- identities

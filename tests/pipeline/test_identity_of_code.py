@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import files
-from pipeline.config import AuxiliaryModel
-from pipeline.errors import ConfigError, DataError
+from pipeline.settings.config import AuxiliaryModel
+from pipeline.store import files
+from pipeline.store.errors import ConfigError, DataError
 from tests.configs import element
 from tests.plans import AFTER_SFT, ALL, EVALS, identities, identities_of_default, planned, re_run
 

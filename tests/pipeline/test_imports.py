@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.external import digest_code
-from pipeline.imports import taken_in
+from pipeline.store.digests import digest_code
+from pipeline.store.errors import ConfigError
+from pipeline.store.project_imports import taken_in
 
 
 @pytest.fixture

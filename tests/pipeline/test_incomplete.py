@@ -2,7 +2,9 @@
 
 import pytest
 
-from pipeline import cli, devices, monitors
+from pipeline import cli
+from pipeline.job import devices
+from pipeline.settings import monitors
 
 TASKS = "data_processor.task_pipeline"
 NO_MODEL = "no model: set model.model_path"

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import cli, preflight, samples
+from pipeline import cli
+from pipeline.check import preflight, samples
+from pipeline.check.judge import compose
 from pipeline.init.command import NAMES, TEMPLATES
-from pipeline.judge import compose
 
 SUMS = [(f"{i} + {i} = ?", str(2 * i)) for i in range(24)]
 TALK = "It is a long story, and it begins where every story begins."

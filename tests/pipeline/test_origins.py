@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.judge import compose
-from pipeline.origins import DEFAULT, origin, stage_origin
-from pipeline.overlays import entries
+from pipeline.check.judge import compose
+from pipeline.compose.origins import DEFAULT, origin, stage_origin
+from pipeline.compose.stage_settings import entries
 
 
 def found(key: str, *overrides: str) -> str:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipeline import algorithms
-from pipeline.config import Algorithm
-from pipeline.errors import ConfigError
-from pipeline.judge import compose
-from pipeline.overlays import before, effective, entries, merge
+from pipeline.check.judge import compose
+from pipeline.compose.stage_settings import before, effective, entries, merge
+from pipeline.settings import algorithms
+from pipeline.settings.config import Algorithm
+from pipeline.store.errors import ConfigError
 
 
 def refused(*overrides: str) -> str:

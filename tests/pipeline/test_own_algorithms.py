@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import algorithms, devices, inputs, preflight
-from pipeline.errors import ConfigError
-from pipeline.judge import compose
-from pipeline.overlays import effective
-from pipeline.parts import columns, wrong_parameters
-from pipeline.plan import make_plan
-from pipeline.sweep import make_sweep
+from pipeline.check import preflight, references
+from pipeline.check.judge import compose
+from pipeline.compose.stage_settings import effective
+from pipeline.job import devices
+from pipeline.plan.plan import make_plan
+from pipeline.run.sweep import make_sweep
+from pipeline.settings import algorithms
+from pipeline.settings.columns import columns, wrong_parameters
+from pipeline.store.errors import ConfigError
 
 PARTS = '''"""Parts of an algorithm. Nobody may import this before a stage starts."""
 raise SystemExit
@@ -160,10 +162,10 @@ def test_a_kl_of_the_users_own_has_the_arguments_of_all():
 
 def test_offline_training_and_pairs_are_checked_too():
     offline = rft("algorithm.advantage_fn=own.parts:two") | {"mode": "train"}
-    assert "has 2 parameters" in inputs.wrong_arguments(offline)[0]
+    assert "has 2 parameters" in references.wrong_arguments(offline)[0]
     pairs = rft("algorithm.policy_loss_fn=own.parts:loss")
     pairs["algorithm"] |= {"algorithm_type": "dpo", "advantage_fn": None}
-    assert "asks for a column 'advantages'" in inputs.wrong_arguments(pairs)[0]
+    assert "asks for a column 'advantages'" in references.wrong_arguments(pairs)[0]
 
 
 def test_which_columns_there_are_depends_on_what_is_trained_on():

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipeline import own_code, preflight
-from pipeline.errors import ConfigError
-from pipeline.inputs import PARTS, wrong_arguments, wrong_code
-from pipeline.overlays import effective
-from pipeline.own_code import absent_packages, by_position, import_problems, wrong_function
+from pipeline.check import preflight, user_code
+from pipeline.check.references import PARTS, wrong_arguments, wrong_code
+from pipeline.check.user_code import absent_packages, by_position, import_problems, wrong_function
+from pipeline.compose.stage_settings import effective
+from pipeline.store.errors import ConfigError
 from tests.configs import changed, overridden
 
 MODULES = {
@@ -126,13 +126,13 @@ def test_every_module_is_imported_once_in_a_process_of_its_own(project):
 
 
 def test_what_is_told_already_and_what_is_ours_starts_no_process(project, monkeypatch):
-    monkeypatch.setattr(own_code, "_ask", None)
+    monkeypatch.setattr(user_code, "_ask", None)
     assert import_problems(stages("mine.raises:f"), [*PARTS], "'mine.raises:f' cannot be imported") == []
     assert import_problems([overridden()], [*PARTS]) == []
 
 
 def test_an_import_that_does_not_end_is_told(project, monkeypatch):
-    monkeypatch.setattr(own_code, "WAIT", 2)
+    monkeypatch.setattr(user_code, "WAIT", 2)
     (line,) = import_problems(stages("mine.slow:f"), [*PARTS])
     assert line == "'mine.slow:f' cannot be imported: the process that tried had not ended after 2 s."
 

@@ -11,9 +11,9 @@ from operators.loss import POLICY_LOSSES
 from operators.priority import PRIORITIES
 from operators.reward import REWARDS
 from operators.sampling import SAMPLE_STRATEGIES
-from pipeline import parameters, signatures
-from pipeline.inputs import KL
-from pipeline.parameters import UNKNOWN, Parameter
+from pipeline.check import parameters, signatures
+from pipeline.check.parameters import UNKNOWN, Parameter
+from pipeline.check.references import KL
 from workflows.rewards import OPENED
 from workflows.single_turn import WORKFLOWS
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import files
-from pipeline.errors import ConfigError
-from pipeline.plan import make_plan
+from pipeline.plan.plan import make_plan
+from pipeline.store import files
+from pipeline.store.errors import ConfigError
 from tests.configs import changed
 from tests.plans import ALL, EVALS, SFT, identities, planned, re_run, reads
 

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, devices, preflight, samples
-from pipeline.errors import ConfigError, StageError
-from pipeline.files import CONF
+from pipeline import cli
+from pipeline.check import preflight, samples
+from pipeline.job import devices
+from pipeline.store.errors import ConfigError, StageError
+from pipeline.store.files import CONF
 from tests.configs import changed
 from tests.models import safetensors
 from tests.pipeline.test_shape import QWEN2

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from pipeline import files
-from pipeline.errors import DataError, StageError
-from pipeline.launch import load_plan
-from pipeline.process import again, commit, namespace, open_stage, run_stage
-from pipeline.waiting import wait_for
+from pipeline.job.context import again, commit, namespace, open_stage, run_stage
+from pipeline.job.waiting import wait_for
+from pipeline.run.snakefile import load_plan
+from pipeline.store import files
+from pipeline.store.errors import DataError, StageError
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_a_model_of_the_user_needs_no_manifest(stage, tmp_path):
 
 def test_two_processes_that_want_the_same_stage_wait_for_each_other(stage):
     """The second finds the stage made and does nothing."""
-    program = ("import time\nfrom pipeline.process import run_stage\n"
+    program = ("import time\nfrom pipeline.job.context import run_stage\n"
                "def work(context):\n    time.sleep(0.5)\n    open(context.directory / 'made', 'a').write('x')\n"
                "run_stage(work, 'doc')")
     both = [subprocess.Popen([sys.executable, "-c", program, str(stage)], stderr=subprocess.PIPE, text=True)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from pipeline.process_group import run_group
+from pipeline.job.process_group import run_group
 
 SLEEPS = "import time; time.sleep(60)"
 

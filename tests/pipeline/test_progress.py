@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from pipeline.process import open_log
-from pipeline.progress import Progress, duration, row_words, step_line, thousands
-from pipeline.records import Rollout, Score, Step
+from pipeline.job.context import open_log
+from pipeline.job.progress import Progress, duration, row_words, step_line, thousands
+from pipeline.store.records import Rollout, Score, Step
 from tests.factories import row
 
 RFT = row(Step, step=12, loss=0.01234, grad_norm=0.5, reward=0.6, solve_rate=0.481, kl=3e-4, rollout_tokens=1700,
@@ -86,7 +86,7 @@ def test_other_work_is_counted_in_its_own_unit(tmp_path, monkeypatch):
 
 def test_time_left_is_judged_by_this_life_of_the_stage(tmp_path, monkeypatch):
     clock = iter([0.0, 2.0, 2.0, 2.0])
-    monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("pipeline.job.progress.time.monotonic", lambda: next(clock))
     progress = Progress(open_log(tmp_path / "stage.log", "rft", "INFO"), 110, "steps", "rft", done=100)
     progress._move_to(102)  # two steps in two seconds: eight are left
     assert progress.left_seconds() == pytest.approx(8.0)

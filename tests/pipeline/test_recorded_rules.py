@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.judge import compose
-from pipeline.recorded_rules import problems
+from pipeline.check.judge import compose
+from pipeline.check.recorded_rules import problems
+from pipeline.store.errors import ConfigError
 from tests.configs import changed
 
 RETRY = {"buffer": {"explorer_input": {"default_workflow_type": "retry_workflow"}}}

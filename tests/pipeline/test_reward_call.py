@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import preflight, reward_call
+from pipeline.check import preflight, reward_call
 from pipeline.cli import main
 from tests.configs import overridden
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.judge import check, compose
-from pipeline.reward_signature import batch_parameters
+from pipeline.check.judge import check, compose
+from pipeline.settings.reward_signature import batch_parameters
 from tests.configs import changed, refused
 
 SOURCE = "buffer.explorer_input"

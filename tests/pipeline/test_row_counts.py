@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from operators.generate import GENERATORS
-from pipeline import row_counts
-from pipeline.row_counts import most_rows
-from pipeline.workload import described, workload
+from pipeline.check import row_counts
+from pipeline.check.row_counts import most_rows
+from pipeline.check.workload import described, workload
 from tests.pipeline.test_workload import stage
 
 SET = "buffer__explorer_input__taskset__"

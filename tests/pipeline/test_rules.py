@@ -8,10 +8,10 @@ from operators.generate import GENERATORS
 from operators.kl import KL_ESTIMATORS
 from operators.loss import POLICY_LOSSES
 from operators.reward import REWARDS
-from pipeline.config import REWARDS as REWARD_NAMES
-from pipeline.config import WORKFLOWS as WORKFLOW_NAMES
-from pipeline.config import walk
-from pipeline.judge import check
+from pipeline.check.judge import check
+from pipeline.settings.config import REWARDS as REWARD_NAMES
+from pipeline.settings.config import WORKFLOWS as WORKFLOW_NAMES
+from pipeline.settings.config import walk
 from tests.configs import changed, composed
 from workflows.rewards import OPENED
 from workflows.single_turn import WORKFLOWS

@@ -2,13 +2,13 @@
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.inputs import wrong_arguments
-from pipeline.judge import compose
-from pipeline.overlays import effective
-from pipeline.plan import make_plan
-from pipeline.rules import rules_of_stage
-from pipeline.schedule import Schedule
+from pipeline.check.judge import compose
+from pipeline.check.references import wrong_arguments
+from pipeline.check.rules import rules_of_stage
+from pipeline.compose.stage_settings import effective
+from pipeline.job.schedule import Schedule
+from pipeline.plan.plan import make_plan
+from pipeline.store.errors import ConfigError
 from tests.configs import changed
 
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.errors import ConfigError, DataError
-from pipeline.process import namespace
-from pipeline.schedule import Schedule, rft_schedule, rollout_schedule, task_order, tasks_of_step
+from pipeline.job.context import namespace
+from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule, task_order, tasks_of_step
+from pipeline.store.errors import ConfigError, DataError
 from tests.configs import overridden
 
 EVERY = [

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import files, invoke, records, search, sweep_view, tables
-from pipeline.compare import compared
-from pipeline.errors import ConfigError, DataError, StageError
-from pipeline.planning import make_checked_plan
-from pipeline.process_group import run_group
+from pipeline.job.process_group import run_group
+from pipeline.results import sweep_view
+from pipeline.results.compare import compared
+from pipeline.run import invoke, search
+from pipeline.run.planning import make_checked_plan
+from pipeline.store import files, records, tables
+from pipeline.store.errors import ConfigError, DataError, StageError
 from tests.factories import row
 
 LR = "algorithm.optimizer.lr"
@@ -109,7 +111,7 @@ def test_it_composes_inside_an_application_of_hydra_and_leaves_that_as_it_was(tm
 
 def test_points_that_end_together_are_all_recorded(tmp_path):
     """As from several processes: none may overwrite what another added."""
-    from pipeline.sweep import Point
+    from pipeline.run.sweep import Point
 
     plan = make_checked_plan([f"checkpoint_root_dir={tmp_path}"])
     points = [Point([], {"seed": str(i)}, plan) for i in range(8)]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline import secrets
-from pipeline.config import walk
-from pipeline.secret_marks import hidden
+from pipeline.settings import secrets
+from pipeline.settings.config import walk
+from pipeline.store.secret_names import hidden
 
 
 @pytest.mark.parametrize(("key", "is_one"), [

@@ -4,12 +4,13 @@ import json
 
 import pytest
 
-from pipeline import axes, secrets
-from pipeline.errors import TAKEN_AS_SECRETS, ConfigError, masked
-from pipeline.explain import show
-from pipeline.judge import compose
-from pipeline.plan import Plan, make_plan
-from pipeline.process import open_stage
+from pipeline.check.explain import show
+from pipeline.check.judge import compose
+from pipeline.compose import axes
+from pipeline.job.context import open_stage
+from pipeline.plan.plan import Plan, make_plan
+from pipeline.settings import secrets
+from pipeline.store.errors import TAKEN_AS_SECRETS, ConfigError, masked
 from tests.configs import changed
 
 KEY = "buffer.explorer_input.taskset.reward_fn_args"

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.schedule import tasks_of_step
-from pipeline.selection import Selector, redraw, select
+from pipeline.job.schedule import tasks_of_step
+from pipeline.job.selection import Selector, redraw, select
+from pipeline.store.errors import ConfigError
 
 
 def steps(sets, batch_size, count, seed=1):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from pipeline.adapters import adapter_parameters
-from pipeline.errors import ModelError
-from pipeline.shape import (
+from pipeline.settings.lora import adapter_parameters
+from pipeline.store.errors import ModelError
+from pipeline.store.model_shape import (
     CHARACTERS,
     Shape,
     absent_model,

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import devices, shares
-from pipeline.errors import ConfigError
-from pipeline.shares import answering_environment, deal_cores, share_cores, share_gpus
+from pipeline.job import devices, shares
+from pipeline.job.shares import answering_environment, deal_cores, share_cores, share_gpus
+from pipeline.store.errors import ConfigError
 
 EIGHT = list("abcdefgh")
 

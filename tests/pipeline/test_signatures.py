@@ -9,8 +9,8 @@ from operators.entropy import ENTROPY_LOSSES
 from operators.generate import GENERATORS
 from operators.loss import POLICY_LOSSES
 from operators.reward import REWARDS
-from pipeline import signatures, syntax
-from pipeline.signatures import Signature
+from pipeline.check import signatures, syntax
+from pipeline.check.signatures import Signature
 from workflows.single_turn import WORKFLOWS
 
 TABLES = {("operators/advantage.py", "ADVANTAGES"): ADVANTAGES, ("operators/loss.py", "POLICY_LOSSES"): POLICY_LOSSES,

@@ -7,9 +7,10 @@ import re
 
 import pytest
 
-from pipeline import cli, query
-from pipeline.files import CONF
-from pipeline.tables import LOCATIONS
+from pipeline import cli
+from pipeline.results import query
+from pipeline.store.files import CONF
+from pipeline.store.tables import LOCATIONS
 from tests.fake_run import FakeRun
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipeline import preflight
 from pipeline.bridges.recipe import write
-from pipeline.judge import check, compose
-from pipeline.planning import checked_plan
-from pipeline.stage_rules import unread
+from pipeline.check import preflight
+from pipeline.check.judge import check, compose
+from pipeline.check.stage_rules import unread
+from pipeline.run.planning import checked_plan
 from tests.bridges import from_trinity
 from tests.configs import changed
 from tests.plans import planned

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.step_rules import evaluated_versions, step_notes
+from pipeline.check.step_rules import evaluated_versions, step_notes
 from tests.pipeline.test_workload import stage
 
 

@@ -5,10 +5,13 @@ import time
 
 import pytest
 
-from pipeline import files, judge, sweep, view
-from pipeline.errors import ConfigError
-from pipeline.plan import make_plan
-from pipeline.sweep import make_sweep, rules
+from pipeline.check import judge
+from pipeline.plan.plan import make_plan
+from pipeline.results import view
+from pipeline.run import sweep
+from pipeline.run.sweep import make_sweep, rules
+from pipeline.store import files
+from pipeline.store.errors import ConfigError
 
 LR = "algorithm.optimizer.lr"
 
@@ -58,7 +61,7 @@ def test_one_point_names_its_rules_after_its_stages(tmp_path):
 
 
 def test_a_point_is_the_run_that_its_overrides_make_alone(tmp_path):
-    from pipeline.plan import make_plan
+    from pipeline.plan.plan import make_plan
 
     point = made(tmp_path, f"{LR}=1e-6,3e-6", "stages.sft.seed=5,6").points[3]
     assert point.differs == {LR: "3e-6", "stages.sft.seed": "6"}
@@ -167,7 +170,7 @@ def test_a_sweep_of_a_billion_points_is_refused_at_once():
 
 
 def test_a_long_sweep_says_how_far_it_is(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("pipeline.sweep.TOLD_EVERY", 0.0)
+    monkeypatch.setattr("pipeline.run.sweep.TOLD_EVERY", 0.0)
     made(tmp_path, "seed=1,2,3")
     said = capsys.readouterr().err
     assert "ouro: 2 of 3 points are composed" in said

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import records, tables
-from pipeline.errors import DataError
+from pipeline.store import records, tables
+from pipeline.store.errors import DataError
 from tests.factories import row
 
 TASKS = [row(records.Task, task_id="t1", row=0, split="train", question="1 2 = 3", answer="{}"),

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from pipeline import files
-from pipeline.process import run_stage
-from pipeline.shares import cores
-from pipeline.threads import RECORD, record_threads, recorded_threads, thread_environment
+from pipeline.job.context import run_stage
+from pipeline.job.shares import cores
+from pipeline.job.threads import RECORD, record_threads, recorded_threads, thread_environment
+from pipeline.store import files
 
 SET_BY_SNAKEMAKE = ("OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS",
                     "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")

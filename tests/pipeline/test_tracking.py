@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import monitors, tracking
-from pipeline.errors import ConfigError
-from pipeline.monitors import check_monitor
-from pipeline.process import namespace
-from pipeline.records import Score, Step
+from pipeline.job import tracking
+from pipeline.job.context import namespace
+from pipeline.settings import monitors
+from pipeline.settings.monitors import check_monitor
+from pipeline.store.errors import ConfigError
+from pipeline.store.records import Score, Step
 from tests.factories import row
 from tests.fake_run import FakeRun
 
@@ -58,7 +59,7 @@ def test_every_number_of_a_step_is_tracked():
     """Whoever adds a column to Step decides here that it has a metric."""
     from dataclasses import fields
 
-    from pipeline.metrics import STEP_METRICS
+    from pipeline.job.metrics import STEP_METRICS
 
     named = {f.name for f in fields(Step)} - {"stage", "step"}
     assert named - set(STEP_METRICS.values()) == {

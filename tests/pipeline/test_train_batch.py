@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.train_batch import TrainBatch, divided, share, train_batch
+from pipeline.settings.train_batch import TrainBatch, divided, share, train_batch
+from pipeline.store.errors import ConfigError
 
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
 NONE = Fraction(0)

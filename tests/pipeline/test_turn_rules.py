@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.preflight import check
-from pipeline.shape import shape_of
-from pipeline.turn_rules import problems
-from pipeline.workload import disk, row_bytes
+from pipeline.check.preflight import check
+from pipeline.check.turn_rules import problems
+from pipeline.check.workload import disk, row_bytes
+from pipeline.store.model_shape import shape_of
 from tests.configs import changed, overridden
 from tests.pipeline.test_shape import QWEN2
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from pipeline.errors import ConfigError
-from pipeline.user_errors import brief, load_dotted, users_traceback
+from pipeline.store.errors import ConfigError
+from pipeline.store.user_errors import brief, load_dotted, users_traceback
 
 MINE = """\
 import json

@@ -5,9 +5,10 @@ import os
 
 import pytest
 
-from pipeline import tables, view
-from pipeline.errors import DataError
-from pipeline.records import Rollout, Score
+from pipeline.results import view
+from pipeline.store import tables
+from pipeline.store.errors import DataError
+from pipeline.store.records import Rollout, Score
 from tests.factories import row
 from tests.fake_run import FakeRun
 

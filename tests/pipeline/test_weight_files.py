@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.weights import weights_problem
+from pipeline.store.weights import weights_problem
 from tests.models import safetensors
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 358496\n"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.modes import Line
-from pipeline.overlays import effective
-from pipeline.shape import Shape
-from pipeline.workload import Disk, Workload, counted, described, disk, row_bytes, workload
+from pipeline.check.workload import Disk, Workload, counted, described, disk, row_bytes, workload
+from pipeline.compose.stage_settings import effective
+from pipeline.plan.modes import Line
+from pipeline.store.model_shape import Shape
 from tests.configs import changed
 
 # 10 words, 4 wide: embedding 40. A layer: q k v o 4 x (2 x 4 + 2 x 2) = 48, MLP 96, norms 8 = 152; two; last norm 4

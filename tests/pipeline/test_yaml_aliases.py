@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from pipeline import yaml_files
-from pipeline.algorithms import own
 from pipeline.bridges.source import read_yaml
-from pipeline.errors import ConfigError
-from pipeline.external import digest_meaning
-from pipeline.yaml_aliases import MOST, load
+from pipeline.compose import yaml_files
+from pipeline.settings.algorithms import own
+from pipeline.store.digests import digest_meaning
+from pipeline.store.errors import ConfigError
+from pipeline.store.yaml_aliases import MOST, load
 from tests.configs import refused
 
 LISTS = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline import yaml_files
-from pipeline.judge import compose
+from pipeline.check.judge import compose
+from pipeline.compose import yaml_files
 from tests.configs import refused
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline import checkpoints, records, tables
+from pipeline.store import checkpoints, records, tables
 from stages.explore import Explorer
-from stages.learner import policy
+from stages.learner.engine import policy
 from tests.configs import TINY
 from tests.factories import row
 

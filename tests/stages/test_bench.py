@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from pipeline import checkpoints, files, records, tables
+from pipeline.store import checkpoints, files, records, tables
 from stages import bench
-from stages.learner import policy
+from stages.learner.engine import policy
 from tests.factories import row
 
 TASKS = [row(records.Task, task_id=f"t{i}", split="test", question=f"{i} 1 = {i + 1}",

@@ -8,18 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import files
-from pipeline.errors import StageError
-from pipeline.shares import cores
-from stages import children
-from stages.children import Child, supervise
+from pipeline.job.shares import cores
+from pipeline.store import files
+from pipeline.store.errors import StageError
+from stages.explorer import children
+from stages.explorer.children import Child, supervise
 
 CALM = "import time\ntime.sleep(60)\n"
 DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nopen('deaf', 'w').close()\ntime.sleep(60)\n"
 STAGE_CHILD = """
 import sys
-from pipeline.errors import DataError
-from stages.children import run_child
+from pipeline.store.errors import DataError
+from stages.explorer.children import run_child
 def work(context):
     {body}
 if __name__ == "__main__":
@@ -105,7 +105,7 @@ def test_an_error_in_the_users_code_is_one_line_and_the_users_frames(start):
     assert [line for line in frames if "mine.py" in line]
     for text in ("\n".join(frames), (start.directory / "trainer.log").read_text()):
         assert "Traceback" in text
-        assert "stages/children.py" not in text
+        assert "stages/explorer/children.py" not in text
 
 
 def test_an_error_in_our_code_is_one_line():

@@ -6,12 +6,12 @@ import pytest
 
 from operators.generate import countdown
 from operators.reward import parse_countdown
-from pipeline import tables
-from pipeline.errors import DataError
-from pipeline.files import CONF
-from pipeline.judge import compose
-from pipeline.process import Context, namespace
-from pipeline.records import RawTask, Rejected, Task
+from pipeline.check.judge import compose
+from pipeline.job.context import Context, namespace
+from pipeline.store import tables
+from pipeline.store.errors import DataError
+from pipeline.store.files import CONF
+from pipeline.store.records import RawTask, Rejected, Task
 from stages.curate import make_task, work
 from tests.configs import changed
 

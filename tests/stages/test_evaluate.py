@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from pipeline import files, records, tables
-from pipeline.errors import DataError
-from pipeline.tasksets import read_eval
+from pipeline.job.tasksets import read_eval
+from pipeline.store import files, records, tables
+from pipeline.store.errors import DataError
 from stages import evaluate
 from tests.factories import row
 

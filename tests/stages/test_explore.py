@@ -4,13 +4,13 @@ import gc
 
 import pytest
 
-from pipeline import checkpoints, files, records, tables
-from pipeline.config import AuxiliaryModel
-from pipeline.errors import StageError
-from pipeline.plan import make_plan
-from pipeline.process import namespace
+from pipeline.job.context import namespace
+from pipeline.plan.plan import make_plan
+from pipeline.settings.config import AuxiliaryModel
+from pipeline.store import checkpoints, files, records, tables
+from pipeline.store.errors import StageError
 from stages.explore import Explorer, explore
-from stages.train_tasks import prompt_hash
+from stages.explorer.prompts import prompt_hash
 from tests.configs import TINY, element, overridden
 from tests.factories import row
 from tests.models import classifier

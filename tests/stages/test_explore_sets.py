@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline import records, tables
-from pipeline.data_config import Taskset
-from pipeline.errors import ConfigError, DataError
-from pipeline.process import namespace
+from pipeline.job.context import namespace
+from pipeline.settings.data import Taskset
+from pipeline.store import records, tables
+from pipeline.store.errors import ConfigError, DataError
 from stages.explore import Explorer
 from tests.configs import TINY, element
 from tests.factories import row

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline import checkpoints, files, records, tables
-from pipeline.progress import score_words
+from pipeline.job.progress import score_words
+from pipeline.store import checkpoints, files, records, tables
 from stages import follow
 from stages.follow import TOTAL, Follower, RolloutFollower, finish_training
 from tests.factories import row

@@ -4,15 +4,15 @@ import hashlib
 
 import pytest
 
-from pipeline import files, records, tables
-from pipeline.errors import StageError
+from pipeline.store import files, records, tables
+from pipeline.store.errors import StageError
 from stages.follow import TOTAL
-from stages.learner.recorded import Recorded
-from stages.learner.rollouts import Rollouts
+from stages.learner.batches.recorded import Recorded
+from stages.learner.batches.rollouts import Rollouts
 from tests.configs import TINY
 from tests.factories import row
 from tests.stages.conftest import publish_model
-from workflows.engine import Request
+from workflows.engines.engine import Request
 
 # tasks of each kind, by what their responses are rewarded with; three tasks four times an explorer step
 KINDS = ("always", "chance", "always", "chance", "always", "chance", "always", "chance")
@@ -184,7 +184,7 @@ def test_the_sampled_responses_are_those_without_a_baseline(stage):
 
 def test_a_group_whose_greedy_response_cannot_be_rewarded_has_no_baseline(stage, monkeypatch):
     """The judge fails on greedy responses alone: those of the first task."""
-    from stages import groups
+    from stages.explorer import groups
 
     reward = groups.runner.reward
 

@@ -4,8 +4,8 @@ import gc
 
 import pytest
 
-from pipeline import records, tables
-from pipeline.errors import DataError
+from pipeline.store import records, tables
+from pipeline.store.errors import DataError
 from stages.explore import explore
 from tests.stages.conftest import publish_model
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from pipeline.judge import compose
-from pipeline.overlays import effective, entries
-from pipeline.samples import compared_sets
+from pipeline.check.judge import compose
+from pipeline.check.samples import compared_sets
+from pipeline.compose.stage_settings import effective, entries
 from stages import overlap
 
 SOURCE = "buffer.explorer_input"

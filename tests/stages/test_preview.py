@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 from stages import preview
 from stages.model import character_tokenizer
 from stages.preview import Preview, value_at

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline import charts, findings, stage_picture, view
-from pipeline.files import read_json
-from pipeline.process import Context, namespace
-from pipeline.records import Score
+from pipeline.job.context import Context, namespace
+from pipeline.results import charts, findings, stage_picture, view
+from pipeline.store.files import read_json
+from pipeline.store.records import Score
 from stages import report
 from tests.factories import row
 from tests.fake_run import FakeRun

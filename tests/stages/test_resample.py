@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.errors import DataError
-from stages.resample import Group, fill, teaches
+from pipeline.store.errors import DataError
+from stages.explorer.resample import Group, fill, teaches
 from workflows.runner import Outcome
 
 

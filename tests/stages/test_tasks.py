@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import tables
-from pipeline.data_config import AuxiliaryBuffer, Format
-from pipeline.errors import ConfigError, DataError
-from pipeline.process import Context, namespace
-from pipeline.records import RawTask
+from pipeline.job.context import Context, namespace
+from pipeline.settings.data import AuxiliaryBuffer, Format
+from pipeline.store import tables
+from pipeline.store.errors import ConfigError, DataError
+from pipeline.store.records import RawTask
 from stages.tasks import generate, read_set, work
 from tests.configs import element, overridden
 

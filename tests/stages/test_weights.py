@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from pipeline import checkpoints, files
-from pipeline.errors import StageError, SyncError
+from pipeline.store import checkpoints, files
+from pipeline.store.errors import StageError, SyncError
 from stages.explore import Weights, prove
-from workflows.scripted_engine import ScriptedEngine
+from workflows.engines.scripted_engine import ScriptedEngine
 
 MANIFEST = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, -2.0]}}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.judge import compose
-from pipeline.plan import Plan, make_plan
+from pipeline.check.judge import compose
+from pipeline.plan.plan import Plan, make_plan
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

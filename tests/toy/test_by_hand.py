@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import files
+from pipeline.store import files
 from tests.toy.conftest import REPOSITORY, copy_upstream, plan_in, snakemake, stage_of
 
 pytestmark = pytest.mark.slow

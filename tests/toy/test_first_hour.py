@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import cli, preflight
-from pipeline.judge import compose
+from pipeline import cli
+from pipeline.check import preflight
+from pipeline.check.judge import compose
 from tests.toy.conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "first-hour.md").read_text(encoding="utf-8")

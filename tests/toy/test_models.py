@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import records, tables
+from pipeline.store import records, tables
 from tests import zoo
 from tests.toy.conftest import REPOSITORY
 

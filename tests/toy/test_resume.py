@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import files, records, tables
+from pipeline.store import files, records, tables
 from tests.toy.conftest import REPOSITORY, copy_upstream, plan_in, stage_of
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pipeline import checkpoints, files, records, tables
-from pipeline.judge import compose
-from pipeline.plan import make_plan
+from pipeline.check.judge import compose
+from pipeline.plan.plan import make_plan
+from pipeline.store import checkpoints, files, records, tables
 from tests.toy.conftest import SMALL, copy_upstream, stage_of
 from tests.toy.test_resume import start, wait_until
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import records, tables
+from pipeline.store import records, tables
 from tests.toy.conftest import REPOSITORY
 
 pytestmark = pytest.mark.slow

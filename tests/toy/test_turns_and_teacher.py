@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pipeline import files, records, tables
-from pipeline.judge import compose
-from pipeline.plan import make_plan
+from pipeline.check.judge import compose
+from pipeline.plan.plan import make_plan
+from pipeline.store import files, records, tables
 from tests.toy.conftest import REPOSITORY, copy_upstream, small, stage_of
 from tests.toy.test_resume import experience, start, wait_until
 

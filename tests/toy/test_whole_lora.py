@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import checkpoints, files, records, tables
-from pipeline.adapters import ADAPTER, ADAPTER_CONFIG
+from pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG
+from pipeline.store import checkpoints, files, records, tables
 from tests.toy.conftest import REPOSITORY, copy_upstream, plan_in, stage_of
 from tests.toy.test_resume import experience, start, wait_until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
-from pipeline import records, tables
+from pipeline.store import records, tables
 from tests.toy.conftest import REPOSITORY, snakemake, stage_of
 
 pytestmark = pytest.mark.slow

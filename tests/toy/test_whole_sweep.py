@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import records, sweep_view, tables
-from pipeline.invoke import HOME
+from pipeline.results import sweep_view
+from pipeline.run.invoke import HOME
+from pipeline.store import records, tables
 from tests import fake_stages
 from tests.toy.conftest import SMALL, copy_upstream, plan_in
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.files import CONF
+from pipeline.store.files import CONF
 from workflows.user_reward import Rule
 
 PAGE = (CONF.parent / "docs" / "rewards.md").read_text(encoding="utf-8")

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ConfigError, StageError
-from stages.learner import policy
-from workflows.engine import Request, open_engine
-from workflows.engine_pool import EnginePool, deal
+from pipeline.store.errors import ConfigError, StageError
+from stages.learner.engine import policy
+from workflows.engines.engine import Request
+from workflows.engines.engine_pool import EnginePool, deal
+from workflows.engines.open import open_engine
 from workflows.prompts import load_tokenizer
 
 EOS = 1
@@ -43,7 +44,7 @@ def test_requests_are_cut_into_runs_of_about_the_same_cost(costs, parts, expecte
 @pytest.fixture(scope="module")
 def two(tiny_model, tmp_path_factory):
     """A pool of two transformers engines on the tiny model, shared: it takes seconds to start."""
-    from pipeline.process import namespace
+    from pipeline.job.context import namespace
     from tests.configs import TINY, overridden
 
     config, logs = namespace(overridden(*TINY, "explorer.rollout_model.engine_num=2")), tmp_path_factory.mktemp("logs")
@@ -203,9 +204,9 @@ def test_an_engine_that_nobody_asks_any_more_ends(scripted):
 ORPHANS = """
 import os, signal, sys
 from pathlib import Path
-from pipeline.process import namespace
+from pipeline.job.context import namespace
 from tests.configs import overridden
-from workflows.engine_pool import EnginePool
+from workflows.engines.engine_pool import EnginePool
 model = "explorer.rollout_model"
 config = namespace(overridden(f"{model}.engine_type=scripted", f"{model}.engine_num=2"))
 pool = EnginePool(None, config, [1], False, Path(sys.argv[1]))

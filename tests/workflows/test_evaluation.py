@@ -3,11 +3,11 @@
 import pytest
 
 from operators.statistics import mean_interval
-from pipeline import records, tables
-from pipeline.errors import DataError
-from pipeline.progress import score_words
+from pipeline.job.progress import score_words
+from pipeline.store import records, tables
+from pipeline.store.errors import DataError
 from tests.factories import row
-from workflows.engine import open_engine
+from workflows.engines.open import open_engine
 from workflows.evaluation import Subject, read_sets, sample, score
 from workflows.prompts import load_tokenizer
 from workflows.rewards import Rewards

@@ -7,7 +7,7 @@ import pytest
 
 LOADED = """
 import sys
-from workflows.hugging_face import import_transformers
+from workflows.engines.hugging_face import import_transformers
 transformers = import_transformers()
 transformers.AutoTokenizer, transformers.AutoModelForCausalLM
 print(*sorted({"sklearn", "scipy", "pandas", "torch"} & set(sys.modules)), transformers.utils.is_sklearn_available())

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import records
-from pipeline.errors import ConfigError, DataError
+from pipeline.store import records
+from pipeline.store.errors import ConfigError, DataError
 from tests import zoo
 from tests.factories import row
 from workflows.demonstrations import last_responses, whole_conversations

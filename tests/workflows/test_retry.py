@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from operators.reward import countdown_reward
-from pipeline import records
+from pipeline.store import records
 from tests.factories import row
 from tests.workflows.test_runner import EOS, roll
 from workflows import runner
@@ -100,7 +100,7 @@ def test_a_response_that_cannot_be_judged_ends_the_attempt_and_fails_it(at_hand)
 
 
 def test_a_reward_that_does_not_say_what_is_solved_is_refused(at_hand):
-    from pipeline.errors import DataError
+    from pipeline.store.errors import DataError
 
     with pytest.raises(DataError, match=r"return no component `accuracy` \(1 for solved\)"):
         play(at_hand(rewards=rated(lambda response, answer: {"score": 1.0})), "2-1")

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from pipeline.config import AuxiliaryModel
-from pipeline.errors import ModelError
-from pipeline.process import namespace
+from pipeline.job.context import namespace
+from pipeline.settings.config import AuxiliaryModel
+from pipeline.store.errors import ModelError
 from stages.model import character_tokenizer
 from tests.configs import element
 from tests.models import classifier

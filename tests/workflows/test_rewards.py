@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from pipeline.config import AuxiliaryModel
-from pipeline.errors import ConfigError
-from pipeline.process import namespace
+from pipeline.job.context import namespace
+from pipeline.settings.config import AuxiliaryModel
+from pipeline.store.errors import ConfigError
 from tests.configs import element
 from tests.models import classifier
 from workflows import rewards, runner

@@ -5,13 +5,14 @@ import hashlib
 import pytest
 
 from operators.reward import load_reward
-from pipeline import records
-from pipeline.errors import ConfigError, StageError
+from pipeline.store import records
+from pipeline.store.errors import ConfigError, StageError
 from tests.factories import row
 from workflows import runner
-from workflows.engine import ENGINES, Reply, open_engine
+from workflows.engines.engine import Reply
+from workflows.engines.open import ENGINES, open_engine
+from workflows.engines.scripted_engine import ScriptedEngine
 from workflows.runner import check_failures
-from workflows.scripted_engine import ScriptedEngine
 from workflows.seeds import request_seed
 from workflows.single_turn import Trajectory, load_workflow, simple_workflow
 

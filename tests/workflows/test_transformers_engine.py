@@ -6,14 +6,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from pipeline.errors import ModelError
-from pipeline.process import namespace
-from stages.learner import policy
-from stages.learner.adapter import inject
+from pipeline.job.context import namespace
+from pipeline.store.errors import ModelError
+from stages.learner.engine import policy
+from stages.learner.engine.adapter import inject
 from tests.configs import lora
-from workflows.engine import Request, open_engine
+from workflows.engines.engine import Request
+from workflows.engines.open import open_engine
+from workflows.engines.transformers_engine import TransformersEngine, _restrict
 from workflows.prompts import load_tokenizer, prompt_text, prompt_tokens, response_tokens
-from workflows.transformers_engine import TransformersEngine, _restrict
 
 
 @pytest.fixture(scope="module")

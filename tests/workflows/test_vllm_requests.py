@@ -5,9 +5,10 @@ import random
 
 import pytest
 
-from pipeline.process import Context, namespace
+from pipeline.job.context import Context, namespace
 from tests.configs import TINY, overridden
-from workflows.engine import Request, open_engine
+from workflows.engines.engine import Request
+from workflows.engines.open import open_engine
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from workflows.vllm_worker import compare_tensors
+from workflows.engines.vllm_worker import compare_tensors
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.advantages.group import asymre, dr_grpo, grpo, opmd, raft, rec, reinforce, rloo
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 from tests.factories import advantage_batch
 
 HALF = 1 / math.sqrt(2)

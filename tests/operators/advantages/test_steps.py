@@ -5,7 +5,7 @@ import math
 import pytest
 
 from operators.advantages.steps import gigpo, step_wise_grpo
-from pipeline.errors import ConfigError, DataError
+from pipeline.store.errors import ConfigError, DataError
 from tests.factories import advantage_batch
 
 HALF = 1 / math.sqrt(2)

@@ -8,7 +8,7 @@ import torch
 
 from operators.advantages.action_tokens import whiten
 from operators.advantages.token import jsd, on_policy_distill, ppo, reinforceplusplus, remax
-from pipeline.errors import ConfigError, DataError
+from pipeline.store.errors import ConfigError, DataError
 from tests.factories import advantage_batch
 
 HALF = 1 / math.sqrt(2)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from operators.losses.clipped import decoupled_ppo, gspo, gspo_token, importance_sampling, m2po, ppo, sapo, sppo
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 
 def tensor(*values):

@@ -7,7 +7,7 @@ import torch
 
 from operators.aggregation import token_weights_by_kind
 from operators.losses.mixture import chord_mu, mix, mix_chord
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 ROWS = torch.tensor([0, 1, 1, 2, 2, 2])
 EXPERT = ROWS == 2

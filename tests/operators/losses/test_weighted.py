@@ -7,7 +7,7 @@ import torch
 
 from operators.losses.demonstrations import sft, sft_is, sft_phi
 from operators.losses.weighted import cispo, opmd, rec, topr
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 
 
 def tensor(*values):

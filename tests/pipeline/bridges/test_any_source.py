@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from pipeline.bridges.recipe import write
 from pipeline.bridges.verl_keys import KEYS as VERL_KEYS
 from pipeline.bridges.verl_sft import KEYS as SFT_KEYS
-from pipeline.errors import OuroError
-from pipeline.guide import KEYS as GUIDE_KEYS
+from pipeline.settings.guide import KEYS as GUIDE_KEYS
+from pipeline.store.errors import OuroError
 from tests.bridges import from_trinity, from_verl, launch, written
 
 OF_VERL = st.sampled_from([*VERL_KEYS, "algorithm.adv_estimator", "data.train_batch_size", "data.train_files",

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from pipeline import cli
-from pipeline.judge import compose
+from pipeline.check.judge import compose
 from tests.bridges import SOURCES, flat
 
 # of keys that have long been here, so that the recipe composes

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import cli
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 from tests.bridges import from_trinity, from_verl, launch, written
 
 

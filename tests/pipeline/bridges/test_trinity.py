@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.bridges.recipe import value_text, write
 from pipeline.bridges.source import read_yaml, scalar
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 from tests.bridges import SOURCES, from_trinity, written
 from tests.bridges import left_out_of_trinity as left_out
 from tests.bridges import values_of_trinity as values

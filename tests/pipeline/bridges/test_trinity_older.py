@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.bridges.trinity_unlisted import UNLISTED
-from pipeline.guide import KEYS
+from pipeline.settings.guide import KEYS
 from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity
 
 FIRST = """

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline import cli
-from pipeline.judge import compose
+from pipeline.check.judge import compose
 from tests.bridges import from_trinity, written
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 from tests.bridges import from_trinity, written
 
 ACTOR = "actor_rollout_ref.actor"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 from tests.bridges import from_verl, launch, written
 from tests.bridges import values_of_verl as values
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.bridges.verl_entry import entry_of
-from pipeline.errors import ConfigError
+from pipeline.store.errors import ConfigError
 from tests.bridges import from_verl, launch, written
 
 SIZES = "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=32"

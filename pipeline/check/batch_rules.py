@@ -1,0 +1,70 @@
+"""Batches larger than all the rows that there are to make them of.
+
+They are refused where rows are given, or explored already, and told of where tasks would be asked again and again.
+"""
+
+from typing import Any
+
+from pipeline.check.row_counts import most_rows
+from pipeline.check.workload import workload
+from pipeline.job.context import namespace
+from pipeline.plan.modes import Line, kind_of
+from pipeline.settings.algorithms import PAIR_TYPES
+from pipeline.settings.train_batch import train_batch
+
+
+def problems(config: dict[str, Any]) -> list[str]:
+    """Optimizer steps of a run that can never have all their rows, one line each."""
+    line = Line(config)
+    found = {name: _short_of_given(settings) for name, settings in line.settings.items()
+             if line.kinds[name] == "train"}
+    for name, kind in line.kinds.items():
+        if kind == "offline" and (source := line.explored(name)):
+            found[name] = _short_of_explored(line.settings[name], line.settings[source], source)
+    return [f"stage '{name}': {problem}" for name, problem in found.items() if problem]
+
+
+def batch_of(buffer: dict[str, Any]) -> tuple[str, int]:
+    """The setting that says how many given rows, or pairs, an optimizer step takes, and its value."""
+    key = "train_batch_size" if buffer["train_batch_size"] else "batch_size"
+    return f"buffer.{key}", buffer[key]
+
+
+def _short_of_given(settings: dict[str, Any]) -> str | None:
+    (key, batch), rows = batch_of(settings["buffer"]), most_rows(settings, generated=True)
+    if not rows or batch <= rows:  # of a stage without any other checks say so
+        return None
+    what = "pairs" if settings["algorithm"]["algorithm_type"] in PAIR_TYPES else "demonstrations"
+    return (f"{key}={batch:,}: a step takes so many {what}, each once, and before curation there are at most {rows:,}: "
+            f"{batch - rows:,} short. Lower it.")
+
+
+def _short_of_explored(settings: dict[str, Any], explored: dict[str, Any], source: str) -> str | None:
+    made, batch = workload(explored), settings["buffer"]["train_batch_size"]
+    rows = None if made.explorer_steps is None else made.explorer_steps * made.explored
+    if not batch or rows is None or batch <= rows:
+        return None
+    return (f"buffer.train_batch_size={batch:,}: a step takes so many experiences, each once, and '{source}' explores "
+            f"at most {rows:,}: {batch - rows:,} short. Lower it, or let {source} make more steps.")
+
+
+def batch_notes(settings: dict[str, Any]) -> list[str]:
+    """The warning about a stage that explores with steps, or batches, of more than all tasks there are."""
+    kind, buffer = kind_of(settings), settings["buffer"]
+    tasks = most_rows(settings, generated=True) if kind in ("rft", "rollout") else None
+    if not tasks:
+        return []
+    if buffer["batch_size"] > tasks:
+        return [f"buffer.batch_size={buffer['batch_size']:,}: there are at most {tasks:,} tasks, so every explorer "
+                f"step asks each of them {_readable(buffer['batch_size'] / tasks)} times, in as many groups. Lower it, "
+                "or give more tasks, if that is not meant."]
+    fresh = train_batch(namespace(settings)).fresh if kind == "rft" else 0
+    passes = fresh / (tasks * (settings["algorithm"]["repeat_times"] or 1))
+    return [f"buffer.train_batch_size={buffer['train_batch_size']:,}: one optimizer step takes the rollouts of "
+            f"{_readable(passes)} passes over all tasks (at most {tasks:,}). Lower it if that is not intended."
+            ] if passes > 1 else []
+
+
+def _readable(number: float) -> str:
+    """`1.5`, `20`, `625,000`."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

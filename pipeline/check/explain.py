@@ -1,0 +1,205 @@
+"""`ouro config`: the composed configuration with what follows from it, and one setting explained."""
+
+import dataclasses
+import json
+from types import UnionType
+from typing import Any
+
+from pipeline.check import explain_functions
+from pipeline.check.workload import counted, described
+from pipeline.compose.conf_files import groups
+from pipeline.compose.origins import origin, stage_origin
+from pipeline.compose.stage_settings import RUN_WIDE, effective, entries
+from pipeline.plan.identity import EXTERNAL, USES
+from pipeline.plan.modes import Line
+from pipeline.settings.config import walk
+from pipeline.settings.guide import explain_absent
+from pipeline.settings.key_names import general as general_key
+from pipeline.settings.key_names import nearest_key
+from pipeline.settings.secrets import is_name, is_secret, mask
+from pipeline.settings.setting import choices_of
+from pipeline.store.errors import ConfigError, nearest
+
+
+def show(config: dict) -> str:
+    """The configuration as YAML, secrets masked, below comments with the numbers that follow from it."""
+    from omegaconf import OmegaConf
+
+    notes = [f"#   {name}: {word}: {sentence}" for name, settings in counted(Line(config)).items()
+             for word, sentence in described(settings)]
+    yaml = OmegaConf.to_yaml(OmegaConf.create(mask(config)))
+    return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])
+
+
+def explain(config: dict, key: str, overrides: list[str]) -> str:
+    """Type, meaning, bounds, default, value of a setting and where that comes from, or the settings below a prefix.
+
+    overrides: those that the configuration was composed with.
+    `stages.<stage_name>.key` is explained as `key`, with its value in that stage alone.
+    """
+    from pipeline.bridges import page
+
+    if "=" in key:
+        raise ConfigError(f"'{key}' is an override; needed a key before it, such as "
+                          f"`ouro config explain algorithm.policy_loss_fn_args {key}`.")
+    stage, key = _stage_of(config, key)
+    leaves = dict(walk())
+    general = general_key(key)
+    if general in leaves:
+        return _setting(config, stage, key, general, overrides)
+    enclosing = next((k for k, f in leaves.items() if f.type == dict[str, Any] and general.startswith(k + ".")), None)
+    if enclosing:  # a name that only the function knows
+        return _setting(config, stage, key, enclosing, overrides)
+    below = {k: f for k, f in leaves.items() if k.startswith(general + ".")}
+    known = groups().get(key)
+    choices = [f"{key}=NAME chooses a file of conf/{key}/: {', '.join(known)}"] if known else []
+    if below or choices:
+        width = max(map(len, below), default=0)
+        return "\n".join([*choices, *(f"{k:<{width}}  {f.metadata['doc']}" for k, f in below.items())])
+    if elsewhere := explain_absent(key):
+        raise ConfigError(f"no key '{key}': {elsewhere}")
+    if of_verl := page.of_verl(key):
+        here = "" if of_verl.startswith("not meant here") else "here "
+        raise ConfigError(f"no key '{key}', which is one of veRL's: {here}{of_verl.removesuffix('.')}.")
+    last = [k for k in leaves if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
+    hint = f" Did you mean {' or '.join(repr(k) for k in last)}?" if last else nearest_key(key, groups())
+    raise ConfigError(f"unknown key '{key}'.{hint} `ouro config show` prints every key.")
+
+
+def _stage_of(config: dict, key: str) -> tuple[str, str]:
+    """`stages.<stage_name>.key` as the stage's name and the key; any other key with no name."""
+    if not key.startswith("stages."):
+        return "", key
+    _, stage, *rest = key.split(".", 2)
+    names = [entry["stage_name"] for entry in entries(config)]
+    if stage not in names:
+        raise ConfigError(f"'{key}': no stage '{stage}' in this recipe.{nearest(stage, names)} Stages: "
+                          f"{', '.join(names)}.")
+    return (stage, rest[0]) if rest else ("", "stages")
+
+
+def _setting(config: dict, stage: str, key: str, general: str, overrides: list[str]) -> str:
+    item = dict(walk())[general]
+    rows = [("type", type_name(item.type)), ("meaning", item.metadata["doc"]), ("bounds", bounds(item.metadata)),
+            ("default", shown(_default(item))), ("decides", _effect(general, item))]
+    if key.count(".") > general.count("."):  # its own type and default are the function's
+        rows = [("entry of", general), *(r for r in rows if r[0] not in ("type", "default"))]
+    if "*" not in key:
+        rows += _values(config, stage, key, overrides)
+    width = max(len(name) for name, _ in rows)
+    title = f"stages.{stage}.{key}" if stage else key
+    functions = explain_functions.choices(general.rsplit(".", 1)[-1])
+    return "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows if value),
+                      *functions, *explain_functions.arguments(config, stage, key)])
+
+
+def _values(config: dict, stage: str, key: str, overrides: list[str]) -> list[tuple[str, str]]:
+    """The value of a setting for the whole run, in every stage that has another, and where each comes from.
+
+    stage: the only one that is meant, if any; its value is told in any case.
+    """
+    def row(name: str, value: Any, source: str) -> list[tuple[str, str]]:
+        secret = is_secret(key) and value not in (ABSENT, None, "") and not is_name(value)
+        text = "***" if secret else shown(value)
+        return [(name, text), *([("  comes from", source)] if value != ABSENT else [])]
+
+    value = _value(config, key)
+    rows = row("value now", value, origin(overrides, key))
+    for entry in [] if key.partition(".")[0] in RUN_WIDE else entries(config):
+        own = _value(effective(config, entry), key)
+        if entry["stage_name"] == stage or (own != value and not stage):
+            rows += row(f"in stage {entry['stage_name']}", own, stage_origin(config, entry, key, overrides))
+    return rows
+
+
+def _effect(key: str, item) -> str:
+    if key in EFFECTS:
+        return EFFECTS[key]
+    if item.metadata["how"]:
+        return "how a stage runs; changing it re-runs nothing"
+    kinds = ", ".join(k for k, used in USES.items() if any(key == u or key.startswith(u + ".") for u in used))
+    if any(key in paths for paths in EXTERNAL.values()):
+        return ("what a stage makes, by content and not by path; other content makes these kinds of stage anew, and "
+                f"those that read them: {kinds}")
+    return f"what a stage makes; changing it makes these kinds of stage anew, and those that read them: {kinds}"
+
+
+def reference() -> str:
+    """Every setting as a Markdown page, a table for each section: docs/configuration.md."""
+    lines = ["# Configuration", "", *REFERENCE]
+    section = None
+    for key, item in sorted(walk(), key=lambda pair: "." in pair[0]):  # those of no section first
+        here = key.split(".", 1)[0] if "." in key else ""
+        if here != section:
+            section = here
+            lines += ["", f"## {here or 'The run'}", "", "| key | type | default | bounds | meaning |"]
+            lines.append("|---|---|---|---|---|")
+        meaning = item.metadata["doc"].replace("<", "&lt;") + (" *(how)*" if item.metadata["how"] else "")
+        cells = (f"`{key}`", type_name(item.type), f"`{shown(_default(item))}`", bounds(item.metadata), meaning)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def type_name(kind: Any) -> str:
+    """float, list[float], `int or null`."""
+    if isinstance(kind, UnionType):
+        return " or ".join("null" if k is type(None) else type_name(k) for k in kind.__args__)
+    if hasattr(kind, "__args__"):
+        return str(kind).replace("typing.", "").replace("pipeline.settings.config.", "")
+    return kind.__name__
+
+
+def bounds(metadata: dict) -> str:
+    """`one of a, b`, or `>= 0, <= 1`, or nothing."""
+    if choices := choices_of(metadata):
+        return f"one of {', '.join(map(str, choices))}"
+    if metadata["names"]:
+        return f"one of {', '.join(metadata['names'])}, or module:function"
+    signs = (("ge", ">="), ("gt", ">"), ("le", "<="))
+    return ", ".join(f"{sign} {metadata[name]}" for name, sign in signs if metadata[name] is not None)
+
+
+def _default(item) -> Any:
+    return item.default if item.default is not dataclasses.MISSING else item.default_factory()
+
+
+def _value(config: Any, key: str) -> Any:
+    for part in key.split("."):
+        if isinstance(config, list) and part.isdigit():
+            if int(part) >= len(config):
+                raise ConfigError(f"'{key}': the list has {len(config)} element(s); they count from 0.")
+            config = config[int(part)]
+        elif isinstance(config, dict) and part in config:
+            config = config[part]
+        else:
+            return ABSENT
+    return mask(config)
+
+
+def shown(value: Any) -> str:
+    """A value as one would write it in an override."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+REFERENCE = [
+    "Made by `ouro config reference`; a test fails when this page is not what that prints. `ouro config explain KEY`",
+    "says the same of one setting, with its value in the composed configuration and what changing it makes anew.",
+    "",
+    "*(how)*: says how a stage runs (devices, memory, logs), not what it makes; changing it re-runs nothing.",
+    "`*` stands for the number of an element. `stages.<stage_name>.<key>` sets a key for one training stage.",
+]
+
+ABSENT = "not given"  # an entry of free arguments that nobody set
+
+# settings that act otherwise than through USES
+EFFECTS = {
+    "mode": "of which kind a stage is: another one is another stage; both and colocate make the same",
+    "explorer.eval_on_startup": "whether there is a stage evaluate_base; changing it re-runs no other",
+    "explorer.bench_on_latest_checkpoint": "which stages a bench has; changing it re-runs no other",
+    "model.model_path": "what a stage makes, by content and not by path; another model makes the first training stage "
+                        "anew, and all that read it",
+    "model.teacher_model_path": "what a stage that distils makes, by content and not by path; another teacher makes it "
+                                "anew, and all that read it",
+    "checkpoint_root_dir": "where stages and runs lie; below another directory nothing is made yet, so all of it runs",
+    "stages": "which training stages there are; one whose own settings change is made anew, and all that read it",
+}

@@ -1,0 +1,40 @@
+"""What can be judged of a configuration that has problems already, so that a user meets all of them at once."""
+
+import re
+from typing import Any
+
+from pipeline.check import fit, preflight
+from pipeline.check.samples import preview
+from pipeline.compose.stage_settings import are_ordered, effective
+from pipeline.job.devices import gpus_by_stage
+from pipeline.plan.modes import planned
+from pipeline.plan.starting_models import unnamed
+
+# settings that the number of GPUs, and a look at the rows, depend on
+OF_GPUS = ("cluster", "mode", "trainer.ranks", "explorer.rollout_model", "explorer.auxiliary_models",
+           "algorithm.algorithm_type")
+OF_ROWS = ("data_processor", "buffer.explorer_input", "buffer.trainer_input", "model")
+
+
+def beside(config: dict[str, Any], problems: list[str], elsewhere: bool = False, data: bool = False) -> list[str]:
+    """More problems than those that were found, one line each. config: what is wrong in it stands at its default.
+
+    elsewhere, data: as preflight.check has them. What depends on a setting that is wrong is not judged.
+    """
+    found = [*unnamed(config), *preflight.broken_models(config, elsewhere)] if _are_right(("model",), problems) else []
+    if not elsewhere:
+        found += preflight.absent_files(config)
+    if are_ordered(config["stages"]) and _are_right(OF_GPUS, problems):
+        stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
+        gpus = gpus_by_stage(stages, here=not elsewhere)
+        found += [f"stage '{name}': {line}" for name, settings in stages.items()
+                  if (line := fit.count_problem(settings, gpus[name]))]
+    if data and _are_right(OF_ROWS, problems):
+        found += preview(config, [effective(config, entry) for entry in planned(config)])["problems"]
+    return found
+
+
+def _are_right(sections: tuple[str, ...], problems: list[str]) -> bool:
+    """Whether no problem names a setting of these sections."""
+    words = "|".join(map(re.escape, sections))
+    return not any(re.search(rf"(?<![\w.])({words})(?=[.='])", problem) for problem in problems)

@@ -1,0 +1,75 @@
+"""Composes a configuration and judges it: every wrong value and every broken rule, all at once."""
+
+import re
+from typing import Any
+
+from pipeline.check import recorded_rules, stage_rules, teacher_rules, turn_rules
+from pipeline.check.reward_rules import unasked_models
+from pipeline.check.rules import broken_rules
+from pipeline.check.sample_rules import unread_sampling
+from pipeline.compose import own_algorithms
+from pipeline.compose.compose import TITLE, composition, stage_names
+from pipeline.compose.consequences import without_consequences
+from pipeline.compose.early_values import early_values
+from pipeline.compose.interpolation import resolved
+from pipeline.compose.stage_settings import are_ordered, entries, stage_problems
+from pipeline.plan import modes
+from pipeline.settings import schema, secrets
+from pipeline.settings.config import Config
+from pipeline.store.errors import ConfigError
+
+
+def compose(overrides: list[str]) -> dict[str, Any]:
+    """The whole configuration as plain dicts and lists, checked. Raises ConfigError with every problem found."""
+    config, problems = judged(overrides)
+    if problems:
+        raise ConfigError.of(TITLE, problems)
+    return config
+
+
+def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The configuration and every problem found in it; what could not be read stands at its default.
+
+    What it names (arguments, code) is judged here only beside other problems, so that all are told together; where
+    there are none check/preflight.py tells it, beside what it finds itself. Raises ConfigError when files cannot
+    be read: then nothing is known of what they were to say.
+    """
+    problems: list[str] = []
+    composed = composition(overrides, problems)
+    as_typed = len(problems)  # they quote the command line, where a stage may have been meant by a number
+    config = schema.read(resolved(composed, problems), Config, "", problems)
+    problems += stage_problems(config)
+    if unread := own_algorithms.problems(config):  # of what it is made of, no rule can say anything
+        return config, _worded(problems + unread, as_typed, composed, config)
+    broken, ordered = broken_rules(config), are_ordered(config["stages"])
+    if ordered:
+        broken += modes.problems(config) + unasked_models(config) + unread_sampling(config)
+        broken += teacher_rules.problems(config) + turn_rules.problems(config) + recorded_rules.problems(config)
+    problems += without_consequences(broken, problems, [entry["stage_name"] for entry in entries(config)])
+    problems += secrets.problems_of(config)
+    if problems and ordered:
+        problems += stage_rules.problems_of(config)
+    return config, _worded(problems, as_typed, composed, config)
+
+
+def warnings(overrides: list[str]) -> list[str]:
+    """What a composition without problems says that may not be meant, one line each."""
+    from omegaconf import OmegaConf
+
+    return early_values(OmegaConf.to_container(composition(overrides, []), resolve=False))
+
+
+def check(config: dict) -> list[str]:
+    """Every wrong value and every broken rule of a configuration as plain dicts, one line each."""
+    problems: list[str] = []
+    read = schema.read(config, Config, "", problems)
+    names = [entry["stage_name"] for entry in entries(read)]
+    return problems + without_consequences(broken_rules(read), problems, names) + secrets.problems_of(config)
+
+
+def _worded(problems: list[str], first: int, composed, config: dict) -> list[str]:
+    """Stages by name, not by their position in the list, and no secret. first: the first problem that we word."""
+    names = stage_names(composed)
+    by_name = [re.sub(r"^(.*?'?)stages\.(\d+)\.", lambda m: f"stage '{names[int(m[2])]}': {m[1]}", problem)
+               for problem in problems[first:]]
+    return problems[:first] + secrets.unspoken(by_name, config)

@@ -1,0 +1,199 @@
+"""GPU memory of a training stage from the model's shape and the settings: what our trainer and the engine keep.
+
+Every term is counted from our own code (stages/learner/) and DeepSpeed's; c is bytes of a weight (2 or 4), P the
+parameters, A those that learn (all, or an adapter's), W the ranks, T the tokens of the micro-batch budget, h the width,
+L the layers, V the vocabulary. Small things (positions, masks, the CUDA context, the allocator's slack) are not
+counted: USABLE leaves room for them. docs/gpu.md compares the numbers with measured ones.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.settings.algorithms import WITH_CRITIC
+from pipeline.settings.lora import adapted, adapter_parameters
+from pipeline.store.model_shape import Shape, kinds
+
+GIB = 2**30
+USABLE = 0.9  # share of a GPU's memory that an estimate may fill
+BUCKET = 500_000_000  # elements of DeepSpeed's reduce bucket
+LIVE = 1_000_000_000  # elements that ZeRO-3 gathers at most (max_live_parameters), and steps at once (sub_group_size)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Bytes on one rank's GPU.
+
+    weights, optimizer, gradients: kept, see `states`. activations: what the forward pass leaves for the backward pass,
+    and what that makes of it, at its highest. bucket: gradients on their way. step: what the optimizer step takes on
+    top of weights and optimizer, when activations are gone. critic: what PPO's critic keeps; its own step is never
+    higher than the policy's, which has the output head.
+    """
+
+    weights: float
+    optimizer: float
+    gradients: float
+    activations: float
+    bucket: float
+    step: float
+    critic: float = 0.0
+
+    @property
+    def peak(self) -> float:
+        """The larger of: the height of the backward pass; the optimizer step."""
+        return self.idle + max(self.gradients + self.bucket + self.activations, self.step)
+
+    @property
+    def idle(self) -> float:
+        """What stays while an engine has the same GPU: gradients and activations are gone."""
+        return self.weights + self.optimizer + self.critic
+
+
+def training(shape: Shape, config: dict[str, Any], element: int) -> Training:
+    """Memory of one rank of the trainer. config: the settings of a stage; element: bytes of a weight (2 or 4).
+
+    weights     c P (with an adapter c (P + A)); under ZeRO-3 that / W, unless offloaded, and what is gathered at a
+                time, c min(P, LIVE)
+    optimizer   12 A / W: float32 master weights and Adam's two moments; in host memory when offloaded
+    gradients   c A accumulate until the step (ZeRO-1); c A / W (ZeRO-2, 3); offloaded under these two, a buffer of the
+                largest tensor that learns
+    bucket      c BUCKET elements, which DeepSpeed takes whatever the model's size
+    step        the rank's gradients, flattened, and in float32: (2 c + 4) A / W, the last only when c is not 4; ZeRO-3
+                takes LIVE elements at a time; only the gradients when offloaded
+    critic      its weights and optimizer as above, all of it learning; one of another model is counted as if it had
+                this shape
+    """
+    settings = config["trainer"]
+    ranks, stage, offload = settings["ranks"], settings["zero_stage"], settings["offload_optimizer"]
+    learnt, held = learning(shape, config), shape.parameters
+    if config["model"]["lora_configs"]:
+        held += learnt
+    own = learnt / ranks
+    weights, optimizer = _kept(shape, held, learnt, settings, element)
+    gradients = element * (own if stage >= 2 else learnt)
+    if offload and stage >= 2:
+        gradients = element * min(shape.largest, learnt)
+    at_once = min(own, LIVE) if stage == 3 else own
+    single = 0 if element == 4 else 4
+    return Training(
+        weights=weights, optimizer=optimizer, gradients=gradients,
+        activations=activations(shape, config, element), bucket=element * BUCKET,
+        step=gradients if offload else element * own + (element + single) * at_once,
+        critic=sum(_kept(shape, shape.critic, shape.critic, settings, element)) if has_critic(config) else 0,
+    )
+
+
+def has_critic(config: dict[str, Any]) -> bool:
+    return config["algorithm"]["advantage_fn"] in WITH_CRITIC
+
+
+def learning(shape: Shape, config: dict[str, Any]) -> int:
+    """Parameters of the policy that learn: an adapter's, or all."""
+    return sum(adapter_parameters(shape, one) for one in config["model"]["lora_configs"]) or shape.parameters
+
+
+def _kept(shape: Shape, parameters: int, learnt: int, settings: dict[str, Any], element: int) -> tuple[float, float]:
+    """Bytes of weights and of the optimizer, which has those that learn, of one engine on one rank. A module is
+    gathered whole, so at least one layer's experts are."""
+    own = parameters / settings["ranks"]
+    optimizer = 0 if settings["offload_optimizer"] else 12 * learnt / settings["ranks"]
+    if settings["zero_stage"] < 3:
+        return element * parameters, optimizer
+    gathered = max(LIVE, shape.experts.held(shape.width) if shape.experts else 0)
+    return element * ((0 if settings["offload_param"] else own) + min(parameters, gathered)), optimizer
+
+
+def activations(shape: Shape, config: dict[str, Any], element: int) -> float:
+    """The highest of the backward pass above the states, bytes: at the output head, or within the last layer.
+
+    Kept by the forward pass: `layer_tokens` for every layer, or only each layer's input, c h T, when layers are
+    recomputed; the last norm, (4 + 2c) h T. On top of that, the head (`head`), or in a layer the gradients (`_within`),
+    and the layer itself when it is recomputed. An adapter keeps A x of
+    every layer that it is beside, c rank T; the head then learns nothing and has no gradient.
+    """
+    settings, adapters = config["trainer"], config["model"]["lora_configs"]
+    tokens, recomputed = settings["max_token_len_per_gpu"], settings["enable_gradient_checkpointing"]
+    kept, backward = tokens * (4 + 2 * element) * shape.width, 0.0
+    for count, sparse in kinds(shape):
+        layer = layer_tokens(shape, element, settings["attention"], sparse)
+        layer += sum(element * one["lora_rank"] * len(adapted(shape, one, sparse)) for one in adapters)
+        kept += tokens * count * (element * shape.width if recomputed else layer)
+        backward = max(backward, tokens * (_within(shape, element, sparse) + (layer if recomputed else 0)))
+    chunk = min(settings["logprob_chunk_tokens"], tokens)
+    return kept + max(head(shape, chunk, 0 if adapters else element), backward)
+
+
+def _within(shape: Shape, element: int, sparse: bool) -> float:
+    """Bytes of a token of the gradients that a layer's backward pass holds at one time: of the two halves of its MLP,
+    or of a norm in float32; with experts, for each chosen one of what it gives, before and after it is weighed."""
+    norm = (16 + element) * shape.width
+    if not sparse:
+        return max(2 * element * shape.mlp_width, norm)
+    experts, weighed = shape.experts, 4 if shape.experts.float_weights else element
+    return max(experts.chosen * shape.width * (2 * weighed + element) + 4 * shape.width * experts.float_input, norm)
+
+
+def layer_tokens(shape: Shape, element: int, attention: str = "auto", sparse: bool = False) -> float:
+    """Bytes that one layer keeps of one token for the backward pass. sparse: a layer with experts.
+
+    Norms (two): the input in float32, 4h, normalised and scaled, 2ch. Attention: query, key, value and output, with
+    key and value repeated for every query head (not by flash_attn), 4c times the heads' width, and 4 bytes a head of
+    log-normalizers. Gated MLP: gate, its SiLU, up, their product, 4c times its width. Norms of the heads, and of latent
+    attention's narrow vectors: as above.
+    """
+    repeated = shape.value_width if shape.latent or attention != "flash_attn" else shape.key_value_width
+    norms = (4 + 2 * element) * (2 * shape.width + (shape.latent.norms if shape.latent else 0))
+    heads = 2 * element * (shape.query_width + repeated) + 4 * shape.heads
+    extra = (4 + element) * (shape.query_width + shape.key_value_width) if shape.head_norm else 0
+    return norms + heads + extra + (_mixture_tokens(shape, element) if sparse else 4 * element * shape.mlp_width)
+
+
+def _mixture_tokens(shape: Shape, element: int) -> float:
+    """Bytes of a token in place of the MLP's: the router's float32 probabilities, and its input where that is float32;
+    for each chosen expert its input, gate, SiLU, up, product, and what it gives; likewise the MLP that every token
+    takes, with what it gives where that is weighed."""
+    experts = shape.experts
+    router = 4 * experts.count + 4 * shape.width * experts.float_input
+    chosen = experts.chosen * element * (2 * shape.width + 4 * experts.width)
+    return router + chosen + element * (4 * experts.shared_width + shape.width * experts.shared_gate)
+
+
+def head(shape: Shape, chunk: int, element: int) -> float:
+    """Bytes at the height of the backward pass through the output head, over a chunk of positions. element: bytes of an
+    entry of its own gradient, 0 when it learns nothing.
+
+    Five float32 tensors [chunk, V], 20 bytes an entry: the logits, the gradient that the gather hands back, and the
+    normalizer's, grad x exp(logits - log_normalizer), with the two it is made of. And the head's own gradient, c V h.
+    """
+    return 20 * chunk * shape.vocabulary + element * shape.embedding
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Bytes on each GPU of an engine. share: all that it takes, weights and cache. weights: its part of the model.
+
+    token: key/value cache of one token.
+    """
+
+    share: float
+    weights: float
+    token: float
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the key/value cache has room for (what vLLM takes to measure itself is not known here)."""
+        return max(math.floor((self.share - self.weights) / self.token), 0)
+
+
+def rollout(shape: Shape, config: dict[str, Any], element: int, gib: float) -> Rollout:
+    """Memory of an engine on each of its GPUs of `gib`: `gpu_memory_utilization` of it, c P / t of that weights. (Room
+    for an adapter is less than a hundredth of that, and left out.)
+
+    One token's cache: key and value of every layer, 2 c L times the key/value heads of this GPU (at least one) times
+    their width; of latent attention the one narrow vector, c L times its width, on each GPU.
+    """
+    settings = config["explorer"]["rollout_model"]
+    parts = settings["tensor_parallel_size"]
+    cached = shape.latent.cached if shape.latent else 2 * math.ceil(shape.key_value_heads / parts) * shape.head_width
+    return Rollout(settings["gpu_memory_utilization"] * gib * GIB, element * shape.parameters / parts,
+                   element * shape.layers * cached)

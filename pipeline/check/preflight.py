@@ -1,0 +1,307 @@
+"""Everything that can be known about a run before it is started: what is wrong with it, and what it will take.
+
+`check` looks at the data files, the functions' arguments, the GPUs and their memory, and the disk; it runs nothing but,
+when asked to, stages/preview.py and stages/own_code.py in their own processes. It imports neither torch nor operators.
+"""
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipeline.check import batch_rules, fit, installation, references, stage_rules, teacher_rules, workload
+from pipeline.check.memory import GIB
+from pipeline.check.reward_call import call_rewards
+from pipeline.check.step_rules import step_notes
+from pipeline.check.user_code import import_problems
+from pipeline.compose.stage_settings import effective
+from pipeline.job.devices import Gpus, gpus_by_stage
+from pipeline.plan import hub
+from pipeline.plan.modes import Line, planned
+from pipeline.plan.plan import Plan, make_plan
+from pipeline.plan.starting_models import starts as starts_of
+from pipeline.plan.starting_models import unnamed
+from pipeline.plan.teacher import teacher_model
+from pipeline.settings.lora import target_problem
+from pipeline.settings.monitors import absent_package, monitor_problems
+from pipeline.store import files
+from pipeline.store.errors import ConfigError, OuroError, masked
+from pipeline.store.model_shape import read_config, read_shape, room_problem, split_problem, uncounted, wrong_model
+
+WIDTH = 110  # columns of the report
+OF_STAGES = re.compile(r"^stages? '?\w+'?(, '\w+')*: ")  # what a line may begin with
+OF_KEY = re.compile(r"^[a-z_]+(\.\w+)+: ")  # and go on with
+Facts = list[tuple[str, str]]  # (word, sentence)
+
+
+@dataclass
+class Report:
+    """problems: what must be changed first. warnings: what may be meant. unjudged: what is not on this machine.
+
+    facts: (heading, what is so). plan: the run's stages; None when a problem keeps them from being planned.
+    """
+
+    run: str
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
+    facts: list[tuple[str, Facts]] = field(default_factory=list)
+    plan: Plan | None = None
+
+    def add(self, stage: str, found: list[str | None], to: str = "problems") -> None:
+        """Adds what one stage has found; what is already there is not said again for another."""
+        lines = getattr(self, to)
+        for line in filter(None, found):
+            if not any(line in (known, bare := OF_STAGES.sub("", known), OF_KEY.sub("", bare)) for known in lines):
+                lines.append(f"stage {stage}: {line}" if stage else line)
+
+
+def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=False, ask=True, update_hub=False):
+    """The Report on a composed configuration.
+
+    elsewhere: the run is for another machine; what is not on this one is not judged. What takes seconds: data, read a
+    sample of every file of rows; code, import the user's functions that are named; call, call the rewards among them.
+    ask, update_hub: see hub.located.
+    """
+    report = Report(f"{config['project']}/{config['name']}")
+    config, unlocated = hub.located(config, ask, update_hub)
+    report.add("", unlocated, "problems" if ask and not elsewhere else "unjudged")
+    stages = workload.counted(Line(config))
+    gpus = gpus_by_stage(stages, here=not elsewhere)
+    starts = starts_of(config)
+    teachers = {name: teacher_model(config, name, starts) for name in stages}
+    absent = absent_files(config)
+    report.add("", absent, "unjudged" if elsewhere else "problems")
+    report.add("", stage_rules.of_stages(config, references.wrong_code))
+    monitor = config["monitor"]
+    report.add("", [absent_package(monitor["monitor_type"])], "unjudged" if elsewhere else "problems")
+    report.add("", [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
+                    *stage_rules.without_data(config)])
+    unusable = [] if elsewhere else stage_rules.unusable_root(config["checkpoint_root_dir"])
+    report.add("", unusable)
+    report.add("", [*stage_rules.unread(config), *stage_rules.idle_pool(config)], "warnings")
+    report.add("", [] if elsewhere else [*installation.remarks()], "warnings")
+    report.add("", [] if elsewhere else [installation.absent_engine(stages)])
+    report.add("", broken_models(config, elsewhere) + unnamed(config) + batch_rules.problems(config))
+    if not absent and not unlocated and not unusable:  # planning keeps digests there
+        _plan(report, config)
+    hub.judge_downloads(report)
+    if data:
+        _preview(report, config, list(stages.values()))
+    if code:
+        _import(report, stages, elsewhere, call)
+    _gpus(report, list(gpus.values()))
+    needed = [_stage(report, settings, starts[name], name, gpus[name]) for name, settings in stages.items()]
+    for name, model in teachers.items():
+        if model and _made(report.plan, name) is not None:
+            _teacher(report, stages[name], (starts[name], model), name, gpus[name])
+    if None not in needed:
+        _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere, [
+            name for name, settings in stages.items() if workload.workload(settings).experiences is None])
+    return report
+
+
+def absent_files(config: dict[str, Any]) -> list[str]:
+    """Files, models and modules that a configuration names and that are not on this machine, one line each."""
+    starts = starts_of(config)
+    named = (references.missing(effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
+    taught = (teacher_rules.absent_teacher(config, teacher_model(config, name, starts)) for name in starts)
+    return hub.about_paths(config, [*(line for lines in named for line in lines), *filter(None, taught)])
+
+
+def broken_models(config: dict[str, Any], elsewhere: bool = False) -> list[str]:
+    """Models and adapters that are on this machine and cannot be used, one line each. elsewhere: whether the run is for
+    another machine, where the weights may be whole."""
+    starts = starts_of(config)
+    stages = ((effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
+    return list(dict.fromkeys(line for settings, start in stages for line in (
+        *references.wrong_models(settings, start), *references.wrong_adapters(settings),
+        *([] if elsewhere else references.wrong_weights(settings, start)))))
+
+
+def judged_plan(config: dict[str, Any], tell: Callable[[str], None] | None = None, update_hub: bool = False) -> Plan:
+    """The plan of a run that is about to start. Raises ConfigError with every problem. tell: takes the warnings;
+    default: `warn`."""
+    report = check(config, code=True, update_hub=update_hub)
+    for line in report.warnings:
+        (tell or warn)(line)
+    if report.problems:
+        raise ConfigError.of("the run would not go through (`ouro config check` says more):", report.problems)
+    return report.plan
+
+
+@cache
+def warn(line: str) -> None:
+    """Says a warning once, however many points of a sweep it concerns."""
+    print(_wrapped(line, "ouro: warning: ", "  "), file=sys.stderr)
+
+
+def _plan(report: Report, config: dict[str, Any]) -> None:
+    try:
+        report.plan = make_plan(config)
+    except OuroError as error:
+        report.add("", getattr(error, "problems", [str(error)]))
+
+
+def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None:
+    """Reads samples of the data in a process of its own."""
+    from pipeline.check.samples import preview
+
+    found = preview(config, stages)
+    report.add("", found["problems"])
+    report.add("", found["warnings"], "warnings")
+    report.add("", found["unjudged"], "unjudged")
+    report.facts.append(("data", [tuple(fact) for fact in found["facts"]]))
+
+
+def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool) -> None:
+    """Imports, and calls, what stages that are still to be made name of the user's code, in processes of their own."""
+    waiting = [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
+    told = "\n".join([*report.problems, *report.unjudged])
+    report.add("", import_problems(waiting, list(references.PARTS), told), "unjudged" if elsewhere else "problems")
+    if call:
+        report.facts.append(("rewards", call_rewards(waiting, "\n".join(report.problems), report.add)))
+
+
+def _gpus(report: Report, gpus: list[Gpus]) -> None:
+    """Says what is not known of the GPUs that stages may count on."""
+    if any(one.count is None for one in gpus):
+        report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set. Jobs of SLURM ask for none "
+                        "without it where the machine that submits them shows none."], "unjudged")
+    if any(one.any and not one.gib for one in gpus):
+        report.add("", ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its "
+                        "own."], "unjudged")
+
+
+def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus) -> float | None:
+    """Judges one training stage, unless it is complete, and describes it; returns the bytes that it still takes of the
+    disk, if known. start: the section `model` that names its model."""
+    made = _made(report.plan, name)
+    shape = read_shape(start)
+    judged = Report("") if made is None else report  # of what is complete nothing is wrong
+    judged.add(name, [*references.untrainable_models(config, start), *references.wrong_arguments(config)])
+    judged.add(name, [fit.count_problem(config, gpus)])
+    notes = [references.loss_note(config), references.clip_note(config), references.estimate_note(config),
+             *step_notes(config), *batch_rules.batch_notes(config)]
+    judged.add(name, notes, "warnings")
+    learns = [("LoRA", words)] if shape and (words := fit.adapter_words(shape, config)) else []
+    facts = [*workload.described(config), *learns, ("GPUs", fit.gpu_words(config, gpus))]
+    if shape is None:
+        judged.add("", [f"GPU memory and disk: {_unknown_shape(start)}"], "unjudged")
+        report.facts.append((name, facts))
+        return None if judged is report else 0.0
+    parallel = config["explorer"]["rollout_model"]["tensor_parallel_size"]
+    judged.add(name, [None if start["init"]["enable"] else room_problem(start["model_path"], config["model"],
+                                                                        shape.longest),
+                      split_problem(shape, parallel) if gpus.any else None,
+                      *(target_problem(shape, one) for one in config["model"]["lora_configs"])])
+    if gpus.gib:
+        judged.add(name, fit.problems(shape, config, gpus),
+                   "warnings" if config["ignore_validator_suggestions"] else "problems")
+    taken = workload.disk(config, shape, fit.element_bytes(config, gpus))
+    memory = fit.described(shape, config, gpus) if gpus.any else []
+    report.facts.append((name, [*facts, *memory, ("disk", _words(taken))]))
+    return 0.0 if made is None else max(taken.total - made, 0.0)
+
+
+def _teacher(report: Report, config: dict[str, Any], models: tuple[dict, dict], name: str, gpus: Gpus) -> None:
+    """Judges the memory of a stage's teacher. models: the sections `model` that name the policy's and the teacher's."""
+    policy, own = map(read_shape, models)
+    if not gpus.any or None in (policy, own):
+        return
+    element = fit.element_bytes(config, gpus)
+    report.facts.append((f"{name}, its teacher", [("memory", teacher_rules.words(own, config, element))]))
+    if gpus.gib:
+        report.add(name, [teacher_rules.memory_problem(own, policy, config, element, gpus.gib)],
+                   "warnings" if config["ignore_validator_suggestions"] else "problems")
+
+
+def _unknown_shape(start: dict[str, Any]) -> str:
+    path = start["model_path"]
+    if path and wrong_model(path):
+        return f"the config.json of {path} cannot be used."
+    if path and (Path(path) / "config.json").is_file():
+        return f"the parameters of {path} are not counted: {uncounted(read_config(path))}."
+    return "the model is not here."
+
+
+def _made(plan: Plan | None, name: str) -> float | None:
+    """Bytes that a stage has already written; None when it is complete."""
+    stage = next((s for s in plan.stages if s.name == name), None) if plan else None
+    if stage is None:
+        return 0.0
+    if files.is_complete(stage.directory):
+        return None
+    return float(sum(path.stat().st_size for path in Path(stage.directory).rglob("*") if path.is_file()))
+
+
+def _disk(report: Report, root: str, needed: float, elsewhere: bool, uncounted: list[str]) -> None:
+    """Compares the estimate with what is free at the run's root. uncounted: stages whose tables it leaves out."""
+    more = f", and beside it the experience tables of {', '.join(uncounted)}" if uncounted else ""
+    if elsewhere:
+        words = f"at most {size(needed)}{more}; what is free elsewhere is not known here"
+        report.facts.append(("disk", [("needed", words)]))
+        return
+    existing = Path(os.path.abspath(root))
+    while not existing.is_dir():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    words = f"at most {size(needed)} more of {size(free)} free at {existing}{more}"
+    report.facts.append(("disk", [("needed", words)]))
+    if needed > free:
+        report.add("", [f"checkpoint_root_dir={root}: the training stages need up to {size(needed)}, {size(free)} are "
+                        "free there. Free some space, set another directory, or lower "
+                        "trainer.max_checkpoints_to_keep."])
+
+
+def _words(taken: workload.Disk) -> str:
+    counted = taken.checkpoints is not None
+    parts = [f"checkpoints {size(taken.checkpoints)}" if counted else
+             f"{size(taken.checkpoint)} each checkpoint, of which all are kept"]
+    if taken.versions:
+        parts.append(f"weights on their way {size(taken.versions)}")
+    if taken.tables != 0:
+        parts.append("tables: known once the tasks are curated" if taken.tables is None else
+                     f"tables {size(taken.tables)}")
+    bound = f"at {'most' if counted else 'least'} {size(taken.total)}"
+    return f"{bound if taken.tables is not None else f'without the tables {bound}'}: {', '.join(parts)}"
+
+
+def size(count: float) -> str:
+    """Bytes in MiB, or GiB from one on."""
+    return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.1f} MiB"
+
+
+def text(report: Report) -> str:
+    """The report for a person, at most WIDTH columns: what is wrong first, then the plan."""
+    lines = [f"{report.run}: {_counted(report)}"]
+    for title, found in (("problems", report.problems), ("warnings", report.warnings),
+                         ("not judged here", report.unjudged)):
+        if found:
+            lines += ["", title, *(_wrapped(line, "  - ", "    ") for line in found)]
+    if report.plan:
+        made = [s.name + (" (made)" if files.is_complete(s.directory) else "") for s in report.plan.stages]
+        lines += ["", _wrapped(", ".join(made), "stages  ", " " * 8)]
+    width = max((len(word) for _, facts in report.facts for word, _ in facts), default=0) + 4
+    for heading, facts in report.facts:
+        if facts:
+            lines += ["", heading, *(_wrapped(s, f"  {word}".ljust(width), " " * width) for word, s in facts)]
+    return masked("\n".join(lines))
+
+
+def _counted(report: Report) -> str:
+    counts = [f"{len(found)} {word}{'s' * (len(found) > 1)}" for word, found in
+              (("problem", report.problems), ("warning", report.warnings)) if found]
+    return ", ".join(counts) or "no problem found"
+
+
+def _wrapped(sentence: str, first: str, rest: str) -> str:
+    line, *frames = sentence.split("\n")
+    form = {"initial_indent": first, "subsequent_indent": rest, "break_long_words": False, "break_on_hyphens": False}
+    return "\n".join([textwrap.fill(line, WIDTH, **form), *(rest + frame for frame in frames)])

@@ -1,0 +1,308 @@
+"""What a configuration names outside itself: files, a model, the user's code, functions' arguments. Is it all there?"""
+
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from pipeline.check import signatures
+from pipeline.check.parameters import Limit, Parameter
+from pipeline.check.reward_rules import reward_functions
+from pipeline.check.signatures import Signature
+from pipeline.check.sources import sources, tasksets
+from pipeline.check.user_code import REWARD, absent_packages, by_position, positional, wrong_function
+from pipeline.check.workload import explores
+from pipeline.plan.modes import TRAINING, kind_of
+from pipeline.plan.teacher import KEY, asks_teacher
+from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
+from pipeline.settings.columns import ratio_column, ratio_problems, wrong_parameters
+from pipeline.settings.data import workflow_of
+from pipeline.settings.lora import adapter_problem
+from pipeline.settings.reward_signature import batch_parameters, wrong_reward
+from pipeline.settings.train_batch import REPLAY
+from pipeline.settings.unused import without_unused
+from pipeline.store.architecture import untrainable
+from pipeline.store.digests import NEEDED, HubPath, digest_code, module_file, named_code, nothing_at, resolve, values_of
+from pipeline.store.errors import ConfigError, nearest
+from pipeline.store.model_shape import CONFIG, absent_model, read_config, wrong_model
+from pipeline.store.weights import weights_problem
+
+CHOOSES_ROWS = ("raft",)  # advantages that say by the rows which they leave out what is learnt
+FILES = ("data_processor.task_pipeline.config_path", "model.chat_template_path", "model.lora_configs.*.path")
+OTHER_MODELS = ("model.critic_model_path", "explorer.auxiliary_models.*.model_path")
+
+
+def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
+    """What a stage's settings name and is not on this machine, one line each: right perhaps on another.
+
+    start: the section `model` that names the model it begins with.
+    """
+    looked = f"does not exist (looked from {Path.cwd()})"
+    lines = [f"{s.told}: {s.path} {words}" for s in sources(config)
+             if not isinstance(s.path, HubPath) and (words := nothing_at(s.path))]
+    lines += [f"{key}: {path} {looked}." for single in FILES for key, path in values_of(config, single)
+              if path and not resolve(path).exists()]
+    lines += [f"{key}: {path} is a directory; needed a file." for single in FILES[:2]
+              for key, path in values_of(config, single) if path and resolve(path).is_dir()]
+    if start["model_path"] and not start["init"]["enable"] and (absent := absent_model(start["model_path"])):
+        lines.append(absent)
+    lines += [absent_model(path, key) for key, path in _other_models(config) if absent_model(str(resolve(path)))]
+    return lines + missing_code(config)
+
+
+def _other_models(config: dict[str, Any]) -> list[tuple[str, str]]:
+    """(setting, path) of the models that a stage reads besides the one it begins with and its teacher."""
+    return [(key, path) for several in OTHER_MODELS for key, path in values_of(without_unused(config), several) if path]
+
+
+def wrong_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
+    """Models that are here and whose config.json cannot be read, one line each. start: as for `missing`."""
+    return [line for key, path in _models(config, start) if (line := wrong_model(path, key))]
+
+
+def wrong_weights(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
+    """Models that are here and whose weights are not, or not whole, one line each. start: as for `missing`."""
+    whole = [(key, path) for key, path in _models(config, start)  # those of the hub are fetched later, and whole
+             if not isinstance(path, HubPath) and (Path(path) / CONFIG).is_file() and not wrong_model(path, key)]
+    return [line for key, path in whole if (line := weights_problem(path, read_config(path, key), key))]
+
+
+def _models(config: dict[str, Any], start: dict[str, Any]) -> list[tuple[str, str]]:
+    """(setting, path) of every model directory that a stage reads."""
+    own = [("model.model_path", start["model_path"])] if start["model_path"] and not start["init"]["enable"] else []
+    taught = [(KEY, config["model"]["teacher_model_path"])] if asks_teacher(config) else []
+    others = ((key, path if isinstance(path, HubPath) else str(resolve(path))) for key, path in _other_models(config))
+    return [(key, path) for key, path in [*own, *taught, *others] if path]
+
+
+def untrainable_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
+    """Models of a training stage that are here and that the trainer cannot train or score. start: as for `missing`."""
+    model, kind = config["model"], kind_of(config)
+    named = [] if start["init"]["enable"] else [("model.model_path", start["model_path"])]
+    named += [(KEY, model["teacher_model_path"])] if asks_teacher(config) else []
+    named += values_of(without_unused(config), "model.critic_model_path")
+    longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
+    here = [(key, str(resolve(path))) for key, path in named if path and not absent_model(str(resolve(path)), key)
+            and not wrong_model(str(resolve(path)), key)] if kind in TRAINING else []
+    found = ((key, path, untrainable(read_config(path, key), longest)) for key, path in here)
+    return [f"{key}={path}: {problem}" for key, path, problem in found if problem]
+
+
+def missing_code(config: dict[str, Any]) -> list[str]:
+    """The user's modules that are named, or packages that they import, and that are not on this machine."""
+    return [f"{key}: {problem}" for name, key in _code(config).items() for problem in (
+        absent_packages(name) if _module(name) else [f"'{name}': no such module.{_nearest_module(name)} {NEEDED}"])]
+
+
+def wrong_adapters(config: dict[str, Any]) -> list[str]:
+    """Adapters that are here and cannot be gone on with, one line each."""
+    found = ((one, resolve(one["path"])) for one in config["model"]["lora_configs"] if one["path"])
+    return [line for one, place in found if place.exists() and (line := adapter_problem(one, place))]
+
+
+def wrong_code(config: dict[str, Any]) -> list[str]:
+    """The user's modules that are here and cannot be read, or lack the function that is named."""
+    return [f"{key}: {problem}" for name, key in _code(config).items() if _module(name)
+            for problem in _code_problem(name, is_reward=REWARD in key)]
+
+
+def _code(config: dict[str, Any]) -> dict[str, str]:
+    """Function of the user's -> the first setting that names it."""
+    found: dict[str, str] = {}
+    for key, name in named_code(config):
+        found.setdefault(name, key)
+    return found
+
+
+def _nearest_module(dotted: str) -> str:
+    """The hint for a module that is not there, among the files of the current directory and of those within it."""
+    found = [path.relative_to(Path.cwd()) for pattern in ("*.py", "*/*.py") for path in Path.cwd().glob(pattern)]
+    return nearest(dotted.partition(":")[0], [".".join(path.with_suffix("").parts) for path in found])
+
+
+def _module(dotted: str) -> Path | None:
+    return module_file(dotted.partition(":")[0])
+
+
+def _code_problem(dotted: str, is_reward: bool) -> list[str]:
+    try:
+        digest_code(dotted)
+    except ConfigError as error:
+        return [str(error)]
+    return list(filter(None, [wrong_function(dotted, is_reward)]))
+
+
+def wrong_arguments(config: dict[str, Any]) -> list[str]:
+    """Arguments in `*_args` that the function they are for does not have, or that it lacks, or does not take with
+    that value; parameters of a user's function that its caller does not know.
+
+    config: the settings of one stage.
+    """
+    wrong = [problem for key, name, given, signature, passed in _named(config) if signature
+             for problem in (*(f"{key}: '{name}' {line}" for line in signature.problems(given, passed)),
+                             *signature.wrong_values(key, given))]
+    wrong += _without_task(config) + _ratio_problems(config["algorithm"])
+    return _wrong_parameters(config) + _wrong_rewards(config) + wrong
+
+
+def _wrong_parameters(config: dict[str, Any]) -> list[str]:
+    """What is wrong with the parameters of the user's functions that are parts of a stage's algorithm, one line each.
+
+    What cannot be read from source (a name that is assigned, a compiled module) is judged when the stage starts.
+    """
+    algorithm = config["algorithm"]
+    found = {part: _in("", "", algorithm[part]) for part in _used(algorithm) if ":" in (algorithm[part] or "")}
+    return [problem for part, signature in found.items() if signature for problem in by_position(
+        part, algorithm[part]) or wrong_parameters(
+            part, (*signature.required, *("**" for _ in range(signature.anything))), algorithm)]
+
+
+def _wrong_rewards(config: dict[str, Any]) -> list[str]:
+    """What is wrong with the parameters of the user's reward functions, as far as their source says it."""
+    explorer = config["buffer"]["explorer_input"]
+    named = dict.fromkeys(name for _, one in _answered(config) for name in reward_functions(one, explorer))
+    found = {name: positional(name) for name in named if ":" in name and _in("", "", name)}
+    return [line for name, taken in found.items() if taken and (line := wrong_reward(name, *taken))]
+
+
+def _ratio_problems(algorithm: dict[str, Any]) -> list[str]:
+    """What is wrong with the loss's ratio beside rollout_correction and masks, one line each."""
+    if algorithm["algorithm_type"] in GIVEN or not algorithm["policy_loss_fn"]:
+        return []
+    signature = _in(*PARTS["policy_loss_fn"], algorithm["policy_loss_fn"])
+    return ratio_problems(algorithm, signature.required) if signature else []
+
+
+def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, int | None]]:
+    """(key of the arguments, function, arguments, its signature, parameters that its caller gives: see Signature)."""
+    pipeline = config["data_processor"]["task_pipeline"]
+    if name := pipeline["generator"]:
+        key = "data_processor.task_pipeline.generator_args"
+        yield key, name, pipeline["generator_args"], _in("operators/generate.py", "GENERATORS", name), 1
+    explorer = config["buffer"]["explorer_input"]
+    yield from _parts(config["algorithm"])
+    replay = config["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
+    if replay["enable"]:
+        signature = _in("operators/priority.py", "PRIORITIES", replay["priority_fn"])
+        yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], replay["priority_fn_args"], signature, None
+    for key, taskset in _answered(config):
+        names = reward_functions(taskset, explorer)
+        signature = signatures.together([reward_signature(name) for name in names])
+        yield f"{key}.reward_fn_args", ", ".join(names), taskset["reward_fn_args"], signature, 0
+        workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
+        yield f"{key}.workflow_args", workflow, taskset["workflow_args"], workflow_signature(workflow), 0
+
+
+def _without_task(config: dict[str, Any]) -> list[str]:
+    """The user's workflows that take no argument, where a task is the first."""
+    places = [(key, key.removeprefix("buffer.explorer_input."), one) for key, one in _answered(config)]
+    named = [(key, workflow_of(one, config["buffer"]["explorer_input"], place)) for key, place, one in places]
+    return [f"{key}: the workflow '{name}' takes no argument; needed a first one, the task." for key, name in named
+            if ":" in name and (found := signatures.dotted(name)) and not found.required + found.optional
+            and not found.anything]
+
+
+def _answered(config: dict[str, Any]) -> list[tuple[str, dict]]:
+    """(setting, task set) of those whose tasks a stage has answered."""
+    return [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
+            if place.startswith("eval_") or explores(config)]
+
+
+def _parts(algorithm: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, None]]:
+    """The parts of an algorithm that have arguments, as `_named` tells them."""
+    for part in _used(algorithm):
+        name, found = algorithm[part], PARTS[part]
+        if name:
+            signature = found if isinstance(found, Signature) else _in(*found, name)
+            yield f"algorithm.{part}_args", name, algorithm[f"{part}_args"], signature, None
+
+
+def loss_note(config: dict[str, Any]) -> str | None:
+    """The warning about a loss that is handed no advantages where a stage of these settings makes some."""
+    algorithm = config["algorithm"]
+    name = algorithm["policy_loss_fn"]
+    if algorithm["algorithm_type"] in GIVEN or not name or kind_of(config) not in ("rft", "offline"):
+        return None
+    if algorithm["advantage_fn"] in CHOOSES_ROWS:
+        return None
+    signature = _in(*PARTS["policy_loss_fn"], name)
+    if signature is None or signature.anything or "advantages" in (*signature.required, *signature.optional):
+        return None
+    return (f"algorithm.policy_loss_fn={name} takes no advantages: every response that advantage_fn="
+            f"{algorithm['advantage_fn']} keeps is learnt alike, whatever its reward. Choose another loss if that is "
+            "not meant.")
+
+
+def estimate_note(config: dict[str, Any]) -> str | None:
+    """The warning about a KL loss whose gradient is 0 in the mean, so that it holds the policy to nothing."""
+    algorithm = config["algorithm"]
+    if algorithm["kl_loss_fn"] != "k1" or kind_of(config) not in ("rft", "offline"):
+        return None
+    return ("algorithm.kl_loss_fn=k1: in the mean over tokens that the policy sampled its gradient is 0, so as a loss "
+            "it holds the policy to nothing. Take k2 or k3, or use it as algorithm.kl_penalty_fn.")
+
+
+def clip_note(config: dict[str, Any]) -> str | None:
+    """The warning about a loss whose ratio is 1 at every update, so that its clip never acts."""
+    algorithm = config["algorithm"]
+    name, given = algorithm["policy_loss_fn"], algorithm["policy_loss_fn_args"]
+    if algorithm["algorithm_type"] in GIVEN or kind_of(config) not in ("rft", "offline"):
+        return None
+    signature = _in(*PARTS["policy_loss_fn"], name)
+    if signature is None:
+        return None
+    if ratio_column(algorithm, signature.required) == "old_logprobs":
+        return (f"algorithm.bypass_old_logprobs=false: a train batch is one update, so {name}'s ratio to the policy "
+                "just before it is 1, and clipping cannot act. rollout_correction bounds stale rows.")
+    clips = [key for key in given if key.startswith("clip_")]
+    if "prox_logprobs" in signature.required and clips:
+        return (f"algorithm.policy_loss_fn_args.{clips[0]}: a train batch is one update, so {name}'s ratio to the "
+                "policy just before it is 1, and clipping cannot act. The importance weight bounds stale rows.")
+    return None
+
+
+def _used(algorithm: dict[str, Any]) -> list[str]:
+    """The parts that a stage of an algorithm calls."""
+    if algorithm["algorithm_type"] in DEMONSTRATED:  # one loss, without arguments
+        return []
+    return [part for part in PARTS if algorithm["algorithm_type"] not in GIVEN or part not in ON_ROLLOUTS]
+
+
+def reward_signature(name: str) -> Signature | None:
+    """The arguments of a reward function, less those that its caller gives."""
+    if name in signatures.table("workflows/rewards.py", "OPENED"):
+        return signatures.table("workflows/rewards.py", "OPENED")[name].after(1)
+    found = _in("operators/reward.py", "REWARDS", name)
+    given = batch_parameters(found.required) if found else {}
+    return reduce(Signature.without, given, found) if given else found and found.after(2)
+
+
+def workflow_signature(name: str) -> Signature | None:
+    """The arguments of a workflow, less the prompt and the task, which its caller gives."""
+    found = _in("workflows/single_turn.py", "WORKFLOWS", name)
+    return found and found.after(1).without("task")
+
+
+def _in(file: str, table: str, name: str) -> Signature | None:
+    """A name of one of our tables, or the user's function; None when it is neither (another check says so)."""
+    if ":" not in name:
+        return signatures.table(file, table).get(name)
+    return None if _module(name) is None or _code_problem(name, is_reward=True) else signatures.dotted(name)
+
+
+# the arguments of every estimator of KL: fields of KLTerm in stages/learner/objective.py (a test compares them)
+STEERED = Limit(above=0, when="adaptive")
+KL = Signature((), ("kl_coef", "adaptive", "target_kl", "horizon"), anything=False, parameters={
+    "kl_coef": Parameter(float, 0.001, (Limit(least=0),)), "adaptive": Parameter(bool, False),
+    "target_kl": Parameter(float | None, None, (STEERED,)), "horizon": Parameter(float | None, None, (STEERED,))})
+
+# settings below `algorithm` that have `*_args` beside them -> file and table of their functions, or what all take
+PARTS = {
+    "sample_strategy": ("operators/sampling.py", "SAMPLE_STRATEGIES"),
+    "advantage_fn": ("operators/advantage.py", "ADVANTAGES"),
+    "policy_loss_fn": ("operators/loss.py", "POLICY_LOSSES"),
+    "kl_loss_fn": KL,
+    "kl_penalty_fn": KL,
+    "entropy_loss_fn": ("operators/entropy.py", "ENTROPY_LOSSES"),
+}
+ON_ROLLOUTS = ("sample_strategy", "advantage_fn", "kl_penalty_fn")

@@ -1,0 +1,105 @@
+"""Calls the user's reward functions once, before a run, so that a wrong answer is found before the warmup.
+
+Each call is made by stages/own_code.py in a process of its own, which sees no GPU. It is killed when it does not end in
+time, and so is what it leaves running. The row is a real one of the set; its truth (or demonstration) is the response.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.check.reward_rules import reward_functions
+from pipeline.check.sources import POOL, sources, tasksets
+from pipeline.check.user_code import WAIT
+from pipeline.check.workload import explores
+from pipeline.job.context import die_with_parent, ending, environment, namespace, our_environment
+from pipeline.job.process_group import ending_orphans
+from pipeline.settings import secrets
+from pipeline.store import files
+from pipeline.store.digests import nothing_at, resolve
+
+LIMIT = 10  # seconds that a call may take; what is imported before has own_code.WAIT
+
+
+def call_rewards(stages: list[dict[str, Any]], told: str, add: Callable[[str, list[str], str], None]
+                 ) -> list[tuple[str, str]]:
+    """Facts (function, sentence) of one call of each reward function.
+
+    stages: their settings. told: what is known to be wrong; functions in quotes there are not called. add: takes
+    lines and where they belong (`problems`, `warnings`, `unjudged`), behind the name of no stage.
+    """
+    asked = {json.dumps(question): question for settings in stages for question in _questions(settings)
+             if f"'{question['name']}'" not in told}
+    facts = []
+    for question in asked.values():
+        to, words = _call(question)
+        if to == "facts":
+            facts.append((question["name"], words))
+        else:
+            add("", [f"'{question['name']}' {words}"], to)
+    return facts
+
+
+def _questions(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What stages/own_code.py needs to call each reward function of the sets that a stage answers."""
+    explorer, pool = settings["buffer"]["explorer_input"], settings["data_processor"]["task_pipeline"]
+    there = [source for source in sources(settings) if not nothing_at(source.path)]
+    for place, one in tasksets(settings):
+        key = f"buffer.explorer_input.{place}.path" if one["path"] else f"data_processor.task_pipeline.{POOL}"
+        source = next((s for s in there if s.key == key or s.key.startswith(f"{key}.")), None)
+        drawn = source and {**dataclasses.asdict(source), "path": str(resolve(source.path))}
+        of_pool = {} if one["path"] else {"generator": pool["generator"], "generator_args": pool["generator_args"]}
+        for name in reward_functions(one, explorer):
+            if ":" in name and (place.startswith("eval_") or explores(settings)):
+                yield {"name": name, "arguments": one["reward_fn_args"], "source": drawn, "seed": settings["seed"],
+                       "format": one["format"] if one["path"] else pool["format"], **of_pool,
+                       "system_prompt": explorer["system_prompt"], "env_vars": settings["explorer"]["env_vars"]}
+
+
+def _call(question: dict[str, Any]) -> tuple[str, str]:
+    """One call: `problems`, `warnings`, `unjudged` or `facts`, and the words for it."""
+    variables = environment(namespace(secrets.reveal({"explorer": {"env_vars": question["env_vars"]}})))
+    with tempfile.TemporaryDirectory() as directory:
+        asked, answer, log = (Path(directory) / name for name in ("request.json", "answer.json", "log"))
+        files.write_json(asked, question)
+        with open(log, "wb") as output, ending_orphans():
+            process = subprocess.Popen(
+                [sys.executable, "-m", "stages.own_code", "--call", str(asked), str(answer)], stdin=subprocess.DEVNULL,
+                stdout=output, stderr=output, start_new_session=True, preexec_fn=die_with_parent,
+                env=our_environment() | variables | {"CUDA_VISIBLE_DEVICES": ""})
+            limit = _wait(process, answer)
+        if limit:
+            return "warnings", (f"had not answered after {limit} s, when it was called with one row; it was ended. "
+                                "--no-call leaves the call out.")
+        if answer.exists() and (found := files.read_json(answer)):
+            return tuple(found)
+        how = ": ".join([ending(process.returncode), *log.read_text(errors="replace").strip().splitlines()[-1:]])
+        if not answer.exists():  # no row could be read
+            return "unjudged", f"was not called: the checking process {how}"
+        return "problems", f"was called with a row; the process {how}"
+
+
+def _wait(process: subprocess.Popen, answer: Path) -> int | None:
+    """Waits for a process and ends what it leaves behind; the seconds that it was given, if it did not end in time."""
+    begin, limit = time.monotonic(), WAIT
+    try:
+        while process.poll() is None:
+            if limit == WAIT and answer.exists():  # the function is imported, the call begins
+                begin, limit = time.monotonic(), LIMIT
+            if time.monotonic() - begin > limit:
+                return limit
+            time.sleep(0.02)
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,101 @@
+"""How many rows there are that a stage learns from: those of files counted where they are here, without reading what
+rows say, generated ones by the arguments of the generator.
+
+Curation drops rows and splits them, so a stage has at most so many.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipeline.plan.hub import is_here
+from pipeline.plan.modes import kind_of
+from pipeline.settings.data import train_places
+from pipeline.store.data_files import files_of_split, is_saved_dataset
+from pipeline.store.digests import below, resolve
+from pipeline.store.errors import DataError
+
+LARGEST = 2**30  # bytes of a jsonl file whose lines are still counted: about a second
+CHUNK = 2**20
+
+
+def most_rows(config: dict[str, Any], generated: bool = False) -> int | None:
+    """Rows that a stage learns from (tasks, or demonstrations and pairs), before curation; None where not all can be
+    counted here: they are elsewhere, in a dataset of save_to_disk, or texts that are cut into pieces.
+
+    config: its settings (`overlays.effective`). generated: count generated rows too, of which curation drops more.
+    """
+    kind, pool = kind_of(config), config["data_processor"]["task_pipeline"]
+    if kind in ("rft", "rollout"):
+        sets = [one for _, one in train_places(config["buffer"]["explorer_input"])]
+    elif kind == "train" and config["algorithm"]["algorithm_type"] != "cpt":
+        sets = [{**config["buffer"]["trainer_input"]["experience_buffer"], "limit": None}]
+    else:
+        return None
+    made = _generated(pool, kind) if generated else None
+    counts = [_rows_of_set(one, pool, made) for one in sets]
+    return None if None in counts else sum(counts)
+
+
+def _rows_of_set(one: dict[str, Any], pool: dict[str, Any], made: int | None) -> int | None:
+    """Rows of a set from its own files, or from the pool. made: rows that a generator gives it."""
+    if one["path"] is not None:
+        named = one["path"] if isinstance(one["path"], list) else [one["path"]]
+        paths, split = [below(path, one["subset_name"]) for path in named], one["split"]
+    else:
+        paths, split = pool["inputs"], pool["split"]
+    counts = [_rows_at(resolve(path), split) if is_here(path, split) else None for path in paths]
+    counts = counts or [made if one["path"] is None else None]
+    return None if None in counts else min(sum(counts), one["limit"] or sum(counts))
+
+
+def _generated(pool: dict[str, Any], kind: str) -> int | None:
+    """Rows that a generator makes for a stage of this kind, with all its faulty ones; None where none is known, or its
+    arguments are no numbers. Without curation all are tasks."""
+    given = [pool["generator_args"].get(name) for name in GENERATED.get(pool["generator"], ())]
+    if not given or any(isinstance(one, bool) or not isinstance(one, int | float) for one in given):
+        return None
+    tasks, demonstrations, dirt = given
+    own = demonstrations if kind == "train" else tasks
+    curated = pool["config_path"] or pool["operators"]
+    return int((own if curated else tasks + demonstrations) + round(dirt * (tasks + demonstrations)))
+
+
+def _rows_at(path: Path, split: str) -> int | None:
+    """Rows of a file, or of the files of a split below a directory."""
+    if is_saved_dataset(path) or not (path.is_file() or path.is_dir()):
+        return None
+    try:
+        found = files_of_split(path, split) if path.is_dir() else [path]
+    except DataError:  # what is wrong with the files is told when a sample of them is read
+        return None
+    counts = [_rows_of_file(file, file.stat().st_mtime_ns) for file in found]
+    return None if None in counts else sum(counts)
+
+
+@cache
+def _rows_of_file(path: Path, changed: int) -> int | None:
+    """Rows of a Parquet file by its footer, of a jsonl file by its lines. changed: its time stamp."""
+    if path.suffix == ".jsonl":
+        return _lines(path) if path.stat().st_size <= LARGEST else None
+    if path.suffix != ".parquet":
+        return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_metadata(path).num_rows
+    except (pa.ArrowException, OSError):  # as above
+        return None
+
+
+def _lines(path: Path) -> int:
+    count, last = 0, b"\n"
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            count, last = count + chunk.count(b"\n"), chunk[-1:]
+    return count + (last != b"\n")
+
+
+# generator (operators/generate.py) -> its arguments: how many tasks and demonstrations, which share more of faulty rows
+GENERATED = {"countdown": ("tasks", "demonstrations", "dirt")}

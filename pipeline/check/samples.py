@@ -1,0 +1,98 @@
+"""Asks stages/preview.py, in a process of its own, what a sample of the data looks like to the model."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.check.sources import sources as sources_of
+from pipeline.job.context import namespace
+from pipeline.job.tasksets import sets_with_paths
+from pipeline.plan.data import data_settings
+from pipeline.plan.hub import is_here
+from pipeline.plan.modes import kind_of
+from pipeline.settings.data import EXPERTS, SHOWN
+from pipeline.store import files
+from pipeline.store.digests import below, nothing_at, resolve
+from pipeline.store.errors import StageError
+from pipeline.store.files import CONF
+
+ROWS = 200  # read of each source
+POOL_KEY = "data_processor.task_pipeline"
+TASKSETS = ("buffer.explorer_input.taskset",)  # and tasksets.N
+
+
+def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, list]:
+    """Lists `problems`, `warnings`, `unjudged`, and `facts` as [word, sentence], of the sources that exist, of tasks
+    that evaluation sets share with what is trained on, and of the Data-Juicer recipes and operators of the stages.
+
+    stages: their whole settings. Raises as `ask`.
+    """
+    sources = dict.fromkeys(source for stage in stages for source in sources_of(stage))
+    pipelines = [stage["data_processor"]["task_pipeline"] for stage in stages]
+    request = {
+        "sources": [{**dataclasses.asdict(s), "key": s.told, "path": str(resolve(s.path)), "columns": dict(s.columns)}
+                    for s in sources if not nothing_at(s.path) and is_here(s.path, s.split)],
+        "sets": compared_sets(stages),
+        "rows": ROWS,
+        "model": config["model"],
+        "system_prompt": config["buffer"]["explorer_input"]["system_prompt"],
+        "recipes": _distinct(str(resolve(one["config_path"])) for one in pipelines
+                             if one["config_path"] and resolve(one["config_path"]).is_file()),
+        "operators": _distinct([one["operators"], one["target_fields"]] for one in pipelines if one["operators"]),
+    }
+    return ask(request)
+
+
+def ask(request: dict[str, Any]) -> dict[str, list]:
+    """What stages/preview.py finds. Raises StageError when the process dies."""
+    with tempfile.TemporaryDirectory() as directory:
+        asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
+        files.write_json(asked, request)
+        path = os.pathsep.join([str(CONF.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        done = subprocess.run([sys.executable, "-m", "stages.preview", str(asked), str(answer)], capture_output=True,
+                              text=True, env=os.environ | {"PYTHONPATH": path}, check=False)
+        if done.returncode:
+            last = "\n".join(done.stderr.strip().splitlines()[-5:])
+            raise StageError(f"the preview of the data ended with exit code {done.returncode}:\n{last}")
+        return files.read_json(answer)
+
+
+def compared_sets(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every set of tasks or demonstrations with files here that a stage is evaluated on (`held`) or learns from."""
+    return _distinct(one for stage in stages for one in _sets(stage) if not any(map(nothing_at, one["paths"]))
+                     and all(is_here(below(path, one["subset"]), one["split"]) for path in one["paths"]))
+
+
+def _sets(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    kind, pool = kind_of(settings), settings["data_processor"]["task_pipeline"]
+    mixes = settings["algorithm"]["sample_strategy"] == "mix"
+    learns = {"train": (SHOWN,), "rft": (*TASKSETS, *([EXPERTS] * mixes)), "rollout": TASKSETS}.get(kind, ())
+    purpose = {"train": "train", "rft": "rft", "rollout": "rft"}.get(kind)
+    if purpose and data_settings(settings, purpose)["data_processor"]["task_pipeline"]["inputs"]:
+        yield _set(f"{POOL_KEY}.inputs", "", pool | {"path": pool["inputs"], "subset_name": None}, "task", False)
+    for key, name, split, one in sets_with_paths(namespace(settings["buffer"])):
+        taken = {"path": one.path, "subset_name": one.subset_name, "split": one.split, "format": vars(one.format)}
+        if split == "test":
+            yield _set(key, name, taken, "task", True) | {"limit": one.limit}
+        elif key.startswith(learns) and settings["algorithm"]["algorithm_type"] != "cpt":
+            yield _set(key, name, taken, "task" if split == "train" else "demonstration", False)
+
+
+def _set(key: str, name: str, one: dict[str, Any], purpose: str, held: bool) -> dict[str, Any]:
+    paths = one["path"] if isinstance(one["path"], list) else [one["path"]]
+    return {"key": f"{key}.path", "told": f"{key} ({name})" if name else key, "name": name, "paths": paths,
+            "subset": one["subset_name"], "split": one["split"], "format": one["format"], "purpose": purpose,
+            "held": held}
+
+
+def _distinct(values: Iterable) -> list:
+    """Values that need not be hashable, each once, in order."""
+    kept: list = []
+    for value in values:
+        kept += [] if value in kept else [value]
+    return kept

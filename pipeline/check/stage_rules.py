@@ -1,0 +1,136 @@
+"""Rules of single stages beyond the values of settings: what named functions take, what a kind of stage reads.
+
+They need the sources of functions and no file of the user's but his code; what needs files is in check/preflight.py.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pipeline.check import references
+from pipeline.check.data_rules import rowless
+from pipeline.compose.stage_settings import RUN_WIDE, effective, entries, left_behind, says, told
+from pipeline.plan.data import data_settings
+from pipeline.plan.identity import handed, is_below
+from pipeline.plan.modes import Line, planned
+from pipeline.plan.teacher import KEY, asks_teacher
+from pipeline.settings import schema
+from pipeline.settings.config import walk
+from pipeline.settings.monitors import monitor_problems
+from pipeline.settings.unused import unused
+
+# pipeline/plan/teacher.py, reward_rules.py; a name that no stage reads says nothing wrong
+TOLD_ELSEWHERE = (KEY, "explorer.auxiliary_models", "buffer.explorer_input.taskset.name",
+                  "buffer.trainer_input.experience_buffer.name")
+
+
+PURPOSES = {"train": "train", "rft": "rft", "rollout": "rft"}  # of the kinds that take rows of their own
+
+
+def problems_of(config: dict[str, Any]) -> list[str]:
+    """Wrong arguments, code that is not in its module: one line each, with the stages that it concerns. The stages must
+    be named and ordered well.
+    """
+    monitor = config["monitor"]
+    return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
+            *of_stages(config, lambda c: [*references.wrong_code(c), *references.wrong_arguments(c)])]
+
+
+def of_stages(config: dict[str, Any], find: Callable[[dict], list[str]]) -> list[str]:
+    """What is found in the settings of each stage of the recipe, each line once, with the stages that it concerns."""
+    concerned: dict[str, list[str]] = {}
+    for entry in entries(config):
+        for problem in find(effective(config, entry)):
+            concerned.setdefault(problem, []).append(entry["stage_name"])
+    return [told(problem, names, config) for problem, names in concerned.items()]
+
+
+def without_data(config: dict[str, Any]) -> list[str]:
+    """Sets of a run to which nothing gives rows, one line each: of a recipe that names no data at all.
+
+    Composing it is no mistake: what a bridge reads may leave the data to the command line.
+    """
+    concerned: dict[str, list[str]] = {}
+    for entry in planned(config):
+        for problem in rowless(effective(config, entry)):
+            concerned.setdefault(problem, []).append(entry["stage_name"])
+    return [told(problem, names, config) for problem, names in concerned.items()]
+
+
+def unread(config: dict[str, Any]) -> list[str]:
+    """Settings that somebody set and that change nothing where they stand, one line for each stage and one for the run.
+
+    They are warnings: a recipe may be shared, and a stage may repeat a section as a whole. Of the run, what stands at
+    its default is not told.
+    """
+    line, standard = Line(config), schema.defaults()
+    problems = []
+    for entry in planned(config):
+        name = entry["stage_name"]
+        lost = _lost([key for key in _decisive() if says(entry, key)], line.kinds[name], line.settings[name])
+        if lost:
+            problems.append(f"stage '{name}' does not read {', '.join(lost)}: it changes nothing there. Take it out, "
+                            "or set it where it is read.")
+    given = [key for key in _decisive() if not is_below(key, (*RUN_WIDE, *TOLD_ELSEWHERE))
+             and _at(config, key) != _at(standard, key)]
+    for entry in planned(config):
+        name = entry["stage_name"]
+        dropped = [f"algorithm.{part}_args" for part in left_behind(config, entry)]
+        lost = _lost(given, line.kinds[name], line.settings[name])
+        given = [key for key in given if key in lost or key in dropped]
+    if given:
+        problems.append(f"no stage of this run reads {', '.join(given)}: what is set there changes nothing. Take it "
+                        "out, unless the recipe is shared with runs that read it.")
+    return problems
+
+
+def idle_pool(config: dict[str, Any]) -> list[str]:
+    """The warning about a generator, or files, that no set of any stage takes rows from."""
+    pool = config["data_processor"]["task_pipeline"]
+    given = [f"data_processor.task_pipeline.{key}" for key in ("generator", "inputs") if pool[key]]
+    kinds = Line(config).kinds
+    for entry in planned(config):
+        settings = effective(config, entry)
+        purposes = ["evaluate", *filter(None, [PURPOSES.get(kinds[entry["stage_name"]])])]
+        left = [data_settings(settings, purpose)["data_processor"]["task_pipeline"] for purpose in purposes]
+        if any(one["generator"] or one["inputs"] for one in left):
+            return []
+    return [f"no set takes rows from {' and '.join(given)}: each has a path of its own. Take it out, or set the path "
+            "to null."] if given else []
+
+
+def _lost(keys: list[str], kind: str, settings: dict[str, Any]) -> list[str]:
+    """Those of the keys that a stage of this kind does not read, or that its algorithm leaves unused."""
+    read, idle = _read(kind, settings), unused(settings["algorithm"])
+    return [key for key in keys if is_below(key, idle) or not is_below(key, read)]
+
+
+def _read(kind: str, settings: dict[str, Any]) -> tuple[str, ...]:
+    """The settings that a stage of this kind reads, or what is made for it: its data, its model, its evaluation."""
+    made, algorithm_type = (kind, "evaluate", "curate", "model"), settings["algorithm"]["algorithm_type"]
+    return (*(key for each in made for key in handed(each, algorithm_type)), "data_processor.task_pipeline",
+            "model.model_path", *([KEY] if asks_teacher(settings) else []),
+            *(["algorithm.algorithm_type"] if kind == "rollout" else []))  # it fills what is null: a greedy baseline
+
+
+def _decisive() -> list[str]:
+    """The settings that say what is made, not how: those of list elements stand for themselves as a whole."""
+    return [key for key, item in walk() if "*" not in key and not item.metadata["how"]]
+
+
+def _at(nest: dict[str, Any], key: str) -> Any:
+    for part in key.split("."):
+        nest = nest[part]
+    return nest
+
+
+def unusable_root(root: str) -> list[str]:
+    """The line for a `checkpoint_root_dir` below which no directory can be made. Makes none."""
+    above = Path(os.path.abspath(root))
+    while not above.exists() and above != above.parent:
+        above = above.parent
+    if above.is_dir() and os.access(above, os.W_OK):
+        return []
+    wrong = "cannot be written to" if above.is_dir() else "is no directory"
+    return [f"checkpoint_root_dir={root}: {above} {wrong}. Name a place in which store/ and runs/ can be made."]

@@ -1,0 +1,107 @@
+"""What settings that are counted in optimizer steps come to in a stage of so many: warnings, with the numbers.
+
+Where the number of steps is known only once the tasks are curated, nothing is said that depends on it.
+"""
+
+import math
+from typing import Any
+
+from pipeline.check.workload import workload
+from pipeline.job.context import namespace
+from pipeline.job.schedule import Schedule, rft_schedule
+from pipeline.plan.modes import TRAINING, kind_of
+from pipeline.settings.algorithms import WITH_CRITIC
+
+MOST_NAMED = 4  # evaluated versions
+
+
+def step_notes(config: dict[str, Any]) -> list[str]:
+    """Every warning about a stage's steps, one line each. config: its settings (`overlays.effective`)."""
+    kind, steps = kind_of(config), workload(config).trainer_steps
+    notes = _warmups(config, steps) if kind in TRAINING and steps else []
+    return [*notes, *_handover(config, steps), *_evaluations(config)] if kind == "rft" else notes
+
+
+def _warmups(config: dict[str, Any], steps: int) -> list[str]:
+    """Warmups that the whole stage, of so many steps, does not see the end of."""
+    critic = config["algorithm"]["advantage_fn"] in WITH_CRITIC
+    optimizers = {"algorithm.optimizer": config["algorithm"]["optimizer"]}
+    if critic:
+        optimizers["trainer.critic.optimizer"] = config["trainer"]["critic"]["optimizer"]
+    notes = [f"{key}.lr_warmup_steps={warmup}: the stage makes {steps} optimizer steps, so the learning rate never "
+             f"rises above {steps / warmup:.0%} of lr={one['lr']:g}. Lower it, or set lr_warmup_steps_ratio."
+             for key, one in optimizers.items() if (warmup := one["lr_warmup_steps"]) > steps]
+    waits = config["trainer"]["critic_warmup"]
+    if critic and waits >= steps:
+        notes.append(f"trainer.critic_warmup={waits}: the stage makes {steps} optimizer steps, in all of which the "
+                     "critic learns alone: the policy never does. Lower it.")
+    return notes
+
+
+def _handover(config: dict[str, Any], steps: int | None) -> list[str]:
+    """Whether every rollout of a stage of several explorer steps is made by the model that it began with."""
+    if not steps:
+        return []
+    schedule = _schedule(config)
+    if schedule.explorer_steps == 1 or schedule.weights_version(schedule.explorer_steps):
+        return []
+    return [f"synchronizer.sync_interval={schedule.sync_interval} with sync_offset={schedule.sync_offset}: of the "
+            f"{steps} optimizer steps of the stage none hands its weights over in time, so all "
+            f"{schedule.explorer_steps} explorer steps answer with the model that it began with. Lower them."]
+
+
+def _evaluations(config: dict[str, Any]) -> list[str]:
+    """What explorer.eval_interval comes to where weights are handed over at other steps than its multiples."""
+    every, handed = config["explorer"]["eval_interval"], config["synchronizer"]["sync_interval"]
+    if not every:
+        return []
+    versions, last = evaluated_versions(config), _last_version(config)
+    if not versions:
+        return [f"explorer.eval_interval={every}: the last weights that the explorer is handed are those of step "
+                f"{last}, so nothing is evaluated on the way. Lower it, or set null."]
+    if versions == [every * (i + 1) for i in range(len(versions))]:
+        return []
+    explored, fresh = _rows(config)
+    fits = math.lcm(handed, max(explored // fresh, 1))
+    values = [str(value) for value in (every // fits * fits, every // fits * fits + fits)
+              if value and (last is None or value <= last)]
+    advice = f" For equal distances set {' or '.join(values)}." if values else ""
+    more = "" if len(versions) < MOST_NAMED else ", ..."
+    return [f"explorer.eval_interval={every}: weights are handed over at multiples of synchronizer.sync_interval="
+            f"{handed}, after whole explorer steps, so those of step{'s' * (len(versions) > 1)} "
+            f"{', '.join(map(str, versions))}{more} are evaluated.{advice}"]
+
+
+def evaluated_versions(config: dict[str, Any]) -> list[int]:
+    """The first MOST_NAMED versions of the weights that an rft stage evaluates on the way.
+
+    For each multiple of eval_interval the first weights that the explorer is handed (a multiple of sync_interval, after
+    a whole explorer step) that have reached it, each once.
+    """
+    every, handed = config["explorer"]["eval_interval"], config["synchronizer"]["sync_interval"]
+    explored, fresh = _rows(config)
+    last, versions = _last_version(config), []
+    for target in range(every, every * (MOST_NAMED + 1), every):
+        due = -(-target // handed) * handed
+        explorer_step = -(-due * fresh // explored)
+        versions.append(explorer_step * explored // fresh // handed * handed)
+    return [version for version in dict.fromkeys(versions) if last is None or version <= last]
+
+
+def _last_version(config: dict[str, Any]) -> int | None:
+    """The last weights that the explorer of an rft stage is handed; None where its length is not known."""
+    if workload(config).trainer_steps is None:
+        return None
+    schedule = _schedule(config)
+    return schedule.weights_version(schedule.explorer_steps)
+
+
+def _rows(config: dict[str, Any]) -> tuple[int, int]:
+    """Rows that an explorer step makes, and new ones that an optimizer step takes."""
+    schedule = _schedule(config)
+    return schedule.rows_per_explorer_step, schedule.rows_per_trainer_step
+
+
+def _schedule(config: dict[str, Any]) -> Schedule:
+    steps = workload(config).trainer_steps or 1  # what is asked of a schedule of unknown length does not depend on it
+    return rft_schedule(namespace({**config, "buffer": {**config["buffer"], "total_steps": steps}}), 1)

@@ -1,0 +1,68 @@
+"""What is wrong with the teachers of a recipe, and what a teacher takes of a GPU while it scores."""
+
+from typing import Any
+
+from pipeline.check.memory import GIB, USABLE, layer_tokens, training
+from pipeline.plan.modes import TRAINING, Line
+from pipeline.plan.teacher import KEY, asks_teacher, teacher_stage
+from pipeline.settings.algorithms import WITH_TEACHER
+from pipeline.store.errors import nearest
+from pipeline.store.model_shape import Shape, absent_model, kinds
+
+
+def problems(config: dict[str, Any]) -> list[str]:
+    """What is wrong with the teachers of a recipe, one line each. Its stages must be named and ordered well."""
+    line, found = Line(config), []
+    asking = {name: settings for name, settings in line.settings.items() if asks_teacher(settings)}
+    for name, settings in asking.items():
+        path, function = settings["model"]["teacher_model_path"], settings["algorithm"]["advantage_fn"]
+        if not path:
+            found.append(f"stage '{name}': algorithm.advantage_fn={function} needs the log-probs of a teacher. Set "
+                         f"{KEY} to a Hugging Face directory with the policy's tokenizer, or to the name of a stage "
+                         "above that trains.")
+        elif (taught_by := teacher_stage(path, line, name)) and line.kinds[taught_by] not in TRAINING:
+            found.append(f"stage '{name}': {KEY}={path}: that stage makes no model (mode={line.settings[path]['mode']})"
+                         ". Needed one that trains, or a Hugging Face directory.")
+    if config["model"]["teacher_model_path"] and not asking:
+        found.append(f"{KEY}={config['model']['teacher_model_path']}: no stage asks a teacher. Choose "
+                     f"algorithm.advantage_fn={' or '.join(WITH_TEACHER)}, or leave it out.")
+    return found
+
+
+def absent_teacher(config: dict[str, Any], model: dict[str, Any] | None) -> str | None:
+    """What is wrong when the section that names a teacher's architecture names a directory that is none."""
+    if model is None or model["init"]["enable"] or not model["model_path"]:
+        return None
+    absent = absent_model(model["model_path"], KEY)
+    meant = nearest(model["model_path"], Line(config).kinds)
+    return absent and absent + (f" Nor is it a stage above.{meant}" if meant else "")
+
+
+def scoring(teacher: Shape, config: dict[str, Any], element: int) -> float:
+    """Bytes that a teacher takes of a rank's GPU while it scores: its weights, one layer's tensors, a chunk of logits.
+
+    c P + T x what a layer keeps of a token + (c + 16) chunk V: the logits, and in float32 they, their softmax, its
+    product with them and its logarithm's. element: c, bytes of a weight.
+    """
+    settings = config["trainer"]
+    tokens = settings["max_token_len_per_gpu"]
+    layer = max(layer_tokens(teacher, element, settings["attention"], sparse) for _, sparse in kinds(teacher))
+    logits = (element + 16) * min(settings["logprob_chunk_tokens"], tokens) * teacher.vocabulary
+    return element * teacher.parameters + tokens * layer + logits
+
+
+def memory_problem(teacher: Shape, policy: Shape, config: dict[str, Any], element: int, gib: float) -> str | None:
+    """What is wrong when a scoring teacher and what the trainer keeps exceed USABLE of a GPU of `gib`."""
+    own, kept = scoring(teacher, config, element) / GIB, training(policy, config, element).idle / GIB
+    if own + kept <= USABLE * gib:
+        return None
+    return (f"{KEY}: while it scores, the teacher needs about {own:.1f} GiB on each GPU beside {kept:.1f} that the "
+            f"trainer keeps, and both may fill {USABLE:.0%} of {gib:g}. Lower trainer.max_token_len_per_gpu, set "
+            "trainer.offload_optimizer=true, or trainer.zero_stage=3 with more ranks, or take a smaller teacher.")
+
+
+def words(teacher: Shape, config: dict[str, Any], element: int) -> str:
+    """What a teacher costs, for the plan."""
+    size = element * teacher.parameters / GIB
+    return (f"{size:.1f} GiB in host memory for each of {config['trainer']['ranks']} rank(s); on the GPU while it "
+            f"scores: about {scoring(teacher, config, element) / GIB:.1f} GiB")

@@ -1,0 +1,75 @@
+"""Rules between algorithms that compare turns, the workflows that make them, and the room that a second turn needs."""
+
+from typing import Any
+
+from pipeline.plan.modes import Line
+from pipeline.settings.data import eval_places, train_places, workflow_of
+
+COMPARES_STATES = ("gigpo",)  # advantages that need state_hash
+WITHOUT_STATE = ("simple_workflow",)  # of our workflows; of a user's own it is known when it has run
+RETRY, RETRY_STEPS = "retry_workflow", 3  # the workflow of workflows/retry.py, and its own max_env_steps
+
+
+def problems(config: dict[str, Any]) -> list[str]:
+    """Every rule that is broken, one line each, stage by stage. Its stages must be named and ordered well."""
+    line, found = Line(config), []
+    for name, kind in line.kinds.items():
+        settings = line.settings[name]
+        if kind == "rft":  # of an offline stage: pipeline/check/recorded_rules.py
+            function = settings["algorithm"]["advantage_fn"]
+            found += [f"stage '{name}': {problem}" for problem in state_problems(function, settings)]
+        if kind != "train":
+            found += [f"stage '{name}': {problem}" for problem in _retry_problems(settings, kind)]
+    return found
+
+
+def state_problems(function: str, explored: dict, place: str = "") -> list[str]:
+    """Sets whose workflow tells no states apart where the advantage `function` compares them, one line each.
+
+    explored: the settings of the stage whose explorer makes the rows. place: where they are set, as `stages.look.`.
+    """
+    if function not in COMPARES_STATES:
+        return []
+    source = explored["buffer"]["explorer_input"]
+    chosen = [(name, workflow_of(one, source, name)) for name, one in train_places(source)]
+    return [f"algorithm.advantage_fn={function} compares turns that begin in the same state (column state_hash), and "
+            f"the workflow of {place}buffer.explorer_input.{name}, {workflow}, does not tell states apart. Set its "
+            f"default_workflow_type to {RETRY}, or to a workflow of your own whose trajectories have a state."
+            for name, workflow in chosen if workflow in WITHOUT_STATE]
+
+
+def _retry_problems(settings: dict, kind: str) -> list[str]:
+    """Of every set that a stage of this kind, or the evaluation of its model, attempts by retry_workflow."""
+    source = settings["buffer"]["explorer_input"]
+    places = [*(train_places(source) if kind in ("rft", "rollout") else []), *eval_places(source)]
+    return [f"buffer.explorer_input.{place}: {problem}" for place, one in places
+            if workflow_of(one, source, place) == RETRY
+            and (problem := _argument_problem(one["workflow_args"]) or _room_problem(one["workflow_args"],
+                                                                                    settings["model"]))]
+
+
+def _argument_problem(arguments: dict) -> str | None:
+    steps, feedback = arguments.get("max_env_steps", RETRY_STEPS), arguments.get("feedback", "")
+    if type(steps) is not int or steps < 1:
+        return f"workflow_args.max_env_steps={steps!r}: needed a whole number, at least 1."
+    if feedback is not None and not isinstance(feedback, str):
+        return f"workflow_args.feedback={feedback!r}: needed a text, or null to ask the question as it was."
+    return None
+
+
+def _room_problem(arguments: dict, model: dict) -> str | None:
+    """A second turn's prompt holds the first, its answer and the feedback; a third's holds more, if there is room."""
+    longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
+    least = model["max_prompt_tokens"] + 2 * model["max_response_tokens"]
+    if longest > least or arguments.get("max_env_steps", RETRY_STEPS) == 1 or arguments.get("feedback", "") is None:
+        return None
+    return (f"{RETRY} asks again behind what was said, which takes more than {least} tokens (a prompt and two "
+            f"responses), and a sequence may have {longest}. Raise model.max_model_len, or set "
+            "workflow_args.feedback=null to ask the question as it was.")
+
+
+def most_turns(settings: dict[str, Any]) -> int:
+    """The most rows that an attempt of a stage can be, as far as settings tell: a user's workflow counts as one."""
+    source = settings["buffer"]["explorer_input"]
+    return max(one["workflow_args"].get("max_env_steps", RETRY_STEPS) if workflow_of(one, source, place) == RETRY else 1
+               for place, one in train_places(source))

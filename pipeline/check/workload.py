@@ -1,0 +1,236 @@
+"""What a training stage will do, in numbers: steps, experiences, tokens, checkpoints, disk. Nothing is run for it."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.check.memory import has_critic, learning
+from pipeline.check.row_counts import most_rows
+from pipeline.check.turn_rules import most_turns
+from pipeline.job.context import namespace
+from pipeline.job.schedule import rft_schedule
+from pipeline.plan.modes import TRAINING, Line, kind_of
+from pipeline.settings.algorithms import PAIR_TYPES
+from pipeline.settings.train_batch import train_batch
+from pipeline.store import records
+from pipeline.store.model_shape import Shape
+
+# Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to a
+# half, a token's text takes about 2, and an action mask next to nothing.
+ENTRY = {records.TOKENS: 3.0, records.FLOATS: 4.0, pa.list_(pa.int8()): 0.1}
+TEXT, FIXED = 2.0, 2.0  # a token as text; any other column, mostly the same from row to row
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The size of a training stage. None: known once the tasks are curated, because the stage makes whole passes; where
+    their files are here the steps are those of all their rows, and `most` says that they are at most so many.
+
+    explored: rows of an explorer step to cut batches from; 0 without rollouts. trained: rows of an optimizer step.
+    longest: tokens of the longest row. explorer_steps, trainer_steps: of the whole stage. versions: weights that lie on
+    the disk at once. beside: rows at most that an explorer step has besides (replaced groups, greedy responses).
+    """
+
+    explored: int
+    trained: int
+    longest: int
+    explorer_steps: int | None
+    trainer_steps: int | None
+    versions: int
+    beside: int = 0
+    most: bool = False
+
+    @property
+    def experiences(self) -> int | None:
+        return None if self.explorer_steps is None else self.explorer_steps * (self.explored + self.beside)
+
+
+def explores(config: dict[str, Any]) -> bool:
+    """Whether a stage of these settings makes rollouts to train on."""
+    return kind_of(config) in ("rft", "rollout")
+
+
+def workload(config: dict[str, Any]) -> Workload:
+    """The size of a stage from its settings (as `overlays.effective` gives them).
+
+    versions: the explorer deletes what is older than its next step needs, and the trainer is at most 1 + sync_offset
+    explorer steps ahead of that: so the one in use, and those published in between.
+    """
+    buffer, model, sync = config["buffer"], config["model"], config["synchronizer"]
+    longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
+    kind, repeats = kind_of(config), config["algorithm"]["repeat_times"]
+    tasks = None if buffer["total_steps"] else most_rows(config)
+    passes = buffer["total_epochs"] * tasks if tasks is not None else None
+    if kind == "bench":
+        return Workload(0, 0, longest, 0, 0, 0)
+    if kind == "train":
+        unit = 2 if config["algorithm"]["algorithm_type"] in PAIR_TYPES else 1
+        batch = buffer["train_batch_size"] or buffer["batch_size"]
+        steps = buffer["total_steps"] or _whole(passes, batch)
+        return Workload(0, unit * batch, longest, 0, steps, 0, most=passes is not None)
+    explored = buffer["batch_size"] * repeats
+    if kind == "rollout":
+        steps = buffer["total_steps"] or _whole(passes, buffer["batch_size"])
+        return Workload(explored, 0, longest, steps, 0, 0, _beside(config), passes is not None)
+    if kind == "offline":
+        return Workload(0, buffer["train_batch_size"] or explored, longest, 0, buffer["total_steps"], 0)
+    schedule = rft_schedule(namespace(config), max(tasks or 1, 1))
+    fresh = schedule.rows_per_trainer_step
+    ahead = (1 + sync["sync_offset"]) * explored // fresh // sync["sync_interval"]
+    known = buffer["total_steps"] or passes is not None
+    return Workload(explored, fresh + schedule.other_rows, longest, schedule.explorer_steps if known else None,
+                    schedule.total_steps if known else None, 1 + max(ahead, 1), _beside(config), passes is not None)
+
+
+def _whole(rows: int | None, batch: int) -> int | None:
+    """Steps of so many rows, the last one cut off, as the stages make them."""
+    return None if rows is None else max(rows // batch, 1)
+
+
+def _beside(config: dict[str, Any]) -> int:
+    """Rows at most that an explorer step writes besides those that batches are cut from."""
+    algorithm, tasks = config["algorithm"], config["buffer"]["batch_size"]
+    rounds, greedy = algorithm["max_resample_rounds"] or 0, 1 if algorithm["greedy_baseline"] else 0
+    return tasks * (rounds * algorithm["repeat_times"] + (1 + rounds) * greedy)
+
+
+def row_bytes(prompt: int, response: int) -> float:
+    """Bytes on disk of one experience with what training adds to it, at these lengths in tokens."""
+    columns = [f for record in (records.Experience, records.Trained) for f in dataclasses.fields(record)]
+    total = 0.0
+    for column in columns:
+        length = prompt if column.name.startswith("prompt") else response
+        if column.name in ("prompt", "response"):
+            total += TEXT * length
+        else:
+            total += ENTRY[column.metadata["arrow"]] * length if column.metadata["arrow"] in ENTRY else FIXED
+    return total
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Bytes at most that a stage takes. tables: None when the number of experiences is not known.
+
+    checkpoint: one of them; checkpoints: all at one time, None when all are kept and their number is not known.
+    """
+
+    tables: float | None
+    checkpoint: float
+    checkpoints: float | None
+    versions: float
+
+    @property
+    def total(self) -> float:
+        """What is known of it: of checkpoints without a number, one."""
+        of_checkpoints = self.checkpoint if self.checkpoints is None else self.checkpoints
+        return (self.tables or 0) + of_checkpoints + self.versions
+
+
+def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
+    """Disk of a training stage. element: bytes of a weight.
+
+    tables        experiences x the most turns of each x row_bytes at the longest lengths
+    checkpoints   each: the model, its head spelt out, c (P + V h when tied); DeepSpeed's weights, c P; float32 master
+                  and two moments, 12 P. One more than are kept, while the newest is written
+                and 12 P + c P of a critic. With an adapter of A parameters: the model, twice c A, 12 A,
+                and a tied head once more, c V h, which DeepSpeed takes for a weight of its own
+    versions      weights on their way to the explorer, each one model, or one adapter
+    """
+    work, model = workload(config), config["model"]
+    spelt_out = element * (shape.parameters + (shape.embedding if shape.tied else 0))
+    learnt, adapter = learning(shape, config), bool(model["lora_configs"])
+    states = learnt + (shape.critic if has_critic(config) else 0)
+    version = element * learnt if adapter else spelt_out
+    checkpoint = spelt_out + (element + 12) * states
+    if adapter:
+        checkpoint += version + element * shape.embedding * shape.tied
+    kept = _checkpoints(config["trainer"], work.trainer_steps)
+    turns, response = most_turns(config), model["max_response_tokens"]
+    prompt = model["max_prompt_tokens"] if turns == 1 else work.longest - response  # a later one holds what was said
+    rows = None if work.experiences is None else work.experiences * turns * row_bytes(prompt, response)
+    return Disk(rows, checkpoint, None if kept is None else kept * checkpoint, work.versions * version)
+
+
+def _checkpoints(trainer: dict[str, Any], steps: int | None) -> int | None:
+    """Most checkpoints at one time; None where all are kept and nobody knows how many there will be."""
+    made = None if steps is None else -(-steps // trainer["save_interval"])
+    kept = None if trainer["max_checkpoints_to_keep"] is None else trainer["max_checkpoints_to_keep"] + 1
+    return min((number for number in (made, kept) if number is not None), default=None)
+
+
+def counted(line: Line) -> dict[str, dict[str, Any]]:
+    """Stage -> its settings, for an offline one with the steps that its passes over what another explores come to;
+    not where that other makes passes itself, over tasks that are not curated yet."""
+    found = {}
+    for name, settings in line.settings.items():
+        buffer, source = settings["buffer"], line.explored(name)
+        if line.kinds[name] == "offline" and source and buffer["total_steps"] is None:
+            theirs = workload(line.settings[source])
+            if theirs.explorer_steps and not theirs.most:
+                rows = buffer["total_epochs"] * theirs.explorer_steps * theirs.explored
+                steps = _whole(rows, buffer["train_batch_size"] or theirs.explored)
+                settings = {**settings, "buffer": {**buffer, "total_steps": steps}}
+        found[name] = settings
+    return found
+
+
+def described(config: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a stage will do, as (word, sentence)."""
+    kind, explorer = kind_of(config), config["explorer"]
+    if kind == "bench":
+        which = "the last checkpoint" if explorer["bench_on_latest_checkpoint"] else "every checkpoint that is kept"
+        sets = len(config["buffer"]["explorer_input"]["eval_tasksets"])
+        return [("bench", f"{which} of the stages before it, on {sets} set(s)")]
+    work = workload(config)
+    lines = [("explorer", _explorer(config, work))] if work.explored else []
+    return [*lines, *_trainer(config, work, kind)] if kind in TRAINING else lines
+
+
+def _explorer(config: dict[str, Any], work: Workload) -> str:
+    most = "at most " if work.beside or work.most else ""
+    total = "" if work.experiences is None else f"; {most}{work.experiences:,} experiences in all"
+    steps = "" if work.explorer_steps is None else f"{'at most ' * work.most}{work.explorer_steps:,} steps; "
+    return (f"{steps}each {config['buffer']['batch_size']:,} tasks x {config['algorithm']['repeat_times']} rollouts = "
+            f"{work.explored:,} experiences{_besides(config['algorithm'], work)}{total}")
+
+
+def _besides(algorithm: dict[str, Any], work: Workload) -> str:
+    """What an explorer step asks besides, in words."""
+    rounds = algorithm["max_resample_rounds"]
+    parts = [f"at most {rounds} round(s) of fresh groups" if rounds else "",
+             "a greedy response to each task" if algorithm["greedy_baseline"] else ""]
+    return f", and {' and '.join(filter(None, parts))}: up to {work.beside:,} more" if work.beside else ""
+
+
+def _trainer(config: dict[str, Any], work: Workload, kind: str) -> list[tuple[str, str]]:
+    settings, pairs = config["trainer"], config["algorithm"]["algorithm_type"] in PAIR_TYPES
+    given = "pieces of text" if config["algorithm"]["algorithm_type"] == "cpt" else "demonstrations"
+    passes = f"{config['buffer']['total_epochs']} pass(es) over the "
+    rows, source = {
+        "rft": ("experiences", "tasks; steps are known once they are curated"),
+        "offline": ("experiences", "experience of the stage before it that explored"),
+        "train": ("responses in pairs", "pairs") if pairs else (given, given),
+    }[kind]
+    counted = f"{'at most ' * work.most}{work.trainer_steps or 0:,} optimizer steps"
+    if work.most:
+        counted += f" ({passes}rows of its files, before curation)"
+    steps = counted if work.trainer_steps else passes + source
+    return [
+        ("trainer", f"{steps}; each of {work.trained:,} {rows}{_parts(config, kind)}, at most "
+                    f"{work.trained * work.longest:,} tokens"),
+        ("micro-batch", f"at most {settings['max_token_len_per_gpu']:,} tokens on each of {settings['ranks']} rank(s)"),
+        ("checkpoints", f"every {settings['save_interval']:,} optimizer steps and the last; "
+                        f"{settings['max_checkpoints_to_keep'] or 'all'} kept"),
+    ]
+
+
+def _parts(config: dict[str, Any], kind: str) -> str:
+    """` (32 new, 16 again, 8 of an expert)`: how the batches of an rft stage are divided; nothing where all is new."""
+    if kind != "rft":
+        return ""
+    batch = train_batch(namespace(config))
+    parts = ((batch.replayed, "again"), (batch.experts, "of an expert"))
+    others = [f"{count:,} {what}" for count, what in parts if count]
+    return f" ({', '.join([f'{batch.fresh:,} new', *others])})" if others else ""

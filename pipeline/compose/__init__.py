@@ -1,0 +1,1 @@
+"""From YAML files and words of the command line to one configuration."""

@@ -1,0 +1,235 @@
+"""The axes of a sweep: Hydra's multirun words (`a,b`, choice, range, glob) as points, and what each point is called.
+
+The words are read by Hydra's own override parser. Nothing here composes a configuration, and a count of points lists
+none of them.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.settings.secrets import typed
+from pipeline.store.errors import ConfigError
+from pipeline.store.files import hash_json
+
+LONGEST_NAME = 60  # characters of a run's name
+HASH_LENGTH = 6
+OF_ALL_POINTS = ("project", "name", "checkpoint_root_dir", "sweep.max_points")  # a sweep has one of each
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One override with several values. word: as typed. parsed: Hydra's reading of it."""
+
+    word: str
+    parsed: Any
+
+    @property
+    def key(self) -> str:
+        """Dotted key or group, without the `+` of an addition."""
+        return self.parsed.key_or_group
+
+    @property
+    def size(self) -> int:
+        """How many values, without listing them."""
+        value = self.parsed.value()
+        if not self.parsed.is_range_sweep():
+            return len(self._choices())
+        values = value.range()
+        if isinstance(values, range):
+            return len(values)
+        return max(math.ceil((values.stop - values.start) / values.step), 0)
+
+    def values(self) -> list[str]:
+        """The values in order, each as one would write it in an override."""
+        if self.parsed.is_range_sweep():
+            return list(self.parsed.sweep_string_iterator())
+        return self._choices()
+
+    def _choices(self) -> list[str]:
+        from hydra.core.override_parser.types import Glob
+
+        from pipeline.compose.conf_files import groups
+
+        value = self.parsed.value()
+        if isinstance(value, Glob):  # Hydra's own iterator would ask a config loader that knows the group
+            return value.filter(groups().get(self.key, []))
+        return list(self.parsed.sweep_string_iterator())
+
+    def first(self) -> str:
+        """The override with the first value; a long range is not listed for it."""
+        if self.parsed.is_range_sweep():
+            start = self.parsed.value().start
+            return f"{self.parsed.get_key_element()}={start}"
+        return self.overrides()[0]
+
+    def overrides(self) -> list[str]:
+        return [f"{self.parsed.get_key_element()}={value}" for value in self.values()]
+
+
+def read(words: list[str]) -> list[str | Axis]:
+    """Every override as it stands, those with several values as an axis. Raises ConfigError for what is no axis.
+
+    A word that Hydra cannot read stays: composing explains it.
+    """
+    parsed = {word: _parsed(word) for word in words}
+    axes = [word for word in words if parsed[word] is not None and parsed[word].is_sweep_override()]
+    problems = [problem for word in dict.fromkeys(axes) if (problem := _problem(word, parsed[word]))]
+    if problems := problems + set_twice(words):
+        raise ConfigError("\n  ".join(problems), problems)
+    return [Axis(word, parsed[word]) if word in axes else word for word in words]
+
+
+def _parsed(word: str):
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(word)
+    except HydraException:
+        return None
+
+
+def set_twice(words: list[str]) -> list[str]:
+    """A line for every key that two overrides set: the first of them would do nothing."""
+    first: dict[str, str] = {}
+    problems = []
+    for word in words:
+        key, equals, _ = word.lstrip("+").partition("=")
+        if not equals:
+            continue
+        if key not in first:
+            first[key] = word
+        else:
+            problems.append(f"'{typed(first[key])}' and '{typed(word)}' set the same key; leave one of them out.")
+    return problems
+
+
+def _problem(word: str, override: Any) -> str | None:
+    """Why a word cannot be an axis, or None. override: Hydra's reading of it."""
+    key, word = override.key_or_group, typed(word)
+    if override.is_interval_sweep():
+        return (f"'{word}': an interval has no points to list. Write the values, or choice(...), or range(...); a "
+                "search that decides point after point is in docs/sweeps.md.")
+    if getattr(override.value(), "shuffle", False):
+        return f"'{word}': the points of a sweep run side by side, so their order means nothing; leave shuffle out."
+    if key in OF_ALL_POINTS:
+        return f"'{word}': a sweep has one {key}; its points are named after what differs. Give one value."
+    if override.is_range_sweep() and not override.value().step:
+        return f"'{word}': a step of 0 never arrives; needed another."
+    axis = Axis(override.input_line, override)
+    if not axis.size:
+        return f"'{word}' stands for no value at all." + _groups_for(override)
+    if override.is_choice_sweep() and len(set(map(plain, axis.values()))) < axis.size:
+        return f"'{word}' has a value twice."
+    return None
+
+
+def _groups_for(override) -> str:
+    from hydra.core.override_parser.types import Glob
+
+    from pipeline.compose.conf_files import groups
+
+    if not isinstance(override.value(), Glob):
+        return ""
+    told = "; ".join(f"{group}: {', '.join(choices)}" for group, choices in groups().items())
+    return f" glob chooses among the files of a group of conf/, which are {told}."
+
+
+def has_several(word: str) -> bool:
+    """Whether an override has several values, where one configuration takes one."""
+    override = _parsed(word)
+    return override is not None and override.is_sweep_override()
+
+
+def vary_nothing(words: list[str]) -> bool:
+    """Whether every override has one value. What Hydra cannot read may be meant as several."""
+    parsed = [_parsed(word) for word in words]
+    return all(one is not None and not one.is_sweep_override() for one in parsed)
+
+
+def count(words: list[str | Axis]) -> int:
+    """How many points there are."""
+    return math.prod(word.size for word in words if isinstance(word, Axis))
+
+
+def first_point(words: list[str | Axis]) -> list[str]:
+    """The overrides of the first point, however many there are."""
+    return [word.first() if isinstance(word, Axis) else word for word in words]
+
+
+def points(words: list[str | Axis]) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The overrides of every point, and what it has on every axis: key -> value; the last axis turns fastest."""
+    keys = [word.key for word in words if isinstance(word, Axis)]
+    choices = [word.overrides() if isinstance(word, Axis) else [word] for word in words]
+    for chosen in itertools.product(*choices):
+        swept = [c for c, word in zip(chosen, words, strict=True) if isinstance(word, Axis)]
+        yield list(chosen), {key: plain(c.split("=", 1)[1]) for key, c in zip(keys, swept, strict=True)}
+
+
+def given(words: list[str]) -> dict[str, str]:
+    """Key -> value of plain overrides, those that every point of a search shares left out."""
+    parsed = filter(None, map(_parsed, words))
+    return {p.key_or_group: plain(p.get_value_element_as_str()) for p in parsed if p.key_or_group not in OF_ALL_POINTS}
+
+
+# ------------------------------------------------------------------------------------------------------------- names
+
+
+def plain(value: str) -> str:
+    """A value as one would say it: no quotes, no backslashes, `1e-06` as `1e-6`, `True` as `true`."""
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
+    value = re.sub(r"\\(.)", r"\1", value)
+    if value in ("True", "False"):
+        return value.lower()
+    return re.sub(r"(?<=\de)([+-])0+(?=\d)", r"\1", value)
+
+
+def labels(keys: Iterable[str]) -> dict[str, str]:
+    """The shortest ends of dotted keys that tell them apart: `lr`, `sft.lr` for a setting of one stage."""
+    keys = list(keys)
+    for length in range(1, max((key.count(".") + 2 for key in keys), default=1)):
+        short = {key: _end(key, length) for key in keys}
+        if len(set(short.values())) == len(keys):
+            return short
+    return {key: key for key in keys}
+
+
+def _end(key: str, length: int) -> str:
+    stage = ""
+    if key.startswith("stages.") and key.count(".") > 1:
+        _, stage, key = key.split(".", 2)
+        stage += "."
+    return stage + ".".join(key.split(".")[-length:])
+
+
+def told(differs: dict[str, str]) -> str:
+    """`lr=1e-6,seed=2`."""
+    short = labels(differs)
+    return ",".join(f"{short[key]}={value}" for key, value in differs.items())
+
+
+def name_of(base: str, differs: dict[str, str]) -> str:
+    """A run's name: `base-lr=1e-6,seed=2`, safe in a path; cut at 60 characters, and where it is cut, or where
+    a value has other characters, a hash of all that differs stands at the end, so that names stay apart.
+    """
+    if not differs:
+        return base
+    name = f"{base}-{told(differs)}"
+    safe = re.sub(r"[^A-Za-z0-9_.,=+-]+", "_", name).replace("=_", "=")
+    if safe == name and len(name) <= LONGEST_NAME:
+        return name
+    return safe[: LONGEST_NAME - HASH_LENGTH - 1].rstrip("-_.,=") + "-" + hash_json(differs)[:HASH_LENGTH]
+
+
+def joined(names: Iterable[str]) -> str:
+    """One name for what has several: `a+b`, cut with a hash where it is long."""
+    distinct = sorted(set(names))
+    name = "+".join(distinct)
+    if len(name) <= LONGEST_NAME:
+        return name
+    return name[: LONGEST_NAME - HASH_LENGTH - 1] + "-" + hash_json(distinct)[:HASH_LENGTH]

@@ -1,0 +1,180 @@
+"""Fills in `${other.key}` and `${oc.env:VARIABLE}` of a composition, and names what leads nowhere or in a circle.
+
+The environment knows texts alone. What comes from there is therefore marked, and read as the type that its setting
+wants (pipeline/settings/schema.py); a text that stands in a file, in quotes, is meant as one.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.settings import secrets
+from pipeline.settings.environment_values import FromEnvironment
+from pipeline.store.secret_names import names_secret
+
+ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
+# another setting, `${a.b}`, `${ a[b] }` or, beside the one that says it, `${.b}`; a resolver (oc.env:HOME) has a colon
+NAMED = re.compile(r"\$\{\s*(\.*)([^\s${}:]+)\s*\}")
+
+
+def settings_named(text: str, key: str) -> list[str]:
+    """The settings that the interpolations of a text name, dotted from the root. key: of the text itself."""
+    return [_from_root(match, key) for match in NAMED.finditer(text)]
+
+
+def _from_root(match: re.Match, key: str) -> str:
+    """`${.b}` stands beside the text, `${..b}` a section above."""
+    dots, named = match.groups()
+    above = key.split(".")[:-len(dots)] if dots else []
+    return ".".join([*above, *re.findall(r"[^.\[\]]+", named)])
+
+
+def unreadable(text: str) -> str | None:
+    """Why OmegaConf could not read the interpolations of a text, None of one that it reads. Quotes nothing of it."""
+    from omegaconf import grammar_parser
+    from omegaconf.errors import GrammarParseError
+
+    if "${" not in text:
+        return None
+    try:
+        grammar_parser.parse(text)
+    except GrammarParseError:
+        wrong = "'${' without its '}'" if text.count("${") > text.count("}") else "what stands in a '${...}' is no name"
+        return f"{wrong}. Needed ${{section.key}} or ${{oc.env:VARIABLE}}."
+    return None
+
+
+@dataclass
+class Filling:
+    """whole: the composition as plain dicts and lists, unresolved. secret: variables that a setting takes as a secret.
+
+    taken: the variables that OmegaConf took from the environment, which is emptied before every setting.
+    """
+
+    whole: dict
+    secret: set[str]
+    taken: set[str]
+    problems: list[str]
+
+    def misdirected(self, key: str) -> list[str]:
+        """A line for every secret that was filled into a setting."""
+        found = [name for name in self.taken if name in self.secret or names_secret(name, is_variable=True)]
+        return [secrets.misdirected(key, name) for name in sorted(found)]
+
+
+def resolved(composed, problems: list[str]) -> dict[str, Any]:
+    """Plain dicts and lists with every interpolation filled in; those of secrets stay (pipeline/settings/secrets.py).
+
+    Texts of the environment are FromEnvironment.
+    """
+    from omegaconf import OmegaConf
+
+    whole = OmegaConf.to_container(composed, resolve=False)
+    with _recorded() as taken:
+        made = _fill(composed, whole, "", Filling(whole, secrets.taken_as_secrets(whole), taken, problems))
+    problems += secrets.leaks(made)
+    return made
+
+
+@contextlib.contextmanager
+def _recorded() -> Iterator[set[str]]:
+    """Meanwhile the set gets the name of every variable that OmegaConf takes, however the interpolation is spelled."""
+    from omegaconf import OmegaConf
+    from omegaconf.resolvers import oc
+
+    taken: set[str] = set()
+
+    def env(name: str, *default: Any) -> Any:
+        taken.add(name)
+        return oc.env(name, *default)
+
+    OmegaConf.register_new_resolver("oc.env", env, replace=True)
+    try:
+        yield taken
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+
+
+def _fill(node, raw: Any, key: str, filling: Filling) -> Any:
+    """node: an OmegaConf container. raw: the same as plain dicts and lists. What is wrong is left out."""
+    pairs = raw.items() if isinstance(raw, dict) else enumerate(raw)
+    made = {}
+    for name, value in pairs:
+        full = f"{key}.{name}" if key else str(name)
+        if isinstance(value, (dict, list)):
+            made[name] = _fill(node[name], value, full, filling)
+        elif isinstance(value, str) and "${" in value and not (
+                secrets.is_secret(full) or secrets.named_in(value)):
+            found, problems = _filled(node, name, value, full, filling)
+            filling.problems += problems
+            if not problems:  # else its default stands in
+                made[name] = found
+        else:
+            made[name] = value
+    return made if isinstance(raw, dict) else list(made.values())
+
+
+def _filled(node, name: Any, value: str, full: str, filling: Filling) -> tuple[Any, list[str]]:
+    """What an interpolation stands for, and what is wrong with it."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    filling.taken.clear()
+    try:
+        found = _marked(_plain(node[name]), value, full, filling.whole)
+    except (OmegaConfBaseException, RecursionError) as error:
+        return None, [_unresolved(full, value, error)]
+    return found, filling.misdirected(full)
+
+
+def _plain(value: Any) -> Any:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def _marked(value: Any, raw: Any, key: str, whole: dict) -> Any:
+    """A value with the texts in it that came from the environment marked. raw: the same, interpolations unresolved,
+    as it stands at `key`."""
+    if isinstance(raw, str):
+        match = NAMED.fullmatch(raw) if isinstance(value, (dict, list)) else None
+        if match and (section := at(whole, named := _from_root(match, key))) is not None:
+            return _marked(value, section, named, whole)  # `${section}` stands for all that is below it
+        return FromEnvironment(value) if isinstance(value, str) and _of_environment(raw, key, whole) else value
+    if isinstance(value, dict) and isinstance(raw, dict):
+        return {name: _marked(part, raw[name], f"{key}.{name}", whole) for name, part in value.items()}
+    if isinstance(value, list) and isinstance(raw, list):
+        return [_marked(part, one, f"{key}.{index}", whole)
+                for index, (part, one) in enumerate(zip(value, raw, strict=True))]
+    return value
+
+
+def _of_environment(text: str, key: str, whole: dict, visited: tuple[str, ...] = ()) -> bool:
+    """Whether a text, which stands at `key`, names the environment, or a setting that does."""
+    if ENVIRONMENT.search(text):
+        return True
+    return any(isinstance(there := at(whole, one), str) and _of_environment(there, one, whole, (*visited, one))
+               for one in settings_named(text, key) if one not in visited)
+
+
+def at(whole: dict, key: str) -> Any:
+    """What stands, unresolved, at a dotted key; None where nothing does."""
+    found: Any = whole
+    for part in key.split("."):
+        if isinstance(found, list) and part.isdigit() and int(part) < len(found):
+            found = found[int(part)]
+        else:
+            found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def _unresolved(key: str, value: str, error: Exception) -> str:
+    """The line for an interpolation that leads nowhere, or in a circle."""
+    missing = re.search(r"Environment variable '(\w+)' not found", str(error))
+    if missing:
+        return (f"key '{key}' wants the environment variable {missing[1]}, which is not set. Set it, or give a "
+                f"default: ${{oc.env:{missing[1]},default}}.")
+    if isinstance(error, RecursionError) or re.search("ecursi|parent node", str(error)):
+        return f"key '{key}': {value} leads in a circle."
+    return f"key '{key}': {value} cannot be filled in: {str(error).splitlines()[0]}"

@@ -1,0 +1,110 @@
+"""Where the value of a setting comes from: the layers of a composition in order, the last that has the key.
+
+Hydra says in which order it read which files (its defaults list); the files are read again here, each on its own.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.compose.compose import hydra_overrides
+from pipeline.compose.conf_files import directories, file_of, search_path
+from pipeline.compose.stage_settings import laid_over, left_behind
+from pipeline.settings.algorithms import functions, parts
+from pipeline.settings.secrets import typed
+from pipeline.store.files import CONF
+
+DEFAULT, COMMAND_LINE = "the schema's default", "the command line"
+
+
+def origin(overrides: list[str], key: str) -> str:
+    """Where the run-wide value of a (dotted) key comes from. overrides: of a composition that had no problem."""
+    return _typed(overrides, key) or next(
+        (name for name, values in reversed(_files(overrides)) if _has(values, key)), DEFAULT)
+
+
+def stage_origin(config: dict[str, Any], entry: dict[str, Any], key: str, overrides: list[str]) -> str:
+    """Where the value of a key comes from in one stage: its own entry, the algorithm, or as for the whole run."""
+    typed = _typed(overrides, f"stages.{entry.get('stage_name')}.{key}")
+    if typed:
+        return typed
+    if _has(entry, key):
+        return f"the stage's own entry ({origin(overrides, 'stages')})"
+    if key.startswith("algorithm."):
+        return _of_algorithm(config, entry, key, overrides)
+    return origin(overrides, key)
+
+
+def _of_algorithm(config: dict[str, Any], entry: dict[str, Any], key: str, overrides: list[str]) -> str:
+    """The same of a setting of an algorithm that the stage says nothing of: the run's where that counts, its type's
+    own where the run says nothing, or both of arguments."""
+    algorithm = laid_over({**config, "stages": []}, entry)["algorithm"]
+    kind, name = algorithm["algorithm_type"], key.removeprefix("algorithm.")
+    part = name.partition("_args")[0] if "_args" in name else None
+    own, called = parts(kind), functions(algorithm)
+    of_type = _has(own, name) and (part is None or called[part] == own.get(part))
+    of_run = _given(algorithm, name)
+    told = f"the algorithm's own (conf/algorithm/{kind}.yaml)"
+    if of_run and of_type and name == f"{part}_args":
+        return f"{origin(overrides, key)}; over {told}"
+    if of_type and not of_run:
+        return told
+    if part in left_behind(config, entry) and not of_run and _given(config["algorithm"], f"{part}_args"):
+        theirs = functions(config["algorithm"])[part]
+        return f"{DEFAULT}: what the run says is for {theirs}, and {part} is {called[part] or 'none'} here"
+    return origin(overrides, key)
+
+
+def _given(values: Any, key: str) -> bool:
+    """Whether a nest has more under a key than null or an empty section."""
+    for step in key.split("."):
+        values = values.get(step) if isinstance(values, dict) else None
+    return values is not None and values != {}
+
+
+def _typed(overrides: list[str], key: str) -> str | None:
+    """The last override of a key, in words; a choice of a file (`cluster=cpu`) is none."""
+    values = [o.lstrip("+") for o in hydra_overrides(overrides, []) if o.startswith("++")]
+    return next((f"{COMMAND_LINE}: {typed(o)}" for o in reversed(values) if _touches(o.partition("=")[0], key)), None)
+
+
+def _touches(one: str, other: str) -> bool:
+    """Whether one key is the other, or above or below it."""
+    return one == other or one.startswith(other + ".") or other.startswith(one + ".")
+
+
+def _has(values: Any, key: str) -> bool:
+    """Whether a nest says something about a key, or about a list above it, which is replaced as a whole."""
+    for part in key.split("."):
+        if not isinstance(values, dict):
+            return isinstance(values, list)
+        if part not in values:
+            return False
+        values = values[part]
+    return True
+
+
+def _files(overrides: list[str]) -> list[tuple[str, dict]]:
+    """(name, values) of every file of the composition, in the order in which each is laid over those before."""
+    import yaml
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    plain = [o for o in hydra_overrides(overrides, []) if not o.startswith("++")]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        listed = loader.compute_defaults_list("config", [*plain, *search_path(directories())], RunMode.RUN).defaults
+    layers = []
+    for layer in listed:
+        path = file_of(layer.config_path)
+        if path is not None:
+            values = yaml.safe_load(path.read_text()) or {}
+            for part in reversed([p for p in (layer.package or "").split(".") if p]):
+                values = {part: values}
+            layers.append((_shown(path), values))
+    return layers
+
+
+def _shown(path: Path) -> str:
+    """A file of ours from the repository on; another one as it was found."""
+    return str(path.relative_to(CONF.parent)) if path.is_relative_to(CONF) else str(path)

@@ -1,0 +1,47 @@
+"""Judges the files of the user's own algorithms, conf/algorithm/<name>.yaml with `algorithm_type: <name>`.
+
+Such a file fills what is null in the section `algorithm`, so a setting that is never null would be read by nobody.
+"""
+
+import dataclasses
+from typing import Any
+
+from pipeline.settings import schema
+from pipeline.settings.algorithm import Algorithm
+from pipeline.settings.algorithms import own, parts
+from pipeline.store.errors import nearest
+
+
+def problems(config: dict[str, Any]) -> list[str]:
+    """What is wrong with the files of the algorithms that a run and its stages name, one line each."""
+    sections = (entry.get("algorithm") for entry in [config, *config["stages"]])
+    named = [section.get("algorithm_type") for section in sections if isinstance(section, dict)]
+    return [f"conf/algorithm/{path.name}: {problem}" for name, path in own().items() if name in named
+            for problem in _problems(parts(name))]
+
+
+def _problems(said: dict[str, Any]) -> list[str]:
+    fields = {item.name: schema.default(item) for item in dataclasses.fields(Algorithm)}
+    sections = {name: [key for key, value in fields[name].items() if value is None] for name in fields
+                if isinstance(fields[name], dict) and None in fields[name].values()}
+    names = ["algorithm_type", *(name for name in fields if fields[name] is None or name.endswith("_args")), *sections]
+    wrong = [f"'{key}' is {'no part of an algorithm' if key in fields else 'unknown'}.{nearest(str(key), names)} "
+             f"Needed: {', '.join(names)}. Other settings of the section belong into a recipe."
+             for key in said if key not in names]
+    wrong += [f"'{name}.{key}' is no part of an algorithm. Needed: {', '.join(keys)}. Other settings of the section "
+              "belong into a recipe." for name, keys in sections.items() if isinstance(said.get(name), dict)
+              for key in said[name] if key not in keys]
+    known = {key: value for key, value in said.items() if key in names}
+    schema.read(known, Algorithm, "algorithm", wrong, partial=True)
+    lacking = [name for name in ("repeat_times", *NEEDED) if said.get(name) is None]
+    return wrong + [f"'{name}' is missing{': ' + NEEDED[name] if name in NEEDED else ''}." for name in lacking]
+
+
+# what an algorithm on rollouts cannot do without, and how to say that it has none
+NEEDED = {
+    "advantage_fn": "a name of operators/advantage.py, or package.module:function",
+    "policy_loss_fn": "a name of operators/loss.py, or package.module:function",
+    "kl_loss_fn": "none, or a name of operators/kl.py",
+    "kl_penalty_fn": "none, or a name of operators/kl.py",
+    "entropy_loss_fn": "none, default, or package.module:function",
+}

@@ -1,0 +1,151 @@
+"""The stages of a recipe: partial configurations over the global one, merged key by key, in an order or a DAG.
+
+An entry of `stages` is {stage_name, after, and any settings}. Without `after` a stage comes after the one above it;
+`after: [a, b]` names others above it, `after: []` none. The rest is merged over the global settings: sections key by
+key, lists as a whole. Arguments (`*_args`) belong to the function that they stand beside: where a stage names another
+function, only its own count.
+"""
+
+import re
+from typing import Any
+
+from pipeline.settings import schema
+from pipeline.settings.algorithms import DEMONSTRATED, filled, functions
+from pipeline.settings.config import Config
+from pipeline.settings.environment_values import settled
+
+ITS_OWN = ("stage_name", "after")  # what an entry says besides settings
+BENCH = "bench"  # name of the stage that a run in mode `bench` has behind its recipe
+RESERVED = ("tasks", "curate", "model", "evaluate_base", "report", BENCH)  # names of stages that the plan adds
+RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep")  # say what a run is, not what a stage does
+
+
+def entries(config: dict) -> list[dict]:
+    """The stages of a run. A recipe without any is one stage: what the global settings say."""
+    if config["stages"]:
+        return config["stages"]
+    algorithm = config["algorithm"]["algorithm_type"]
+    return [{"stage_name": algorithm if algorithm in DEMONSTRATED else "rft"}]
+
+
+def before(entry: dict, above: list[str]) -> list[str]:
+    """Names of the stages that one comes after. above: names of those that stand above it, in order."""
+    given = entry.get("after")
+    if given is None:
+        return above[-1:]
+    return [given] if isinstance(given, str) else given
+
+
+def effective(config: dict, entry: dict) -> dict:
+    """The settings of one stage: the global ones with its own merged over them, the algorithm's own parts filled in."""
+    merged = laid_over({**config, "stages": []}, entry)
+    return {**merged, "algorithm": filled(merged["algorithm"])}
+
+
+def laid_over(base: dict, entry: dict) -> dict:
+    """Settings with those of an entry merged over them; null is left to the algorithm. Where the entry names another
+    function, only its own arguments count."""
+    own = {key: value for key, value in entry.items() if key not in ITS_OWN}
+    merged = merge(base, own)
+    for name in left_behind(base, entry):
+        merged["algorithm"][f"{name}_args"] = dict(own.get("algorithm", {}).get(f"{name}_args", {}))
+    return merged
+
+
+def left_behind(base: dict, entry: dict) -> list[str]:
+    """The parts of an algorithm (`policy_loss_fn`, ...) whose arguments in `base` an entry does not take over, for it
+    names another function, or a type that does."""
+    theirs = functions(base["algorithm"])
+    here = functions(merge(base["algorithm"], entry.get("algorithm", {})))
+    return [name for name in here if here[name] != theirs.get(name)]
+
+
+def told(problem: str, names: list[str], config: dict) -> str:
+    """A problem behind the stages that have it; what all stages have is told of the run."""
+    if len(names) == len(entries(config)):
+        return problem
+    return f"stage{'s' if len(names) > 1 else ''} {', '.join(repr(name) for name in names)}: {problem}"
+
+
+def names_model(entry: dict) -> bool:
+    """Whether a stage says itself which model it begins with."""
+    own = entry.get("model", {})
+    return "model_path" in own or "init" in own
+
+
+def says(entry: Any, key: str) -> bool:
+    """Whether a stage sets a key, or something below it."""
+    for part in key.split("."):
+        if not isinstance(entry, dict) or part not in entry:
+            return False
+        entry = entry[part]
+    return True
+
+
+def merge(base: Any, over: Any) -> Any:
+    """`over` laid over `base`: dicts key by key, everything else as a whole. Shares nothing that it changes."""
+    if not (isinstance(base, dict) and isinstance(over, dict)):
+        return over
+    return {**base, **{key: merge(base[key], value) if key in base else value for key, value in over.items()}}
+
+
+def stage_problems(config: dict) -> list[str]:
+    """What is wrong with the entries of `stages` as such, one line each. Leaves them as the schema reads them."""
+    problems: list[str] = []
+    above: list[str] = []
+    kept: list[dict] = []
+    own: list[str]
+    for index, given in enumerate(config["stages"]):
+        entry, own = {**given, **{key: settled(given[key]) for key in ITS_OWN if key in given}}, []
+        name = entry.get("stage_name")
+        read = schema.read({k: v for k, v in entry.items() if k not in ITS_OWN}, Config, "", own, True, ITS_OWN)
+        own += [f"{key} is a setting of the whole run, not of a stage." for key in read if key in RUN_WIDE]
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name == "all":
+            problems.append(f"entry {index} of `stages`: stage_name={name!r}: needed a letter, then letters, digits "
+                            "and '_', and not 'all'; it names a rule and a directory." + _boolean(name))
+            problems += [f"entry {index} of `stages`: {p}" for p in own]
+            continue
+        if name in above:
+            own.append(f"two entries of `stages` have the name '{name}'; needed names that differ.")
+        own += _reserved_problems(name, above) + _after_problems(entry, above)
+        problems += [f"stage '{name}': {p}" for p in own]
+        kept.append({k: v for k, v in {**entry, **read}.items() if k in ITS_OWN or (k in read and k not in RUN_WIDE)})
+        above.append(name)
+    config["stages"] = kept
+    return problems
+
+
+def _boolean(name: Any) -> str:
+    """The advice about a name that YAML takes for no text."""
+    return (" YAML reads on, off, yes, no, true and false as booleans: put the name in quotes."
+            if isinstance(name, bool) else "")
+
+
+def are_ordered(stages: list[dict]) -> bool:
+    """Whether every stage has a name of its own and comes after others above it, so that their order can be judged."""
+    above: list[str] = []
+    for entry in stages:
+        if entry["stage_name"] in above or _after_problems(entry, above):
+            return False
+        above.append(entry["stage_name"])
+    return True
+
+
+def _reserved_problems(name: str, above: list[str]) -> list[str]:
+    """The line for a name that the plan gives to a stage that it adds itself (pipeline/plan/plan.py)."""
+    evaluated = [one for one, other in [*((o, name) for o in above), *((name, o) for o in above)]
+                 if other == f"evaluate_{one}"]
+    if evaluated:
+        return [f"'evaluate_{evaluated[0]}' is the evaluation of '{evaluated[0]}'; needed another name."]
+    return [f"a run gives this name to a stage that it adds; needed another than {', '.join(RESERVED)}."
+            ] if name in RESERVED else []
+
+
+def _after_problems(entry: dict, above: list[str]) -> list[str]:
+    names = before(entry, above)
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        return [f"after={entry['after']!r}: needed the name of a stage, or a list of names."]
+    if len(set(names)) < len(names):
+        return [f"after=[{', '.join(names)}]: names a stage twice; needed each once."]
+    return [f"after={name}: no stage of that name stands above it. Above: {', '.join(above) or 'none'}."
+            for name in names if name not in above]

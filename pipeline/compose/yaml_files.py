@@ -1,0 +1,95 @@
+"""Reads a YAML file of settings by its nodes: what is wrong in it is told with its line, and all of it at once.
+
+What cannot stand, an interpolation without its end, one of two values of a key or an alias within its own anchor, is
+told and left out.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.bridges.source import Loader
+from pipeline.compose.interpolation import unreadable
+from pipeline.store.yaml_aliases import single_node
+
+BOOLEAN, TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
+Place = tuple[str, ...]  # names of the keys above, the outermost first
+
+
+def read(path: Path, said: str, problems: list[str]) -> tuple[Any, bool]:
+    """What a file says, None of an empty one; and whether OmegaConf, reading it alone, would find something else.
+
+    said: what problems call the file. Raises yaml.YAMLError and UnicodeDecodeError for a file that is not YAML,
+    and ConfigError for aliases that expand to too many nodes.
+    """
+    with open(path, encoding="utf-8") as file:
+        loader = Loader(file)
+        node, tree = single_node(loader, said), _Tree()
+    if node is None:
+        return None, False
+    tree.mend(node, ())
+    problems += [f"{said}, line {line}: {sentence}" for line, sentence in sorted(tree.problems)]
+    return loader.construct_document(node), tree.changed
+
+
+class _Tree:
+    """What is wrong in a tree of nodes, as (line, sentence). changed: whether any of them was replaced."""
+
+    def __init__(self):
+        self.problems: list[tuple[int, str]] = []
+        self.changed = False
+        self.visited: set[int] = set()  # an anchor may stand in several places
+        self.above: list[int] = []  # what is being mended, the outermost first
+
+    def mend(self, node: yaml.Node, place: Place) -> None:
+        if id(node) in self.visited or not isinstance(node, yaml.MappingNode | yaml.SequenceNode):
+            return
+        self.visited.add(id(node))
+        self.above.append(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            items = [(part, (*place, str(index))) for index, part in enumerate(node.value)]
+            node.value = [kept for part, full in items if (kept := self._kept(part, full))]
+        else:
+            pairs = [(key, child, (*place, str(key.value))) for key, child in self._each_once(node, place)]
+            node.value = [(key, kept) for key, child, full in pairs if (kept := self._kept(child, full))]
+        self.above.pop()
+
+    def _kept(self, node: yaml.Node, place: Place) -> yaml.Node | None:
+        """The node as it is to be read; None for a text that is no interpolation and would be one, and for what this
+        is in."""
+        if id(node) in self.above:
+            self._tell(node, f"key '{'.'.join(place)}' holds itself, by an alias of what it is in; needed values that "
+                             "end.")
+            return None
+        self.mend(node, place)
+        if not isinstance(node, yaml.ScalarNode):
+            return node
+        if why := unreadable(node.value):
+            self._tell(node, f"key '{'.'.join(place)}': {why}")
+            return None
+        if node.tag == BOOLEAN and place[-2:-1] == ("env_vars",) and place[-3:-2] in ((), ("explorer",)):
+            self.changed = True  # a variable holds a text, and which of `false` and `off` this was is seen here alone
+            return yaml.ScalarNode(TEXT, node.value, node.start_mark, node.end_mark)
+        return node
+
+    def _each_once(self, node: yaml.MappingNode, place: Place) -> list[tuple[yaml.Node, yaml.Node]]:
+        """The pairs of a mapping with every key once: the last value, and of mappings the pairs of all."""
+        kept: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
+        for key, child in node.value:
+            if key.tag == "tag:yaml.org,2002:null":
+                self._tell(key, f"a key of '{'.'.join(place) or 'the file'}' is null; needed a name.")
+                continue
+            plain = isinstance(key, yaml.ScalarNode) and key.value != "<<"
+            first, before = kept.get(key.value, (key, None)) if plain else (key, None)
+            if before:
+                self._tell(key, f"the key '{'.'.join((*place, key.value))}' is there again, first in line "
+                                f"{first.start_mark.line + 1}; needed each once.")
+            if isinstance(before, yaml.MappingNode) and isinstance(child, yaml.MappingNode):
+                child = yaml.MappingNode(child.tag, [*before.value, *child.value], child.start_mark, child.end_mark)
+            kept[key.value if plain else id(key)] = (first, child)
+        return list(kept.values())
+
+    def _tell(self, node: yaml.Node, sentence: str) -> None:
+        self.changed = True
+        self.problems.append((node.start_mark.line + 1, sentence))

@@ -1,0 +1,1 @@
+"""A stage at work: its context, schedule, devices, progress, metrics."""

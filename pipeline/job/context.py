@@ -1,0 +1,238 @@
+"""What every stage process does around its work: read its specification, lock its directory, log, fail clearly.
+
+    python -m stages.NAME STAGE_DIR
+
+STAGE_DIR holds `stage.json` (written by the launcher: plan/plan.py); the work is complete when `manifest.json` is
+there too. Two processes that want the same stage wait for each other; a killed one leaves only files that the next
+one either takes up (steps, checkpoints) or removes (temporary ones).
+"""
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import platform
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+from pipeline.job.claims import claimed
+from pipeline.job.threads import recorded_threads, take_cores
+from pipeline.settings import secrets
+from pipeline.settings.config import walk
+from pipeline.store import files
+from pipeline.store.errors import OuroError, StageError, masked
+from pipeline.store.user_errors import brief, users_frames, users_traceback
+
+# What the hub holds is fetched before a run's first job. A reward that asks it: explorer.env_vars.HF_HUB_OFFLINE=0.
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+INTERRUPTED = "interrupted"  # the reason in stage.error of a stage that a signal ended
+FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.type in (dict[str, Any], list[dict[str, Any]])}
+
+
+@dataclass
+class Context:
+    """A stage at work.
+
+    config: the settings the stage may read, by attribute (`config.algorithm.optimizer.lr`).
+    inputs: role -> directory. made: what the stage adds to its manifest. earlier_seconds: those of the steps that
+    earlier, cut-off lives of the stage left.
+    """
+
+    run: str
+    name: str
+    identity: str
+    directory: Path
+    config: SimpleNamespace
+    inputs: dict[str, Path]
+    log: logging.Logger
+    made: dict[str, Any] = field(default_factory=dict)
+    earlier_seconds: float = 0.0
+
+    @property
+    def id(self) -> str:
+        """Directory name: stage name and hash."""
+        return self.directory.name
+
+
+def run_stage(work: Callable[[Context], None], doc: str) -> None:
+    """The `main` of a stage module: parses the command line, does `work`, exits 0, or prints the error and exits 2."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path, help="stage directory in store/, with a stage.json")
+    directory = parser.parse_args().directory
+    os.environ |= OFFLINE
+    try:
+        context = open_stage(directory)
+    except OuroError as error:
+        print(f"{directory.name}: {error}", file=sys.stderr)
+        sys.exit(2)
+    try:
+        with (files.explained(directory),
+              files.locked(directory / ".lock", lambda holder: context.log.info("waiting: %s is making it", holder))):
+            if files.is_complete(directory):
+                context.log.info("already complete")
+                return
+            spec = files.read_json(directory / "stage.json")
+            take_cores(directory, context.config.continue_from_checkpoint, context.log)
+            with claimed(spec["kind"], context.config, spec["root"], context.log):
+                _make(work, context, spec)
+    except KeyboardInterrupt:
+        _fail(context, INTERRUPTED, 130)
+    except OuroError as error:
+        _fail(context, str(error), 2)
+    except Exception as error:
+        whose = "" if users_frames(error) else "unexpected failure: "
+        _fail(context, f"{whose}{brief(error)}\n{users_traceback(error)}", 1)
+
+
+def _fail(context: Context, problem: str, code: int) -> NoReturn:
+    """Says what happened on the terminal, in stage.log and in stage.error, and ends the process."""
+    place = context.directory
+    hint = f"log: {place / 'stage.log'}; to go on: the same command again, or {again(place)}"
+    context.log.error("%s", problem)
+    context.log.error("%s", hint)
+    with contextlib.suppress(OSError):  # a full disk may be what it is about
+        (place / "stage.error").write_text(f"{masked(problem)}\n{hint}\n", encoding="utf-8")
+    sys.exit(code)
+
+
+def again(directory: Path) -> str:
+    """The command that repeats one stage by hand; one whose specification is gone has to be planned again."""
+    if not (directory / "stage.json").exists():
+        return "ouro run"
+    kind = files.read_json(directory / "stage.json")["kind"]
+    return f"{sys.executable} -m stages.{kind} {shlex.quote(str(directory))}"
+
+
+def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = True) -> Context:
+    """Reads a stage directory's specification. Raises StageError when there is none.
+
+    terminal: whether the log is shown on standard error too; a child's standard error is its log file already.
+    """
+    spec_file = directory / "stage.json"
+    if not spec_file.exists():
+        raise StageError(f"{spec_file} does not exist. Stage directories are made by `ouro run`, or without running "
+                         "anything by `ouro stages --write`.")
+    spec = files.read_json(spec_file)
+    inputs = {role: Path(d) for role, d in spec["inputs"].items()}
+    for role, path in inputs.items():
+        if files.in_store(path, spec["root"]) and not files.is_complete(path):
+            raise StageError(f"input '{role}' is not complete: {path} has no {files.MANIFEST}. Make it first: "
+                             f"{again(path)}")
+    config = namespace(secrets.reveal(spec["config"]))
+    log = open_log(directory / log_name, spec["name"], config.log.level, terminal)
+    return Context(spec["run"], spec["name"], spec["identity"], directory, config, inputs, log)
+
+
+def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any]) -> None:
+    begin = time.time()
+    context.log.info("started: process %d on %s", os.getpid(), platform.node())
+    files.remove_leftovers(context.directory)
+    (context.directory / "stage.error").unlink(missing_ok=True)
+    work(context)
+    manifest = {
+        "name": context.name,
+        "identity": context.identity,
+        "commit": commit(),
+        "started": begin,
+        **({"hub": spec["hub"]} if spec.get("hub") else {}),
+        "seconds": round(time.time() - begin + context.earlier_seconds, 3),
+        "threads": recorded_threads(context.directory),
+        **context.made,
+    }
+    files.write_json(context.directory / files.MANIFEST, manifest)
+    context.log.info("complete in %.1f s: %s", manifest["seconds"], json.dumps(context.made, ensure_ascii=False)[:300])
+
+
+def namespace(value: Any, key: str = "") -> Any:
+    """Nested dicts as attributes; free dicts (`*_args` and the like, `operators`) stay dicts."""
+    if key in FREE:
+        return value
+    if isinstance(value, dict):
+        return SimpleNamespace(**{k: namespace(v, k) for k, v in value.items()})
+    return [namespace(v) for v in value] if isinstance(value, list) else value
+
+
+def environment(config) -> dict[str, str]:
+    """`explorer.env_vars`, as the environment of a process that answers tasks."""
+    return {name: str(value) for name, value in config.explorer.env_vars.items()}
+
+
+class _Masked(logging.Formatter):
+    """Without secrets: what user code raises may quote them, tracebacks too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
+
+class _ToFile(logging.FileHandler):
+    """A log file that may lack lines when its disk is full: the terminal then shows the reason and no traceback."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+
+def open_log(path: Path, name: str, level: str, terminal: bool = True) -> logging.Logger:
+    """A logger that writes to a file in full but for secrets, and, if wanted, to the terminal without time stamps.
+
+    A record with `extra={"file_only": True}` stays off the terminal: pipeline/job/progress.py shows it there itself.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    log = logging.Logger(f"ouro.{name}", level)
+    to_file = _ToFile(path, encoding="utf-8")
+    to_file.setFormatter(_Masked("%(asctime)s %(levelname)s %(message)s"))
+    to_terminal = logging.StreamHandler(sys.stderr)
+    to_terminal.setFormatter(_Masked(f"{name}: %(message)s"))
+    to_terminal.addFilter(lambda record: not getattr(record, "file_only", False))
+    log.addHandler(to_file)
+    if terminal:
+        log.addHandler(to_terminal)
+    return log
+
+
+@cache
+def commit() -> str:
+    """Git commit of the code, '+dirty' when tracked files differ, 'unknown' outside a checkout."""
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=files.HOME, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        head = git("rev-parse", "--short=12", "HEAD")
+        return (head + ("+dirty" if git("status", "--porcelain", "-uno") else "")) if head else "unknown"
+    except FileNotFoundError:
+        return "unknown"
+
+
+def our_environment() -> dict[str, str]:
+    """The environment for a further process of ours: our packages come first, whatever its current directory holds."""
+    path = os.pathsep.join(filter(None, [str(files.HOME), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, **OFFLINE, "PYTHONPATH": path}
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words. code: as subprocess gives it, negative for a signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    memory = " (the kernel does this when memory runs out)" if code == -signal.SIGKILL else ""
+    return f"ended by signal {signal.Signals(-code).name}{memory}"
+
+
+def die_with_parent() -> None:
+    """Asks Linux to kill this process when its parent dies, so that a killed stage leaves no orphans behind."""
+    import ctypes
+
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 = PR_SET_PDEATHSIG
+    if os.getppid() != parent:  # it died before the call
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,88 @@
+"""Optimizer steps that learn nothing: which of the usual reasons holds, from the records of the steps."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pipeline.store.records import Step
+
+STEPS = 10  # in a row, without a gradient or a learning rate, before anything is said
+ASK = "See ouro sql \"select {} limit 8\"."
+
+
+class Signals:
+    """Judges the steps of one stage as they come. settings: of the stage; what it lacks is not judged by."""
+
+    def __init__(self, settings: Any):
+        self.settings, self.last, self.known = settings, deque(maxlen=STEPS), set()
+
+    def after(self, step: Step) -> str | None:
+        """Why the last STEPS steps learnt nothing, in a sentence, the first time that the reason holds; else None.
+
+        Steps in which only a critic learns do not count.
+        """
+        self.last.append(step)
+        if len(self.last) < STEPS or any(not _is_idle(one) for one in self.last):
+            return None
+        reason, words = next((name, words) for name, holds, words in REASONS if holds(self.last, self.settings))
+        if reason in self.known:
+            return None
+        self.known.add(reason)
+        return f"steps {self.last[0].step} to {step.step} changed no weight, {reason}: {words}"
+
+
+def no_signals(steps: Iterable[Step], settings: Any) -> list[str]:
+    """The sentences for all steps of a stage."""
+    signals = Signals(settings)
+    return list(filter(None, map(signals.after, steps)))
+
+
+def _is_idle(step: Step) -> bool:
+    """Whether neither the policy nor, in its warmup (trainer.critic_warmup), the critic alone learns."""
+    of_critic = step.lr == 0 and step.grad_norm == 0 and bool(step.critic_lr)
+    return (step.lr == 0 or step.grad_norm == 0) and not of_critic
+
+
+def _failed(last: Sequence[Step], settings: Any) -> bool:
+    return all((step.failed_rows or 0) > step.trained_rows for step in last)
+
+
+def _truncated(last: Sequence[Step], settings: Any) -> bool:
+    longest = getattr(getattr(settings, "model", None), "max_response_tokens", None)
+    return longest is not None and all((step.response_tokens_mean or 0) >= longest for step in last)
+
+
+def _without_variance(last: Sequence[Step], settings: Any) -> bool:
+    """Whether every group's rewards are equal; a group has at most repeat_times rows, where attempts have one turn."""
+    repeats = getattr(getattr(settings, "algorithm", None), "repeat_times", None)
+    return repeats is not None and all(
+        step.zero_variance_groups and step.zero_variance_groups * repeats >= step.trained_rows for step in last)
+
+
+def _equal(last: Sequence[Step], settings: Any) -> bool:
+    return _without_variance(last, settings) and len({step.reward for step in last}) == 1
+
+
+# name, (steps, settings) -> whether it holds, what it is and what to look at; the first that holds is reported
+REASONS = [
+    ("learning rate 0", lambda last, settings: all(step.lr == 0 for step in last),
+     "set algorithm.optimizer.lr."),
+    ("most rows failed", _failed,
+     "more rows failed than were trained on. "
+     f"{ASK.format('reason, count(*) from experience group by 1 order by 2 desc')}"),
+    ("all responses truncated", _truncated,
+     "they end at model.max_response_tokens, before there is an answer to judge. Raise it, or look at their ends. "
+     f"{ASK.format('finish_reason, reward, right(response, 200) from experience')}"),
+    ("all rewards equal", _equal,
+     "the tasks are too hard or too easy for the model, or the reward function does not see the answers. "
+     f"{ASK.format('reward, reward_components, response, task_id from experience')}"),
+    ("no group with variance", _without_variance,
+     "no response to a task is better than another. Give tasks that the model solves now and then, more "
+     "algorithm.repeat_times, or algorithm.max_resample_rounds. "
+     f"{ASK.format('group_id, min(reward), max(reward) from experience group by 1')}"),
+    ("advantages 0", lambda last, settings: last[-1].reward is not None,
+     "no gradient reached the weights: every advantage is 0, or the loss leaves out all tokens. "
+     f"{ASK.format('train_step, min(advantage), max(advantage) from trained group by 1 order by 1 desc')}"),
+    ("gradient 0", lambda last, settings: True,
+     "the loss does not depend on the weights. Look at algorithm.policy_loss_fn and the loss mask."),
+]

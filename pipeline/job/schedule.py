@@ -1,0 +1,185 @@
+"""Which weights make which rollouts, and which rollouts make which weights: pure functions of the step numbers.
+
+Words (those of the Trinity-RFT guide): an *explorer step* s = 1, 2, ... answers `batch_size` tasks `repeat_times`
+times each; a *trainer step* t = 1, 2, ... is one optimizer step over `train_batch_size` rows, of which the schedule
+counts the new rollouts alone (settings/train_batch.py); weights version v is what trainer step v made, 0 is the model
+the stage began with.
+"""
+
+import math
+from dataclasses import dataclass
+
+from pipeline.settings.train_batch import train_batch
+from pipeline.store.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The fixed schedule (`synchronizer.sync_style=fixed`).
+
+    rows_per_explorer_step: batch_size * repeat_times.
+    rows_per_trainer_step: train_batch_size, less other_rows: new rollouts.
+    sync_interval: weights are handed over after every so many trainer steps (>= 1).
+    sync_offset: explorer steps that the explorer may run ahead of the trainer (>= 0; 0 is strictly on-policy).
+    total_steps: trainer steps of the stage. other_rows: of a train batch, those of an expert or trained on again.
+    """
+
+    rows_per_explorer_step: int
+    rows_per_trainer_step: int
+    sync_interval: int
+    sync_offset: int
+    total_steps: int
+    other_rows: int = 0
+
+    def __post_init__(self):
+        bounds = (
+            ("buffer.batch_size * algorithm.repeat_times", self.rows_per_explorer_step, 1),
+            ("buffer.train_batch_size", self.rows_per_trainer_step, 1),
+            ("synchronizer.sync_interval", self.sync_interval, 1),
+            ("synchronizer.sync_offset", self.sync_offset, 0),
+            ("buffer.total_steps", self.total_steps, 1),
+        )
+        for key, value, least in bounds:
+            if value < least:
+                raise ConfigError(f"{key} is {value}, needed at least {least}.")
+        if self.rows_per_explorer_step % self.rows_per_trainer_step and (
+            self.rows_per_trainer_step % self.rows_per_explorer_step
+        ):
+            less = f" less {self.other_rows} expert or replayed rows" if self.other_rows else ""
+            raise ConfigError(
+                f"buffer.train_batch_size={self.rows_per_trainer_step + self.other_rows}{less} neither divides "
+                "nor is a multiple of "
+                f"buffer.batch_size * algorithm.repeat_times = {self.rows_per_explorer_step}; a train batch would "
+                "cut through a group in a place that moves from step to step. Choose one that does."
+            )
+
+    @property
+    def explorer_steps(self) -> int:
+        """Explorer steps of the whole stage: enough rows for the last trainer step, and none more."""
+        return self.last_explorer_step(self.total_steps)
+
+    def last_explorer_step(self, trainer_step: int) -> int:
+        """The explorer step that must be complete before trainer step t can be cut: ceil(t * B / R)."""
+        return -(-trainer_step * self.rows_per_trainer_step // self.rows_per_explorer_step)
+
+    def slots(self, trainer_step: int) -> tuple[int, int]:
+        """Half-open range of row positions of trainer step t, counted over the whole stage from 0."""
+        return (trainer_step - 1) * self.rows_per_trainer_step, trainer_step * self.rows_per_trainer_step
+
+    def weights_version(self, explorer_step: int) -> int:
+        """The weights that explorer step s must use.
+
+        Of the trainer steps that the rows of explorer steps 1 .. s-1-offset allow, the last that is a multiple of
+        sync_interval; 0 before the first.
+        """
+        rows = max(explorer_step - 1 - self.sync_offset, 0) * self.rows_per_explorer_step
+        trained = rows // self.rows_per_trainer_step
+        return trained // self.sync_interval * self.sync_interval
+
+    def evaluates(self, explorer_step: int, interval: int) -> bool:
+        """Whether the weights of explorer step s are the first to have reached another multiple of `interval` (>= 1).
+
+        Version 0 is none: it is the model that the stage began with.
+        """
+        return self.weights_version(explorer_step) // interval > self.weights_version(explorer_step - 1) // interval
+
+    def staleness(self, trainer_step: int) -> dict[int, int]:
+        """Trainer steps between the weights that make the new rows of step t and those that it trains -> such rows."""
+        begin, end = self.slots(trainer_step)
+        per_step, found = self.rows_per_explorer_step, {}
+        for step in range(begin // per_step + 1, self.last_explorer_step(trainer_step) + 1):
+            rows = min(end, step * per_step) - max(begin, (step - 1) * per_step)
+            age = trainer_step - 1 - self.weights_version(step)
+            found[age] = found.get(age, 0) + rows
+        return found
+
+    @property
+    def typical_steps(self) -> range:
+        """Trainer steps after which `staleness` repeats itself: past the run ahead, one whole turn of the schedule."""
+        explored, trained = self.rows_per_explorer_step, self.rows_per_trainer_step
+        turn = math.lcm(self.sync_interval * trained, explored) // trained
+        ahead = -(-(1 + self.sync_offset) * explored // trained)
+        return range(1, min(self.total_steps, ahead + turn) + 1)
+
+    def publishes(self, trainer_step: int) -> bool:
+        """Whether an explorer step will ask for version t: the first that may, does so exactly for t."""
+        first_user = self.last_explorer_step(trainer_step) + 1 + self.sync_offset
+        return first_user <= self.explorer_steps and self.weights_version(first_user) == trainer_step
+
+    def last_with_same_weights(self, explorer_step: int) -> int:
+        """The last explorer step that uses the same weights as step s: after it the explorer has to wait."""
+        return self._last_up_to(self.weights_version(explorer_step), explorer_step)
+
+    def last_before_training(self, trainer_step: int) -> int:
+        """The last explorer step that weights 0 .. t-1 make: colocated, the explorer has the device until then."""
+        return self._last_up_to(trainer_step - 1, self.last_explorer_step(trainer_step))
+
+    def _last_up_to(self, version: int, explorer_step: int) -> int:
+        last = explorer_step
+        while last < self.explorer_steps and self.weights_version(last + 1) <= version:
+            last += 1
+        return last
+
+
+def task_order(count: int, epoch: int, seed: int) -> list[int]:
+    """The order in which epoch e visits `count` tasks: a permutation that depends on (seed, epoch) alone."""
+    import numpy as np
+
+    return np.random.default_rng([seed, epoch]).permutation(count).tolist()
+
+
+def tasks_of_step(count: int, batch_size: int, explorer_step: int, seed: int) -> list[int]:
+    """Indices of the `batch_size` tasks of explorer step s out of `count`.
+
+    The epochs' permutations are laid end to end and cut every batch_size, so every task comes once an epoch, a batch
+    may span two epochs, and the choice needs no state: a resumed run takes up where it stopped.
+    """
+    if count < 1:
+        raise ConfigError("there is no task to explore: the train split is empty.")
+    first = (explorer_step - 1) * batch_size
+    chosen: list[int] = []
+    epoch = first // count
+    while len(chosen) < batch_size:
+        order = task_order(count, epoch, seed)
+        begin = max(first - epoch * count, 0)
+        chosen += order[begin : begin + batch_size - len(chosen)]
+        epoch += 1
+    return chosen
+
+
+def rollout_schedule(config, task_count: int) -> Schedule:
+    """The schedule of an explorer alone (mode=explore): every step with version 0, the model that it begins with.
+
+    Its steps are `total_steps`, or those of `total_epochs` passes over the `task_count` tasks, the last step cut off;
+    it may run ahead of a trainer by all of them. Raises DataError when there is no task.
+    """
+    _refuse_none(task_count)
+    buffer = config.buffer
+    steps = buffer.total_steps or max(buffer.total_epochs * task_count // buffer.batch_size, 1)
+    rows = buffer.batch_size * config.algorithm.repeat_times
+    return Schedule(rows, rows, sync_interval=1, sync_offset=steps, total_steps=steps)
+
+
+def rft_schedule(config, task_count: int) -> Schedule:
+    """The schedule of an rft stage from its settings (sections algorithm, buffer, synchronizer).
+
+    Without `total_steps` the stage makes `total_epochs` passes over the `task_count` tasks, the last batch cut off.
+    Raises DataError when there is no task.
+    """
+    _refuse_none(task_count)
+    repeats, batch = config.algorithm.repeat_times or 1, train_batch(config)
+    rows = config.buffer.total_epochs * task_count * repeats
+    return Schedule(
+        rows_per_explorer_step=config.buffer.batch_size * repeats,
+        rows_per_trainer_step=batch.fresh,
+        sync_interval=config.synchronizer.sync_interval,
+        sync_offset=config.synchronizer.sync_offset,
+        total_steps=config.buffer.total_steps or max(rows // batch.fresh, 1),
+        other_rows=batch.total - batch.fresh,
+    )
+
+
+def _refuse_none(task_count: int) -> None:
+    if task_count < 1:
+        raise DataError("there is no task to explore: no curated row has split train (one with a solution is a "
+                        "demonstration, split sft). Give the task files rows without one, or leave the stage out.")

@@ -1,0 +1,98 @@
+"""Which tasks an explorer step takes from the sets that are trained on: pure functions of the step number.
+
+Tasks are numbered through over all sets. An epoch is as many draws as there are tasks. Whose turn it is, draw by draw,
+is a permutation of all rows that depends on (seed, epoch) alone, so every set comes in proportion to its size; which of
+its tasks a set gives then is up to its own selector. No state: a resumed run takes up where it stopped. Shuffled sets
+together are a permutation of all rows per epoch; one set alone is its own selector's order.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import cycle
+
+from pipeline.job.schedule import task_order
+from pipeline.store.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Selector:
+    """One set: how many tasks, in which order (sequential, shuffle, random), by which seed."""
+
+    count: int
+    selector_type: str
+    seed: int
+
+
+def select(sets: Sequence[Selector], batch_size: int, explorer_step: int, seed: int) -> list[int]:
+    """Numbers of the `batch_size` tasks of explorer step s, in the order in which they are asked.
+
+    seed: of the mixing. A `random` set is drawn from by (its seed, step), without repetition within the step as long
+    as it has enough tasks. Raises ConfigError when there is no task.
+    """
+    sets = tuple(sets)
+    total = sum(one.count for one in sets)
+    if total < 1:
+        raise ConfigError("there is no task to explore: the sets to train on are empty.")
+    first = (explorer_step - 1) * batch_size
+    begins = _begins(sets)
+    chosen: list[int] = []
+    taken = [0] * len(sets)  # tasks of each `random` set in this step
+    epoch = first // total
+    while len(chosen) < batch_size:
+        order = _epoch(sets, epoch, seed)
+        begin = max(first - epoch * total, 0)
+        for owner, number in order[begin : begin + batch_size - len(chosen)]:
+            if sets[owner].selector_type == "random":
+                number = begins[owner] + _draw(sets[owner], explorer_step, taken[owner])
+                taken[owner] += 1
+            chosen.append(number)
+        epoch += 1
+    return chosen
+
+
+def redraw(
+    sets: Sequence[Selector], owners: Sequence[int], asked: Collection[int], explorer_step: int, round_: int
+) -> list[int]:
+    """Numbers of fresh tasks in place of some of explorer step s, in round 1, 2, ... of this.
+
+    owners: for each task, the set that gives it. asked: numbers of those that the step has asked; they come again when
+    a set has no other. Every set gives in an order drawn by (its seed, step, round), whatever its selector: what later
+    steps take stays as it is.
+    """
+    begins = _begins(sets)
+    waiting = {owner: cycle(_fresh_first(sets[owner], begins[owner], asked, explorer_step, round_))
+               for owner in set(owners)}
+    return [next(waiting[owner]) for owner in owners]
+
+
+def _fresh_first(one: Selector, begin: int, asked: Collection[int], explorer_step: int, round_: int) -> list[int]:
+    import numpy as np
+
+    order = np.random.default_rng([one.seed, explorer_step, round_]).permutation(one.count) + begin
+    return sorted(order.tolist(), key=lambda number: number in asked)
+
+
+def _begins(sets: Sequence[Selector]) -> list[int]:
+    """Number of the first task of every set."""
+    return [sum(one.count for one in sets[:k]) for k in range(len(sets))]
+
+
+@lru_cache(2)  # the steps of an epoch share it
+def _epoch(sets: tuple[Selector, ...], epoch: int, seed: int) -> list[tuple[int, int]]:
+    """(set, task) of every draw of an epoch; of a `random` set the task is decided by the step."""
+    begins = _begins(sets)
+    owners = [k for k, one in enumerate(sets) for _ in range(one.count)]
+    own = [iter(_order(one, epoch)) for one in sets]
+    turns = task_order(len(owners), epoch, seed) if len(sets) > 1 else range(len(owners))
+    return [(owner, begins[owner] + next(own[owner])) for owner in (owners[turn] for turn in turns)]
+
+
+def _order(one: Selector, epoch: int) -> list[int]:
+    return task_order(one.count, epoch, one.seed) if one.selector_type == "shuffle" else list(range(one.count))
+
+
+def _draw(one: Selector, explorer_step: int, number: int) -> int:
+    """The `number`-th task of this step; more than there are begin another permutation."""
+    round_, place = divmod(number, one.count)
+    return task_order(one.count, explorer_step * 2**16 + round_, one.seed)[place]

@@ -1,0 +1,91 @@
+"""How the processes of a stage share its GPUs and CPU cores.
+
+GPUs in order: the trainer's ranks, then the engines (engine_num x tensor_parallel_size), then the auxiliary models
+(engine_num each). Nobody shares one, unless mode=colocate: then all three begin at the first.
+"""
+
+import os
+
+from pipeline.job.devices import needed_gpus, visible_gpus
+from pipeline.store.errors import ConfigError
+
+
+def cores() -> list[int]:
+    """The CPU cores this process may use, ascending."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def share_cores(available: list[int], overlap: bool, gpu: bool, engines: int) -> tuple[list[int], list[int]]:
+    """CPU cores of explorer and trainer: disjoint when both compute on them at once, otherwise all for both.
+
+    The explorer then gets one core for each engine, and the trainer at least one.
+    """
+    if gpu or not overlap or len(available) < 2:
+        return available, available
+    first = min(engines, len(available) - 1)
+    return available[:first], available[first:]
+
+
+def deal_cores(available: list[int], parts: int) -> list[list[int]]:
+    """The cores of each of `parts` processes: disjoint, or one each, several times given, when there are too few."""
+    if len(available) < parts:
+        return [[available[part % len(available)]] for part in range(parts)]
+    return [available[part::parts] for part in range(parts)]
+
+
+def engine_gpus(config) -> int:
+    """GPUs that all engines take."""
+    model = config.explorer.rollout_model
+    return model.engine_num * model.tensor_parallel_size
+
+
+def first_auxiliary_gpu(config) -> int:
+    """Position, among the GPUs of the process that answers, of the first one that an auxiliary model takes."""
+    return 0 if config.mode == "colocate" else engine_gpus(config)
+
+
+def answering_gpus(config) -> int:
+    """GPUs of whoever answers, an explorer or an evaluation: those of engines and auxiliary models."""
+    auxiliary = sum(model.engine_num for model in config.explorer.auxiliary_models)
+    return needed_gpus(config.mode, engine_gpus(config), auxiliary)
+
+
+def held_gpus(kind: str, config) -> int:
+    """GPUs that a stage of this kind holds where there are any. config: its settings, by attribute."""
+    if kind in ("train", "offline"):
+        return config.trainer.ranks
+    if kind == "rft":
+        return needed_gpus(config.mode, answering_gpus(config), config.trainer.ranks)
+    return answering_gpus(config) if kind in ("rollout", "evaluate", "bench") else 0
+
+
+def answering_environment(config) -> dict[str, str]:
+    """What a process that answers without a trainer beside it sees of the GPUs: as many as it needs, the first ones.
+
+    Raises ConfigError when there are too few.
+    """
+    gpus = visible_gpus(config.cluster.gpu_per_node)
+    return {"CUDA_VISIBLE_DEVICES": ",".join(share_gpus(gpus, config, ranks=0)[0])} if gpus else {}
+
+
+def share_gpus(visible: list[str], config, ranks: int) -> tuple[list[str], list[str]]:
+    """GPUs of who answers and of the trainer: disjoint when both hold them at once, else the first ones for both.
+
+    ranks: of the trainer; 0 without one. Raises ConfigError when there are too few.
+    """
+    answering, together = answering_gpus(config), config.mode != "colocate"
+    needed = needed_gpus(config.mode, answering, ranks)
+    if len(visible) < needed:
+        advice = " Set mode=colocate to take turns on the same ones, or ask for fewer." if together and ranks else ""
+        raise ConfigError(f"mode={config.mode} needs {needed} GPUs ({_counted(config, ranks)}), found {len(visible)}."
+                          + advice)
+    first = ranks if together else 0
+    return visible[first : first + answering], visible[:ranks]
+
+
+def _counted(config, ranks: int) -> str:
+    model, auxiliary = config.explorer.rollout_model, config.explorer.auxiliary_models
+    parts = [f"{model.engine_num} x {model.tensor_parallel_size} for explorer.rollout_model (engine_num x "
+             "tensor_parallel_size)"]
+    parts += [f"{judge.engine_num} for explorer.auxiliary_models ({judge.model_path})" for judge in auxiliary]
+    return ", ".join([*parts, f"{ranks} for trainer.ranks"] if ranks else parts)

@@ -1,0 +1,70 @@
+"""Tasksets: which there are, which rows of the curated tasks are theirs, and the rules between their settings.
+
+A set with a `path` has rows of its own, under its name. One without takes the pool (`data_processor.task_pipeline`),
+of its split. Several sets that are trained on are laid end to end; pipeline/job/selection.py mixes them.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.settings.data import EXPERTS, SHOWN
+from pipeline.store import records, tables
+from pipeline.store.errors import DataError
+
+HELD = "held"  # the input of a stage that trains, with the tasks it is evaluated on meanwhile
+
+
+def train_sets(explorer_input) -> list:
+    """The sets to train on: `tasksets`, else the one `taskset`."""
+    return explorer_input.tasksets or [explorer_input.taskset]
+
+
+def sets_with_paths(buffer) -> Iterator[tuple[str, str, str, Any]]:
+    """(dotted key, name, split of its rows, settings) of every set that brings its own files."""
+    source, key, shown = buffer.explorer_input, "buffer.explorer_input", buffer.trainer_input
+    found = [] if source.tasksets else [(f"{key}.taskset", source.taskset.name, "train", source.taskset)]
+    found += [(f"{key}.tasksets.{i}", one.name, "train", one) for i, one in enumerate(source.tasksets)]
+    found += [(f"{key}.eval_tasksets.{i}", one.name, "test", one) for i, one in enumerate(source.eval_tasksets)]
+    found += [(SHOWN, shown.experience_buffer.name, "sft", shown.experience_buffer)]
+    found += [(f"{EXPERTS}.{name}", name, "sft", one) for name, one in vars(shown.auxiliary_buffers).items()]
+    yield from (one for one in found if one[3].path is not None)
+
+
+def read_train(curated: Path, explorer_input) -> list[tuple[Any, list[records.Task]]]:
+    """(settings, tasks) of every set to train on. Raises DataError for one that has no task."""
+    found = [(taskset, _read(curated, taskset, "train", taskset.limit)) for taskset in train_sets(explorer_input)]
+    for taskset, rows in found:
+        if not rows:
+            raise DataError(f"taskset '{taskset.name}': {_where(curated, taskset)}, so there is no task to explore. "
+                            "Give it a path, or data_processor.task_pipeline rows without a solution (one with a "
+                            "solution is a demonstration, split sft), or leave the stage out.")
+    return found
+
+
+def read_eval(curated: Path, taskset) -> list[records.Task]:
+    """The tasks of an evaluation set. Raises DataError when there is none."""
+    rows = _read(curated, taskset, "test", taskset.limit)
+    if not rows:
+        raise DataError(f"evaluation set '{taskset.name}': {_where(curated, taskset)}. Give it a path, let the "
+                        "Data-Juicer recipe make one (split_by_hash_mapper), or remove the set.")
+    return rows
+
+
+def read_buffer(curated: Path, name: str, path: Any, split: str) -> list[records.Task]:
+    """The demonstrations (split sft), pairs (preference) or texts (text) of a buffer; none is no error.
+
+    name: by which its rows are told. path: None: the rows are those of the pool.
+    """
+    return tables.read_tasks(curated, split, taskset=None if path is None else name)
+
+
+def _read(curated: Path, taskset, own: str, limit: int | None) -> list[records.Task]:
+    """The tasks of one set, the first `limit` of them. own: the split that rows from its path have."""
+    name, split = (None, taskset.split) if taskset.path is None else (taskset.name, own)
+    return tables.read_tasks(curated, split, limit, name)
+
+
+def _where(curated: Path, taskset) -> str:
+    path = Path(curated) / tables.LOCATIONS["tasks"]
+    return f"{path} has no task " + (f"of split '{taskset.split}'" if taskset.path is None else "of this set")

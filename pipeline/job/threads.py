@@ -1,0 +1,54 @@
+"""How many threads a process computes with: one for each CPU core that it may use, whoever started it.
+
+The order in which a sum is taken follows the number of threads, so that number decides the last bits of what a stage
+makes. Whatever the shell has set (Snakemake sets its own numbers, and torch takes MKL's before OpenMP's) is
+overwritten. A stage keeps the numbers in `threads.json`; when it is resumed it takes as many cores as before.
+"""
+
+import logging
+import os
+from pathlib import Path
+
+from pipeline.job.shares import cores
+from pipeline.store import files
+
+RECORD = "threads.json"
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "BLIS_NUM_THREADS",
+             "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def thread_environment(number: int) -> dict[str, str]:
+    """Environment variables of a process that computes with this many threads."""
+    spin = {"GOMP_SPINCOUNT": "20000"}  # threads that spin for long slow a busy machine down thirtyfold
+    return dict.fromkeys(VARIABLES, str(number)) | spin
+
+
+def recorded_threads(stage: Path) -> dict[str, int]:
+    """What `record_threads` has written of a stage; empty for one that was never started."""
+    return files.read_json(stage / RECORD) if (stage / RECORD).exists() else {}
+
+
+def take_cores(stage: Path, resumes: bool, log: logging.Logger) -> None:
+    """Sets cores and threads of this process: those that the stage began with, if the machine has as many."""
+    if not resumes:
+        (stage / RECORD).unlink(missing_ok=True)
+    begun, available = recorded_threads(stage).get("cores", 0), cores()
+    if 0 < begun < len(available):
+        os.sched_setaffinity(0, available[:begun])
+        log.info("uses %d of %d CPU cores, as when it began", begun, len(available))
+    os.environ.update(thread_environment(len(cores())))
+    record_threads(stage, {"cores": len(cores())}, log)
+
+
+def record_threads(stage: Path, numbers: dict[str, int], log: logging.Logger) -> None:
+    """Adds to the record of a stage: its `cores` (of its own process, the threads too), and the threads of each child.
+
+    Warns of a number that differs from that of the stage's earlier life.
+    """
+    before = recorded_threads(stage)
+    changed = [f"{name} {before[name]} -> {now}" for name, now in numbers.items() if before.get(name, now) != now]
+    if changed:
+        log.warning("resumed with another number of threads (%s): the results will differ in rounding from those of an "
+                    "uninterrupted run", ", ".join(changed))
+        before = {"cores": before["cores"]} if "cores" in before else {}  # the children follow, and need no second line
+    files.write_json(stage / RECORD, before | numbers)

@@ -1,0 +1,260 @@
+"""Metrics to MLflow (or TensorBoard, Weights & Biases, nowhere): the one door to all of them.
+
+    with open_tracker(context) as tracker:
+        tracker.log({"actor/loss": 1.0}, step=3)
+
+The tables are the record; a monitor is a mirror of them. So a monitor never slows or stops a stage: a thread opens it
+(importing MLflow takes 2 s) and writes in batches, and when it fails the log says so and the stage goes on.
+"""
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.job.context import Context
+from pipeline.job.metrics import score_metrics, step_metrics
+from pipeline.settings.monitors import MONITORS, check_monitor
+from pipeline.settings.secrets import mask
+from pipeline.store import files
+from pipeline.store.records import Score, Step
+
+FLUSH_SECONDS = 3.0
+LAST_FLUSH_SECONDS = 30.0  # how long the end of a stage waits for a slow monitor
+LARGEST_BATCH = 1000  # MLflow's own bound on log_batch: metrics; 100 for parameters and tags
+KIND = "mlflow.experimentKind"  # tag by which MLflow chooses the view; without one it opens the GenAI view
+
+Row = tuple[str, float, int, int]  # metric, value, step, unix milliseconds
+
+
+# ---------------------------------------------------------------------------------------------------------- tracker
+
+
+class NoTracker:
+    """monitor_type=none, and what every tracker can do."""
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Notes metrics of a step."""
+
+    def log_step(self, step: Step) -> None:
+        """Notes the columns of an optimizer step."""
+        self.log(step_metrics(step), step.step)
+
+    def log_scores(self, scores: Iterable[Score], step: int) -> None:
+        """Notes the scores of an evaluation. step: of the training that made the model; 0 when there is none."""
+        self.log({name: value for score in scores for name, value in score_metrics(score).items()}, step)
+
+    def close(self, failed: bool) -> None:
+        """Writes what is left. failed: whether the stage ended with an error."""
+
+
+class Tracker(NoTracker):
+    """Takes metrics at once and hands them to a sink in batches, from one background thread."""
+
+    def __init__(self, sink, log):
+        self.sink, self.log_to = sink, log
+        self._pending: list[Row] = []
+        self._guard, self._end = threading.Lock(), threading.Event()
+        self._is_open, self._told = False, ""
+        self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
+        self._thread.start()
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Notes metrics of a step; returns at once. Values that are not finite are left out."""
+        now = int(time.time() * 1000)
+        rows = [(name, float(value), step, now) for name, value in metrics.items() if math.isfinite(value)]
+        with self._guard:
+            self._pending += rows
+
+    def _work(self) -> None:
+        while not self._end.wait(FLUSH_SECONDS if self._is_open else 0):
+            self._flush()
+        self._flush()
+
+    def _flush(self) -> None:
+        """Opens the sink if need be and writes what is pending; on failure keeps it for the next time."""
+        with self._guard:
+            rows, self._pending = self._pending, []
+        try:
+            if not self._is_open:
+                self.sink.open()
+                self._is_open = True
+            if rows:
+                self.sink.write(rows)
+        except Exception as error:  # whatever a server, a network or a client library raises: the stage goes on
+            with self._guard:
+                self._pending = rows + self._pending
+            self._tell(f"{type(error).__name__}: {error}")
+            self._end.wait(FLUSH_SECONDS)
+
+    def _tell(self, problem: str) -> None:
+        if problem != self._told:
+            self._told = problem
+            self.log_to.warning("the monitor does not take metrics (%s); they stay in the stage's tables and are "
+                                "offered again", problem)
+
+    def close(self, failed: bool) -> None:
+        """Writes the rest and closes the sink, waiting for at most LAST_FLUSH_SECONDS."""
+        self._end.set()
+        self._thread.join(LAST_FLUSH_SECONDS)
+        if self._thread.is_alive() or self._pending:
+            self.log_to.warning("%d metrics never reached the monitor; they are in the stage's tables",
+                                len(self._pending))
+            return
+        try:
+            self.sink.close(failed)
+        except Exception as error:  # as in _flush
+            self._tell(f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def open_tracker(context: Context) -> Iterator[NoTracker]:
+    """The tracker of a stage for the block. Raises ConfigError when the monitor is not installed or wrongly set.
+
+    Open it in the process that logs, after any fork: it has a thread.
+    """
+    kind = context.config.monitor.monitor_type
+    arguments = context.config.monitor.monitor_args
+    check_monitor(kind, arguments)
+    for name, variable in MONITORS[kind][3].items():  # the libraries read their secrets there
+        if name in arguments:
+            os.environ[variable] = str(arguments[name])
+    tracker = NoTracker() if kind == "none" else Tracker(SINKS[kind](context), context.log)
+    failed = True
+    try:
+        yield tracker
+        failed = False
+    finally:
+        tracker.close(failed)
+
+
+# ------------------------------------------------------------------------------------------------------------ sinks
+
+
+def stage_settings(context: Context) -> dict[str, str]:
+    """The stage's settings as flat `section.key` -> text, secrets masked, without the monitor's own."""
+    spec = files.read_json(context.directory / "stage.json")["config"]
+    return dict(_flat({k: v for k, v in mask(spec).items() if k != "monitor"}))
+
+
+def _flat(value: dict, prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, inner in value.items():
+        if isinstance(inner, dict) and inner:
+            yield from _flat(inner, f"{prefix}{key}.")
+        else:
+            yield prefix + key, inner if isinstance(inner, str) else json.dumps(inner, ensure_ascii=False)
+
+
+class Mlflow:
+    """Experiment = project; one parent run per project/name; a stage is a run nested in it, resumed with the stage."""
+
+    def __init__(self, context: Context):
+        self.context = context
+        root = Path(context.config.checkpoint_root_dir).resolve()
+        self.lock = root / "store" / ".tracking.lock"
+        self.uri = context.config.monitor.monitor_args.get("uri") or f"sqlite:///{root / 'mlflow.db'}"
+
+    def open(self) -> None:
+        """Finds or makes the runs. Under a lock: other stages and the other half of this one do the same."""
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+        from mlflow.tracking import MlflowClient
+
+        project, name = self.context.run.split("/", 1)
+        with files.locked(self.lock, lambda holder: None):
+            self.client = MlflowClient(tracking_uri=self.uri)
+            found = self.client.get_experiment_by_name(project)
+            experiment = found.experiment_id if found else self.client.create_experiment(project)
+            if KIND not in (found.tags if found else {}):
+                self.client.set_experiment_tag(experiment, KIND, "custom_model_development")
+            self.parent = self._find_or_make(experiment, name, {"ouro.run": self.context.run}).info.run_id
+            run = self._find_or_make(experiment, self.context.name, {
+                "ouro.stage": self.context.id, "mlflow.parentRunId": self.parent})
+        self.run_id = run.info.run_id
+        self._log_settings(run)
+        for run_id in (self.parent, self.run_id):
+            self.client.update_run(run_id, status="RUNNING")
+
+    def _find_or_make(self, experiment: str, name: str, tags: dict[str, str]):
+        wanted = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+        found = self.client.search_runs([experiment], wanted, max_results=1)
+        return found[0] if found else self.client.create_run(experiment, run_name=name, tags=tags)
+
+    def _log_settings(self, run) -> None:
+        """Settings as parameters. MLflow's parameters never change: what a resumed stage has otherwise is a tag."""
+        from mlflow.entities import Param, RunTag
+
+        now, before = stage_settings(self.context), run.data.params
+        params = [Param(k, v[:6000]) for k, v in now.items() if k not in before]
+        tags = [RunTag(f"resumed.{k}", v[:5000]) for k, v in now.items() if before.get(k, v[:6000]) != v[:6000]]
+        for start in range(0, len(params), 100):
+            self.client.log_batch(run.info.run_id, params=params[start : start + 100])
+        self.client.log_batch(run.info.run_id, tags=tags[:100])
+
+    def write(self, rows: list[Row]) -> None:
+        """One call for up to LARGEST_BATCH metrics. `@` is no letter to MLflow: pass@4 is pass_at_4."""
+        from mlflow.entities import Metric
+
+        metrics = [Metric(name.replace("@", "_at_"), value, when, step) for name, value, step, when in rows]
+        for start in range(0, len(metrics), LARGEST_BATCH):
+            self.client.log_batch(self.run_id, metrics=metrics[start : start + LARGEST_BATCH])
+
+    def close(self, failed: bool) -> None:
+        """The pipeline's run takes the state of the stage that ended last."""
+        for run_id in (self.run_id, self.parent):
+            self.client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
+
+
+class Tensorboard:
+    """Event files in the stage's directory: `tensorboard --logdir runs/<project>/<name>/stages`."""
+
+    def __init__(self, context: Context):
+        self.directory = context.directory / "tensorboard"
+
+    def open(self) -> None:
+        from tensorboard.summary import Writer
+
+        self.writer = Writer(str(self.directory))
+
+    def write(self, rows: list[Row]) -> None:
+        for name, value, step, when in rows:
+            self.writer.add_scalar(name, value, step, wall_time=when / 1000)
+        self.writer.flush()
+
+    def close(self, failed: bool) -> None:
+        self.writer.close()
+
+
+class Wandb:
+    """Group = the pipeline's name; a run per stage, resumed by its id (stage name and hash)."""
+
+    def __init__(self, context: Context):
+        self.context = context
+
+    def open(self) -> None:
+        import wandb
+
+        project, name = self.context.run.split("/", 1)
+        base_url = self.context.config.monitor.monitor_args.get("base_url")
+        self.run = wandb.init(
+            project=project, group=name, name=self.context.name, id=self.context.id, resume="allow",
+            dir=str(self.context.directory), config=stage_settings(self.context),
+            settings=wandb.Settings(silent=True, **({"base_url": base_url} if base_url else {})),
+        )
+
+    def write(self, rows: list[Row]) -> None:
+        by_step: dict[int, dict[str, float]] = {}
+        for name, value, step, _ in rows:
+            by_step.setdefault(step, {})[name] = value
+        for step in sorted(by_step):
+            self.run.log(by_step[step], step=step)
+
+    def close(self, failed: bool) -> None:
+        self.run.finish(exit_code=int(failed))
+
+
+SINKS = {"mlflow": Mlflow, "tensorboard": Tensorboard, "wandb": Wandb}

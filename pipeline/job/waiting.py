@@ -1,0 +1,28 @@
+"""Waiting for a file of another process: bounded, and with an error that says who was waited for."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline.store.errors import StageError
+
+SOONEST, LATEST = 0.001, 0.05  # seconds between two looks: a fiftieth of what was waited so far, within these
+
+
+def wait_for(
+    path: Path, timeout: float, what: str, log_file: Path, check: Callable[[], None] = lambda: None
+) -> float:
+    """Returns the seconds waited until `path` exists. Raises StageError after `timeout` seconds.
+
+    The death of the other process needs no check here: the supervisor of the stage ends both. `check` is called while
+    waiting and may raise, for work of this process that the other one may be waiting for.
+    """
+    begin = time.perf_counter()
+    while not path.exists():
+        check()
+        waited = time.perf_counter() - begin
+        if waited > timeout:
+            raise StageError(f"waited {timeout:.0f} s (synchronizer.sync_timeout) for {what}: {path} did not come. "
+                             f"Look at {log_file}.")
+        time.sleep(min(max(waited / 50, SOONEST), LATEST))
+    return time.perf_counter() - begin

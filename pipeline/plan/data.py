@@ -1,0 +1,61 @@
+"""Which data a stage reads: what the `tasks` and `curate` before it are made of, and nothing else.
+
+So a changed evaluation set leaves the training as it is, a changed set of rft leaves the warmup, and stages that read
+the same data share one `tasks` and one `curate`.
+"""
+
+import dataclasses
+from typing import Any
+
+from pipeline.plan.modes import kind_of
+from pipeline.settings.data import ExperienceBuffer, Format, Taskset
+from pipeline.settings.train_batch import expert_buffer
+
+NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train",
+           "format": dataclasses.asdict(Format())}
+
+
+def data_settings(settings: dict[str, Any], purpose: str) -> dict[str, Any]:
+    """The settings with every set left out that `purpose` does not read, or that has no files of its own.
+
+    purpose: train (demonstrations, pairs and texts), rft (with the rows of an expert that it mixes in), or evaluate.
+    The pool (generator or inputs) stays where one of its sets takes rows from it; the seed matters to a generator
+    alone.
+    """
+    buffer, pool = settings["buffer"], settings["data_processor"]["task_pipeline"]
+    source, shown = buffer["explorer_input"], buffer["trainer_input"]["experience_buffer"]
+    reads = {"train": [shown], "rft": source["tasksets"] or [source["taskset"]], "evaluate": source["eval_tasksets"]}
+    own = [one for one in reads[purpose] if one["path"] is not None]
+    experts = _experts(settings) if purpose == "rft" else {}
+    alone = purpose == "rft" and not source["tasksets"]
+    if all(one["path"] is not None for one in [*reads[purpose], *experts.values()]):
+        pool = pool | NO_POOL
+    source = source | {
+        "taskset": own[0] if alone and own else dataclasses.asdict(Taskset()),
+        "tasksets": own if purpose == "rft" and not alone else [],
+        "eval_tasksets": own if purpose == "evaluate" else [],
+    }
+    shown = _as_read(own[0], settings) if purpose == "train" and own else dataclasses.asdict(ExperienceBuffer())
+    given = {"experience_buffer": shown,
+             "auxiliary_buffers": {name: one for name, one in experts.items() if one["path"] is not None}}
+    return settings | {
+        "seed": settings["seed"] if pool["generator"] else 0,
+        "buffer": buffer | {"explorer_input": source, "trainer_input": given},
+        "data_processor": settings["data_processor"] | {"task_pipeline": pool},
+    }
+
+
+def _experts(settings: dict[str, Any]) -> dict[str, dict]:
+    """The auxiliary buffer that a stage mixes rows from, by its name; none where it does not."""
+    algorithm, buffers = settings["algorithm"], settings["buffer"]["trainer_input"]["auxiliary_buffers"]
+    if algorithm["sample_strategy"] != "mix" or kind_of(settings) != "rft":
+        return {}
+    name = expert_buffer(algorithm)
+    return {name: buffers[name]}
+
+
+def _as_read(shown: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """An experience buffer as a stage reads it: for cpt its prompts are the whole text."""
+    if settings["algorithm"]["algorithm_type"] != "cpt":
+        return shown
+    return shown | {"format": shown["format"] | {"response_key": None}}

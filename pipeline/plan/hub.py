@@ -1,0 +1,201 @@
+"""Repositories of the Hugging Face hub that a configuration names: which commit each means, where its files are.
+
+A model is named `org/name[@revision]`, rows `hf://datasets/org/name[@revision][/file]`. Planning replaces each id by
+the path of its snapshot in huggingface_hub's cache and fetches small files alone (configuration, tokenizer). The rest
+is fetched when a run starts, before its first job (`fetch_missing`); stages are offline. A run keeps the commits that
+it began with (`hub` in plan.json): what is pushed later changes no run, until `ouro run --update-hub`.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.plan.identity import EXTERNAL, PATHS, Stage
+from pipeline.plan.repositories import DATASETS, SCHEME, fetch, lacking, snapshot
+from pipeline.store import files
+from pipeline.store.digests import HubPath, resolve, values_of
+from pipeline.store.errors import OuroError
+
+PINS = "OURO_HUB_PINS"  # variable by which `ouro run` hands snakemake what it has pinned: run -> id -> commit
+MODELS = ("model.model_path", "model.critic_model_path", "model.teacher_model_path",
+          "explorer.auxiliary_models.*.model_path", "model.lora_configs.*.path")
+ROWS = ("data_processor.task_pipeline.inputs", *PATHS)
+ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@\S+)?")
+SIBLINGS: dict[str, str] = {}  # id -> commit that a point of the sweep has pinned; its new points take it
+
+
+# ---------------------------------------------------------------------------------------- ids -> paths, while planning
+
+
+def located(config: dict[str, Any], ask: bool = True, update: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """The configuration with the path of its snapshot in place of every id, and one line for each id without one.
+
+    ask: whether the hub may be asked for what the cache lacks. update: ask again for what the run has pinned, too.
+    """
+    pins = {} if update else SIBLINGS | pinned(config)
+    failed: dict[str, str] = {}  # id -> the line about it, behind the first setting that names it
+
+    def place(value: Any, key: str) -> Any:
+        if isinstance(value, list):
+            return [path for one in value for path in _several(place(one, key))]
+        if value in failed or not is_id(value, key):
+            return value
+        try:
+            return snapshot(value, key in MODELS, pins.get(value), ask, update)
+        except OuroError as error:
+            failed[value] = f"{key}={value}: {error}"
+            return value
+
+    return _each(config, place), list(failed.values())
+
+
+def is_id(value: Any, key: str) -> bool:
+    """Whether the value of a setting names a repository of the hub. What exists here is a path."""
+    if not isinstance(value, str) or isinstance(value, HubPath):
+        return False
+    return value.startswith(SCHEME) or bool(key in MODELS and ID.fullmatch(value) and not resolve(value).exists())
+
+
+def about_paths(config: dict[str, Any], lines: Iterable[str]) -> list[str]:
+    """Lines about paths alone, each once: `located` reports an id that has none."""
+    about = [words for key, name in named(config) if is_id(name, key) for words in (f"={name}: ", f": {name} ")]
+    return [line for line in dict.fromkeys(lines) if not any(words in line for words in about)]
+
+
+def named(config: dict[str, Any]) -> list[tuple[str, Any]]:
+    """(setting, path or id) of every model and every file or directory of rows that a configuration names."""
+    found: list[tuple[str, Any]] = []
+    _each(config, lambda value, key: found.extend((key, one) for one in _several(value)))
+    return found
+
+
+def _several(value: Any) -> list:
+    return value if isinstance(value, list) else [value]
+
+
+def _each(config: dict[str, Any], change: Callable[[Any, str], Any]) -> dict[str, Any]:
+    """The configuration with change(value, key) as the value of each setting in MODELS and ROWS, of stages too."""
+    def within(section: dict) -> dict:
+        for key in (*MODELS, *ROWS):
+            section = _changed(section, key.split("."), lambda value, key=key: change(value, key))
+        return section
+
+    return within(config) | {"stages": [within(entry) for entry in config["stages"]]}
+
+
+def _changed(value: Any, parts: list[str], change: Callable[[Any], Any]) -> Any:
+    """A copy of a nest with what is at the dotted key changed; `*` is every element, a key that is absent stays so."""
+    if not parts:
+        return change(value)
+    if isinstance(value, list):
+        return [_changed(one, parts[1:], change) for one in value]
+    keys = () if not isinstance(value, dict) else value if parts[0] == "*" else {parts[0]} & value.keys()
+    return {**value, **{key: _changed(value[key], parts[1:], change) for key in keys}} if keys else value
+
+
+# ------------------------------------------------------------------------------------------------- what a run has kept
+
+
+def pinned(config: dict[str, Any]) -> dict[str, str]:
+    """Id -> commit that a run has kept, or that the `ouro run` which starts it has found."""
+    launched = json.loads(os.environ.get(PINS, "{}")).get(f"{config['project']}/{config['name']}")
+    view = Path(config["checkpoint_root_dir"]) / "runs" / config["project"] / config["name"] / "plan.json"
+    return launched if launched is not None else files.read_json(view).get("hub", {}) if view.exists() else {}
+
+
+def agree(configs: list[dict[str, Any]]) -> None:
+    """Has the points of a sweep that pin nothing yet take what others have pinned."""
+    for config in configs:
+        SIBLINGS.update({name: commit for name, commit in pinned(config).items() if name not in SIBLINGS})
+
+
+def pins(config: dict[str, Any]) -> dict[str, str]:
+    """Id -> commit of a located configuration."""
+    return {path.asked: path.commit for _, path in named(config) if isinstance(path, HubPath)}
+
+
+def frozen(config: dict[str, Any]) -> dict[str, Any]:
+    """A located configuration with ids again in place of paths, each with its commit."""
+    def name(value: Any, key: str) -> Any:
+        return [name(one, key) for one in value] if isinstance(value, list) else getattr(value, "pinned", value)
+
+    return _each(config, name)
+
+
+def plans_of(planned: Any) -> list:
+    """The plans of a sweep, or the plan itself."""
+    return [point.plan for point in planned.points] if hasattr(planned, "points") else [planned]
+
+
+def variable(planned: Any) -> dict[str, str]:
+    """The environment variable by which a plan or sweep hands its pins to the snakemake that it starts."""
+    kept = {f"{plan.project}/{plan.name}": pins(plan.config) for plan in plans_of(planned)}
+    return {PINS: json.dumps(kept)} if any(kept.values()) else {}
+
+
+def moved(plan) -> list[str]:
+    """What `--update-hub` changes of a run, one line for each id, and one for the stages that follow."""
+    view, now = plan.view / "plan.json", pins(plan.config)
+    earlier = files.read_json(view) if view.exists() else {}
+    was, made = earlier.get("hub", {}), {s["name"]: s["directory"] for s in earlier.get("stages", [])}
+    lines = [f"{name}: {f'{was[name][:12]} -> ' if name in was else ''}{commit[:12]}" for name, commit in now.items()
+             if was.get(name) != commit]
+    follow = [stage.name for stage in plan.stages if made.get(stage.name) not in (None, stage.directory)]
+    if not lines:
+        return [f"{plan.project}/{plan.name}: " + ("every id of the hub is at its newest commit" if now else
+                                                   "names no id of the hub")]
+    return [*lines, f"stages of {plan.project}/{plan.name} that follow: {', '.join(follow) or 'none'}"]
+
+
+# ------------------------------------------------------------------------------------- what is fetched, before any job
+
+
+def missing(stages: Iterable[Stage]) -> dict[str, dict[str, int]]:
+    """Repository at its commit -> files, with their bytes, that incomplete stages read and the cache lacks."""
+    found: dict[str, dict[str, int]] = {}
+    for stage in stages:
+        for path, subset, split in [] if not stage.hub or files.is_complete(stage.directory) else _read_by(stage):
+            repository = path.pinned.partition("@")[0] + f"@{path.commit}"
+            found.setdefault(repository, {}).update(lacking(path, subset, split))
+    return {name: files_of_it for name, files_of_it in found.items() if files_of_it}
+
+
+def is_here(path: str, split: str) -> bool:
+    """Whether rows, if they are of the hub, are in the cache."""
+    try:
+        return not (isinstance(path, HubPath) and lacking(path, split=split))
+    except OuroError:  # told where the plan is judged
+        return False
+
+
+def _read_by(stage: Stage) -> Iterator[tuple[HubPath, str | None, str]]:
+    """(path, subset, split) of what a stage reads of the hub."""
+    found = [(value, None, "") for value in stage.inputs.values()]
+    for key in EXTERNAL.get(stage.kind, ()):
+        section, _, last = key.rpartition(".")
+        if key in MODELS or stage.kind == "tasks":
+            found += [(path, one.get("subset_name"), one.get("split", ""))
+                      for _, one in values_of(stage.config, section) for path in _several(one[last])]
+    yield from (one for one in found if isinstance(one[0], HubPath))
+
+
+def fetch_missing(stages: Iterable[Stage]) -> None:
+    """Fetches what incomplete stages read of the hub; asks nothing if all is there."""
+    for repository, names in missing(stages).items():
+        fetch(repository, names)
+
+
+def judge_downloads(report) -> None:
+    """Adds to a report of pipeline/check/preflight.py what is still to be fetched; rows of it are not judged before."""
+    try:
+        found = missing(report.plan.stages) if report.plan else {}
+    except OuroError as error:
+        report.add("", [str(error)])
+        return
+    facts = [(name.removeprefix(DATASETS).partition("@")[0], f"{sum(sizes.values()) / 1e9:.2f} GB in {len(sizes)} "
+              f"file(s), at commit {name.rpartition('@')[2][:12]}") for name, sizes in found.items()]
+    report.facts += [("downloaded by `ouro run`, before its first job", facts)] if facts else []
+    report.add("", [f"rows of {name}: not downloaded yet." for name in found if name.startswith(DATASETS)], "unjudged")

@@ -1,0 +1,279 @@
+"""A stage and its identity: the hash of the settings *it uses*, the identities of its inputs, and the digests of files.
+
+Files are the external ones that it reads and the code that a setting names: an edited reward function, ours or the
+user's, is a new stage. A stage lives in `store/<name>-<hash>/`. It is handed only the settings in its identity and
+those marked `how`, and those it watches itself by (WATCHES): it cannot read what it does not depend on.
+"""
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pipeline.job.context import namespace
+from pipeline.job.devices import gpus_of_machine
+from pipeline.job.shares import held_gpus
+from pipeline.job.tasksets import HELD
+from pipeline.settings.algorithms import PAIR_TYPES
+from pipeline.settings.config import walk
+from pipeline.settings.unused import without_unused
+from pipeline.store import files
+from pipeline.store.digests import HubPath, digest_code, digest_input, digest_meaning, digests, users_code, values_of
+from pipeline.store.files import CONF
+from pipeline.store.records import FORMAT
+
+SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
+            "model.temperature", "model.top_p", "model.top_k", "explorer.rollout_model.engine_type",
+            "explorer.rollout_model.seed", "explorer.rollout_model.extra_engine_args", "explorer.max_retry_times",
+            "explorer.env_vars",
+            "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type",
+            "explorer.auxiliary_models")
+PROMPTS = ("buffer.explorer_input.system_prompt", "model.custom_chat_template", "model.enable_thinking")
+SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
+        "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
+PATHS = tuple(f"{one}.path" for one in SETS)
+
+SHOWN = tuple(f"buffer.trainer_input.experience_buffer.{name}" for name in
+              ("name", "path", "storage_type", "subset_name", "split", "format"))
+
+EVALUATION = ("seed", "buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type",
+              *SAMPLING, *PROMPTS)
+
+# kind -> the settings that enter its identity (a prefix takes everything below it). `how` settings never do.
+USES = {
+    "tasks": ("seed", "data_processor.task_pipeline.generator", "data_processor.task_pipeline.generator_args",
+              "data_processor.task_pipeline.inputs", "data_processor.task_pipeline.split",
+              "data_processor.task_pipeline.format",
+              *(f"{one}.{name}" for one in SETS for name in ("name", "path", "subset_name", "split", "format"))),
+    "curate": ("data_processor.task_pipeline.config_path", "data_processor.task_pipeline.operators",
+               "data_processor.task_pipeline.target_fields"),
+    "model": ("seed", "model.init", "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len"),
+    "train": ("seed", "algorithm.algorithm_type", "algorithm.loss_agg_mode", "algorithm.optimizer",
+              "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
+              *SHOWN, "trainer.grad_clip", "model.dtype", "model.lora_configs",
+              "model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", *PROMPTS),
+    "rft": ("seed", "algorithm", "buffer.batch_size", "buffer.train_batch_size", "buffer.total_epochs",
+            "buffer.total_steps", "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets",
+            "buffer.trainer_input.experience_buffer.replay_buffer", "buffer.trainer_input.auxiliary_buffers",
+            "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
+            "model.lora_configs", "synchronizer", *SAMPLING, *PROMPTS),
+    "rollout": ("seed", "algorithm.repeat_times", "algorithm.max_resample_rounds", "algorithm.resample_metric",
+                "algorithm.greedy_baseline", "buffer.batch_size", "buffer.total_epochs", "buffer.total_steps",
+                "buffer.explorer_input.taskset", "buffer.explorer_input.tasksets", *SAMPLING, *PROMPTS),
+    "offline": ("seed", "algorithm", "buffer.train_batch_size", "buffer.total_epochs", "buffer.total_steps",
+                "trainer.grad_clip", "trainer.critic", "trainer.critic_warmup", "model.critic_model_path",
+                "model.dtype", "model.lora_configs", "model.temperature", "model.max_prompt_tokens",
+                "model.max_response_tokens", "model.max_model_len", *PROMPTS),
+    "evaluate": EVALUATION,
+    "bench": EVALUATION,
+    "report": ("project", "name"),
+}
+
+# what kind `train` reads besides where it trains on pairs; demonstrations have one loss, whatever the run is told
+PAIRS_USE = ("algorithm.policy_loss_fn", "algorithm.policy_loss_fn_args", "algorithm.kl_loss_fn",
+             "algorithm.kl_loss_fn_args", "algorithm.entropy_loss_fn", "algorithm.entropy_loss_fn_args")
+
+# kind -> settings that a stage is handed to watch itself by, while it works: they change what it says of itself, not
+# what it makes for others, so they are not in its identity (and a stage that is complete does not say more).
+WATCHES = {
+    "rft": ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type"),
+}
+
+JUDGES = "explorer.auxiliary_models.*.model_path"
+ADAPTERS = "model.lora_configs.*.path"
+
+# settings that name a file or directory whose content enters the identity
+EXTERNAL = {
+    "tasks": ("data_processor.task_pipeline.inputs", *PATHS),
+    "curate": ("data_processor.task_pipeline.config_path",),
+    "train": ("buffer.trainer_input.experience_buffer.path", "model.chat_template_path", ADAPTERS),
+    "rft": (*PATHS[:2], PATHS[4], JUDGES, "model.chat_template_path", "model.critic_model_path", ADAPTERS),
+    "rollout": (*PATHS[:2], JUDGES, "model.chat_template_path"),
+    "offline": ("model.chat_template_path", "model.critic_model_path", ADAPTERS),
+    "evaluate": (PATHS[2], JUDGES, "model.chat_template_path"),
+    "bench": (PATHS[2], JUDGES, "model.chat_template_path"),
+}
+
+BY_MEANING = ("data_processor.task_pipeline.config_path",)  # of these, YAML files, what they say and not their bytes
+
+# Our files that hold what settings name (functions of the tables), and what a setting switches on in a stage of that
+# kind. What the rest of the code means by its files is records.FORMAT. A test has every other file with its reason.
+ARGUMENTS = ("operators/arguments.py", "operators/choice.py")
+ADVANTAGES = ("operators/advantage.py", "operators/advantages/action_tokens.py", "operators/advantages/group.py",
+              "operators/advantages/query.py", "operators/advantages/steps.py", "operators/advantages/token.py",
+              "operators/priority.py", "operators/sampling.py", "stages/learner/critic.py",
+              "stages/learner/batches/experts.py", "stages/learner/penalty.py", "stages/learner/replay.py",
+              "stages/learner/batches/sampling.py", "stages/learner/teacher.py")
+LOSSES = ("operators/aggregation.py", "operators/correction.py", "operators/entropy.py", "operators/kl.py",
+          "operators/loss.py", "operators/losses/clipped.py", "operators/losses/demonstrations.py",
+          "operators/losses/mixture.py", "operators/losses/preference.py", "operators/losses/ratio.py",
+          "operators/losses/weighted.py", "stages/learner/engine/adapter.py", "stages/learner/objective.py",
+          "stages/learner/engine/rates.py", *ARGUMENTS)
+DEMONSTRATIONS = ("stages/learner/batches/demonstrations.py", "stages/learner/batches/preferences.py",
+                  "stages/learner/batches/texts.py", "workflows/demonstrations.py", "workflows/prompts.py")
+ANSWERING = ("operators/reward.py", "operators/shaping.py", "workflows/prompts.py", "workflows/retry.py",
+             "workflows/reward_model.py", "workflows/rewards.py", "workflows/single_turn.py",
+             "workflows/task_at_hand.py", "workflows/trajectory.py", "workflows/user_reward.py", *ARGUMENTS)
+EXPLORING = (*ANSWERING, "stages/explorer/resample.py")
+EVALUATING = (*ANSWERING, "operators/statistics.py", "workflows/evaluation.py", "workflows/leakage.py")
+
+CODE = {
+    "tasks": ("operators/generate.py", "operators/formats.py", *ARGUMENTS),
+    "curate": ("operators/curation.py", "operators/generate.py", "operators/juicer.py", "operators/reward.py",
+               "operators/shaping.py", *ARGUMENTS),
+    "model": ("stages/model.py",),
+    "train": (*LOSSES, *DEMONSTRATIONS),
+    "rft": (*ADVANTAGES, *LOSSES, *EXPLORING, "stages/learner/batches/demonstrations.py",
+            "workflows/demonstrations.py"),
+    "rollout": EXPLORING,
+    "offline": (*ADVANTAGES, *LOSSES),
+    "evaluate": EVALUATING,
+    "bench": EVALUATING,
+}
+
+# lists of sections, as `a.b.*`
+SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in walk() if ".*." in key}
+
+HEAVY = ("train", "rft", "rollout", "offline", "evaluate", "bench")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One node of the DAG.
+
+    inputs: role -> directory of the stage (or, for role `model`, possibly an external model directory) it reads.
+    config: the settings it may read: those of its identity, the `how` settings and those it watches, nested as before.
+    waits: directories of stages that must be complete before it, though it reads nothing of theirs.
+    run: project/name of the run that asked for it (for metrics and messages; another run may share the stage).
+    hub: what it reads of the Hugging Face hub, each id with its commit, for its manifest.
+    """
+
+    run: str
+    name: str
+    kind: str
+    identity: str
+    root: str
+    inputs: dict[str, str]
+    config: dict[str, Any]
+    waits: tuple[str, ...] = ()
+    hub: tuple[str, ...] = ()
+
+    @property
+    def directory(self) -> str:
+        return os.path.normpath(os.path.join(self.root, "store", f"{self.name}-{self.identity}"))
+
+    @property
+    def manifest(self) -> str:
+        return os.path.join(self.directory, files.MANIFEST)
+
+    @property
+    def upstream(self) -> list[str]:
+        """Manifests of the stages it waits for."""
+        read = dict.fromkeys((*self.inputs.values(), *self.waits))
+        return [os.path.join(d, files.MANIFEST) for d in read if files.in_store(d, self.root)]
+
+    @property
+    def error(self) -> str:
+        """Where its last failure is explained. (Snakemake deletes a rule's log first: stage.log must outlive that.)"""
+        return os.path.join(self.directory, "stage.error")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that it holds; 0 on a machine without, or with cluster.gpu_per_node=0."""
+        there = gpus_of_machine(self.config["cluster"]["gpu_per_node"])
+        return held_gpus(self.kind, namespace(self.config)) if there and self.kind in HEAVY else 0
+
+    @property
+    def threads(self) -> int:
+        """CPU threads. Engines and training take the whole machine, so that no two of them meet on it, or with GPUs as
+        large a share of its cores as of its GPUs."""
+        cores = os.cpu_count() or 1
+        if self.gpus:
+            there = gpus_of_machine(self.config["cluster"]["gpu_per_node"])
+            return max(cores * min(self.gpus, there) // there, 1)
+        return cores if self.kind in HEAVY else 1
+
+
+def uses(kind: str, algorithm_type: str) -> tuple[str, ...]:
+    """The settings that enter the identity of a stage of this kind."""
+    return (*USES[kind], *(PAIRS_USE if kind == "train" and algorithm_type in PAIR_TYPES else ()))
+
+
+def handed(kind: str, algorithm_type: str) -> tuple[str, ...]:
+    """The settings that a stage of this kind is handed besides those that say how: its identity, the files that it
+    names, what it watches itself by."""
+    return (*uses(kind, algorithm_type), *EXTERNAL.get(kind, ()), *WATCHES.get(kind, ()))
+
+
+def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str, waits=()) -> Stage:
+    settings = without_unused(settings)
+    paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
+    read = uses(kind, settings["algorithm"]["algorithm_type"])
+    used, how = (_select(settings, keys) for keys in _keys(kind, read))
+    external = {key: [digest_meaning(value, name) if key in BY_MEANING else digests(value, root, name)
+                      for name, value in values_of(settings, key)] for key in paths}
+    external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
+    external |= {name: digest_code(name) for name in users_code(used)}
+    upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
+                for role, d in inputs.items() if role != HELD}  # watched by, too
+    content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
+    run = f"{settings['project']}/{settings['name']}"
+    named = [*inputs.values(), *(one for key in paths for _, value in values_of(settings, key)
+                                 for one in (value if isinstance(value, list) else [value]))]
+    hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
+    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _join(used, how), waits, hub)
+
+
+@cache
+def _keys(kind: str, read: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Settings of the identity of a stage that reads these, and those that say how or that it is watched by."""
+    paths, watched = EXTERNAL.get(kind, ()), WATCHES.get(kind, ())
+    leaves = [(key, item.metadata["how"]) for key, item in walk() if f"{key}.*" not in SECTIONS]
+    return ([key for key, how in leaves if not how and key not in paths and is_below(key, read)],
+            [key for key, how in leaves if how or key in paths or is_below(key, watched)])
+
+
+def is_below(key: str, prefixes: tuple[str, ...]) -> bool:
+    return any(key == p or key.startswith(p + ".") for p in prefixes)
+
+
+def _select(config: dict, keys: list[str]) -> dict:
+    """The part of a configuration that has these settings, nested as before.
+
+    Of a list of sections every element is there, with what is wanted of it.
+    """
+    chosen: dict = {}
+    for key in keys:
+        _place(chosen, config, key.split("."))
+    return chosen
+
+
+def _place(chosen: dict, config: dict, parts: list[str]) -> None:
+    """Copies the value of a dotted key; `*` stands for every element of a list."""
+    head, *rest = parts
+    if rest[:1] == ["*"]:
+        _place_each(chosen, config, head, rest[1:])
+    elif rest:
+        _place(chosen.setdefault(head, {}), config[head], rest)
+    else:
+        chosen[head] = config[head]
+
+
+def _place_each(chosen: dict, config: dict, head: str, rest: list[str]) -> None:
+    """`_place` in every element of a list, or value of a mapping."""
+    sources = config[head]
+    if isinstance(sources, dict):
+        elements = chosen.setdefault(head, {name: {} for name in sources})
+        pairs = [(elements[name], sources[name]) for name in sources]
+    else:
+        elements = chosen.setdefault(head, [{} for _ in sources])
+        pairs = list(zip(elements, sources, strict=True))
+    for element, source in pairs:
+        _place(element, source, rest)
+
+
+def _join(a: Any, b: Any) -> Any:
+    """Two parts of one configuration, which have no setting in common, as one."""
+    if isinstance(a, dict):
+        return {**a, **b, **{key: _join(a[key], b[key]) for key in a.keys() & b.keys()}}
+    return [_join(x, y) for x, y in zip(a, b, strict=True)]

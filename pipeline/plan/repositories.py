@@ -1,0 +1,178 @@
+"""Asks the Hugging Face hub, or its cache: commits, listings, files; the one door to huggingface_hub.
+
+Of a model the small files (configuration, tokenizer) are fetched while a run is planned, of rows none; what is
+`lacking` then is fetched before the run's first job. huggingface_hub keeps half a file from being used.
+"""
+
+import glob
+import os
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pipeline.store.data_files import READERS, SAVED, of_split
+from pipeline.store.digests import HubPath
+from pipeline.store.errors import DataError, ModelError, nearest
+
+SCHEME, DATASETS = "hf://", "hf://datasets/"
+SMALL = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")  # of a model: configuration, tokenizer, chat template
+WEIGHTS = (("*.safetensors",), ("pytorch_model*.bin", "adapter_model.bin"))  # the first kind that a model has
+OTHER_COPY = "consolidated*"  # the same weights once more, for other programs
+
+
+def snapshot(value: str, is_model: bool, commit: str | None, ask: bool, update: bool) -> HubPath | list[HubPath]:
+    """The path of what an id names, with the small files fetched; of a pattern the path of every file.
+
+    commit: None: the newest. ask, update: as hub.located has them. Raises ModelError or DataError.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # it asks the hub even where nothing is to be fetched
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils import disable_progress_bars
+
+    uri = _parsed(value)
+    if uri.type != ("model" if is_model else "dataset") or (is_model and uri.path_in_repo):
+        needed = "org/name[@revision]" if is_model else f"{DATASETS}org/name[@revision][/file]"
+        raise DataError(f"needed {needed}, or a local path.")
+    commit = commit or newest(uri, ask, update)
+    with disable_progress_bars():
+        root = _asked(snapshot_download, uri, commit, ask, ignore_patterns=["*/*"],
+                      allow_patterns=list(SMALL) if is_model else [".gitattributes", "README.md"])
+    pinned_id = f"{uri.id if is_model else DATASETS + uri.id}@{commit}"
+    inside = [f"/{name}" for name in _inside(uri, commit, root)] if uri.path_in_repo else [""]
+    paths = [HubPath(root + name, value, commit, pinned_id + name) for name in inside]
+    return paths if glob.has_magic(uri.path_in_repo) else paths[0]
+
+
+@cache  # or two points of a sweep could meet a push
+def newest(uri, ask: bool, update: bool) -> str:
+    """The commit that an id means now. When the hub cannot be reached it is that of the cache, which huggingface_hub
+    then says; with update it is an error."""
+    from huggingface_hub import HfApi
+
+    if update:
+        return _asked(lambda name, local_files_only, **at: HfApi().repo_info(name, **at), uri, uri.revision, True).sha
+    return _asked(HfApi().resolve_revision, uri, uri.revision, ask).resolved
+
+
+def _inside(uri, commit: str, root: str) -> list[str]:
+    """The file or directory that an id names within its repository, or the files. Raises DataError for none."""
+    names, wanted = _listing(uri.id, uri.type, commit, root), uri.path_in_repo
+    found = [name for name in names if fnmatch(name, wanted)] if glob.has_magic(wanted) else [
+        wanted for name in names if name == wanted or name.startswith(f"{wanted}/")][:1]
+    if not found:
+        raise DataError(f"{uri.id} has no file '{wanted}' at commit {commit[:12]}.{nearest(wanted, names)} "
+                        f"{_there(names)}")
+    return found
+
+
+def _there(names: Iterable[str]) -> str:
+    shown = [name for name in names if not name.startswith(".")]
+    return f"Found {', '.join(shown[:6]) or 'nothing'}{', ...' if len(shown) > 6 else ''}."
+
+
+def lacking(path: HubPath, subset: str | None = None, split: str = "") -> dict[str, int]:
+    """The files of a path, with their bytes, that are read and that the cache lacks."""
+    uri = _parsed(path.pinned)
+    root = path.removesuffix(f"/{uri.path_in_repo}") if uri.path_in_repo else str(path)
+    names = _listing(uri.id, uri.type, path.commit, root)
+    chosen = _of_model(names, uri) if uri.type == "model" else _of_rows(names, uri, subset, split)
+    return {name: names[name] for name in chosen if not Path(root, name).exists()}
+
+
+def _of_model(names: Iterable[str], uri) -> list[str]:
+    """The files of a model that are read: safetensors, or else .bin, and SMALL. Raises ModelError without weights."""
+    top = [name for name in names if "/" not in name and not fnmatch(name, OTHER_COPY)]
+    weights = next(filter(None, ([n for n in top if any(fnmatch(n, p) for p in kind)] for kind in WEIGHTS)), None)
+    if not weights:
+        raise ModelError(f"{uri.id} has no weights (*.safetensors, pytorch_model*.bin). {_there(names)}")
+    return [*weights, *(name for name in top if any(fnmatch(name, pattern) for pattern in SMALL))]
+
+
+def _of_rows(names: Iterable[str], uri, subset: str | None, split: str) -> list[str]:
+    """The data files of a split below the directory that is named. Raises DataError when there is none."""
+    below = "/".join(filter(None, (uri.path_in_repo, subset)))
+    within = [name for name in names if name == below or not below or name.startswith(f"{below}/")]
+    if any(PurePosixPath(name).name in SAVED and str(PurePosixPath(name).parent) == (below or ".") for name in within):
+        return within
+    rows = {name: name.removeprefix(below) for name in within if PurePosixPath(name).suffix in READERS}
+    chosen, splits = of_split(rows, split) if below not in rows else ([below], [])
+    if not chosen and splits:
+        raise DataError(f"{uri.id} has no files of split '{split}'{f' in {below}' * bool(below)}; found "
+                        f"{', '.join(splits)}. Set split of the set.")
+    if not chosen:
+        raise DataError(f"{uri.id} has no {' or '.join(READERS)} file{f' in {below}' * bool(below)}, and no "
+                        f"script of a dataset is run. {_there(names)} The hub keeps a Parquet copy of most datasets: "
+                        f"{DATASETS}{uri.id}@refs/convert/parquet, with subset_name.")
+    return chosen
+
+
+def _listing(name: str, kind: str, commit: str, root: str) -> dict[str, int]:
+    """File -> bytes of a repository at a commit, as the cache has it; of a cache without listings what is there."""
+    from huggingface_hub import get_cached_repo_tree
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+    try:
+        return {one.path: one.size for one in get_cached_repo_tree(name, repo_type=kind, revision=commit)}
+    except CachedRepoTreeNotFoundError:  # fetched by an older huggingface_hub
+        return {str(p.relative_to(root)): p.stat().st_size for p in sorted(Path(root).rglob("*")) if p.is_file()}
+
+
+@cache
+def _parsed(value: str):
+    """The parts of an id. Raises DataError."""
+    from huggingface_hub.utils import parse_hf_uri
+
+    try:
+        return parse_hf_uri(value if value.startswith(SCHEME) else SCHEME + value)
+    except ValueError as error:
+        raise DataError(f"not an id of the Hugging Face hub ({error}).") from error
+
+
+def _asked(call: Callable, uri, revision: str | None, ask: bool, **more: Any) -> Any:
+    """call(repository, ...) of huggingface_hub. Raises ModelError or DataError that says what failed, what to do."""
+    from huggingface_hub.errors import HTTPError, RevisionResolutionError
+
+    try:
+        return call(uri.id, repo_type=uri.type, revision=revision, local_files_only=not ask, **more)
+    except (HTTPError, RevisionResolutionError, OSError) as error:
+        kind = ModelError if uri.type == "model" else DataError
+        raise kind(_failure(error, uri, revision, ask)) from error
+
+
+def _failure(error: Exception, uri, revision: str | None, ask: bool) -> str:
+    """What an error of huggingface_hub means and what helps."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
+
+    cause = error if getattr(error, "response", None) is not None else error.__cause__ or error
+    status = getattr(getattr(cause, "response", None), "status_code", None)
+    login, data = "log in with `hf auth login`, or set HF_TOKEN", uri.type == "dataset"
+    page = f"{constants.ENDPOINT}/{'datasets/' * data}{uri.id}"
+    if isinstance(cause, RevisionNotFoundError):
+        return f"the repository has no branch, tag or commit '{revision}'."
+    if isinstance(cause, GatedRepoError):
+        return f"access must be requested: open {page}, then {login}."
+    if status in (401, 403):
+        return f"the hub denies access ({status}): {page} is private or does not exist. If you may read it, {login}."
+    if status == 404:
+        return (f"the hub has no such {uri.type} ({page}); if it is private, {login}. If a local path is meant: "
+                f"nothing is at {Path(uri.id).absolute()}.")
+    if status:
+        return f"the hub answered with status {status}. Try again later; files that are complete are kept."
+    if isinstance(error, OSError) and error.errno:
+        return f"{error.strerror}: {constants.HF_HUB_CACHE}. HF_HOME may name another disk."
+    why = ("is not asked" if not ask or constants.is_offline_mode() else "cannot be reached, or broke off "
+           f"({type(cause).__name__}: {' '.join(str(cause).split())[:150]})")
+    return (f"not complete in the cache {constants.HF_HUB_CACHE}, and the hub {why}. Where there is a network: "
+            f"`hf download {uri.id}{' --repo-type dataset' * data}{f' --revision {revision}' if revision else ''}`; "
+            "HF_HOME says where the cache is.")
+
+
+def fetch(repository: str, names: Iterable[str]) -> None:
+    """Fetches files of a repository at its commit, with progress on the terminal."""
+    from huggingface_hub import snapshot_download
+
+    uri = _parsed(repository)
+    _asked(snapshot_download, uri, uri.revision, True, allow_patterns=[glob.escape(name) for name in names])

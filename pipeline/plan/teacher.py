@@ -1,0 +1,37 @@
+"""The teacher of a stage that distils: which model it is.
+
+`model.teacher_model_path` names a Hugging Face directory, or a stage above that trains: then its model. Like the model
+that a stage begins with it is an input of the stage, so its content, not its path, is part of the identity.
+"""
+
+from typing import Any
+
+from pipeline.plan.modes import Line, kind_of
+from pipeline.settings.algorithms import WITH_TEACHER
+
+KEY = "model.teacher_model_path"
+
+
+def asks_teacher(settings: dict[str, Any]) -> bool:
+    """Whether a stage of these settings (`overlays.effective`) trains on what a teacher says."""
+    return kind_of(settings) in ("rft", "offline") and settings["algorithm"]["advantage_fn"] in WITH_TEACHER
+
+
+def teacher_stage(path: str, line: Line, name: str) -> str | None:
+    """The stage above `name` that `model.teacher_model_path` means; None where it is a path."""
+    above = list(line.kinds)[: list(line.kinds).index(name)]
+    return path if path in above else None
+
+
+def teacher_model(config: dict[str, Any], name: str, starts: dict[str, dict]) -> dict[str, Any] | None:
+    """The section `model` that names the architecture of a stage's teacher; None where it has none.
+
+    starts: stage -> the section `model` that names the model it begins with, whose architecture it keeps.
+    """
+    line = Line(config)
+    settings = line.settings[name]
+    path = settings["model"]["teacher_model_path"]
+    if not asks_teacher(settings) or not path:
+        return None
+    stage = teacher_stage(path, line, name)
+    return starts[stage] if stage else {"model_path": path, "init": {"enable": False}}

@@ -1,0 +1,120 @@
+"""Other algorithms for a batch that is there: the section `algorithm` of a stage, with overrides laid over it."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.check import references
+from pipeline.check.recorded_rules import lacking
+from pipeline.check.rules import rules_of_stage
+from pipeline.compose import axes
+from pipeline.compose.stage_settings import entries, laid_over
+from pipeline.plan.modes import Line
+from pipeline.results.difference import frozen
+from pipeline.settings import schema
+from pipeline.settings.algorithm import Algorithm
+from pipeline.settings.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled
+from pipeline.store.errors import ConfigError
+
+# what is in a batch, and what is made of its gradient
+FIXED = ("repeat_times", "max_resample_rounds", "resample_metric", "greedy_baseline", "sample_strategy",
+         "sample_strategy_args", "optimizer")
+MOST = 100  # at once
+
+
+def alternatives(run: Path, stage: str, original: dict[str, Any], overrides: list[str]) -> dict[str, dict]:
+    """Name -> section `algorithm`, filled, of every combination of the overrides (`algorithm=gspo,dapo`).
+
+    run: its directory below runs/. stage: name of its stage, whose own section is `original`. Where the overrides say
+    nothing, settings stay as they are; where they name a type, what makes up an algorithm is that type's. Raises
+    ConfigError with every problem of all alternatives.
+    """
+    words = axes.read(overrides)
+    if axes.count(words) > MOST:
+        raise ConfigError(f"{axes.count(words)} alternatives; needed at most {MOST}.")
+    config = frozen(run)
+    entry = next(entry for entry in entries(config) if entry["stage_name"] == stage)
+    line, made, problems = Line(config), {}, []
+    explorer = line.explored(stage) if line.kinds[stage] == "offline" else stage
+    rows = (line.settings[explorer], f"stages.{explorer}." if config["stages"] else "")
+    for chosen, differs in axes.points(words) if overrides else ():
+        name = axes.told(differs) if differs else " ".join(chosen)
+        made[name], wrong = _alternative(config, entry, original, rows, chosen)
+        problems += [f"{name}: {problem}" for problem in wrong]
+    if problems:
+        raise ConfigError.of("not every alternative can be tried:", problems)
+    return made
+
+
+def _alternative(config: dict, entry: dict, original: dict, rows: tuple[dict, str],
+                 overrides: list[str]) -> tuple[dict, list[str]]:
+    """The section `algorithm` of a stage with overrides, filled, and what is wrong with it.
+
+    rows: the settings of the stage that explored the batch, and where they are set.
+    """
+    problems: list[str] = []
+    own = schema.read(_section(overrides, problems), Algorithm, "algorithm", problems, partial=True)
+    if problems:
+        return {}, problems
+    base = laid_over({**config, "stages": []}, entry)
+    if "algorithm_type" in own:
+        base["algorithm"] = _left_to_the_type(base["algorithm"], schema.defaults()["algorithm"])
+    settings = laid_over(base, {"algorithm": own})
+    explored = rows[0]["algorithm"]
+    algorithm = filled(settings["algorithm"]) | {key: explored[key] for key in ("repeat_times", "greedy_baseline")}
+    return algorithm, lacking(algorithm, *rows) or _unfit({**settings, "algorithm": algorithm}, original)
+
+
+def _left_to_the_type(section: dict[str, Any], standard: dict[str, Any]) -> dict[str, Any]:
+    """A section with all that a type may say unsaid: its parts null, without arguments. The rest, and what is FIXED,
+    stays.
+
+    standard: its defaults.
+    """
+    made = dict(section)
+    for key in section.keys() - {*FIXED}:
+        if standard[key] is None or key.endswith("_args"):
+            made[key] = standard[key]
+        elif isinstance(section[key], dict):
+            made[key] = _left_to_the_type(section[key], standard[key])
+    return made
+
+
+def _unfit(settings: dict, original: dict) -> list[str]:
+    """What keeps an algorithm from being tried on a stored batch, one line each."""
+    algorithm = settings["algorithm"]
+    if algorithm["algorithm_type"] in GIVEN:
+        return [f"{algorithm['algorithm_type']} learns from given responses, not from rollouts."]
+    if algorithm["advantage_fn"] in WITH_CRITIC and original["advantage_fn"] not in WITH_CRITIC:
+        return [f"algorithm.advantage_fn={algorithm['advantage_fn']} needs the values of a critic, and this stage "
+                "trained none."]
+    if algorithm["advantage_fn"] in WITH_TEACHER and original["advantage_fn"] not in WITH_TEACHER:
+        return [f"algorithm.advantage_fn={algorithm['advantage_fn']} needs the log-probs of a teacher, and this stage "
+                "has none."]
+    return [*rules_of_stage(settings), *references.missing_code(settings), *references.wrong_code(settings),
+            *references.wrong_arguments(settings)]
+
+
+def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:
+    """The section `algorithm` as far as overrides say something of it."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    section: dict[str, Any] = {}
+    for word in overrides:
+        try:
+            parsed = OverridesParser.create().parse_override(word.lstrip("+"))
+        except HydraException:
+            problems.append(f"'{word}': the value cannot be read. A text with other characters than letters, digits "
+                            "and . _ - / goes in quotes.")
+            continue
+        root, *path = parsed.key_or_group.split(".")
+        value, path = parsed.value(), path or ["algorithm_type"]
+        if root != "algorithm" or path[0] in FIXED:
+            problems.append(f"'{word}': a batch that is there is judged by another algorithm, and nothing else can be "
+                            f"another: needed algorithm=NAME or algorithm.KEY=VALUE, none of {', '.join(FIXED)}.")
+            continue
+        place = section
+        for part in path[:-1]:
+            place = place.setdefault(part, {})
+        place[path[-1]] = value
+    return section

@@ -1,0 +1,112 @@
+"""`ouro compare`: runs side by side, what differs between them against what they scored, the best first.
+
+A run's score is that of its last evaluated stage. A run whose last evaluation is not complete has none yet, and says
+how far it is.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.compose import axes
+from pipeline.job.progress import SAMPLED
+from pipeline.results import difference, query, sweep_view
+from pipeline.results.sweep_view import SweepView
+from pipeline.results.view import View
+from pipeline.settings.secrets import mask
+from pipeline.store import files, tables
+from pipeline.store.errors import DataError, nearest
+from pipeline.store.records import Score
+
+METRIC = SAMPLED[0]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run. differs: label -> value. reached: `complete`, or how far it is. scores: evaluation set -> Score."""
+
+    run: str
+    path: Path
+    differs: dict[str, Any]
+    reached: str
+    scores: dict[str, Score]
+
+    @property
+    def value(self) -> float | None:
+        """What it is ranked by: the score on its first evaluation set."""
+        return next((score.value for score in self.scores.values()), None)
+
+
+def metric_of(shown: list[View | SweepView]) -> str:
+    """The metric that runs are compared by: the mean reward where none has an accuracy."""
+    measured = {score.metric for one in shown for run in sweep_view.runs_of(one) for score in last_scores(run)}
+    return next((metric for metric in SAMPLED if metric in measured), METRIC)
+
+
+def compared(shown: list[View | SweepView], metric: str = METRIC) -> list[Row]:
+    """A row for each run, or each point of a sweep, the best first, those without a score last.
+
+    Raises DataError for a metric that none has although others were measured.
+    """
+    runs = list({run.run: run for one in shown for run in sweep_view.runs_of(one)}.values())
+    found = [last_scores(run) for run in runs]
+    _refuse_unknown(metric, found)
+    rows = [Row(run.run, run.path, differs, sweep_view.reached(run),
+                {s.taskset: s for s in scores if s.metric == metric})
+            for run, differs, scores in zip(runs, what_differs(shown, runs), found, strict=True)]
+    return sorted(rows, key=lambda row: (row.value is not None, row.value), reverse=True)
+
+
+def last_scores(run: View) -> list[Score]:
+    """Every score of the last evaluation of a run; none when that is not complete."""
+    evaluations = [s.directory for s in run.stages if s.kind == "evaluate"]
+    if not evaluations or not files.is_complete(evaluations[-1]):
+        return []
+    return tables.read_scores(evaluations[-1], tables.steps_present(evaluations[-1], "scores")[-1])
+
+
+def _refuse_unknown(metric: str, found: list[list[Score]]) -> None:
+    metrics = sorted({score.metric for scores in found for score in scores})
+    if metrics and metric not in metrics:
+        raise DataError(f"no score is called '{metric}'.{nearest(metric, metrics)} Measured: {', '.join(metrics)}.")
+
+
+def what_differs(shown: list[View | SweepView], runs: list[View]) -> list[dict[str, Any]]:
+    """For each run label -> value: of the axes of one sweep, else of the settings in which the runs differ."""
+    if len(shown) == 1 and isinstance(shown[0], SweepView):
+        points = [entry.differs for entry in shown[0].entries]
+        keys = list(dict.fromkeys(key for point in points for key in point))
+        if len(points) > 1:  # a search hands over words that are the same in all its points
+            keys = [key for key in keys if len({point.get(key) for point in points}) > 1]
+    else:
+        configs = [difference.frozen(run.path) for run in runs]
+        keys = [key for key in difference.differing(configs) if not difference.says_how(key)]
+        points = [difference.flatten(mask(config)) for config in configs]
+    labels = axes.labels(keys)
+    return [{labels[key]: point.get(key) for key in keys} for point in points]
+
+
+def answer(rows: list[Row]) -> query.Answer:
+    """The rows as a table: run, what differs, how far, and for each evaluation set value and 95% interval."""
+    labels = list(rows[0].differs) if rows else []
+    tasksets = list(dict.fromkeys(taskset for row in rows for taskset in row.scores))
+    ends = [""] if len(tasksets) == 1 else [f" {taskset}" for taskset in tasksets]
+    columns = [*labels, *(part + end for end in ends for part in ("value", "low", "high")), "state", "run"]
+    cells = []
+    for row in rows:
+        scores = [row.scores.get(taskset) for taskset in tasksets]
+        numbers = [n for s in scores for n in ((s.value, s.low, s.high) if s else (None, None, None))]
+        cells.append((*map(number, row.differs.values()), *numbers, row.reached, row.run))
+    return query.Answer(columns, cells)
+
+
+def number(value: Any) -> Any:
+    """A text that is a number as such, so that it is set to the right and sorts as one; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return value

@@ -1,0 +1,73 @@
+"""runs/<project>/<sweep>/compare.html: the points of a sweep in one picture and one table. One file, no network."""
+
+from typing import Any
+
+from pipeline.job.progress import leak_words
+from pipeline.results import compare_charts
+from pipeline.results.compare import Row, number
+from pipeline.results.sweep_view import SweepView
+from pipeline.store import files
+
+
+def write(sweep: SweepView, rows: list[Row], metric: str) -> None:
+    """Writes the page of a sweep from the rows of `compare.compared`."""
+    html = render(page(sweep, rows, metric))
+    files.write_atomic(sweep.report, lambda temporary: temporary.write_text(html, encoding="utf-8"))
+
+
+def page(sweep: SweepView, rows: list[Row], metric: str) -> dict[str, Any]:
+    """Everything the template shows."""
+    tasksets = list(dict.fromkeys(taskset for row in rows for taskset in row.scores))
+    return {
+        "run": sweep.run,
+        "metric": metric.replace("_", " "),
+        "rows": rows,
+        "labels": list(rows[0].differs) if rows else [],
+        "tasksets": tasksets,
+        "pictures": [p for i, taskset in enumerate(tasksets) if (p := picture(f"compare-{i}", rows, taskset))],
+        "incomplete": [row for row in rows if row.reached != "complete"],
+        "reports": {row.run: f"../{row.path.name}/report.html" for row in rows if (row.path / "report.html").exists()},
+    }
+
+
+def picture(name: str, rows: list[Row], taskset: str) -> dict[str, Any] | None:
+    """The picture of one evaluation set, with its legend; None when nothing differs or no run has a score.
+
+    One thing that differs: a scatter. Two, one of them with few values: a colour for each of those. More: parallel
+    coordinates.
+    """
+    scored = [row for row in rows if taskset in row.scores]
+    labels = list(rows[0].differs) if rows else []
+    if not scored or not labels:
+        return None
+    columns = {label: [_hashable(number(row.differs[label])) for row in scored] for label in labels}
+    found = [row.scores[taskset] for row in scored]
+    scores, share = [(s.value, s.low, s.high) for s in found], not found[0].metric.endswith("_reward")
+    few = [label for label in labels if len(set(columns[label])) <= compare_charts.MOST_SERIES]
+    if len(labels) == 1:
+        return _told(taskset, compare_charts.scatter(name, labels[0], columns[labels[0]], scores, share=share))
+    if len(labels) > 2 or not few:
+        return _told(taskset, compare_charts.parallel(name, columns, scores, share))
+    colour = min(few, key=lambda label: (len(set(columns[label])), -labels.index(label)))
+    across = next(label for label in labels if label != colour)
+    svg = compare_charts.scatter(name, across, columns[across], scores, columns[colour], share)
+    return _told(taskset, svg, [f"{colour}={value}" for value in compare_charts.ordered(columns[colour])])
+
+
+def _told(taskset: str, svg: str, legend: list[str] | None = None) -> dict[str, Any]:
+    return {"taskset": taskset, "svg": svg, "legend": legend or []}
+
+
+def _hashable(value: Any) -> Any:
+    """A list or mapping as text; a setting that a run does not have as `null`."""
+    return str(value) if isinstance(value, (list, dict)) else "null" if value is None else value
+
+
+def render(content: dict[str, Any]) -> str:
+    """The page; everything but the pictures is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(loader=FileSystemLoader(files.TEMPLATES), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True)
+    environment.filters["leak_words"] = leak_words
+    return environment.get_template("compare.html.j2").render(content)

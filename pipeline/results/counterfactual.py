@@ -1,0 +1,172 @@
+"""What `ouro replay` needs of a run, and how it tells the answer: the stage, the weights before a step, the proof.
+
+stages/counterfactual.py does the work, in a process of its own. Nothing is written into the run.
+"""
+
+import subprocess
+import sys
+import tempfile
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from pipeline.job.context import our_environment
+from pipeline.job.shares import cores
+from pipeline.job.threads import recorded_threads, thread_environment
+from pipeline.results.alternatives import alternatives
+from pipeline.results.view import Node, View
+from pipeline.settings.algorithms import WITH_CRITIC
+from pipeline.store import checkpoints, files, tables
+from pipeline.store.errors import DataError, ModelError, StageError, nearest
+
+ORIGINAL = "as it was"  # what the stage's own algorithm is called in the answer
+KINDS = ("rft", "offline")  # stages that train on rollouts
+
+
+def choose_stage(shown: View, name: str | None) -> Node:
+    """The stage of that name, or the run's last one that trains on rollouts. Raises DataError when there is none."""
+    able = [stage for stage in shown.stages if stage.kind in KINDS]
+    if name is None and able:
+        return able[-1]
+    found = next((stage for stage in shown.stages if stage.name == name), None)
+    which = f"Stages that can be replayed: {', '.join(stage.name for stage in able) or 'none'}."
+    if name is None:
+        raise DataError(f"{shown.run} has no stage that trains on rollouts; only their batches have advantages.")
+    if found is None:
+        names = [stage.name for stage in shown.stages]
+        raise DataError(f"{shown.run} has no stage '{name}'.{nearest(name, names)} {which}")
+    if found not in able:
+        raise DataError(f"stage '{name}' does not train on rollouts, so its batches have no advantages. {which}")
+    return found
+
+
+def prepare(shown: View, stage: Node, step: int | None, overrides: list[str]) -> dict[str, Any]:
+    """What stages/counterfactual.py is asked. step: null for the last one that can be replayed.
+
+    Raises DataError for a step that cannot be, ConfigError with everything that is wrong with the alternatives.
+    """
+    if not (stage.directory / "stage.json").exists():
+        raise DataError(f"{stage.directory} is not there; `ouro run` with the run's overrides makes it again.")
+    spec = files.read_json(stage.directory / "stage.json")
+    original = spec["config"]["algorithm"]
+    critic = original["advantage_fn"] in WITH_CRITIC
+    able = replayable(stage.directory, Path(spec["inputs"]["model"]), critic)
+    step = _choose_step(stage, step, able, critic)
+    if critic and spec["config"]["trainer"]["zero_stage"] == 3 and step > 1:
+        raise ModelError("the critic's values are needed, and under trainer.zero_stage=3 its checkpoint is in parts, "
+                         "which only DeepSpeed puts together. Step 1 can be replayed.")
+    return {"directory": str(stage.directory), "step": step, "original": original,
+            "weights": str(able[step]) if able[step] else None,
+            "alternatives": alternatives(shown.path, stage.name, original, overrides)}
+
+
+def replayable(directory: Path, model: Path, critic: bool) -> dict[int, Path | None]:
+    """Trainer step -> the directory with the weights before it, of every recorded step that has them; null is the model
+    that the stage began with.
+
+    critic: whether the critic's weights are needed too, which only checkpoints hold.
+    """
+    found: dict[int, Path | None] = {1: None} if model.exists() else {}
+    if not critic:
+        published = (directory / "weights").glob(f"version=*/{files.MANIFEST}")
+        versions = {int(path.parent.name.removeprefix("version=")): path.parent for path in published}
+        found |= {version + 1: path for version, path in versions.items() if version}
+    kept = checkpoints.complete_checkpoints(directory)
+    found |= {step + 1: checkpoints.checkpoint_directory(directory, step) for step in kept}
+    return {step: found[step] for step in tables.steps_present(directory, "steps") if step in found}
+
+
+def _choose_step(stage: Node, step: int | None, able: dict[int, Path | None], critic: bool) -> int:
+    if step is None and able:
+        return max(able)
+    if step in able:
+        return step
+    made = tables.steps_present(stage.directory, "steps")
+    keep = ("Checkpoints are kept every trainer.save_interval steps, the newest trainer.max_checkpoints_to_keep of "
+            "them: a smaller interval and a larger number keep more.")
+    if not able:
+        raise DataError(f"stage '{stage.name}' has no step whose weights are still there, of {len(made)}. {keep}")
+    ready = f"Steps that can be replayed: {', '.join(map(str, able))}."
+    if step not in made:
+        raise DataError(f"stage '{stage.name}' has no trainer step {step}; it made {made[0]} to {made[-1]}. {ready}")
+    closest = min(able, key=lambda one: (abs(one - step), one))
+    needed = "its critic's weights before it" if critic else "the weights before it"
+    raise DataError(f"trainer step {step} of stage '{stage.name}' cannot be replayed: {needed} (step {step - 1}) are "
+                    f"not kept. The nearest that can be is {closest}. {ready} {keep}")
+
+
+# ------------------------------------------------------------------------------------------------------------ process
+
+
+def ask(request: dict[str, Any]) -> dict[str, Any]:
+    """The answer of stages/counterfactual.py. Raises StageError with its last words when it fails."""
+    with tempfile.TemporaryDirectory() as directory:
+        asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
+        files.write_json(asked, request)
+        threads = recorded_threads(Path(request["directory"])).get("trainer", len(cores()))
+        quiet = {"TQDM_DISABLE": "1"}  # or its last words are progress bars
+        done = subprocess.run([sys.executable, "-m", "stages.counterfactual", str(asked), str(answer)],
+                              capture_output=True, text=True, check=False,
+                              env=our_environment() | thread_environment(threads) | quiet)
+        if done.returncode:
+            last = "\n".join(done.stderr.strip().splitlines()[-5:])
+            raise StageError(f"the batch could not be replayed:\n{last}")
+        found = files.read_json(answer)
+    return {**found, "rows": {name: found["rows"][name] for name in (ORIGINAL, *request["alternatives"])}}
+
+
+# -------------------------------------------------------------------------------------------------------------- words
+
+
+def is_faithful(proof: list[list]) -> bool:
+    """Whether the stage's own numbers came out again."""
+    return all(abs(found - stored) <= allowed for _, stored, found, allowed in proof)
+
+
+def proof_lines(proof: list[list]) -> list[str]:
+    """The stage's own numbers beside the recomputed ones, in words."""
+    lines = [f"  {what}: {found:.6g}" + (f", stored {stored:.6g}" if stored else "")
+             + ("" if abs(found - stored) <= allowed else "  DIFFERS") for what, stored, found, allowed in proof]
+    if is_faithful(proof):
+        return ["faithful: recomputed under the stage's own algorithm, the batch gives what the stage stored", *lines]
+    return ["NOT FAITHFUL: the stage stored other numbers, so those below are not what it would have seen. Another "
+            "kind of device, or code that has changed since, may be why.", *lines]
+
+
+def table(rows: dict[str, dict[str, Any]], form: str) -> str:
+    """One column an algorithm for a person; one row an algorithm as CSV and JSON."""
+    from pipeline.results.query import Answer, as_table, show
+
+    if form != "table":
+        lines = [(name, *(row[measure] for measure in MEANINGS)) for name, row in rows.items()]
+        return show(Answer(["algorithm", *MEANINGS], lines), form)
+    lines = [(meaning, *(_cell(row[measure]) for row in rows.values())) for measure, meaning in MEANINGS.items()
+             if measure != LEAST and any(row[measure] is not None for row in rows.values())]
+    groups = [(row[LEAST] or "-").split(", ") for row in rows.values()]
+    lines += [("" if place else MEANINGS[LEAST], *cells)
+              for place, cells in enumerate(zip_longest(*groups, fillvalue=""))]
+    return as_table(Answer(["", *rows], lines)).rsplit("\n", 1)[0]
+
+
+def _cell(value: float | str | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+MEANINGS = {
+    "rows": "rows trained on",
+    "advantage_mean": "advantage, mean",
+    "advantage_std": "advantage, std",
+    "advantage_correlation": "correlation with the original's",
+    "same_sign": "share of rows with the same sign",
+    "loss": "loss",
+    "clip_fraction": "share of tokens clipped",
+    "kl": "KL to the policy that sampled",
+    "kl_loss": "KL to the reference",
+    "entropy": "entropy",
+    "grad_norm": "gradient norm",
+    "cosine": "cosine to the original's gradient",
+    "least_alike": "parts whose cosine is smallest",
+}
+LEAST = "least_alike"

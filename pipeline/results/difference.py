@@ -1,0 +1,156 @@
+"""`ouro config diff A B`: the settings in which two configurations differ, and the stages that therefore differ."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.plan import hub
+from pipeline.store.errors import ConfigError, DataError, OuroError
+
+ABSENT = "not there"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two. config: nested. stages: name -> directory name, which ends in the stage's identity; None where
+    `unplanned` says why it is not known.
+    """
+
+    title: str
+    config: dict[str, Any]
+    stages: dict[str, str] | None
+    unplanned: str = ""
+
+
+def side(root: Path, text: str) -> Side:
+    """A run by its name (its frozen configuration), or what the overrides in `text` compose ('': the default)."""
+    from pipeline.check.judge import compose
+    from pipeline.results import sweep_view
+
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"'{text}' cannot be split into key=value words ({error}); quotes come in pairs.") from error
+    if not sweep_view.is_known(root, text) and all("=" in word for word in words):
+        return _planned(text or "(no overrides)", compose(words))
+    if len(words) > 1:
+        raise DataError(f"'{text}': needed the name of one run, or overrides alone (key=value), in quotes.")
+    shown = sweep_view.find(root, text)
+    if isinstance(shown, sweep_view.SweepView):
+        points = ", ".join(entry.view.run for entry in shown.entries)
+        raise DataError(f"{shown.run} is a sweep; name two of its points: {points}.")
+    return Side(shown.run, frozen(shown.path), {s.name: s.directory.name for s in shown.stages})
+
+
+def sides(root: Path, *texts: str) -> list[Side]:
+    """Every side (see `side`). Raises ConfigError with the problems of all of them."""
+    made, problems = [], {}
+    for text in texts:
+        try:
+            made.append(side(root, text))
+        except OuroError as error:
+            problems[text] = getattr(error, "problems", [str(error)])
+    if len(problems) > 1:
+        raise ConfigError.of("both sides have problems:", [f"{text}: {problem}" for text, found in problems.items()
+                                                           for problem in found])
+    if problems:
+        (text, found), = problems.items()
+        raise ConfigError.of(f"'{text}' has problems:", found)
+    return made
+
+
+def _planned(title: str, config: dict[str, Any]) -> Side:
+    """A configuration with its stages, as far as they can be told apart here: by the content of files."""
+    from pipeline.plan.plan import make_plan
+
+    located, _ = hub.located(config, ask=False)
+    config = hub.frozen(located)
+    try:
+        plan = make_plan(located)
+    except OuroError as error:
+        return Side(title, config, None, str(error))
+    return Side(title, config, {s.name: Path(s.directory).name for s in plan.stages})
+
+
+def frozen(path: Path) -> dict[str, Any]:
+    """The configuration that a run was last launched with; `path` is its directory under runs/."""
+    import yaml
+
+    try:
+        return yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise DataError(f"{path / 'config.yaml'} cannot be read ({error}). `ouro stages --write` with the run's "
+                        "overrides writes it again.") from error
+
+
+def flatten(value: Any, key: str = "") -> dict[str, Any]:
+    """Dotted key -> value: stages by their name, elements of other lists of mappings by their number."""
+    if isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
+        value = {str(v.get("stage_name", i)): v for i, v in enumerate(value)}
+    if not isinstance(value, dict) or not value:
+        return {key: value}
+    return {k: v for name, below in value.items() for k, v in flatten(below, f"{key}.{name}" if key else name).items()}
+
+
+def differing(configs: list[dict[str, Any]]) -> list[str]:
+    """Dotted keys that not all configurations have with the same value, in the order of the first that has them."""
+    flat = [flatten(config) for config in configs]
+    keys = dict.fromkeys(key for values in flat for key in values)
+    above = {key.rsplit(".", depth)[0] for key in keys for depth in range(1, key.count(".") + 1)}
+    told = {key for key in above if all(values.get(key, {}) in ({}, []) for values in flat)}  # by the entries of others
+    return [key for key in keys if key not in told
+            and any(values.get(key, ABSENT) != flat[0].get(key, ABSENT) for values in flat)]
+
+
+def says_how(key: str) -> bool:
+    """Whether a dotted key says what a run is called or how its stages run, and not what they make."""
+    from pipeline.settings.config import walk
+
+    if key.startswith("stages.") and key.count(".") > 1:
+        key = key.split(".", 2)[2]
+    general = re.sub(r"\.\d+(?=\.|$)", ".*", key)
+    how = [k for k, item in walk() if item.metadata["how"]] + ["project", "name"]
+    return any(general == k or general.startswith(k + ".") for k in how)
+
+
+def told(a: Side, b: Side) -> list[str]:
+    """The lines of the answer. Values that look like a secret are compared, and shown as ***."""
+    from pipeline.results.query import Answer, as_table
+    from pipeline.settings.secrets import mask
+
+    keys = differing([a.config, b.config])
+    values = [flatten(mask(one.config)) for one in (a, b)]
+    rows = [(key, *(_value(v, key) for v in values)) for key in keys]
+    lines = [as_table(Answer(["key", a.title, b.title], rows)).rsplit("\n", 1)[0]] if rows else ["no setting differs"]
+    if a.stages is None or b.stages is None:
+        reasons = dict.fromkeys(one.unplanned for one in (a, b) if one.unplanned)
+        return [*lines, "", *(f"stages are not compared, because that reads the files they are made of: {reason}"
+                              for reason in reasons)]
+    return [*lines, "", *_stages(a.stages, b.stages)]
+
+
+def _value(flat: dict[str, Any], key: str) -> str:
+    """A value as one would write it; for a setting that one stage does not have of its own, that of all stages."""
+    from pipeline.check.explain import shown
+
+    if key in flat:
+        return shown(flat[key])
+    of_all = key.split(".", 2)[2] if key.startswith("stages.") and key.count(".") > 1 else ""
+    return f"{shown(flat[of_all])} (of all stages)" if of_all in flat else ABSENT
+
+
+def _stages(a: dict[str, str], b: dict[str, str]) -> list[str]:
+    both = [name for name in a if name in b]
+    parts = {
+        "stages that differ": [f"{n} ({_hash(a[n])} | {_hash(b[n])})" for n in both if a[n] != b[n]],
+        "stages that both share": [n for n in both if a[n] == b[n]],
+        "only in the first": [n for n in a if n not in b],
+        "only in the second": [n for n in b if n not in a],
+    }
+    return [f"{what}: {', '.join(names)}" for what, names in parts.items() if names]
+
+
+def _hash(directory: str) -> str:
+    return directory.rsplit("-", 1)[-1]

@@ -1,0 +1,190 @@
+"""What the tables of a run say, as plain rows for the report: curves, times, data, rollouts, agreement."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from pipeline.job.no_signal import no_signals
+from pipeline.job.progress import rate
+from pipeline.results.query import Answer, ask
+from pipeline.results.questions import QUESTIONS
+from pipeline.store import tables
+
+BUCKETS = 5  # rows of the agreement table
+MOST_ROWS = 12  # of an answer shown in the report
+
+EXPLORER_PARTS = {"rollout": "rollout_seconds", "sync": "sync_seconds", "other": "explore_other_seconds",
+                  "evaluation": "evaluate_seconds", "waiting": "explore_wait_seconds"}
+TRAINER_PARTS = {"training": "train_seconds", "publishing": "publish_seconds", "other": "train_other_seconds",
+                 "waiting": "train_wait_seconds"}
+
+
+def records(session, question: str, values: Sequence = ()) -> list[dict]:
+    """The rows of a question of our own, as dicts."""
+    done = session.execute(question, list(values))
+    names = [column[0] for column in done.description]
+    return [dict(zip(names, row, strict=True)) for row in done.fetchall()]
+
+
+def step_columns(session, stage: str) -> dict[str, np.ndarray]:
+    """The columns of a stage's steps, in order, as floats; null is NaN."""
+    columns = "* EXCLUDE (run, stage, statistics)"
+    done = session.execute(f"SELECT {columns} FROM steps WHERE stage = ? ORDER BY step", [stage])
+    table = np.array(done.fetchall(), dtype=float).reshape(-1, len(done.description))
+    return {column[0]: table[:, i] for i, column in enumerate(done.description)}
+
+
+def idle_steps(session, stage: str, settings) -> list[str]:
+    """Why steps of a stage learnt nothing, a sentence for each reason (job/no_signal.py). settings: its own."""
+    rows = records(session, "SELECT * EXCLUDE (statistics) FROM steps WHERE stage = ? ORDER BY step", [stage])
+    return no_signals((SimpleNamespace(**row) for row in rows), settings)
+
+
+def times(columns: dict[str, np.ndarray]) -> dict:
+    """Totals of a training stage: seconds per part of explorer and trainer, tokens per second of each."""
+    explorer = {part: float(np.nansum(columns[c])) for part, c in EXPLORER_PARTS.items()}
+    trainer = {part: float(np.nansum(columns[c])) for part, c in TRAINER_PARTS.items()}
+    rollout, train = np.nansum(columns["rollout_tokens"]), np.nansum(columns["trained_tokens"])
+    return {
+        "explorer": {part: seconds for part, seconds in explorer.items() if seconds},
+        "trainer": {part: seconds for part, seconds in trainer.items() if seconds},
+        "steps": len(columns["step"]),
+        "wall": float(np.nansum(columns["seconds"])),
+        "rollout_tokens": int(rollout),
+        "trained_tokens": int(train),
+        "rollout_rate": rate(rollout, explorer["rollout"]),
+        "train_rate": rate(train, trainer["training"]),
+    }
+
+
+def evaluations(session, stage: str, start: str) -> dict[str, dict[str, list]]:
+    """Sampled accuracy (or reward) of a stage's weights by trainer step: set -> columns metric, step, value, low, high.
+
+    stage, start: directory names of the stage and of the model it began with, whose accuracy stands at step 0. Sets
+    that fewer than two of the stage's own weights were asked are left out.
+    """
+    rows = records(session, """
+        SELECT DISTINCT ON (taskset, trainer_step) taskset, if(model = $1, step, 0) AS trainer_step,
+            metric, value, low, high
+        FROM scores WHERE metric IN ('sampled_accuracy', 'sampled_reward') AND model IN ($1, $2)
+        ORDER BY taskset, trainer_step, stage""",
+        (stage, start))
+    curves: dict[str, dict[str, list]] = {}
+    for row in rows:
+        columns = curves.setdefault(row["taskset"], {"metric": [], "step": [], "value": [], "low": [], "high": []})
+        for column, values in columns.items():
+            values.append(row["trainer_step" if column == "step" else column])
+    return {taskset: columns for taskset, columns in curves.items() if sum(s > 0 for s in columns["step"]) > 1}
+
+
+def row_counts(session, kinds: dict[Path, str]) -> dict[str, int]:
+    """Rows that each stage made: stage directory name -> rows. kinds: directory -> kind."""
+    import pyarrow.parquet as pq
+
+    whole = {"tasks": ("raw",), "curate": ("tasks", "rejected")}
+    explored = "SELECT stage, count(*) FROM experience GROUP BY stage"
+    trained = "SELECT stage, sum(trained_rows)::BIGINT FROM steps GROUP BY stage"
+    answered = "SELECT stage, count(*) FROM samples GROUP BY stage"
+    by_stage = {"rft": explored, "rollout": explored, "train": trained, "offline": trained, "evaluate": answered,
+                "bench": answered}
+    counts = {d.name: sum(pq.read_metadata(d / tables.LOCATIONS[t]).num_rows for t in whole[kind])
+              for d, kind in kinds.items() if kind in whole}
+    named = {directory.name: kind for directory, kind in kinds.items()}
+    for kind, question in by_stage.items():
+        counts |= {stage: n for stage, n in session.execute(question).fetchall() if named.get(stage) == kind}
+    return counts
+
+
+def curation(session) -> dict:
+    """Rows read, kept by set and split, and dropped by operator with the commonest reasons.
+
+    session: over one tasks stage and its curate stage: a run may have several, which read the same rows.
+    """
+    dropped = records(session, """
+        WITH reasons AS (
+            SELECT operator, reason, count(*) AS rows, row_number() OVER (
+                PARTITION BY operator ORDER BY count(*) DESC, reason) AS place
+            FROM rejected GROUP BY operator, reason)
+        SELECT operator, sum(rows)::BIGINT AS rows, count(*) AS reasons,
+               list(reason ORDER BY place) FILTER (place <= 3) AS commonest
+        FROM reasons GROUP BY operator ORDER BY rows DESC, operator""")
+    kept = records(session, "SELECT taskset, split, count(*) AS rows FROM tasks GROUP BY ALL "
+                            "ORDER BY taskset NULLS FIRST, rows DESC")
+    return {"dropped": dropped, "kept": kept, "read": session.execute("SELECT count(*) FROM raw").fetchall()[0][0],
+            "kept_rows": sum(r["rows"] for r in kept), "dropped_rows": sum(r["rows"] for r in dropped)}
+
+
+def rollouts(session) -> list[dict]:
+    """Best, worst and a random rollout of the first, the middle and the last explorer step of each rft stage."""
+    steps = records(session, """
+        SELECT stage, min(step) AS first, max(step) AS last, quantile_disc(step, 0.5) AS middle
+        FROM (SELECT DISTINCT stage, step FROM experience) GROUP BY stage ORDER BY stage""")
+    question = """
+        SELECT experience_id AS id, prompt, response, reward, accuracy, status, reason, len(response_tokens) AS tokens,
+               weights_version AS version
+        FROM experience WHERE stage = ? AND step = ? ORDER BY hash(experience_id)"""
+    chosen = [(s["stage"], step) for s in steps for step in dict.fromkeys([s["first"], s["middle"], s["last"]])]
+    return [{"title": f"{_bare(stage)}, step {step}", "rows": pick_three(records(session, question, (stage, step)))}
+            for stage, step in chosen]
+
+
+def samples(session) -> list[dict]:
+    """The same of each evaluated model's sampled answers: for a run that has no rollouts."""
+    question = """
+        SELECT concat_ws('/', task_id, decoding, run_index) AS id, prompt, response, reward, accuracy, status, reason,
+               len(response_tokens) AS tokens, NULL AS version
+        FROM samples WHERE model = ? ORDER BY hash(concat(task_id, decoding, run_index))"""
+    models = [r["model"] for r in records(session, "SELECT DISTINCT model FROM samples ORDER BY model")]
+    return [{"title": f"evaluation of {m}", "rows": pick_three(records(session, question, (m,)))} for m in models]
+
+
+def pick_three(rows: list[dict]) -> list[dict]:
+    """The best and the worst by reward, and the first of the others: rows come in a random but fixed order."""
+    rewarded = sorted((r for r in rows if r["reward"] is not None), key=lambda r: r["reward"])
+    chosen = [("best", rewarded[-1]), ("worst", rewarded[0])] if len(rewarded) > 1 else [("only", r) for r in rewarded]
+    taken = {row["id"] for _, row in chosen}
+    chosen += [("random", row) for row in rows if row["id"] not in taken][:1]
+    return [{"which": which, **row} for which, row in chosen]
+
+
+def agreement(session) -> list[dict]:
+    """Mismatch, staleness and failures of each rft stage over equal ranges of its steps."""
+    return records(session, f"""
+        WITH bounds AS (SELECT stage, count(*) AS n, min(step) AS low FROM steps GROUP BY stage),
+        cut AS (SELECT s.*, (s.step - low) * least({BUCKETS}, n) // n AS bucket FROM steps s JOIN bounds USING (stage)
+                WHERE staleness_max IS NOT NULL)
+        SELECT regexp_replace(cut.stage, '-[0-9a-f]+$', '') AS stage, min(cut.step) AS low, max(cut.step) AS high,
+               avg(mismatch_mean) AS mean, max(mismatch_max) AS worst, max(probe) AS probe,
+               max(staleness_max) AS staleness, avg(clip_fraction) AS clipped, avg(zero_variance_groups) AS flat,
+               sum(cut.resampled_groups)::BIGINT AS replaced, sum(cut.missing_groups)::BIGINT AS missing,
+               sum(cut.failed_rows)::BIGINT AS failed
+        FROM cut LEFT JOIN (
+            SELECT stage, weights_version, max(probe_max_difference) AS probe FROM rollouts GROUP BY ALL
+        ) AS proofs ON proofs.stage = cut.stage AND proofs.weights_version = cut.step
+        GROUP BY cut.stage, bucket ORDER BY cut.stage, low""")
+
+
+def origins(session) -> list[dict]:
+    """What made the rollouts: engine, sampling, commit, and the first and last weights used."""
+    return records(session, """
+        SELECT regexp_replace(stage, '-[0-9a-f]+$', '') AS stage, engine, commit, config_hash, count(*) AS rows,
+               temperature, top_p, top_k, max(weights_version) AS last_version,
+               arg_max(weights_hash, weights_version) AS last_weights
+        FROM experience GROUP BY ALL ORDER BY stage""")
+
+
+def answers(session) -> list[dict]:
+    """The README's questions with their answers, cut at MOST_ROWS rows."""
+    found = []
+    for title, sql in QUESTIONS.items():
+        answer = ask(session, sql)
+        found.append({"title": title, "sql": sql, "answer": Answer(answer.columns, answer.rows[:MOST_ROWS]),
+                      "more": max(len(answer.rows) - MOST_ROWS, 0)})
+    return found
+
+
+def _bare(stage: str) -> str:
+    """A stage's name without its hash."""
+    return stage.rsplit("-", 1)[0]

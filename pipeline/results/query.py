@@ -1,0 +1,245 @@
+"""`ouro sql`: one read-only query over the tables of one or several runs, as a table, CSV, JSON or a file.
+
+DuckDB's own switches leave COPY, ATTACH and DROP VIEW at work inside the directories that they allow, and EXPLAIN
+ANALYZE executes what it explains. So a statement is parsed first and refused unless it only reads.
+"""
+
+import contextlib
+import csv
+import io
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from pipeline.results.view import View
+from pipeline.store import files, tables
+from pipeline.store.errors import QueryError, pick
+
+NESTED = (list, tuple, dict)  # what DuckDB returns for lists, structs and maps
+WIDEST = 60  # characters of a cell in the table format; CSV and JSON are never cut
+READERS = {".parquet": "read_parquet", ".csv": "read_csv", ".json": "read_json", ".jsonl": "read_json"}
+BATCH_ROWS = 65_536  # rows of an exported file that are in memory at once
+EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?", re.IGNORECASE)  # the rest is left to DuckDB's own lexer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Columns and rows of a query's result."""
+
+    columns: list[str]
+    rows: list[tuple]
+
+
+def session(runs: Sequence[View], joined: dict[str, Path] | None = None):
+    """A read-only DuckDB session with the views of pipeline/store/tables.py over the stages of the given runs.
+
+    joined: further views by name, each over one file of the user's. Afterwards the session can open these files and
+    the stages' directories, and nothing else. Raises QueryError for a view name or file that cannot be used.
+    """
+    pairs = [(view.run, stage.directory) for view in runs for stage in view.stages]
+    connection = tables.connect(pairs)
+    for name, path in (joined or {}).items():
+        _add_view(connection, name, path)
+    connection.execute("SET allowed_directories = $1", [[f"{Path(d).absolute()}/" for _, d in pairs]])
+    connection.execute("SET allowed_paths = $1", [[str(path.absolute()) for path in (joined or {}).values()]])
+    for name, value in (("enable_external_access", False), ("python_enable_replacements", False),
+                        ("lock_configuration", True)):
+        connection.execute(f"SET {name} = {value}")
+    return connection
+
+
+def _add_view(connection, name: str, path: Path) -> None:
+    import duckdb
+
+    if not name.isidentifier() or name in tables.LOCATIONS:
+        raise QueryError(f"--with {name}={path}: '{name}' cannot name a view; needed letters, digits and _, and none "
+                         f"of {', '.join(tables.LOCATIONS)}")
+    reader = pick(READERS, path.suffix.lower(), "kind of file in --with")
+    try:
+        connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {reader}({tables.literal(path.absolute())})")
+    except duckdb.Error as error:
+        raise QueryError(f"--with {name}={path} cannot be read: {error}") from error
+
+
+def require_read_only(connection, question: str) -> None:
+    """Raises QueryError unless the text is exactly one SELECT (or EXPLAIN of one), which DuckDB's parser decides."""
+    from duckdb import StatementType as Kind
+
+    kinds = _kinds(connection, question)
+    if not kinds:
+        raise QueryError("an empty question; needed SQL, such as: SELECT model, metric, value FROM scores")
+    if kinds == [Kind.EXPLAIN] and (prefix := EXPLAIN.match(question)):
+        with contextlib.suppress(QueryError):  # options in brackets: not looked into, refused
+            kinds = _kinds(connection, question[prefix.end() :])
+    if kinds != [Kind.SELECT]:
+        found = ", then ".join(str(kind).rpartition(".")[2] for kind in kinds)
+        raise QueryError(f"found {found}; needed exactly one SELECT, or EXPLAIN or EXPLAIN ANALYZE of one, for `ouro "
+                         "sql` only reads. --out FILE.parquet exports the answer, --with name=FILE joins a file of "
+                         "yours; PIVOT needs its values (ON x IN (...)).")
+
+
+def _kinds(connection, question: str) -> list:
+    """The statement types in a text. A type that the Python package does not know is a ValueError there."""
+    import duckdb
+
+    try:
+        return [statement.type for statement in connection.extract_statements(question)]
+    except ValueError:
+        return ["StatementType.OTHER"]
+    except duckdb.Error as error:
+        raise _mistake(connection, error) from error
+
+
+def ask(connection, question: str) -> Answer:
+    """The answer to one question. Raises QueryError with DuckDB's message, the views and their columns; DataError when
+    a file cannot be read."""
+    done = _checked(connection, lambda: connection.execute(question))
+    return Answer([column[0] for column in done.description or []], _checked(connection, done.fetchall))
+
+
+def export(connection, question: str, path: Path) -> int:
+    """Writes the answer to FILE.parquet or FILE.csv, batch by batch; the number of rows. Raises as `ask` does."""
+    write = pick(WRITERS, path.suffix.lower(), "kind of file in --out")
+    counted: list[int] = []
+
+    def export_to(temporary: Path) -> None:
+        write(connection.sql(question).to_arrow_reader(BATCH_ROWS), temporary, counted)
+
+    _checked(connection, lambda: files.write_atomic(path, export_to))
+    return sum(counted)
+
+
+def _write_parquet(batches, path: Path, counted: list[int]) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(path, batches.schema, compression="zstd") as file:
+        for batch in batches:
+            file.write_batch(batch)
+            counted.append(batch.num_rows)
+
+
+def _write_csv(batches, path: Path, counted: list[int]) -> None:
+    names = batches.schema.names
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        file.write(as_csv(Answer(names, [])) + "\n")
+        for batch in batches:
+            rows = [tuple(row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+            file.write(as_csv(Answer(names, rows), header=False) + "\n")
+            counted.append(batch.num_rows)
+
+
+WRITERS = {".parquet": _write_parquet, ".csv": _write_csv}
+
+
+def _checked(connection, work: Callable[[], Any]) -> Any:
+    """What `work` returns; DuckDB's errors become ours."""
+    import duckdb
+
+    try:
+        return work()
+    except duckdb.Error as error:
+        tables.refuse_damaged(error)
+        raise _mistake(connection, error) from error
+    except RuntimeError as error:  # what DuckDB makes of Ctrl-C
+        if "interrupted" in str(error):
+            raise KeyboardInterrupt from error
+        raise
+
+
+def _mistake(connection, error: Exception) -> QueryError:
+    return QueryError(f"{error}\n\nThe views and their columns:\n{columns_of_views(connection)}")
+
+
+def columns_of_views(connection) -> str:
+    """One line per view: `tasks: run, task_id, ...`."""
+    lines = []
+    for name in tables.LOCATIONS:
+        described = connection.execute(f"DESCRIBE {name}").fetchall()
+        lines.append(f"  {name}: {', '.join(row[0] for row in described)}")
+    return "\n".join(lines)
+
+
+def as_table(answer: Answer) -> str:
+    """Aligned columns, numbers to the right; control characters escaped, for rollout text is untrusted."""
+    cells = [[_cell(value) for value in row] for row in answer.rows]
+    widths = [max(map(_width, column)) for column in zip(answer.columns, *cells, strict=True)]
+    right = [all(v is None or (isinstance(v, (int, float, Decimal)) and not isinstance(v, bool)) for v in column)
+             for column in zip(*answer.rows, strict=True)] or [False] * len(widths)
+
+    def line(row: Sequence[str]) -> str:
+        padded = [" " * (w - _width(c)) + c if r else c + " " * (w - _width(c))
+                  for c, w, r in zip(row, widths, right, strict=True)]
+        return "  ".join(padded).rstrip()
+
+    body = [line(answer.columns), "  ".join("-" * w for w in widths), *map(line, cells)]
+    return "\n".join([*body, f"({len(cells)} row{'' if len(cells) == 1 else 's'})"])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = json.dumps(plain(value), ensure_ascii=False) if isinstance(value, NESTED) else str(value)
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+
+
+def _width(text: str) -> int:
+    """Columns on a terminal: wide characters take two, combining ones none."""
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
+
+
+def as_csv(answer: Answer, header: bool = True) -> str:
+    """RFC 4180; NULL is an empty cell, a list or map is JSON."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if header:
+        writer.writerow(answer.columns)
+    for row in answer.rows:
+        writer.writerow([json.dumps(plain(v), ensure_ascii=False) if isinstance(v, NESTED) else v
+                         for v in row])
+    return text.getvalue().rstrip("\n")
+
+
+def as_json(answer: Answer) -> str:
+    """A list of objects, one a row; NULL and numbers that JSON does not know (NaN, infinity) are null."""
+    names = _distinct(answer.columns)
+    rows = [dict(zip(names, map(plain, row), strict=True)) for row in answer.rows]
+    return json.dumps(rows, ensure_ascii=False, indent=1)
+
+
+def _distinct(columns: list[str]) -> list[str]:
+    """Column names with _2, _3 ... behind repeated ones, so that no value of an object is lost."""
+    seen: dict[str, int] = {}
+    names = []
+    for column in columns:
+        seen[column] = seen.get(column, 0) + 1
+        names.append(column if seen[column] == 1 else f"{column}_{seen[column]}")
+    return names
+
+
+def plain(value: Any) -> Any:
+    """A DuckDB value as JSON types."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, (float, Decimal)):
+        return float(value) if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def show(answer: Answer, form: str) -> str:
+    """The answer in one of FORMATS; a statement without a result shows nothing."""
+    return pick(FORMATS, form, "format")(answer) if answer.columns else ""
+
+
+FORMATS = {"table": as_table, "csv": as_csv, "json": as_json}

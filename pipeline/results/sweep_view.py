@@ -1,0 +1,115 @@
+"""Reads a sweep back: its points, how far each is, which failed. Like pipeline/results/view.py it writes nothing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.compose import axes
+from pipeline.results import view
+from pipeline.results.query import Answer, as_table
+from pipeline.results.view import Node, View
+from pipeline.store import files
+
+SWEEP = "sweep.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A point of a sweep: its run, and key -> value of what it has on every axis."""
+
+    view: View
+    differs: dict[str, str]
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """A sweep: `project/name`, its directory under runs/, its points in the order of its axes."""
+
+    run: str
+    path: Path
+    entries: list[Entry]
+
+    @property
+    def report(self) -> Path:
+        return self.path / "compare.html"
+
+    @property
+    def stages(self) -> list[Node]:
+        """Every stage of the points once."""
+        return list({s.directory.resolve(): s for entry in self.entries for s in entry.view.stages}.values())
+
+    @property
+    def complete(self) -> bool:
+        return all(files.is_complete(s.directory) for s in self.stages)
+
+    @property
+    def launched(self) -> int:
+        return (self.path / SWEEP).stat().st_mtime_ns
+
+
+def of_sweep(sweep) -> SweepView:
+    """The view of a sweep that need not have been launched yet."""
+    return SweepView(f"{sweep.project}/{sweep.name}", sweep.view,
+                     [Entry(view.of_plan(p.plan), p.differs) for p in sweep.points])
+
+
+def open_sweep(path: Path) -> SweepView:
+    """The sweep whose directory under runs/ is `path`; points whose run was deleted are left out."""
+    kept = files.read_json(path / SWEEP)
+    project = path.parent.parent
+    entries = [Entry(view.open_view(project / point["run"]), point["differs"]) for point in kept["points"]
+               if (project / point["run"] / "plan.json").exists()]
+    return SweepView(f"{kept['project']}/{kept['name']}", path, entries)
+
+
+def known(root: Path) -> list[View | SweepView]:
+    """Every run and every sweep below root/runs, the one launched last first; of one name only that."""
+    found = [*view.views(root), *(open_sweep(p.parent) for p in Path(root).glob(f"runs/*/*/{SWEEP}"))]
+    found.sort(key=lambda one: one.launched, reverse=True)
+    latest: dict[str, View | SweepView] = {}
+    for one in found:
+        latest.setdefault(one.run, one)
+    return list(latest.values())
+
+
+def find(root: Path, name: str | None = None) -> View | SweepView:
+    """The run or sweep of that name; without one, what was launched last."""
+    return view.choose(known(root), root, name)
+
+
+def is_known(root: Path, name: str) -> bool:
+    """Whether a word is the name of a run or sweep; those of a sweep's points have a `=` in them."""
+    return any(name in (one.run, one.run.split("/", 1)[1]) for one in known(root))
+
+
+def runs_of(shown: View | SweepView) -> list[View]:
+    """The runs that one name stands for: itself, or the points of a sweep."""
+    return [entry.view for entry in shown.entries] if isinstance(shown, SweepView) else [shown]
+
+
+# ------------------------------------------------------------------------------------------------- how far it is
+
+
+def reached(run: View) -> str:
+    """How far a point is, in a few words: complete, `failed: rft`, `running: rft, step 3 of 10`, `2 of 8 stages`."""
+    states = [view.state(stage) for stage in run.stages]
+    for word in ("failed", "running"):
+        if named := [s.name + s.state.removeprefix(word) for s in states if s.state.startswith(word)]:
+            return f"{word}: {'; '.join(named)}"
+    done = sum(s.state == "complete" for s in states)
+    return "complete" if done == len(states) else f"{done} of {len(states)} stages"
+
+
+def status(shown: SweepView) -> str:
+    """A line for each point, and why stages failed."""
+    rows = [(e.view.run, reached(e.view)) for e in shown.entries]
+    lines = [shown.run, as_table(Answer(["point", "state"], rows)).rsplit("\n", 1)[0]]
+    failed = [(stage, problem) for stage in shown.stages if (problem := view.state(stage).problem)]
+    return "\n".join([*lines, *(f"{s.name} ({points_with(shown, s)}): {problem}" for s, problem in failed)])
+
+
+def points_with(shown: SweepView, stage: Node) -> str:
+    """What the points differ in that have a stage: `lr=0.1; lr=0.5`, or `all 3 points`."""
+    place = stage.directory.resolve()
+    have = [axes.told(entry.differs) or entry.view.run for entry in shown.entries
+            if place in {s.directory.resolve() for s in entry.view.stages}]
+    return f"all {len(have)} points" if len(have) == len(shown.entries) > 1 else "; ".join(have)

@@ -1,0 +1,267 @@
+"""Reads a run back: which runs there are, how far each stage is, what was learnt.
+
+A run is a directory runs/<project>/<name>/ with a plan.json and a link to each of its stages (plan/plan.py makes
+it). Nothing here writes.
+"""
+
+import fcntl
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.job.context import namespace
+from pipeline.job.no_signal import STEPS, no_signals
+from pipeline.job.progress import SAMPLED, duration, interval, leak_words, rollout_words, step_line, task_words
+from pipeline.store import files, tables
+from pipeline.store.errors import DataError, nearest
+from pipeline.store.records import TABLES, Score
+
+HINT = "log: "  # begins the last line of stage.error (pipeline/job/context.py)
+TRACEBACK = "Traceback (most recent call last):"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A stage of a run: its name, its kind, its directory in the store."""
+
+    name: str
+    kind: str
+    directory: Path
+
+
+@dataclass(frozen=True)
+class View:
+    """A run: `project/name`, its directory under runs/, its stages in an order in which they could be made."""
+
+    run: str
+    path: Path
+    stages: list[Node]
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def launched(self) -> int:
+        """When it was launched last, nanoseconds since 1970."""
+        return (self.path / "plan.json").stat().st_mtime_ns
+
+    @property
+    def complete(self) -> bool:
+        return all(files.is_complete(s.directory) for s in self.stages)
+
+
+def open_view(path: Path) -> View:
+    """The run whose directory under runs/ is `path`. Raises DataError when its plan.json is none."""
+    plan = files.read_json(path / "plan.json")
+    if not isinstance(plan, dict) or not {"stages", "project", "name"} <= plan.keys():
+        raise DataError(f"{path / 'plan.json'} is no plan of a run. Delete it and run the same command again.")
+    stages = [Node(s["name"], s["kind"], (path / "stages" / s["name"]).resolve()) for s in plan["stages"]]
+    return View(f"{plan['project']}/{plan['name']}", path, stages)
+
+
+def of_plan(plan) -> View:
+    """The view of a plan that need not have been launched yet."""
+    stages = [Node(s.name, s.kind, Path(s.directory)) for s in plan.stages]
+    return View(f"{plan.project}/{plan.name}", plan.view, stages)
+
+
+def views(root: Path) -> list[View]:
+    """Every run below root/runs, the most recently launched first."""
+    found = [open_view(p.parent) for p in Path(root).glob("runs/*/*/plan.json")]
+    return sorted(found, key=lambda run: run.launched, reverse=True)
+
+
+def find_view(root: Path, name: str | None = None) -> View:
+    """The run called `project/name`, or `name` when only one project has it; the latest one without a name."""
+    return choose(views(root), root, name)
+
+
+def choose(known: list, root: Path, name: str | None):
+    """The one of `known`, runs or sweeps with the latest first, that has a name. Raises DataError."""
+    if not known:
+        raise DataError(f"no run below {Path(root) / 'runs'}. Start one with `ouro run`, or say with --root where "
+                        "the runs are (checkpoint_root_dir).")
+    if name is None:
+        return known[0]
+    matches = [v for v in known if name in (v.run, v.run.split("/", 1)[1])]
+    exact = [v for v in matches if v.run == name] or matches
+    if len(exact) == 1:
+        return exact[0]
+    names = [v.run for v in known]
+    if exact:
+        raise DataError(f"'{name}' is the name of several runs; say which: {', '.join(v.run for v in exact)}.")
+    likely = nearest(name, [*names, *(n.split("/", 1)[1] for n in names)])
+    raise DataError(f"no run '{name}'.{likely} Known: {', '.join(sorted(names))}.")
+
+
+# ------------------------------------------------------------------------------------------------ state of a stage
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a stage is.
+
+    seconds: of its work, once complete. latest: its last optimizer step, in one line. problem: why it failed, likewise.
+    warning: why its last steps learnt nothing.
+    """
+
+    name: str
+    state: str
+    seconds: float | None
+    directory: Path
+    latest: str | None
+    problem: str | None = None
+    warning: str | None = None
+
+
+def state(stage: Node) -> State:
+    """Complete, running (its lock is held), failed (it left the reason), partial (cut off), or missing."""
+    locked = is_locked(stage.directory / ".lock")  # asked first: a stage may complete meanwhile
+    steps = tables.steps_present(stage.directory, "rollouts" if stage.kind == "rollout" else "steps")
+    total = _total_steps(stage.directory)
+    latest = _latest(stage, steps[-1], total) if steps else None
+    warning = _warning(stage, steps[-STEPS:])
+    if files.is_complete(stage.directory):
+        seconds = files.read_json(stage.directory / files.MANIFEST).get("seconds")
+        return State(stage.name, "complete", seconds, stage.directory, latest, warning=warning)
+    reached = f"step {steps[-1]} of {total or '?'}" if steps else ""
+    problem = None if locked else recorded_error(stage.directory)
+    if locked:
+        word = "running"
+    elif problem:
+        word = "failed"
+    else:
+        word = "partial" if reached or (stage.directory / "stage.log").exists() else "missing"
+    return State(stage.name, ", ".join(filter(None, (word, reached))), None, stage.directory, latest,
+                 problem and shortened(problem, 1)[0], warning)
+
+
+def _warning(stage: Node, steps: list[int]) -> str | None:
+    """Why these steps learnt nothing, in a sentence, if they did not."""
+    if stage.kind == "rollout" or len(steps) < STEPS:
+        return None
+    settings = namespace(files.read_json(stage.directory / "stage.json")["config"])
+    lines = no_signals((_read(stage.directory, "steps", step) for step in steps), settings)
+    return f"warning: {lines[0]}" if lines else None
+
+
+def _latest(stage: Node, step: int, total: int | None) -> str:
+    """The last step of a stage, in one line."""
+    if stage.kind == "rollout":
+        words = rollout_words(_read(stage.directory, "rollouts", step))
+        return f"explorer step {step}" + (f"/{total}" if total else "") + f"  {words}"
+    evaluated = tables.steps_present(stage.directory, "scores")[-1:]
+    scores = [score for of in evaluated for score in tables.read_scores(stage.directory, of)]
+    return step_line(_read(stage.directory, "steps", step), total, evaluated=scores)
+
+
+def recorded_error(directory: Path) -> str | None:
+    """The reason in stage.error; None when stage.log is newer, for then a later life was cut off."""
+    error, log = directory / "stage.error", directory / "stage.log"
+    if not error.exists() or (log.exists() and log.stat().st_mtime_ns > error.stat().st_mtime_ns):
+        return None
+    lines = error.read_text(encoding="utf-8").splitlines()
+    return "\n".join(lines[:-1] if lines and lines[-1].startswith(HINT) else lines) or None
+
+
+def shortened(reason: str, room: int) -> list[str]:
+    """A reason in at most `room` lines: its first and its last ones. Of a traceback its last line is kept."""
+    before, trace, after = reason.partition(TRACEBACK)
+    if trace:
+        reason = f"{before.strip()}: {_last_error(after)}"
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    return lines if len(lines) <= room else [*lines[:1], *lines[len(lines) - room + 1 :]]
+
+
+def _last_error(trace: str) -> str:
+    """What the traceback ends in; an error may have several lines, and those of the code are indented."""
+    return next((line for line in reversed(trace.splitlines()) if re.match(r"[\w.]+(:|$)", line)), "").strip()
+
+
+def _total_steps(directory: Path) -> int | None:
+    """What the trainer found (total.json), else what the settings say; None when that waits for the tasks."""
+    if (directory / "total.json").exists():
+        return files.read_json(directory / "total.json")["total_steps"]
+    spec = directory / "stage.json"
+    return files.read_json(spec)["config"].get("buffer", {}).get("total_steps") if spec.exists() else None
+
+
+def _read(directory: Path, table: str, step: int):
+    record = TABLES[table]
+    return record(**tables.read(tables.step_file(directory, table, step), record).to_pylist()[0])
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds the lock file."""
+    if not path.exists():
+        return False
+    with open(path, encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+# ------------------------------------------------------------------------------------------------ what was learnt
+
+
+def scores(view: View) -> list[Score]:
+    """Every score of a model in the run's complete evaluations, in the order of its stages."""
+    return _scores(view, "evaluate")
+
+
+def _benched(view: View) -> list[Score]:
+    """The same of the checkpoints on the way to a model (mode=bench)."""
+    return _scores(view, "bench")
+
+
+def _scores(view: View, kind: str) -> list[Score]:
+    done = [s.directory for s in view.stages if s.kind == kind and files.is_complete(s.directory)]
+    return [score for directory in done for step in tables.steps_present(directory, "scores")
+            for score in tables.read_scores(directory, step)]
+
+
+def before_and_after(found: list[Score]) -> list[tuple[Score, Score]]:
+    """Per evaluation set, the sampled accuracy or reward of the first and of the last model; sets with one left out.
+
+    Of each model that of its first evaluation: a bench may have asked it again, in another way.
+    """
+    by_set: dict[str, dict[str, Score]] = {}
+    for score in found:
+        if score.metric in SAMPLED:
+            by_set.setdefault(score.taskset, {}).setdefault(score.model, score)
+    groups = (list(group.values()) for group in by_set.values())
+    return [(group[0], group[-1]) for group in groups if len(group) > 1]
+
+
+def summary(view: View) -> str:
+    """The last lines of a run: accuracies with 95% intervals, what was learnt, seconds, where the report is."""
+    found = scores(view)
+    weights = [(s, f"{s.model}, step {s.step},") for s in _benched(view)] + [(s, s.model) for s in found]
+    lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (s.metric == SAMPLED[0])}{interval(s)}, "
+                    f"{task_words(s.tasks, s.rows)} x {s.runs}", s) for s, name in weights if s.metric in SAMPLED]
+    pairs = before_and_after(found)
+    for first, last in pairs:
+        on_set = f" ({last.taskset})" if len(pairs) > 1 else ""
+        words = f"learnt: {interval(first)} after {first.model} -> {interval(last)} after {last.model}{on_set}"
+        overlap = first.low <= last.high and last.low <= first.high
+        lines.append(_noted(words + "; the intervals overlap: no clear change" * overlap, last))
+    done = [s for s in view.stages if files.is_complete(s.directory)]
+    seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done)
+    lines.append(f"{view.run}: {len(done)} of {len(view.stages)} stages complete, {duration(seconds)} of work")
+    if view.report.exists():
+        lines.append(f"report: {view.report}")
+    return "\n".join(lines)
+
+
+def _noted(words: str, score: Score) -> str:
+    """A line about a score, with how many of its tasks are in the training data."""
+    return "; ".join(filter(None, [words, leak_words(score)]))
+
+
+def near(path: Path) -> str:
+    """The path from here when it is below, else in full."""
+    full = path.resolve()
+    return str(full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else full)

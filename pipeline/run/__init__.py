@@ -1,0 +1,1 @@
+"""Starting runs and sweeps, and what the terminal shows of them."""

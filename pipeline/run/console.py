@@ -1,0 +1,158 @@
+"""What `ouro run` shows while snakemake works: the stages, read from their logs. Snakemake's own output goes to a file.
+
+The logs are read, rather than the output of the stages, so that stages on other machines (SLURM) are shown alike.
+"""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.job.context import INTERRUPTED
+from pipeline.job.progress import Bar, duration, read_line
+from pipeline.plan.identity import Stage
+from pipeline.results.view import near
+from pipeline.run.sweep import rules
+from pipeline.store import files
+from pipeline.store.errors import masked
+
+STARTED = "ouro: the stages start now"  # printed by the Snakefile; snakemake printed an answer if this never comes
+KEPT = 10  # log files of snakemake in the view of a run
+RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ERROR|CRITICAL) (.*)")
+COMPLETE = re.compile(r"complete in ([\d.]+) s: ")
+
+
+class Output:
+    """The standard output and error of snakemake and its jobs; once the stages start, copied to a log file.
+
+    They are in memory first, so that the reason of a failure is known on a full disk, and so that snakemake can still
+    write when this process was killed.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory, self.began = directory, time.time()
+        self.stdout, self.stderr = os.memfd_create("stdout"), os.memfd_create("stderr")
+        self.log: Path | None = None
+        self.problem: OSError | None = None  # why the log file lacks something
+        self._copied = {self.stdout: 0, self.stderr: 0}
+
+    def copy(self) -> None:
+        """Brings the log file up to date by whole lines, in which the values of secrets are masked."""
+        try:
+            if self.log is None and STARTED.encode() in self._read(self.stderr, 0):
+                self._open()
+            if self.log is not None:
+                with open(self.log, "ab", buffering=0) as file:
+                    for end, begin in self._copied.items():
+                        begin = begin if begin <= os.fstat(end).st_size else 0  # a job wrote `> /dev/stderr`
+                        lines = self._read(end, begin).rpartition(b"\n")
+                        file.write(masked((lines[0] + lines[1]).decode(errors="replace")).encode())
+                        self._copied[end] = begin + len(lines[0] + lines[1])
+        except OSError as error:
+            self.problem = error
+
+    def _open(self) -> None:
+        self.log = self.directory / f"snakemake-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+        self.directory.mkdir(parents=True, exist_ok=True)  # in the run's view, which was written just now
+        for old in sorted(self.directory.glob("snakemake-*.log"))[: 1 - KEPT]:
+            old.unlink(missing_ok=True)
+        print(f"ouro: all that snakemake and the stages print goes to {near(self.log)}", file=sys.stderr)
+
+    def answer(self) -> None:
+        """Prints what snakemake said when it started no stage: a dry run, a graph, a mistake in its words."""
+        for end, stream in ((self.stdout, sys.stdout), (self.stderr, sys.stderr)):
+            stream.write(self._read(end, 0).decode(errors="replace"))
+            stream.flush()
+
+    @property
+    def place(self) -> str:
+        """Where it is kept, for the last line of a run that failed."""
+        return f"it was not kept ({self.problem.strerror})" if self.problem else near(self.log)
+
+    def errors(self) -> str:
+        """All of standard error, where snakemake and the stages say what failed."""
+        return self._read(self.stderr, 0).decode(errors="replace")
+
+    @staticmethod
+    def _read(end: int, begin: int) -> bytes:
+        return os.pread(end, max(os.fstat(end).st_size - begin, 0), begin)
+
+
+class Console:
+    """Follows the logs of stages that are to be made. A context manager: leaving it ends the bars."""
+
+    def __init__(self, stages: Sequence[Stage]):
+        self.stages, self.number = rules(stages), len(stages)
+        self._logs = {name: _Log(Path(stage.directory) / "stage.log") for name, stage in self.stages
+                      if not files.is_complete(stage.directory)}
+        self._place = {name: place for place, (name, _) in enumerate(self.stages, 1)}
+        self._bars: dict[str, Bar] = {}
+
+    def poll(self) -> None:
+        """Shows what the logs have got since the last call."""
+        for name, log in self._logs.items():
+            for level, text in log.new():
+                self._show(name, level, text)
+
+    def _show(self, name: str, level: str, text: str) -> None:
+        reached = read_line(text)
+        if reached:
+            self._bar(name, reached.total, reached.unit, reached.done - 1).show(reached.done, text, reached.words)
+        elif done := COMPLETE.match(text):
+            self._end(name)
+            self._print(f"{name}: complete in {duration(float(done[1]))} ({self._complete()} of {self.number} stages)")
+        elif text.startswith("started: "):
+            self._print(f"{name}: started (stage {self._place[name]} of {self.number})")
+        elif level == "ERROR":
+            self._end(name)
+            if not text.startswith("log: "):
+                self._print(f"{name}: {text}" if text == INTERRUPTED else f"{name}: failed: {text}")
+        elif not text.startswith("evaluated: "):  # a bar has it
+            self._print(f"{name}: {text}")
+
+    def _bar(self, name: str, total: int, unit: str, done: int) -> Bar:
+        if name not in self._bars:
+            self._bars[name] = Bar(total, unit, name, done)
+        return self._bars[name]
+
+    def _end(self, name: str) -> None:
+        if bar := self._bars.pop(name, None):
+            bar.close()
+
+    def _complete(self) -> int:
+        return sum(files.is_complete(stage.directory) for _, stage in self.stages)
+
+    @staticmethod
+    def _print(line: str) -> None:
+        from tqdm import tqdm
+
+        tqdm.write(line, file=sys.stderr)  # above the bars
+
+    def __enter__(self) -> "Console":
+        return self
+
+    def __exit__(self, *_) -> None:
+        for name in list(self._bars):
+            self._end(name)
+
+
+class _Log:
+    """The records that come to a stage's log from now on; lines that belong to a record of several are left out."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._at = path.stat().st_size if path.exists() else 0
+
+    def new(self) -> list[tuple[str, str]]:
+        """Level and first line of each."""
+        if not self.path.exists() or self.path.stat().st_size == self._at:
+            return []
+        with open(self.path, "rb") as file:
+            file.seek(self._at)
+            lines = file.read().rpartition(b"\n")[0]
+        if lines:
+            self._at += len(lines) + 1
+        found = (RECORD.fullmatch(line) for line in lines.decode(errors="replace").splitlines())
+        return [(record[1], record[2]) for record in found if record]

@@ -1,0 +1,81 @@
+"""The last lines of a launch that failed: which stage, why, what to do, and where the rest is written."""
+
+import re
+import shutil
+
+from pipeline.job.context import ending
+from pipeline.results.sweep_view import SweepView, points_with
+from pipeline.results.view import HINT, Node, View, near, recorded_error, shortened
+from pipeline.store import files
+
+MOST_SHOWN = 3  # failed stages whose reason is shown
+ROOM = 6  # lines for all reasons: with the rest it makes the ten that one sees at a glance
+FULL = 2**20  # bytes: a disk with less space left is called full
+
+
+def what_failed(shown: View | SweepView, code: int, again: str = "the same command", said: str = "",
+                place: str = "", since: float = 0.0) -> str:
+    """The last lines of a run or sweep. again: the command to go on. said: what snakemake printed, kept in `place`.
+
+    since: reasons that stages recorded before this time are of an earlier launch. A snakemake that a signal ended took
+    its stages with it.
+    """
+    reasons = [] if code < 0 else [(stage, _reason(stage, said, since)) for stage in shown.stages]
+    failed = [(stage, reason) for stage, reason in reasons if reason]
+    lines = [_told(shown, stage, reason, ROOM // min(len(failed), MOST_SHOWN)) for stage, reason in failed[:MOST_SHOWN]]
+    if more := [stage.directory.name for stage, _ in failed[MOST_SHOWN:]]:
+        lines.append(f"ouro: failed too: {', '.join(more[:MOST_SHOWN])}" + (" ..." if len(more) > MOST_SHOWN else ""))
+    if not failed:
+        lines.append(f"ouro: snakemake {ending(code)}")
+    where = f"; all output: {place}" if place else ""
+    return "\n".join([*lines, f"ouro: {how_far(shown)}, exit code {code % 256}{where}", f"  to go on: {again}"])
+
+
+def how_far(shown: View | SweepView) -> str:
+    """`ouroboros/countdown: 5 of 8 stages are complete`; of a sweep its points too."""
+    done = sum(files.is_complete(stage.directory) for stage in shown.stages)
+    text = f"{shown.run}: {done} of {len(shown.stages)} stages are complete"
+    if isinstance(shown, SweepView):
+        points = sum(entry.view.complete for entry in shown.entries)
+        text += f", {points} of {len(shown.entries)} points"
+    return text
+
+
+def _told(shown: View | SweepView, stage: Node, reason: str, room: int) -> str:
+    first, *more = shortened(reason, max(room - 1, 1))
+    points = f" ({points_with(shown, stage)})" if isinstance(shown, SweepView) else ""
+    free = shutil.disk_usage(stage.directory).free
+    if free < FULL and "no space left" not in reason:
+        more.append(f"only {free / 2**20:.1f} MiB are free on its disk: free some space (old stages lie in store/)")
+    return "\n".join([f"ouro: {stage.name} failed{points}: {first}", *(f"  {line}" for line in more),
+                      f"  log: {near(stage.directory / 'stage.log')}"])
+
+
+def _reason(stage: Node, said: str, since: float) -> str | None:
+    """Why a stage failed, from its stage.error, else from what was printed; None where it did not fail."""
+    if files.is_complete(stage.directory):
+        return None
+    recorded = recorded_error(stage.directory)
+    if recorded and (stage.directory / "stage.error").stat().st_mtime >= since:
+        return recorded
+    place = re.escape(stage.directory.name)
+    if not (block := re.search(rf"^Error in rule .*\n(?: .*\n)*? +output: .*{place}/.*\n(?: .*\n)*", said, re.M)):
+        return None
+    return _printed(stage, said.splitlines()) or _unexplained(stage, said, block[0])
+
+
+def _printed(stage: Node, lines: list[str]) -> str | None:
+    """What a stage printed that could not write it down, as on a full disk: the record before its last line."""
+    mine = f"{stage.name}: "
+    ends = [i for i, line in enumerate(lines) if line.startswith(mine + HINT) and f"/{stage.directory.name}/" in line]
+    begins = [i for i in range(ends[-1]) if lines[i].startswith(mine)] if ends else []
+    return "\n".join(lines[begins[-1] : ends[-1]]).removeprefix(mine) if begins else None
+
+
+def _unexplained(stage: Node, said: str, block: str) -> str:
+    """How a stage ended that left no reason: as the shell has it, or the executor of a cluster."""
+    command = rf"^ *Command '.*{re.escape(stage.directory.name)}.*' "
+    if found := re.search(command + r"(?:died with <Signals\.\w+: (\d+)>|returned .* (\d+))", said, re.M):
+        return f"its process {ending(-int(found[1]) if found[1] else int(found[2]))}, and left no reason"
+    message = re.search(r"message: (.*)", block)
+    return message[1] if message else "its process was killed, or its job was cancelled: it left no reason"

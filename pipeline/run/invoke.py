@@ -1,0 +1,149 @@
+"""`ouro run`: hands a recipe to snakemake and says what was learnt."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.store.files import HOME
+
+if TYPE_CHECKING:
+    from pipeline.run.console import Output
+
+SIGNALLED = 128  # the exit code of a command that a signal ended is this and the signal
+INTERRUPTED = SIGNALLED + signal.SIGINT
+STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM", signal.SIGHUP: "stopped by SIGHUP",
+           signal.SIGQUIT: "stopped by SIGQUIT"}
+TELLS_ONLY = re.compile(  # words with which snakemake runs nothing
+    r"-\w*[hn]\w*|--(help|version|report|dry-?run|dag|rulegraph|filegraph|d3dag|summary|detailed-summary|lint|list.*|unlock|touch)(=.*)?")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How snakemake ended. signal: what asked us to stop it. output: what it said, unless the terminal showed it."""
+
+    code: int
+    signal: int | None = None
+    output: "Output | None" = None
+
+
+def run(arguments) -> int:
+    """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt.
+
+    First what `ouro config check` knows without reading data: a problem must not appear after a stage has run.
+    """
+    from pipeline.check import preflight
+    from pipeline.check.judge import warnings
+    from pipeline.plan import hub
+    from pipeline.run import failure, outcome
+    from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
+
+    words = [MULTIRUN, *arguments.overrides] if arguments.multirun else arguments.overrides
+    plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=arguments.update_hub))
+    for line in [line for one in hub.plans_of(plan) for line in hub.moved(one)] if arguments.update_hub else ():
+        print(f"ouro: {line}")
+    for line in plan.warnings if arguments.multirun else warnings(words):
+        preflight.warn(line)
+    shown = outcome.of(plan)
+    if shown.complete and not arguments.snakemake:
+        plan.freeze()  # the run's view may show another configuration
+        print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete")
+        print(outcome.conclude(shown))
+        return 0
+    if asks_for_no_gpu(plan, arguments.snakemake):
+        preflight.warn("cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. "
+                       "Set it to the GPUs of a node, or to 0 if none is meant.")
+    if not any(TELLS_ONLY.fullmatch(word) for word in arguments.snakemake):
+        hub.fetch_missing(plan.stages)  # here for its progress on the terminal; bare snakemake does it as it starts
+    before = _made(plan)
+    ended = start(words, arguments.snakemake, plan, arguments.verbose)
+    if ended.signal:
+        print(f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept; type the same command to go on",
+              file=sys.stderr)
+        return SIGNALLED + ended.signal
+    if (ended.code == 0 or arguments.multirun) and _made(plan) != before:  # a dry run makes nothing
+        print(outcome.conclude(shown))
+    if ended.code:
+        if _made(plan) != before and (line := outcome.report_what_is_there(shown)):
+            print(line)
+        print(explain(shown, ended, words, arguments.snakemake), file=sys.stderr)
+    return ended.code
+
+
+def explain(shown, ended: Ended, words: list[str], extra: list[str]) -> str:
+    """The last lines of a run that failed."""
+    from pipeline.job.context import ending
+    from pipeline.run.failure import what_failed
+
+    again = shlex.join(["ouro", "run", *words, *(["--", *extra] if extra else [])])
+    if ended.output is None:
+        return what_failed(shown, ended.code, again)
+    if ended.output.log is None:
+        return f"ouro: snakemake {ending(ended.code)} before a stage was started; its output is above"
+    return what_failed(shown, ended.code, again, ended.output.errors(), ended.output.place, ended.output.began)
+
+
+def asks_for_no_gpu(plan, extra: list[str]) -> bool:
+    """Whether stages go to SLURM that would take GPUs if it were known that there are some. extra: as for `start`."""
+    from pipeline.plan.identity import HEAVY
+
+    return any(word.endswith("slurm") for word in extra) and any(
+        stage.kind in HEAVY and not stage.gpus and stage.config["cluster"]["gpu_per_node"] is None
+        for stage in plan.stages)
+
+
+def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -> Ended:
+    """Runs snakemake over what the overrides mean. extra: words for snakemake. plan: what they mean, to be shown.
+
+    verbose: the terminal shows the output of snakemake and the stages, and no file keeps it.
+    """
+    from pipeline.job.process_group import run_group
+    from pipeline.plan import hub
+    from pipeline.run.console import Console, Output
+    from pipeline.run.planning import SUMMARY_FOLLOWS
+
+    command = snakemake_command(overrides, extra)
+    environment = os.environ | hub.variable(plan) | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
+    if verbose:
+        return Ended(*run_group(command, environment, {}, lambda: None))
+    output = Output(plan.view / "logs")
+    with Console(plan.stages) as console:
+        def poll() -> None:
+            output.copy()
+            console.poll()
+
+        streams = {"stdout": output.stdout, "stderr": output.stderr}
+        ended = Ended(*run_group(command, environment, streams, poll), output)
+        poll()
+    if not output.log and not ended.signal:
+        output.answer()
+    return ended
+
+
+def snakemake_command(overrides: list[str], extra: list[str]) -> list[str]:
+    """The snakemake command line. Overrides travel as a JSON list, which snakemake reads as YAML: any character passes.
+
+    (Of a plain text snakemake would strip the quotes at its ends and read the rest as YAML.) An option stands behind
+    --config, which takes every word up to the next one; of two --cores the last counts. A stage that fails stops
+    what needs it and nothing else, also with a workflow profile that is not ours.
+    """
+    elsewhere = [] if Path.cwd() == HOME else ["--snakefile", str(HOME / "Snakefile"), "--directory", str(Path.cwd())]
+    text = json.dumps(overrides, ensure_ascii=False)
+    config = ["--config", f"overrides={text}"] if overrides else []
+    return [sys.executable, "-m", "snakemake", *elsewhere, *config, "--cores", "all", "--keep-going", *extra]
+
+
+def _made(plan) -> dict[str, int]:
+    """When each complete stage was made."""
+    return {m: os.stat(m).st_mtime_ns for m in plan.targets if os.path.exists(m)}
+
+
+def _python_path() -> str:
+    """Our packages first: `workflows` is also the name of a package that others may have installed."""
+    return os.pathsep.join([str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])

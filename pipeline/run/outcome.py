@@ -1,0 +1,54 @@
+"""What a launch says when it ends, of a run or of a sweep: how it went, or what failed and what is there."""
+
+import subprocess
+import sys
+
+from pipeline.job.context import our_environment
+from pipeline.plan.modes import TRAINING
+from pipeline.results import sweep_view, view
+from pipeline.results.sweep_view import SweepView
+from pipeline.results.view import View
+from pipeline.run.sweep import Sweep
+from pipeline.store import files
+
+
+def of(planned) -> View | SweepView:
+    """The view of a plan or sweep that need not have been launched yet."""
+    return sweep_view.of_sweep(planned) if isinstance(planned, Sweep) else view.of_plan(planned)
+
+
+def conclude(shown: View | SweepView) -> str:
+    """The last lines of a run; of a sweep the points side by side, whose page is written too."""
+    return _compared(shown) if isinstance(shown, SweepView) else view.summary(shown)
+
+
+def _compared(shown: SweepView) -> str:
+    from pipeline.results.compare import answer, compared, metric_of
+    from pipeline.results.compare_page import write
+    from pipeline.results.query import as_table
+
+    metric = metric_of([shown])
+    rows = compared([shown], metric)
+    write(shown, rows, metric)
+    done = sum(entry.view.complete for entry in shown.entries)
+    apart = sum(len(entry.view.stages) for entry in shown.entries)
+    counted = f"{shown.run}: {done} of {len(rows)} points complete; {len(shown.stages)} stages, {apart} without sharing"
+    return "\n".join([as_table(answer(rows)).rsplit("\n", 1)[0], counted, f"report: {shown.report}"])
+
+
+def report_what_is_there(shown: View | SweepView) -> str:
+    """Has a page made of the complete stages of a run in which one failed; its line for the terminal.
+
+    Nothing where no training is complete, where the report is, or of a sweep, whose own page compares its points.
+    """
+    if isinstance(shown, SweepView):
+        return ""
+    report = next(stage for stage in shown.stages if stage.kind == "report")
+    trained = [s for s in shown.stages if s.kind in TRAINING and files.is_complete(s.directory)]
+    if not trained or files.is_complete(report.directory) or not (report.directory / "stage.json").exists():
+        return ""
+    done = subprocess.run([sys.executable, "-m", "stages.report", "--partial", str(report.directory)],
+                          env=our_environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"no report of what is there: {done.stderr.strip().splitlines()[-1]}"
+    return f"report of what is there: {shown.report}"

@@ -1,0 +1,35 @@
+"""Composes, checks and plans a run, without reading data."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from pipeline.check.judge import compose
+from pipeline.check.preflight import warn
+from pipeline.check.stage_rules import unread, unusable_root, without_data
+from pipeline.plan import hub
+from pipeline.plan.plan import Plan, make_plan
+from pipeline.settings.monitors import check_monitor
+from pipeline.store.errors import ConfigError
+
+Planner = Callable[..., Plan]  # (configuration, tell=warn); tell: takes the warnings, one line each
+SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` prints the summary
+
+
+def checked_plan(config: dict[str, Any], tell: Callable[[str], None] = warn, ask: bool = True) -> Plan:
+    """The plan of a composed configuration whose monitor is installed (it must not fail after hours), and that names
+    data. Settings that nothing reads are reported on stderr, unless `ouro run` has done so before it started this.
+
+    ask: whether the hub may be asked for what is neither pinned nor in the cache."""
+    config, unlocated = hub.located(config, ask)
+    check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
+    if problems := unlocated + without_data(config) + unusable_root(config["checkpoint_root_dir"]):
+        raise ConfigError("\n  ".join(problems), problems)
+    for line in [] if os.environ.get(SUMMARY_FOLLOWS) else unread(config):
+        tell(line)
+    return make_plan(config)
+
+
+def make_checked_plan(overrides: list[str], plan_of: Planner = checked_plan) -> Plan:
+    """Composes, checks and plans. plan_of: plans a composed configuration, or raises for what is wrong with it."""
+    return plan_of(compose(overrides))

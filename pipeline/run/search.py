@@ -1,0 +1,78 @@
+"""One point of a search that decides point after point: overrides in, score out, for Optuna or any other sweeper.
+
+`ouro run -m` knows all its points beforehand; here a sweeper asks for one, sees its score and chooses the next. Points
+share stages as those of a sweep do, because both live in the same store. How it is used: docs/sweeps.md.
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pipeline.check.judge import compose
+from pipeline.compose import axes
+from pipeline.plan.plan import Plan
+from pipeline.results import view
+from pipeline.results.compare import METRIC, last_scores
+from pipeline.run import invoke
+from pipeline.run.planning import make_checked_plan
+from pipeline.run.sweep import SWEEP, Point, point_record
+from pipeline.store import files
+from pipeline.store.errors import DataError, StageError
+
+
+def objective(overrides: Sequence[str], metric: str = METRIC, taskset: str | None = None,
+              snakemake: Sequence[str] = ()) -> float:
+    """Runs the point that the overrides compose and returns the score of its last evaluated stage, 0 to 1.
+
+    The run is called after the recipe and after every override, and joins `runs/<project>/<name>/sweep.json`, so that
+    `ouro compare NAME` shows the search while it goes on. A point that is complete already costs no second run.
+    taskset: which evaluation set; None is the first. snakemake: words for snakemake, such as a profile.
+    Raises ConfigError before anything runs, StageError when a stage fails, DataError when nothing is evaluated.
+    """
+    with _own_hydra():
+        differs, base = axes.given(list(overrides)), compose(list(overrides))["name"]
+        words = [w for w in overrides if not w.startswith("name=")] + [f"name='{axes.name_of(base, differs)}'"]
+        plan = make_checked_plan(words)
+    shown = view.of_plan(plan)
+    _run(plan, shown, words, list(snakemake))
+    _record(plan.view.with_name(base), Point(words, differs, plan))
+    found = [s for s in last_scores(shown) if s.metric == metric and taskset in (None, s.taskset)]
+    if not found:
+        measured = ", ".join(f"{s.metric} on {s.taskset}" for s in last_scores(shown)) or "nothing"
+        wanted = metric + (f" on {taskset}" if taskset else "")
+        raise DataError(f"{shown.run} has no score {wanted}. Its last evaluation measured: {measured}. Needed an "
+                        "evaluation set (buffer.explorer_input.eval_tasksets) and a metric of it.")
+    return found[0].value
+
+
+@contextlib.contextmanager
+def _own_hydra() -> Iterator[None]:
+    """Sets a caller's Hydra aside: it composes for one application at a time, and a sweeper's is at work around us."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def _run(plan: Plan, shown: view.View, words: list[str], snakemake: list[str]) -> None:
+    if shown.complete:
+        plan.freeze()  # the run's view may show another configuration
+        return
+    ended = invoke.start(words, snakemake, plan)
+    if ended.signal:
+        raise KeyboardInterrupt  # or the search would go on with the next point
+    if ended.code:
+        raise StageError(invoke.explain(shown, ended, words, snakemake))
+
+
+def _record(search: Path, point: Point) -> None:
+    """Adds the point to the sweep.json of the search's directory; several processes may do so at once."""
+    with files.locked(search / ".sweep.lock", lambda holder: None):
+        kept = files.read_json(search / SWEEP)["points"] if (search / SWEEP).exists() else []
+        added = point_record(point)
+        points = [*(p for p in kept if p["run"] != added["run"]), added]
+        files.write_json(search / SWEEP, {"project": point.plan.project, "name": search.name, "points": points})

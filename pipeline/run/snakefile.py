@@ -1,0 +1,74 @@
+"""Loads the plan of a run inside the Snakefile, so that a user's mistake is a message there and not a traceback."""
+
+import os
+import shlex
+import sys
+from functools import partial
+from typing import Any
+
+from pipeline.compose.axes import vary_nothing
+from pipeline.run.planning import Planner, checked_plan, make_checked_plan
+from pipeline.run.sweep import make_sweep
+from pipeline.store.errors import ConfigError, OuroError, message
+
+MULTIRUN = "-m"  # among the overrides: they have several values
+
+
+def make_plan_or_sweep(words: list[str], plan_of: Planner = checked_plan):
+    """A Plan, or the Sweep that `-m` among the words asks for."""
+    if MULTIRUN in words:
+        several = [w for w in words if w != MULTIRUN]
+        if vary_nothing(several):
+            raise ConfigError("-m makes a run of every value, and no override has several. Write them with commas, "
+                              "such as seed=1,2, or leave -m out.")
+        return make_sweep(several, plan_of)
+    return make_checked_plan(words, plan_of)
+
+
+def split_overrides(given: Any) -> list[str]:
+    """Overrides as snakemake hands them over: a list (`ouro run`), or one text in shell syntax (typed by a person)."""
+    if isinstance(given, list):
+        return [str(word) for word in given]
+    problem = f"it was read as {type(given).__name__}"
+    if given is None or isinstance(given, str):
+        try:
+            return shlex.split(given or "")
+        except ValueError as error:
+            problem = str(error)
+    raise ConfigError(f"--config overrides={given!r} cannot be split into key=value words ({problem}). Needed: words "
+                      "in shell quotes, or a list like '[\"seed=2\",\"name=x\"]'; or use `ouro run`.")
+
+
+def load_plan(given: dict[str, Any], ask: bool = True):
+    """The plan, or with `-m` the sweep, for snakemake's `config`; a user's mistake is printed and ends the process
+    with exit code 2. ask: as for `checked_plan`; false in a job.
+
+    From here on `python` is the interpreter that runs Snakemake, whether or not its environment is activated: the
+    rules call it.
+    """
+    os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+    try:
+        _refuse_bare(given)
+        return make_plan_or_sweep(split_overrides(given.get("overrides", "")), partial(checked_plan, ask=ask))
+    except (OuroError, OSError) as error:
+        print(message(error), file=sys.stderr)
+        sys.exit(2)
+
+
+def written(plan) -> None:
+    """Fetches what the stages read of the hub and freezes the run. An error is printed and ends the process with exit
+    code 2."""
+    try:
+        plan.freeze()
+    except (OuroError, OSError) as error:
+        print(message(error), file=sys.stderr)
+        sys.exit(2)
+
+
+def _refuse_bare(given: dict[str, Any]) -> None:
+    """Raises ConfigError for `--config seed=2`, which Snakemake takes and nothing would read."""
+    bare = [f"{key}={value}" for key, value in given.items() if key != "overrides"]
+    if bare:
+        meant = shlex.join([*split_overrides(given.get("overrides")), *bare])
+        raise ConfigError(f"--config {shlex.join(bare)}: the only key that is read is `overrides`. Write --config "
+                          f'overrides="{meant}", or use `ouro run {meant}`.')

@@ -1,0 +1,210 @@
+"""A sweep: the plans of all points of `ouro run -m`, as one graph in which a stage that several points share is once.
+
+Stages with the same identity lie in the same directory, so the union of the plans needs no comparison of settings.
+A point is a run like any other, `runs/<project>/<sweep>-<what differs>/`; the sweep is the file
+`runs/<project>/<sweep>/sweep.json`, which names its points.
+"""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+from pipeline.check.judge import compose, judged, warnings
+from pipeline.check.preflight import warn
+from pipeline.compose import axes
+from pipeline.plan import hub
+from pipeline.plan.identity import Stage
+from pipeline.plan.plan import Plan
+from pipeline.results.sweep_view import SWEEP
+from pipeline.run.planning import Planner, checked_plan
+from pipeline.settings.config import Sweep as Settings
+from pipeline.store import files
+from pipeline.store.errors import ConfigError, OuroError
+
+MOST_NAMED = 4  # points named beside a problem
+TOLD_EVERY = 5.0  # seconds
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep. overrides: those that compose it. differs: key -> value on every axis, as text."""
+
+    overrides: list[str]
+    differs: dict[str, str]
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The points of a sweep; like a Plan it has stages, targets and a way to write down what they read."""
+
+    project: str
+    name: str
+    root: str
+    points: list[Point]
+
+    @property
+    def view(self) -> Path:
+        return Path(self.root) / "runs" / self.project / self.name
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """Every stage once, in an order in which they could be made; a shared one as its first point has it."""
+        by_directory: dict[str, Stage] = {}
+        for point in self.points:
+            for stage in point.plan.stages:
+                by_directory.setdefault(stage.directory, stage)
+        return list(by_directory.values())
+
+    @property
+    def targets(self) -> list[str]:
+        return [s.manifest for s in self.stages]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What its points say that may not be meant, one line each."""
+        said = [(warnings(point.overrides), point.differs) for point in self.points]
+        return [*self._alike(), *_with_points(said)]
+
+    def _alike(self) -> list[str]:
+        """A line for each group of points that plan the same stages: what they differ in says how, not what is made."""
+        same: dict[tuple[str, ...], list[str]] = {}
+        for point in self.points:
+            made = tuple(s.directory for s in point.plan.stages if s.kind != "report")
+            same.setdefault(made, []).append(axes.told(point.differs))
+        return [f"the points {_named(points)} plan the same stages: they differ in how a stage runs, not in what it "
+                f"makes. Each stage is made once, as {points[0]} says." for points in same.values() if len(points) > 1]
+
+    def freeze(self) -> None:
+        """Writes what the stages read and the views of the points and of the sweep. Never called by a dry run."""
+        for point in reversed(self.points):  # so that a shared stage is left with the run of the first that has it
+            point.plan.freeze()
+        files.write_json(self.view / SWEEP, {"project": self.project, "name": self.name,
+                                             "points": [point_record(p) for p in self.points]})
+
+
+def point_record(point: Point) -> dict:
+    """A point as sweep.json keeps it."""
+    return {"run": f"{point.plan.project}/{point.plan.name}", "overrides": point.overrides, "differs": point.differs}
+
+
+def rules(stages: Sequence[Stage]) -> list[tuple[str, Stage]]:
+    """A name for every stage's rule: the stage's own, with its hash where several stages have it."""
+    times = Counter(stage.name for stage in stages)
+    return [(s.name if times[s.name] == 1 else f"{s.name}_{s.identity}", s) for s in stages]
+
+
+def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
+    """Composes, checks and plans every point. Raises ConfigError with the problems of all, each once.
+
+    plan_of: plans the configuration of a point, or raises for what is wrong with it.
+    More points than `sweep.max_points` are refused after the first of them is composed.
+    """
+    words = axes.read(overrides)
+    first = _compose_first(axes.first_point(words), axes.count(words))
+    chosen = list(axes.points(words))
+    composed = [first, *_counted((_composed(point) for point, _ in chosen[1:]), len(chosen), "composed")]
+    _refuse(composed, chosen)
+    project, name, root = _shared(composed)
+    for config, (_, differs) in zip(composed, chosen, strict=True):
+        config["name"] = axes.name_of(name, differs)
+    hub.agree(composed)
+    said: list[tuple[list[str], dict[str, str]]] = [([], differs) for _, differs in chosen]
+    attempts = (_attempt(partial(plan_of, tell=lines.append), config)
+                for config, (lines, _) in zip(composed, said, strict=True))
+    plans = list(_counted(attempts, len(chosen), "planned"))
+    for line in _with_points(said):
+        warn(line)
+    _refuse(plans, chosen)
+    points = [Point(o, differs, plan) for (o, differs), plan in zip(chosen, plans, strict=True)]
+    return Sweep(project, name, root, points)
+
+
+def _counted(results: Iterable, number: int, what: str) -> Iterator:
+    """The results as they come; now and then a line on stderr says how many of the points there are."""
+    told = time.monotonic()
+    for done, result in enumerate(results, 1):
+        yield result
+        if time.monotonic() - told > TOLD_EVERY:
+            told = time.monotonic()
+            print(f"ouro: {done:,} of {number:,} points are {what}", file=sys.stderr)
+
+
+def _attempt(work, argument):
+    """What `work` returns, or the user's mistake that it raises: those of all points are told together."""
+    try:
+        return work(argument)
+    except OuroError as error:
+        return error
+
+
+def _composed(overrides: list[str]):
+    return _attempt(compose, overrides)
+
+
+def _compose_first(point: list[str], number: int):
+    """The first point's configuration or mistake, which tells whether so many points are meant."""
+    config = _composed(point)
+    failed = isinstance(config, OuroError)
+    most = _most_points(point) if failed else config["sweep"]["max_points"]
+    if number <= most:
+        return config
+    if failed:
+        raise ConfigError(f"the first of {number} points, more than sweep.max_points={most}: {config}")
+    raise ConfigError(f"the sweep has {number} points, more than sweep.max_points={most}. If they are all meant: "
+                      f"sweep.max_points={number}.")
+
+
+def _most_points(point: list[str]) -> int:
+    """`sweep.max_points` of a point that has problems; the default where its files cannot be read."""
+    try:
+        return judged(point)[0]["sweep"]["max_points"]
+    except ConfigError:
+        return Settings().max_points
+
+
+def _refuse(results: list, chosen: list[tuple]) -> None:
+    """Raises ConfigError when a point has a problem: each problem once, with the points it concerns."""
+    found = [(getattr(result, "problems", [str(result)]) if isinstance(result, OuroError) else [], differs)
+             for result, (_, differs) in zip(results, chosen, strict=True)]
+    if lines := _with_points(found):
+        raise ConfigError("the sweep has problems:\n  " + "\n  ".join(lines), lines)
+
+
+def _with_points(said: Sequence[tuple[list[str], dict[str, str]]]) -> list[str]:
+    """Every line once, with the points it concerns. said: of each point its lines and what it differs in."""
+    concerned: dict[str, list[str]] = {}
+    for lines, differs in said:
+        for line in dict.fromkeys(lines):
+            concerned.setdefault(line, []).append(axes.told(differs))
+    return [f"{line}{_which(points, len(said))}" for line, points in concerned.items()]
+
+
+def _which(points: list[str], number: int) -> str:
+    """` (points: seed=1; seed=2)`; nothing when there is only one point at all."""
+    if number == 1:
+        return ""
+    if len(points) == number:
+        return f" (all {number} points)"
+    return f" (point{'s' if len(points) > 1 else ''}: {_named(points)})"
+
+
+def _named(points: list[str]) -> str:
+    """The first points, and how many more there are."""
+    more = f"; and {len(points) - MOST_NAMED} more" if len(points) > MOST_NAMED else ""
+    return "; ".join(points[:MOST_NAMED]) + more
+
+
+def _shared(configs: list[dict]) -> tuple[str, str, str]:
+    """Project, name and root directory of the sweep; recipes that bring names of their own are joined in its name."""
+    for key in ("project", "checkpoint_root_dir"):
+        values = {config[key] for config in configs}
+        if len(values) > 1:
+            raise ConfigError(f"the points have {len(values)} values of {key} ({', '.join(sorted(values))}); a sweep "
+                              f"has one: write {key}=VALUE.")
+    plan = configs[0]
+    return plan["project"], axes.joined(config["name"] for config in configs), plan["checkpoint_root_dir"]

@@ -1,0 +1,112 @@
+"""The section `algorithm`, and the settings of PPO's critic: part of the schema in pipeline/settings/config.py."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.settings import algorithms
+from pipeline.settings.setting import section, setting
+
+# the tables' own names (a test compares them): they are checked before anything heavy is imported
+KL_ESTIMATORS = ("none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3")
+ADVANTAGES = ("asymre", "dr_grpo", "gigpo", "grpo", "jsd", "on_policy_distill", "opmd", "ppo", "raft", "rec",
+              "reinforce", "reinforceplusplus", "remax", "rloo", "step_wise_grpo")
+POLICY_LOSSES = ("cispo", "decoupled_ppo", "dpo", "gspo", "gspo_token", "importance_sampling", "ipo", "kto", "m2po",
+                 "mix", "mix_chord", "opmd", "ppo", "rec", "sapo", "sft", "sft_is", "sft_phi", "sppo", "topr")
+SAMPLE_STRATEGIES = ("default", "mix", "staleness_control")
+
+
+@dataclass
+class Optimizer:
+    """AdamW (Loshchilov & Hutter, 2019)."""
+
+    lr: float = setting(1e-6, "peak learning rate", ge=0)
+    betas: list[float] = setting([0.9, 0.999], "decay rates of the first and second moment")
+    eps: float = setting(1e-8, "added to the denominator", gt=0)
+    weight_decay: float = setting(0.01, "decoupled weight decay", ge=0)
+    lr_scheduler_type: str = setting("constant", "shape after the warmup; wsd stays at lr and falls at the end",
+                                     choices=("constant", "cosine", "linear", "wsd"))
+    lr_warmup_steps: int = setting(0, "optimizer steps of linear warmup from 0", ge=0)
+    lr_warmup_steps_ratio: float = setting(0.0, "the same as a share of all steps, rounded up; instead of "
+                                                "lr_warmup_steps",
+                                           ge=0, le=1)
+    lr_decay_steps: int = setting(0, "last optimizer steps in which wsd falls", ge=0)
+    lr_decay_steps_ratio: float = setting(0.1, "the same as a share of all steps; lr_decay_steps goes before",
+                                          ge=0, le=1)
+    min_lr_ratio: float = setting(0.0, "what cosine, linear and wsd would reach one step after the last, as a share of "
+                                       "lr", ge=0, le=1)
+
+
+@dataclass
+class CriticOptimizer(Optimizer):
+    lr: float = setting(1e-5, "peak learning rate", ge=0)
+
+
+@dataclass
+class Critic:
+    """PPO's value model; only algorithm_type=ppo has one."""
+
+    cliprange_value: float = setting(0.5, "a value may move by so much from the one that the step began with", gt=0)
+    optimizer: CriticOptimizer = section(CriticOptimizer)
+
+
+@dataclass
+class RolloutCorrection:
+    """Weights for what the engine sampled with other probabilities than the trainer's (operators/correction.py)."""
+
+    level: str | None = setting(None, "null: the algorithm's own (none in opmd, asymre and rec, which are made for "
+                                      "rows of other policies), else token; but none where the loss's "
+                                      "ratio is to the rollout's log-probs (topr, m2po, decoupled_ppo; any loss that "
+                                      "takes old_logprobs with bypass_old_logprobs=true), since it spans the gap "
+                                      "already. Rows of an expert have weight 1",
+                                choices=("none", "token", "sequence"))
+    mode: str = setting("truncate", "what is done above the threshold", choices=("truncate", "mask"))
+    threshold: float = setting(2.0, "largest trainer / engine probability that counts in full", ge=1)
+
+
+@dataclass
+class Algorithm:
+    """What is trained, and its parts. Null: the algorithm's own, from conf/algorithm/<algorithm_type>.yaml."""
+
+    algorithm_type: str = setting("grpo", "name in conf/algorithm/, which fills what is null here",
+                                  choices=algorithms.names, meant=algorithms.meant)
+    repeat_times: int | None = setting(None, "rollouts per task, a group; null: the algorithm's own", ge=1)
+    max_resample_rounds: int | None = setting(
+        None, "rounds of fresh tasks, in a step, for groups that teach nothing because all their responses are equally "
+              "good; 0: they stay in the batch; null: the algorithm's own, 0 where it has none", ge=0)
+    resample_metric: str | None = setting(
+        None, "what the responses of a group are equal by; null: accuracy where the reward function gives one, else "
+              "reward", choices=("accuracy", "reward"))
+    greedy_baseline: bool | None = setting(None, "one greedy response to each task beside the sampled ones, never "
+                                                 "trained: column baseline_reward of its group, which remax needs; "
+                                                 "null: the algorithm's own")
+    sample_strategy: str | None = setting(
+        None, "which rows a train batch is made of: default: those of the schedule, in its order; mix: rows of an "
+        "expert beside them; staleness_control: without those that are too old; null: the algorithm's own, else "
+        "default", choices=SAMPLE_STRATEGIES)
+    sample_strategy_args: dict[str, Any] = setting({}, "arguments of sample_strategy, merged over its own defaults")
+    advantage_fn: str | None = setting(None, "name in operators/advantage.py; null: the algorithm's own",
+                                       names=ADVANTAGES)
+    advantage_fn_args: dict[str, Any] = setting({}, "arguments of advantage_fn, merged over its own defaults")
+    policy_loss_fn: str | None = setting(None, "name in operators/loss.py; null: the algorithm's own",
+                                         names=POLICY_LOSSES)
+    policy_loss_fn_args: dict[str, Any] = setting({}, "arguments of policy_loss_fn, merged over its own defaults")
+    loss_agg_mode: str | None = setting(
+        None, "how the loss of tokens becomes one number, over the whole train batch; null: the algorithm's "
+        "own, else as the policy loss's paper has it; seq-mean-token-sum-norm divides by model.max_response_tokens",
+        choices=("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"))
+    kl_loss_fn: str | None = setting(
+        None, "KL to the reference, the model that the stage begins with, as a part of the loss; name in "
+        "operators/kl.py; null: the algorithm's own", names=KL_ESTIMATORS)
+    kl_loss_fn_args: dict[str, Any] = setting(
+        {}, "kl_coef 0.001; adaptive false: true steers it towards target_kl, nats a token, over `horizon` rows")
+    kl_penalty_fn: str | None = setting(None, "the same taken off the reward, before the advantage",
+                                        names=KL_ESTIMATORS)
+    kl_penalty_fn_args: dict[str, Any] = setting({}, "as kl_loss_fn_args")
+    entropy_loss_fn: str | None = setting(None, "entropy bonus; name in operators/entropy.py",
+                                          names=("default", "mix", "none"))
+    entropy_loss_fn_args: dict[str, Any] = setting({}, "entropy_coef 0.0; entropy is reported in any case")
+    bypass_old_logprobs: bool = setting(True, "old log-probs of the loss: true: the rollout's; false: scored by the "
+                                              "trainer before the step, one forward more; the ratio of a loss "
+                                              "is then 1, for a train batch is one update")
+    rollout_correction: RolloutCorrection = section(RolloutCorrection)
+    optimizer: Optimizer = section(Optimizer)

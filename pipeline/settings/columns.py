@@ -1,0 +1,113 @@
+"""What the parts of an algorithm are called with: what a function of the user's own must take, and may ask for.
+
+A loss, a KL estimate and an entropy loss are called by name: a parameter without a default names a column, one with a
+default is an argument. An advantage function is called with the batch. Which columns there are depends on what is
+trained on.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
+from pipeline.store.errors import nearest
+
+OF_THE_FORWARD = {
+    "logprobs": "log-prob of each token under the policy, with gradient",
+    "prox_logprobs": "the same without gradient: the policy before this step",
+    "entropy": "of the policy's whole next-token distribution, nats",
+    "rows": "index of the token's row in the micro-batch, int64; rows are never split",
+    "step": "the optimizer step, 0-d, from 1",
+}
+OF_THE_REFERENCE = {"ref_logprobs": "log-prob under the reference, the model that the stage began with"}
+OF_ROLLOUTS = {
+    "advantages": "what advantage_fn gives the token",
+    "old_logprobs": "log-prob under the policy that sampled: the rollout's, or with bypass_old_logprobs=false the "
+                    "trainer's before the step, whose ratio is 1",
+    "rollout_logprobs": "log-prob that the rollout engine gave it",
+}
+OF_THE_CRITIC = {"values": "the critic's, before the token", "returns": "what the critic is trained towards"}
+OF_A_MIX = {"is_expert": "whether an expert gave the row, bool; rollouts and its rows are averaged apart"}
+OF_AN_ESTIMATE = ("logprobs", "ref_logprobs", "old_logprobs")
+
+
+def columns(part: str, algorithm: dict[str, Any]) -> dict[str, str]:
+    """Column -> meaning, of those that a function for `part` (policy_loss_fn, ...) may ask for; each is [N], one entry
+    an action token.
+
+    algorithm: the filled section. On pairs, rows 2k and 2k + 1 are the chosen and the rejected response of a pair.
+    """
+    given = OF_THE_FORWARD | OF_THE_REFERENCE
+    if algorithm["algorithm_type"] not in PAIR_TYPES:
+        given |= OF_ROLLOUTS | (OF_THE_CRITIC if algorithm["advantage_fn"] in WITH_CRITIC else {})
+        given |= OF_A_MIX if algorithm["sample_strategy"] == "mix" else {}
+    if part in ("kl_loss_fn", "kl_penalty_fn"):
+        return {name: meaning for name, meaning in given.items() if name in OF_AN_ESTIMATE}
+    return given
+
+
+def ratio_column(algorithm: dict[str, Any], required: Sequence[str]) -> str | None:
+    """The log-probs that the loss takes its ratio to; None for a loss without a ratio.
+
+    rollout_logprobs: the engine's. old_logprobs: of the policy just before the update, so that the ratio is 1.
+    required: the columns that the loss takes. PPO's fallback_to_policy_gradient replaces the ratio by 1.
+    """
+    if "rollout_logprobs" in required:
+        return "rollout_logprobs"
+    if "old_logprobs" not in required or _falls_back(algorithm):
+        return None
+    return "rollout_logprobs" if algorithm["bypass_old_logprobs"] else "old_logprobs"
+
+
+def _falls_back(algorithm: dict[str, Any]) -> bool:
+    return algorithm["policy_loss_fn"] == "ppo" and bool(
+        algorithm["policy_loss_fn_args"].get("fallback_to_policy_gradient"))
+
+
+STALENESS_MASKS = ("enable_sequence_masking", "enable_mask_clip")  # arguments of losses that drop tokens by the ratio
+
+
+def ratio_problems(algorithm: dict[str, Any], required: Sequence[str]) -> list[str]:
+    """One line for a rollout correction that the loss's ratio contains already, one for each mask that cannot act.
+
+    required: the columns that the loss takes.
+    """
+    level, loss, ratio = (algorithm["rollout_correction"]["level"], algorithm["policy_loss_fn"],
+                          ratio_column(algorithm, required))
+    problems = []
+    if ratio == "rollout_logprobs" and level not in (None, "none"):
+        way_out = "" if "rollout_logprobs" in required else "bypass_old_logprobs=false, or "
+        problems.append(f"algorithm.rollout_correction.level={level} with policy_loss_fn={loss}: its ratio is to the "
+                        "rollout's log-probs, and a second weight would count the same gap twice. Set "
+                        f"{way_out}level=none.")
+    cause = "fallback_to_policy_gradient=true" if _falls_back(algorithm) else "algorithm.bypass_old_logprobs=false"
+    problems += [f"algorithm.policy_loss_fn_args.{mask}=true with {cause}: the mask compares the policy with itself "
+                 "just before its only update of the batch, so the ratio is 1 and nothing is ever masked. Set "
+                 f"{cause.partition('=')[0]}={'false' if _falls_back(algorithm) else 'true'}, or {mask}=false."
+                 for mask in STALENESS_MASKS
+                 if ratio != "rollout_logprobs" and algorithm["policy_loss_fn_args"].get(mask)]
+    return problems
+
+
+def wrong_parameters(part: str, required: Sequence[str], algorithm: dict[str, Any]) -> list[str]:
+    """What is wrong with the parameters of the user's function for `part`, one line each.
+
+    required: names of its parameters without a default, `**` of one that takes all.
+    """
+    said = f"algorithm.{part}={algorithm[part]}"
+    if part == "advantage_fn":
+        if len(required) == 1 and not required[0].startswith("*"):
+            return []
+        return [f"{said} has {len(required)} parameters without a default ({', '.join(required) or 'none'}); needed "
+                "one, the batch. An argument of your own needs a default."]
+    if "**" in required:
+        return [f"{said} takes whatever it is given (**), and columns are handed over by the names of parameters. "
+                "Needed a parameter without a default for each column that it reads."]
+    known = columns(part, algorithm)
+    problems = [f"{said} asks for a column '{name}' (a parameter without a default), which there is none of."
+                f"{nearest(name, known)} There are: {', '.join(known)}. An argument of your own needs a default."
+                for name in required if name not in known]
+    learnt_from = ("logprobs", "entropy") if part == "entropy_loss_fn" else ("logprobs",)
+    if not set(learnt_from) & set(required):
+        problems.append(f"{said} does not ask for the column {' or '.join(learnt_from)}, which alone carries a "
+                        "gradient: nothing would be learnt from it.")
+    return problems

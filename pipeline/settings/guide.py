@@ -1,0 +1,127 @@
+"""What becomes of a key of the Trinity-RFT configuration guide: it works, has another name, or is refused.
+
+`ouro import keys` prints the whole table, docs/trinity-keys.md keeps it. The keys are in settings/guide_keys.py and
+pipeline/settings/guide_refused.py.
+"""
+
+import re
+from typing import Any
+
+from pipeline.settings.guide_keys import (
+    NOTED,
+    ONLY,
+    RENAMED,
+    SECRETS,
+    TASKSETS,
+    VALUES,
+    WORKS,
+    Fate,
+    Refused,
+    Renamed,
+    Works,
+)
+from pipeline.settings.guide_refused import REFUSED
+
+
+def general(key: str) -> str:
+    """A key as the tables have it: without the stage in front, `*` for an element or the name of a buffer."""
+    parts = re.sub(r"\[(\w+)\]", r".\1", key).split(".")
+    if parts[0] == "stages" and len(parts) > 2:
+        parts = parts[2:]
+    parts = ["*" if part.isdigit() else part for part in parts]
+    if parts[:3] == ["buffer", "trainer_input", "auxiliary_buffers"] and len(parts) > 3:
+        parts[3] = "*"
+    return ".".join(parts)
+
+
+def find(key: str) -> tuple[str, Fate] | None:
+    """The entry of a key: its own, or the nearest one above it. None for a key that the guide does not have."""
+    entry = general(key)
+    while entry not in KEYS:
+        entry = entry.rpartition(".")[0]
+        if not entry:
+            return None
+    return entry, KEYS[entry]
+
+
+def explain_absent(key: str) -> str | None:
+    """What to use instead of a key of the guide that is not here; None when it works here, or is none of the guide."""
+    found = find(key)
+    if found is None or isinstance(found[1], Works):
+        return None
+    entry, fate = found
+    told = f"here it is `{fate.to}`{_more(fate)}" if isinstance(fate, Renamed) else fate.why
+    return told if entry == key else f"{entry}: {told}"
+
+
+def explain_value(key: str, value: Any) -> str | None:
+    """What to use instead of a value that the guide allows and that is refused here; None for any other value."""
+    if isinstance(value, (list, dict)):
+        return None
+    works, why = ONLY.get(general(key), ((value,), None))
+    return VALUES.get(general(key), {}).get(value) if value in works else why
+
+
+def page() -> str:
+    """The table of every key as a Markdown page: docs/trinity-keys.md."""
+    shown = {key: fate for key, fate in KEYS.items() if not key.startswith(TWINS)}
+    counts = [sum(isinstance(fate, kind) for fate in shown.values()) for kind in (Works, Renamed, Refused)]
+    lines = [line.format(len(shown), *counts) for line in PAGE]
+    last = None
+    for key, fate in sorted(shown.items(), key=_order):
+        section = key.partition(".")[0] if key in SECTIONS or "." in key else ""
+        if section != last:
+            last = section
+            lines += ["", f"## {section or 'The run'}", "", "| key | here |", "|---|---|"]
+        lines.append(f"| `{key}` | {_cell(key, fate)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(key: str, fate: Fate) -> str:
+    if isinstance(fate, Refused):
+        return f"not meant here: {fate.why}"
+    text = f"`{fate.to}`{_more(fate)}" if isinstance(fate, Renamed) else ", ".join(filter(None, ["works", fate.note]))
+    works, why = ONLY.get(key, ((), ""))
+    only = [f"Only {', '.join(f'`{shown}`' for shown in dict.fromkeys(map(_yaml, works)))}: {why}"] if works else []
+    reasons: dict[str, list[str]] = {}
+    for value, why in VALUES.get(key, {}).items():
+        reasons.setdefault(why, []).append(f"`{value}`")
+    refused = [f"Not {', '.join(values)}: {why}" for why, values in reasons.items()]
+    return " ".join([text + ("." if refused or only else ""), *only, *refused])
+
+
+def _yaml(value: Any) -> str:
+    return str(value).lower()
+
+
+def _more(fate: Renamed) -> str:
+    """What else differs in a key that has another name, in parentheses."""
+    parts = [", ".join(f"{theirs}: {ours}" for theirs, ours in fate.values.items()), fate.note]
+    said = "; ".join(part for part in parts if part)
+    return f" ({said})" if said else ""
+
+
+def _order(pair: tuple[str, Fate]) -> tuple:
+    section = pair[0].partition(".")[0]
+    return ("." in pair[0] or pair[0] in SECTIONS, SECTIONS.index(section) if section in SECTIONS else 0, pair[0])
+
+
+IN_ENVIRONMENT = Works("as `${oc.env:VARIABLE}`: a secret goes into no file")
+KEYS: dict[str, Fate] = {**dict.fromkeys(WORKS, Works()), **NOTED, **dict.fromkeys(SECRETS, IN_ENVIRONMENT), **RENAMED,
+                         **REFUSED}
+SECTIONS = ("algorithm", "model", "cluster", "buffer", "explorer", "synchronizer", "trainer", "monitor", "service",
+            "data_processor", "log")  # in the order of the guide
+TWINS = (TASKSETS[1], TASKSETS[2])  # the same keys as those of the first of their kind
+
+PAGE = [
+    "# Keys of the Trinity-RFT configuration guide",
+    "",
+    "Made by `ouro import keys`; a test fails when this page is not what that prints. Every key of the guide, and",
+    "what becomes of it here: {0} keys, of which {1} work as they are, {2} have another name, and {3} are not meant",
+    "here. A key of the last kind in a configuration is an error with the sentence below. `ouro import trinity FILE`",
+    "translates a whole configuration (see [migrate.md](migrate.md)).",
+    "",
+    "What is said of `taskset` holds for each of `tasksets` and `eval_tasksets`, what is said of `experience_buffer`",
+    "and all of it for every stage of `stages`. `*_args` are free: what stands below",
+    "them is known to the function.",
+]

@@ -1,0 +1,74 @@
+"""The right name of a key that is almost right: first among its neighbours, sections and settings alike."""
+
+import re
+from collections.abc import Iterable
+from difflib import SequenceMatcher, get_close_matches
+from functools import cache
+
+from pipeline.settings.config import walk
+from pipeline.store.errors import close
+
+
+def general(key: str) -> str:
+    """A key as the schema has it: `*` for an element of a list and for the name of an auxiliary buffer."""
+    return re.sub(r"(?<=\.auxiliary_buffers\.)[^.]+|(?<=\.)\d+(?=\.|$)", "*", key)
+
+
+def exists(key: str) -> bool:
+    """Whether a dotted key is a setting, a section, an element of a list or an entry of free arguments."""
+    meant = general(key)
+    return any(known == meant or known.startswith(meant + ".")
+               or (meant.startswith(known + ".") and str(item.type).startswith("dict"))
+               or (meant == known + ".*" and str(item.type).startswith("list")) for known, item in walk())
+
+
+def nearest_key(key: str, more: Iterable[str] = ()) -> str:
+    """` Did you mean 'x'?` for a key that there is not, or the empty string. more: names beside the top sections.
+
+    Part by part the nearest name of the same place is taken; where there is none near, the setting whose own name is
+    the nearest, wherever it stands.
+    """
+    found = _mended(key, tuple(more)) or _elsewhere(key, 1.0) or _by_word(key) or _elsewhere(key, 0.75)
+    return f" Did you mean '{found}'?" if found and found != key else ""
+
+
+def _mended(key: str, more: tuple[str, ...]) -> str | None:
+    """The key with every part that is wrong replaced by its nearest neighbour; None where there is no near one."""
+    names, made = _names(), []
+    for part, meant in zip(key.split("."), general(key).split("."), strict=True):
+        place = ".".join(["", *(p for _, p in made)]).lstrip(".")
+        known = [*names.get(place, ()), *(more if not made else ())]
+        if meant in known or not known:  # below a setting that is free, every name is right
+            made.append((part, meant))
+            continue
+        near = close(part, known)
+        if not near:
+            return None
+        made.append((near, near))
+    return ".".join(part for part, _ in made)
+
+
+def _by_word(key: str) -> str | None:
+    """The shortest name of the same place that has a word near to this one: model_path for pth."""
+    place, _, last = key.rpartition(".")
+    near = [name for name in _names().get(general(place), ()) if place and close(last, name.split("_"), 0.75)]
+    return f"{place}.{min(near, key=len)}" if near else None
+
+
+def _elsewhere(key: str, cutoff: float) -> str | None:
+    """The setting that has the name of this one, or a near one, in another place; of several the likest."""
+    last = [name for name, _ in walk() if "*" not in name]
+    near = get_close_matches(key.rpartition(".")[2], {name.rpartition(".")[2] for name in last}, n=1, cutoff=cutoff)
+    return max((name for name in last if name.rpartition(".")[2] in near),
+               key=lambda name: SequenceMatcher(None, name, key).ratio(), default=None)
+
+
+@cache
+def _names() -> dict[str, tuple[str, ...]]:
+    """Place, dotted (the empty text: the top) -> names of the sections and settings there, in order."""
+    found: dict[str, dict[str, None]] = {}
+    for key, _ in walk():
+        parts = key.split(".")
+        for depth, part in enumerate(parts):
+            found.setdefault(".".join(parts[:depth]), {})[part] = None
+    return {place: tuple(names) for place, names in found.items()}

@@ -1,0 +1,101 @@
+"""What can be known of a LoRA adapter without a model: its rules, its size, what the files of another one say."""
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.store.digests import HubPath
+from pipeline.store.errors import ModelError, nearest
+from pipeline.store.model_shape import Shape, json_object, kinds
+
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # peft's names
+
+WHOLE = ("lm_head", "embed_tokens")  # not in the layers: the head may be the embedding, and merging would part them
+
+# settings of an adapter_config.json that ours has not, and the values at which they do nothing
+PLAIN = {"peft_type": ("LORA",), "bias": ("none", None), "use_dora": (False, None), "use_rslora": (False, None),
+         "modules_to_save": (None, []), "rank_pattern": ({}, None), "alpha_pattern": ({}, None),
+         "layers_to_transform": (None, []), "fan_in_fan_out": (False, None)}
+
+
+def adapter_rules(adapters: list[dict[str, Any]]) -> list[str]:
+    """What `model.lora_configs` must not say, whatever the model; one line each."""
+    problems = []
+    if len(adapters) > 1:
+        problems.append(f"model.lora_configs: found {len(adapters)} adapters, needed at most one: a stage trains one "
+                        "policy. Merge the others into the model first.")
+    for index, one in enumerate(adapters):
+        key, targets = f"model.lora_configs.{index}.target_modules", one["target_modules"]
+        if isinstance(targets, str) and targets != "all-linear":
+            problems.append(f"{key}={targets}: needed all-linear, or a list of names such as [{targets}].")
+        if not targets:
+            problems.append(f"{key}: names no layer; needed all-linear, or at least one name.")
+        problems += [f"{key}: {name} cannot have an adapter here: output head and embedding are often one matrix, "
+                     "which a merge would part, and the engine's LoRA does not reach it. Take it out."
+                     for name in WHOLE if isinstance(targets, list) and name in targets]
+    return problems
+
+
+def adapter_problem(adapter: dict[str, Any], directory: Path) -> str | None:
+    """What is wrong with a directory that an adapter is to begin with, as far as its configuration says.
+
+    adapter: an element of model.lora_configs; directory: its `path`, found.
+    """
+    key = f"model.lora_configs.0.path={adapter['path']}"
+    for name in (ADAPTER_CONFIG, ADAPTER):
+        fetched_later = name == ADAPTER and isinstance(adapter["path"], HubPath)
+        if not (directory / name).is_file() and not fetched_later:
+            return f"{key}: no {name} there; needed a peft directory (looked from {Path.cwd()})."
+    try:
+        found = json_object(directory / ADAPTER_CONFIG, key)
+    except ModelError as error:
+        return str(error)
+    for ours, theirs in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
+        if found.get(theirs) != adapter[ours]:
+            return (f"{key}: it has {theirs}={found.get(theirs)}, and {ours} is {adapter[ours]}. Set "
+                    f"model.lora_configs.0.{ours}={found.get(theirs)}.")
+    for name, idle in PLAIN.items():
+        if name in found and found[name] not in idle:
+            return f"{key}: it has {name}={found[name]}, which is not trained here; needed a plain LoRA adapter."
+    return None
+
+
+def layers_of(shape: Shape, sparse: bool = False) -> dict[str, tuple[int, int]]:
+    """Name of a linear layer within a decoder's layer -> (inputs, outputs). sparse: of one with experts, which are no
+    linear layers themselves, nor is their router; the MLP that every token takes is made of such."""
+    width = shape.width
+    attention = shape.latent.linear(width, shape.heads) if shape.latent else {
+        "q_proj": (width, shape.query_width), "k_proj": (width, shape.key_value_width),
+        "v_proj": (width, shape.key_value_width), "o_proj": (shape.query_width, width)}
+    mlp = shape.experts.shared_width if sparse else shape.mlp_width
+    gated = {"gate_proj": (width, mlp), "up_proj": (width, mlp), "down_proj": (mlp, width)} if mlp else {}
+    gate = {"shared_expert_gate": (width, 1)} if sparse and shape.experts.shared_gate else {}
+    return {**attention, **gated, **gate}
+
+
+def adapted(shape: Shape, adapter: dict[str, Any], sparse: bool = False) -> list[tuple[int, int]]:
+    """(inputs, outputs) of the linear layers of one decoder layer that get an adapter. sparse: of one with experts."""
+    targets, without = adapter["target_modules"], adapter["exclude_modules"]
+    return [size for name, size in layers_of(shape, sparse).items()
+            if (targets == "all-linear" or name in targets) and name not in without]
+
+
+def adapter_parameters(shape: Shape, adapter: dict[str, Any]) -> int:
+    """Parameters of A [rank, inputs] and B [outputs, rank] of every adapted layer."""
+    return sum(count * adapter["lora_rank"] * (inputs + outputs)
+               for count, sparse in kinds(shape) for inputs, outputs in adapted(shape, adapter, sparse))
+
+
+def target_problem(shape: Shape, adapter: dict[str, Any]) -> str | None:
+    """What is wrong when a target is no linear layer of a decoder of this shape."""
+    known = [name for _, sparse in kinds(shape) for name in layers_of(shape, sparse)]
+    known, targets = list(dict.fromkeys(known)), adapter["target_modules"]
+    given = [] if isinstance(targets, str) else targets
+    for key, names in (("target_modules", given), ("exclude_modules", adapter["exclude_modules"])):
+        for name in names:
+            if name not in known:
+                return (f"model.lora_configs.0.{key}: the model has no linear layer '{name}'.{nearest(name, known)} "
+                        f"Needed names among {', '.join(known)}.")
+    if not adapter_parameters(shape, adapter):
+        return ("model.lora_configs.0: exclude_modules takes away every layer of target_modules; nothing is left to "
+                "train. Name fewer.")
+    return None

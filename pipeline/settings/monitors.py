@@ -1,0 +1,61 @@
+"""Where metrics can go, what each monitor is told by `monitor.monitor_args`, and what is wrong with that."""
+
+import importlib.util
+from typing import Any
+from urllib.parse import urlsplit
+
+from pipeline.store.errors import ConfigError, nearest, pick
+
+
+def check_monitor(kind: str, arguments: dict[str, Any]) -> None:
+    """Refuses wrong arguments of a monitor, and one that is not installed."""
+    absent = absent_package(kind)
+    if problems := monitor_problems(kind, arguments) or [line for line in (absent,) if line]:
+        raise ConfigError("\n  ".join(problems), problems)
+
+
+def absent_package(kind: str) -> str | None:
+    """The line for a monitor that is not installed on this machine."""
+    module, install, *_ = pick(MONITORS, kind, "monitor.monitor_type")
+    if module is None or importlib.util.find_spec(module):
+        return None
+    return (f"monitor.monitor_type={kind}: the package '{module}' is not installed. {install}, or choose another "
+            "monitor (monitor.monitor_type=none).")
+
+
+def monitor_problems(kind: str, arguments: dict[str, Any]) -> list[str]:
+    """Arguments that a monitor does not have, and addresses that are none or hold a secret, one line each.
+
+    Of a monitor that there is none of, nothing: the schema says so.
+    """
+    _, _, known, secrets = MONITORS.get(kind, (None, "", tuple(arguments), {}))
+    every, problems = [*known, *secrets], []
+    for name, value in arguments.items():
+        if name not in every:
+            problems.append(f"monitor.monitor_args.{name}: unknown for monitor_type={kind}.{nearest(name, every)} "
+                            f"Known: {', '.join(every) or 'none'}.")
+        elif name in known:
+            problems += _address_problems(name, value, secrets)
+    return problems
+
+
+def _address_problems(name: str, value: Any, secrets: dict[str, str]) -> list[str]:
+    try:
+        address = urlsplit(str(value))
+    except ValueError:  # neither the value nor the error is shown: they may hold a secret
+        return [f"monitor.monitor_args.{name}: needed an address, such as https://host:5000."]
+    if address.username or address.password:  # a token is often the user's name
+        return [f"monitor.monitor_args.{name}: the address holds a user name or a password. Take it out and set "
+                f"{', '.join(secrets.values())} in the environment."]
+    return []
+
+
+# monitor_type -> package, how to install it, arguments, arguments that are secrets -> environment variable
+MONITORS: dict[str, tuple[str | None, str, tuple[str, ...], dict[str, str]]] = {
+    "mlflow": ("mlflow", "Install this project again: it belongs to it", ("uri",),
+               {"username": "MLFLOW_TRACKING_USERNAME", "password": "MLFLOW_TRACKING_PASSWORD"}),
+    "tensorboard": ("tensorboard", "Install the extra: pip install 'ouroboros-rft[tensorboard]'", (), {}),
+    "wandb": ("wandb", "Install the extra: pip install 'ouroboros-rft[wandb]'", ("base_url",),
+              {"api_key": "WANDB_API_KEY"}),
+    "none": (None, "", (), {}),
+}

@@ -1,0 +1,197 @@
+"""Secrets: api keys, passwords, tokens. They live in the environment and reach no file, log or monitor.
+
+A setting whose name says that it is a secret holds the text `${oc.env:VARIABLE}` and nothing else; where the name of
+the *variable* says so, the text may stand in any free argument, alone or within a text (`Bearer ${oc.env:API_KEY}`).
+That text is what files keep and identities hash; only a stage's own process, in memory, puts the variable's value in
+its place.
+"""
+
+import os
+import re
+from functools import cache
+from typing import Any
+
+from pipeline.settings.config import walk
+from pipeline.store.errors import TAKEN_AS_SECRETS, ConfigError
+from pipeline.store.secret_names import carried, hidden, names_secret
+
+# as OmegaConf reads it, with blanks and quotes; what else it reads so (a name put together, say) is found as it is
+# filled in (pipeline/compose/interpolation.py)
+VARIABLE = r"\$\{\s*oc\.env\s*:\s*(?P<quote>['\"]?)(?P<variable>\w+)(?P=quote)\s*"
+REFERENCE = re.compile(rf"{VARIABLE}(?P<empty>,\s*(?:''|\"\"|null)?\s*)?\}}")  # with an empty default, or without
+ALONE = re.compile(rf"((?:bearer|basic|token)\s+)?{REFERENCE.pattern}", re.I)  # and, of a header, the scheme before it
+WITH_DEFAULT = re.compile(rf"{VARIABLE}(,[^}}]*)?\}}")
+ENTRY = re.compile(r"(?<![$\w.-])([\w.-]+)\s*:\s*(?!//)"  # of a mapping in an override
+                   r"""('[^']*'|"[^"]*"|\{[^{}]*\}|\[[^]]*\]|[^,{}\[\]]+)""")
+SHORTEST = 4  # characters: a shorter value is found by chance
+LONG_ENOUGH = 8  # where nothing else says that the variable is meant
+OF_THE_SHELL = " (A shell fills in $NAME between double quotes; between single ones the word stays as it is typed.)"
+
+
+def is_secret(key: str) -> bool:
+    """Whether a part of a dotted key names a secret: what stands below one is secret too."""
+    return any(names_secret(part) for part in key.split("."))
+
+
+def named_in(text: str) -> list[str]:
+    """The variables in `${oc.env:VARIABLE}` of a text whose names say that they are secrets."""
+    return [m["variable"] for m in WITH_DEFAULT.finditer(text) if names_secret(m["variable"], is_variable=True)]
+
+
+def problems_of(value: Any, key: str = "") -> list[str]:
+    """Secrets that are written out, and variables that are not set, one line each."""
+    if isinstance(value, dict):
+        return [p for k, v in value.items() for p in problems_of(v, f"{key}.{k}" if key else str(k))]
+    if isinstance(value, list):
+        return [p for i, v in enumerate(value) for p in problems_of(v, f"{key}.{i}")]
+    if why := written_out(key, value):
+        return [f"{key}: {why}"]
+    if not (isinstance(value, str) and value):
+        return []
+    if not is_secret(key):
+        return _misplaced(key, value) if named_in(value) else []
+    named = REFERENCE.search(value)
+    variable = named["variable"]
+    return [f"key '{key}' wants the environment variable {variable}, which is not set. Set it, or let it be empty: "
+            f"${{oc.env:{variable},}}."] if not (named["empty"] or variable in os.environ) else []
+
+
+def written_out(key: str, value: Any) -> str | None:
+    """Why one value does not go into a file: it is a secret that is written out, by its key or by its form."""
+    if isinstance(value, str) and (what := carried(REFERENCE.sub("", value))):
+        return (f"{what}, which does not go into a file. Put it into the environment, where a library reads it itself "
+                "(MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD for MLflow's address) or a free argument names it "
+                "(${oc.env:MY_API_KEY}).")
+    if value in (None, "") or isinstance(value, (bool, dict, list)) or not is_secret(key):
+        return None
+    name = key.rsplit(".", 1)[-1]
+    if isinstance(value, str) and ALONE.fullmatch(value):
+        return None
+    if isinstance(value, str) and (given := WITH_DEFAULT.fullmatch(value)):
+        variable = given["variable"]
+        return (f"a default of {variable} would be a secret that is written out, and a secret does not go into a file; "
+                f"needed an empty one, {name}: ${{oc.env:{variable},}}, or none.")
+    return ("a secret does not go into a file, as a configuration is. Put it into the environment and write "
+            f"{name}: ${{oc.env:VARIABLE}}.")
+
+
+def kept_out(key: str, value: Any) -> str | None:
+    """Why a value, a nest too, does not go into a recipe: a secret that is written out or stands where none may."""
+    if isinstance(value, (dict, list)):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        return next(filter(None, (kept_out(f"{key}.{name}", part) for name, part in parts)), None)
+    if (why := written_out(key, value)) or not isinstance(value, str) or is_secret(key):
+        return why
+    return next((p for p in _misplaced(key, value) if "which is not set" not in p), None)
+
+
+def _misplaced(key: str, text: str) -> list[str]:
+    """What is wrong with a text that names secret variables, in a setting that is not named as a secret."""
+    names = named_in(text)
+    if not any(part in _free() for part in key.split(".")[:-1]):
+        return [f"key '{key}': {name} is a secret by its name, and this setting is written to files. Give it another "
+                "variable; secrets go into free arguments alone." for name in names]
+    if "${" in REFERENCE.sub("", text):  # an empty default is none of these
+        return [f"key '{key}': {name} is a secret by its name; needed ${{oc.env:{name}}}, without a default that says "
+                "something and without another interpolation beside it." for name in names]
+    return [f"key '{key}' wants the environment variable {m['variable']}, which is not set."
+            for m in REFERENCE.finditer(text) if names_secret(m["variable"], is_variable=True)
+            and not (m["empty"] or m["variable"] in os.environ)]
+
+
+@cache
+def _free() -> set[str]:
+    """Last names of settings whose entries only a function knows."""
+    return {key.rpartition(".")[2] for key, item in walk() if str(item.type).startswith("dict")}
+
+
+def taken_as_secrets(config: Any) -> set[str]:
+    """The variables that settings named as secrets take, whatever they are called."""
+    return {m["variable"] for key, text in texts(config) if is_secret(key) and (m := REFERENCE.search(text))}
+
+
+def misdirected(key: str, variable: str) -> str:
+    """The line for a setting into which the value of a secret variable was filled."""
+    plainly = f", or name it plainly in a free argument: ${{oc.env:{variable}}}" if names_secret(variable, True) else ""
+    return (f"{key}: here stands the value of {variable}, which is a secret, and a configuration is written to files. "
+            f"Leave it to the setting that is named as one{plainly}.")
+
+
+def leaks(config: Any) -> list[str]:
+    """Settings in which the value of a variable that is a secret is written out, one line each.
+
+    The value of one that no setting names must stand there as a word of its own: another variable of the environment
+    may hold what a path begins with.
+    """
+    named = taken_as_secrets(config) | {name for _, text in texts(config) for name in named_in(text)}
+    values = {name: value for name in named if len(value := os.environ.get(name, "")) >= SHORTEST}
+    others = {name: re.compile(rf"(?<![\w./+-]){re.escape(value)}(?![\w./+-])") for name, value in os.environ.items()
+              if name not in named and len(value) >= LONG_ENOUGH and names_secret(name, is_variable=True)}
+    found = list(texts(config))
+    return [*(misdirected(key, name) for key, text in found for name, value in values.items() if value in text),
+            *(misdirected(key, name) + OF_THE_SHELL for key, text in found for name, form in others.items()
+              if form.search(text) and not is_secret(key))]
+
+
+def texts(value: Any, key: str = ""):
+    """(dotted key, text) of every text in a nest."""
+    if isinstance(value, str):
+        yield key, value
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in pairs:
+        yield from texts(part, f"{key}.{name}" if key else str(name))
+
+
+def mask(value: Any) -> Any:
+    """A copy with every value whose key names a secret shown as ***; the name of the variable that holds it is none."""
+    if isinstance(value, dict):
+        return {k: "***" if is_secret(str(k)) and v and not is_name(v) else mask(v) for k, v in value.items()}
+    return [mask(v) for v in value] if isinstance(value, list) else value
+
+
+def is_name(value: Any) -> bool:
+    """Whether a value is the name of a variable alone, `${oc.env:VARIABLE}`, and not what that holds."""
+    return isinstance(value, str) and ALONE.fullmatch(value) is not None
+
+
+def unspoken(lines: list[str], config: Any) -> list[str]:
+    """The lines with *** for what stands in settings that are named as secrets: a rule may quote what it refuses."""
+    values = {text for key, text in texts(config)
+              if is_secret(key) and len(text) >= SHORTEST and not REFERENCE.search(text)}
+    for value in sorted(values, key=len, reverse=True):
+        lines = [line.replace(value, "***") for line in lines]
+    return lines
+
+
+def typed(override: str) -> str:
+    """An override of the command line as a message may show it: without the secrets in it."""
+    key, equals, value = override.partition("=")
+    if equals and is_secret(key.lstrip("+~")):
+        return override if is_name(value.strip("'\"")) else f"{key}=***"
+    within = ENTRY.sub(lambda m: f"{m[1]}:***" if is_secret(m[1]) else m[0], value)  # {api_key: x, depth: 3}
+    return key + equals + hidden(within)
+
+
+def reveal(value: Any, key: str = "") -> Any:
+    """A copy with every `${oc.env:VARIABLE}` of a secret replaced by what the environment says.
+
+    For the memory of a stage's process only. Raises ConfigError for a variable that is not set.
+    """
+    if isinstance(value, dict):
+        return {k: reveal(v, f"{key}.{k}" if key else str(k)) for k, v in value.items()}
+    if isinstance(value, list):
+        return [reveal(v, key) for v in value]
+    if not isinstance(value, str):
+        return value
+    secret = is_secret(key)
+    return REFERENCE.sub(
+        lambda m: _value(m, key) if secret or names_secret(m["variable"], is_variable=True) else m[0], value)
+
+
+def _value(reference: re.Match, key: str) -> str:
+    """What the environment says of a variable; nothing where it is not set and its default is empty."""
+    variable = reference["variable"]
+    if variable not in os.environ and not reference["empty"]:
+        raise ConfigError(f"'{key}' wants the environment variable {variable}, which is not set here.")
+    TAKEN_AS_SECRETS.add(variable)
+    return os.environ.get(variable, "")

@@ -1,0 +1,93 @@
+"""What a train batch is made of: new rollouts, rollouts that were trained on before, rows of an expert.
+
+The schedule counts the new ones alone (pipeline/job/schedule.py); the other two are a share of the whole batch.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from pipeline.store.errors import ConfigError
+
+# the arguments of sample_strategy mix at their defaults (operators/sampling.py; a test compares them)
+EXPERT_DATA_RATIO, EXPERT_BUFFER = 0.5, "sft_dataset"
+
+RATIO = "algorithm.sample_strategy_args.expert_data_ratio"
+REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """Rows of one train batch by where they are from. Replayed ones are whole groups, and lack in the first steps."""
+
+    fresh: int
+    replayed: int = 0
+    experts: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.fresh + self.replayed + self.experts
+
+
+def train_batch(config) -> TrainBatch:
+    """The parts of a train batch from a stage's settings (sections algorithm, buffer).
+
+    Raises ConfigError for shares that leave nothing new, replay no whole group, or mix in no row.
+    """
+    algorithm, buffer = config.algorithm, config.buffer
+    group = algorithm.repeat_times or 1  # of an unknown algorithm nothing is known
+    replay = buffer.trainer_input.experience_buffer.replay_buffer
+    experts = share(RATIO, expert_ratio(algorithm)) if algorithm.sample_strategy == "mix" else Fraction(0)
+    replayed = share(f"{REPLAY}.replay_ratio", replay.replay_ratio) if replay.enable else Fraction(0)
+    if experts + replayed >= 1:
+        raise ConfigError(f"{RATIO}={float(experts):g} and {REPLAY}.replay_ratio={float(replayed):g} leave no row of a "
+                          "train batch to new rollouts; needed less than 1 together.")
+    explored = buffer.batch_size * group
+    made = divided(buffer.train_batch_size, explored, group, experts, replayed)
+    if replay.enable:
+        _refuse_broken_groups(made, group)
+    return made
+
+
+def expert_ratio(algorithm) -> float:
+    return algorithm.sample_strategy_args.get("expert_data_ratio", EXPERT_DATA_RATIO)
+
+
+def expert_buffer(algorithm: dict) -> str:
+    """Name of the auxiliary buffer that sample_strategy mix takes rows from."""
+    return algorithm["sample_strategy_args"].get("sft_dataset_name", EXPERT_BUFFER)
+
+
+def share(key: str, ratio: float) -> Fraction:
+    """A share as it is written in decimals, so that 0.1 of 30 rows is 3. Raises ConfigError unless 0 < ratio < 1."""
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < 1:
+        raise ConfigError(f"{key}={ratio!r}: needed a number greater than 0 and less than 1. None: leave it switched "
+                          "off (algorithm.sample_strategy=default; replay_buffer.enable=false). All: rows of an expert "
+                          "alone are what algorithm_type=sft trains on.")
+    return Fraction(str(ratio))
+
+
+def divided(total: int | None, explored: int, group: int, experts: Fraction, replayed: Fraction) -> TrainBatch:
+    """ceil(experts total) rows of an expert, floor(replayed total / group) groups again, new rollouts for the rest.
+
+    total: None: of those that leave as many to new rollouts as an explorer step makes, `explored`, the one with which
+    the shares come out best.
+    """
+    if total is None:
+        rest = 1 - experts - replayed
+        tried = range(math.floor((explored - group) / rest), math.ceil((explored + group + 1) / rest) + 1)
+        fitting = [made for n in tried if (made := divided(n, explored, group, experts, replayed)).fresh == explored]
+        return min(fitting, key=lambda made: abs(made.total - explored / rest))
+    shown, again = math.ceil(experts * total), math.floor(replayed * total / group) * group
+    return TrainBatch(total - shown - again, again, shown)
+
+
+def _refuse_broken_groups(made: TrainBatch, group: int) -> None:
+    if not made.replayed:
+        raise ConfigError(f"{REPLAY}.replay_ratio: of a train batch of {made.total} rows it is less than one group of "
+                          f"{group} (algorithm.repeat_times), and groups are replayed whole. Raise it, or "
+                          "buffer.train_batch_size.")
+    if made.fresh % group:
+        raise ConfigError(f"buffer.train_batch_size={made.total}: {made.fresh} of its rows are new, which is no whole "
+                          f"number of groups of {group} (algorithm.repeat_times), and groups are replayed whole. "
+                          "Choose one with which it is.")

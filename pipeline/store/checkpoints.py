@@ -1,0 +1,151 @@
+"""Weights and checkpoints on disk: where they lie, when they are complete, what a resumed stage takes up.
+
+    weights/version=000012/       model.safetensors + manifest.json: what the trainer hands to the explorer; with LoRA
+                                  adapter_model.safetensors + adapter_config.json in place of the model
+    checkpoints/step=000050/      model/ (Hugging Face), state/ (DeepSpeed: exact), manifest.json; with LoRA adapter/
+                                  (peft) too, which model/ has merged into its weights, and a state/ of that alone
+    reference/step=000003.parquet log-probs of the rows of explorer step 3 under the weights the stage began with
+    teacher/step=000003.parquet   the same under a teacher
+    model/, adapter/              the last checkpoint's, for the stages that follow and for other programs
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline.store import files, records, tables
+from pipeline.store.errors import ModelError
+
+WEIGHTS = "model.safetensors"
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf")  # of any framework
+
+
+def model_directory(directory: Path) -> Path:
+    """The Hugging Face directory of a stage that made a model, or `directory` itself when it is one.
+
+    Raises ModelError when there is neither.
+    """
+    for candidate in (directory, directory / "model"):
+        if (candidate / "config.json").exists():
+            return candidate
+    raise ModelError(f"{directory} holds no model: neither config.json nor model/config.json is there.")
+
+
+def model_name(directory: Path) -> str:
+    """What a model is called in tables: its directory; of the Hugging Face hub's cache the repository at its commit."""
+    repository, snapshots, commit = directory.parts[-3:] if len(directory.parts) > 2 else ("", "", "")
+    if snapshots != "snapshots" or not repository.startswith("models--"):
+        return directory.name
+    return f"{repository.removeprefix('models--').replace('--', '/')}@{commit[:12]}"
+
+
+def weights_hash(directory: Path) -> str:
+    """Hash of the weight files of a Hugging Face directory; of a single one that file's. Raises ModelError without."""
+    found = [files.hash_file(path) for path in sorted(directory.iterdir()) if path.suffix in WEIGHT_SUFFIXES]
+    if not found:
+        raise ModelError(f"{directory} holds no weights: no file there ends in {', '.join(WEIGHT_SUFFIXES)}.")
+    return found[0] if len(found) == 1 else files.hash_json(found)
+
+
+def trained_steps(stage: Path) -> int:
+    """Trainer steps of the stage that made a model; 0 for a model that was not trained here."""
+    if not (stage / "stage.json").exists():  # a directory of the user's may have any manifest.json
+        return 0
+    return files.read_json(stage / files.MANIFEST).get("steps", 0)
+
+
+def version_directory(stage: Path, version: int) -> Path:
+    return stage / "weights" / f"version={version:06d}"
+
+
+def publish(stage: Path, version: int, export: Callable[[Path], None], probe: dict) -> Path:
+    """Makes weights `version` visible in one rename: `export(directory)` writes the weights, `probe` proves a load.
+
+    probe: {"tokens": [L], "logprobs": [L - 1]}, the trainer's own.
+    """
+    final = version_directory(stage, version)
+    with files.new_directory(final) as directory:
+        export(directory)
+        manifest = {"version": version, "hash": weights_hash(directory), "probe": probe}
+        files.write_json(directory / files.MANIFEST, manifest)
+    return final
+
+
+def forget_versions_before(stage: Path, version: int) -> None:
+    """Deletes published weights older than `version`."""
+    for directory in (stage / "weights").glob("version=*"):
+        if int(directory.name.removeprefix("version=")) < version:
+            shutil.rmtree(directory)
+
+
+def checkpoint_directory(stage: Path, step: int) -> Path:
+    return stage / "checkpoints" / f"step={step:06d}"
+
+
+def complete_checkpoints(stage: Path) -> list[int]:
+    """Steps of the checkpoints that are complete, ascending; a half-written one is not among them."""
+    found = (stage / "checkpoints").glob(f"step=*/{files.MANIFEST}")
+    return sorted(int(path.parent.name.removeprefix("step=")) for path in found)
+
+
+def keep_newest(stage: Path, count: int | None) -> None:
+    """Deletes all but the newest `count` complete checkpoints; None keeps all. count: at least 1."""
+    for step in [] if count is None else complete_checkpoints(stage)[:-count]:
+        shutil.rmtree(checkpoint_directory(stage, step))
+
+
+def copy_model_files(source: Path, target: Path) -> None:
+    """Everything of a Hugging Face directory but the weights: configuration, tokenizer, chat template."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path in source.iterdir():
+        weights = path.suffix in WEIGHT_SUFFIXES or path.name.endswith(".index.json")
+        ours = path.name in (files.MANIFEST, "stage.json") or path.suffix == ".log"
+        if path.is_file() and not weights and not ours and not path.name.startswith("."):
+            shutil.copyfile(path, target / path.name)
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """A copy of a directory by hard links: no bytes are written, and deleting the source keeps the copy."""
+    temporary = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(source, temporary, copy_function=_link)
+    shutil.rmtree(target, ignore_errors=True)
+    temporary.rename(target)
+
+
+def _link(source: str, target: str) -> None:
+    Path(target).hardlink_to(source)
+
+
+def begin_anew(stage: Path) -> None:
+    """Deletes what earlier lives of a stage made: tables, weights and checkpoints; its logs stay."""
+    made = (location.partition("/")[0] for location in tables.LOCATIONS.values() if "/" in location)
+    for name in (*made, "weights", "checkpoints", "model", "adapter"):
+        shutil.rmtree(stage / name, ignore_errors=True)
+
+
+def rewind(stage: Path) -> int:
+    """Brings a stage that was cut off back to its last checkpoint; returns that step, 0 when there is none.
+
+    Rows and weights that later, lost optimizer steps made are deleted, so that what is there always has one history;
+    rollouts that weights up to the checkpoint made are kept and not generated again.
+    """
+    complete = complete_checkpoints(stage)
+    step = complete[-1] if complete else 0
+    for table in ("steps", "trained", "samples", "scores"):  # of the last two, a step is a weights version
+        for later in tables.steps_present(stage, table):
+            if later > step:
+                tables.step_file(stage, table, later).unlink()
+    for explored in tables.steps_present(stage, "experience"):
+        record = tables.step_file(stage, "rollouts", explored)
+        version = tables.read(record, records.Rollout)["weights_version"][0].as_py() if record.exists() else step + 1
+        if version > step:
+            record.unlink(missing_ok=True)
+            tables.step_file(stage, "experience", explored).unlink()
+            for scored in ("reference", "teacher"):
+                tables.step_file(stage, scored, explored).unlink(missing_ok=True)
+    for directory in (stage / "weights").glob("version=*"):
+        # without a checkpoint the trainer publishes version 0 again: the explorer must not load it while it is replaced
+        if int(directory.name.removeprefix("version=")) > step or not complete:
+            shutil.rmtree(directory)
+    return step

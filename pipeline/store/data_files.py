@@ -1,0 +1,167 @@
+"""Opens data files: jsonl and parquet files, directories of them, and datasets written by `save_to_disk`.
+
+What comes out are records (dicts) under the name of their file. Nothing is downloaded here: a dataset of the Hugging
+Face hub is fetched before a run starts (pipeline/plan/hub.py).
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pipeline.store.digests import missing, resolve
+from pipeline.store.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+F = TypeVar("F")
+SAVED = ("dataset_info.json", "dataset_dict.json")  # what `save_to_disk` writes beside the rows
+SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # words in file names that tell a split
+
+
+OTHER_KINDS = ((b"\x1f\x8b", "compressed (gzip)"), (b"\x28\xb5\x2f\xfd", "compressed (zstd)"),
+               (b"PAR1", "Parquet, not text"), (b"\xff\xfe", "UTF-16, not UTF-8"), (b"\xfe\xff", "UTF-16, not UTF-8"),
+               (b"version https://git-lfs", "a pointer of Git LFS, not the data"))  # first bytes -> what a file is
+
+
+def open_files(paths: str | list[str], subset: str | None, split: str, key: str) -> Iterator[tuple[str, Iterator]]:
+    """(name of the file, its records) for every file behind `paths`, in order.
+
+    key: the setting that names them, for messages. Raises DataError that names the file.
+    """
+    for name in [paths] if isinstance(paths, str) else paths:
+        path = resolve(name)
+        if not path.exists():
+            raise missing(Path(name), key)
+        if subset is not None:
+            path = _subset(path, subset, key)
+        if is_saved_dataset(path):
+            yield str(path), iter(saved_dataset(path, split, _set_split(key)))
+        elif path.is_dir():
+            for file in files_of_split(path, split, _set_split(key)):
+                yield str(file), _read_file(file)
+        else:
+            yield str(path), _read_file(path)
+
+
+def is_saved_dataset(path: Path) -> bool:
+    """Whether `save_to_disk` wrote this directory."""
+    return path.is_dir() and any((path / mark).exists() for mark in SAVED)
+
+
+def _subset(path: Path, subset: str, key: str) -> Path:
+    """The sub-directory `subset` of a directory."""
+    setting = f"{key.rsplit('.', 1)[0]}.subset_name"
+    if not path.is_dir() or is_saved_dataset(path):
+        kind = "a dataset of save_to_disk" if path.is_dir() else "a file"
+        raise DataError(f"{setting}={subset}: {path} is {kind}, which has no subsets; set it to null.")
+    below = sorted(p.name for p in path.iterdir() if p.is_dir())
+    if subset not in below:
+        raise DataError(f"{setting}={subset}: {path} has no such sub-directory; found {', '.join(below) or 'none'}."
+                        f"{nearest(subset, below)}")
+    return path / subset
+
+
+def files_of_split(directory: Path, split: str, advice: str = "Set split.") -> list[Path]:
+    """Data files below a directory; only those of `split` when the names tell splits apart (`train-00000.parquet`)."""
+    found = sorted(f for f in directory.rglob("*") if f.suffix in READERS and f.is_file())
+    if not found:
+        raise DataError(f"{directory} holds no {' or '.join(READERS)} file and no dataset saved by save_to_disk.")
+    chosen, splits = of_split({file: str(file.relative_to(directory)) for file in found}, split)
+    if not chosen:
+        raise DataError(f"{directory} has no files of split '{split}'; found {', '.join(splits)}. {advice}")
+    return chosen
+
+
+def of_split(names: Mapping[F, str], split: str) -> tuple[list[F], list[str]]:
+    """(files of a split, splits that the names tell); all files where no name tells one. names: file -> its path."""
+    words = {file: set(re.split(r"[^a-z0-9]+", name.lower())) for file, name in names.items()}
+    splits = sorted({word for w in words.values() for word in w & {*SPLITS, split.lower()}})
+    return [file for file in names if not splits or split.lower() in words[file]], splits
+
+
+def _set_split(key: str) -> str:
+    return f"Set {key.rsplit('.', 1)[0]}.split."
+
+
+def _read_file(path: Path) -> Iterator[dict]:
+    if path.suffix not in READERS:
+        raise unreadable(path)
+    return READERS[path.suffix](path)
+
+
+def unreadable(path: Path) -> DataError:
+    """The error for a file of another kind."""
+    return DataError(f"{path}: needed a {' or '.join(READERS)} file or a directory. Write its rows as .jsonl, one "
+                     "object a line.")
+
+
+def _read_jsonl(path: Path) -> Iterator[dict]:
+    """One JSON object a line; blank lines are skipped."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield parsed(line, is_first=number == 1)
+            except ValueError as error:
+                raise DataError(f"{path}, line {number} {error}; needed one object a line.") from error
+
+
+def parsed(line: bytes, is_first: bool) -> dict:
+    """The object of one line of a jsonl file. Raises ValueError: `is no JSON (Expecting value, column 14)`.
+
+    is_first: of the file, where a byte order mark may stand.
+    """
+    if kind := next((kind for begin, kind in OTHER_KINDS if is_first and line.startswith(begin)), None):
+        raise ValueError(f"is {kind}")
+    try:
+        record = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig" if is_first else "utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no JSON ({error.msg}, column {error.pos + 1})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is no JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise ValueError(f"is a JSON {type(record).__name__}")
+    return record
+
+
+def _read_parquet(path: Path) -> Iterator[dict]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        refuse_same_names(path, pq.read_schema(path).names)
+        yield from pq.read_table(path, partitioning=None).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a readable Parquet file ({error}). Make it again.") from error
+
+
+def refuse_same_names(path: Path, names: list[str]) -> None:
+    """Raises DataError for columns of one name: a record would hold the last of them, whichever is meant."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"{path} has several columns named {', '.join(twice)}; needed different names.")
+
+
+def saved_dataset(path: Path, split: str, advice: str = "Set split.") -> "Dataset":
+    """The rows of a dataset written by `save_to_disk`, or of one split of it, by their position.
+
+    advice: how the message ends when there is no such split. Raises DataError.
+    """
+    import pyarrow as pa
+    from datasets import DatasetDict, load_from_disk
+
+    try:
+        dataset = load_from_disk(str(path))
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise DataError(f"{path} is not a readable dataset of save_to_disk ({error}). Save it again.") from error
+    if not isinstance(dataset, DatasetDict):
+        return dataset
+    if split not in dataset:
+        raise DataError(f"{path} has no split '{split}'; found {', '.join(dataset)}.{nearest(split, dataset)} {advice}")
+    return dataset[split]
+
+
+READERS = {".jsonl": _read_jsonl, ".parquet": _read_parquet}

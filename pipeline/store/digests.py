@@ -1,0 +1,208 @@
+"""What a stage depends on besides settings: the user's files, models and code, by content."""
+
+import ast
+import importlib.util
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.store import files
+from pipeline.store.errors import ConfigError, DataError, nearest
+from pipeline.store.files import CONF
+from pipeline.store.project_imports import taken_in
+
+# keys whose value may be package.module:function
+USERS_CODE = ("default_workflow_type", "default_eval_workflow_type", "default_reward_fn_type", "advantage_fn",
+              "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
+NEEDED = ("Needed package.module:function, with the package in the current directory, installed, or with its parent "
+          "directory on PYTHONPATH.")
+EMPTY = "is an empty directory; needed data files in it."
+
+
+class HubPath(str):
+    """A path in the cache of huggingface_hub, which knows the id that it was named by (pipeline/plan/hub.py).
+
+    asked: the id as the user wrote it. pinned: the same with its commit, which is what enters an identity.
+    """
+
+    asked: str
+    commit: str
+    pinned: str
+
+    def __new__(cls, path: str, asked: str = "", commit: str = "", pinned: str = ""):
+        made = super().__new__(cls, path)
+        made.asked, made.commit, made.pinned = asked, commit, pinned
+        return made
+
+
+def below(path: str, subset: str | None) -> str:
+    """The path of a sub-directory."""
+    if isinstance(path, HubPath):
+        return HubPath(f"{path}/{subset}", path.asked, path.commit, f"{path.pinned}/{subset}") if subset else path
+    return path if path.startswith("hf://") else str(Path(path, subset or ""))  # an id is not a path: // stays
+
+
+def resolve(path: str) -> Path:
+    """A path as the user gave it, or, when it does not exist there, below the repository."""
+    return Path(path) if Path(path).exists() else CONF.parent / path
+
+
+def nothing_at(path: str) -> str | None:
+    """What is to be said of a path with no file at it or below it, or None."""
+    found = resolve(path)
+    if not found.exists():
+        return f"does not exist (looked from {Path.cwd()})."
+    if not found.is_file() and not found.is_dir():
+        return "is neither a file nor a directory."
+    return None if found.is_file() or any(below.is_file() for below in found.rglob("*")) else EMPTY
+
+
+def users_code(value: Any):
+    """Every `package.module:function` below the keys in USERS_CODE, in a nest of dicts and lists."""
+    yield from (name for _, name in named_code(value))
+
+
+def named_code(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """The same, each behind the dotted key that names it."""
+    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, part in steps:
+        here = f"{key}.{step}" if key else str(step)
+        if step in USERS_CODE:
+            names = part if isinstance(part, list) else [part]
+            yield from ((here, name) for name in names if isinstance(name, str) and ":" in name)
+        else:
+            yield from named_code(part, here)
+
+
+def module_file(name: str) -> Path | None:
+    """The file of an importable module, found without importing it; None without one.
+
+    The current directory comes first, as it does in the process of a stage; elsewhere its parent packages are imported.
+    """
+    parts = name.split(".")
+    if all(part.isidentifier() for part in parts):
+        here = Path.cwd().joinpath(*parts)
+        for path in (here / "__init__.py", here.with_name(f"{here.name}.py")):
+            if path.is_file():
+                return path
+    try:
+        found = importlib.util.find_spec(name)
+    except Exception:  # a parent package that does not import, for whatever reason; a name that cannot be one
+        return None
+    return Path(found.origin) if found and found.has_location else None
+
+
+def digest_code(dotted: str) -> str:
+    """Hash of the user's module behind `package.module:function`, and of those of the user's that it takes in, so that
+    an edited reward function is a new stage. Where they lie does not count.
+    """
+    module = dotted.partition(":")[0]
+    source = module_file(module)
+    if source is None:
+        raise ConfigError(f"'{dotted}': no such module. {NEEDED}")
+    name = dotted.partition(":")[2]
+    if not name:
+        raise ConfigError(f"'{dotted}' names no function; needed one of {source} behind the ':'.")
+    if source.suffix == ".py" and name not in (known := _names(source)) and "*" not in known:
+        raise ConfigError(f"'{dotted}': {source} has no '{name}'.{nearest(name, known)}")
+    found = taken_in(source, module)
+    return files.hash_json({name: _hashed(path) for name, path in found.items()})
+
+
+@files.remembered
+def _hashed(path: Path) -> str:
+    return files.hash_file(path)
+
+
+@files.remembered
+def _names(source: Path) -> set[str]:
+    """What a module defines or imports, read without running it; `*` when it imports all of another."""
+    try:
+        body = ast.parse(source.read_bytes()).body
+    except SyntaxError as error:
+        raise ConfigError(f"{source}, line {error.lineno}: {error.msg}") from error
+    names: set[str] = set()
+    for node in (n for top in body for n in ast.walk(top)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+    return names
+
+
+def missing(path: Path, key: str) -> DataError:
+    """The error for a path that is not there, with the id of the dataset of the Hugging Face hub that it may mean."""
+    where = f"{path} does not exist (looked from {Path.cwd()}). Check {key}."
+    local = path.parent.exists() or path.parent.name == "data" or path.suffix in (".jsonl", ".parquet", ".jinja")
+    if path.is_absolute() or local or len(path.parts) != 2:
+        return DataError(where)
+    return DataError(f"{where} If it is a dataset of the Hugging Face hub: hf://datasets/{path}.")
+
+
+def values_of(config: Any, key: str) -> list[tuple[str, Any]]:
+    """(dotted key, value) of every setting that a key means; `*` stands for every element of a list or mapping."""
+    found = [("", config)]
+    for part in key.split("."):
+        found = [(f"{name}.{step}", value[step]) for name, value in found
+                 for step in (_steps(value) if part == "*" else (part,))]
+    return [(name.removeprefix("."), value) for name, value in found]
+
+
+def _steps(value: list | dict) -> Iterable:
+    return value if isinstance(value, dict) else range(len(value))
+
+
+def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:
+    """Content hashes of the files and directories that a setting names; `key` is that setting."""
+    names = [value] if isinstance(value, str) else list(value or [])
+    for name in names:
+        if not isinstance(name, HubPath) and not resolve(name).exists():
+            raise missing(Path(name), key)
+    return [digest_input(name, root) for name in names]
+
+
+def digest_input(path: str, root: str) -> str:
+    """What a file or directory enters an identity by: its content; of a repository of the hub its id and commit."""
+    return path.pinned if isinstance(path, HubPath) else digest_tree(resolve(path), root)
+
+
+def digest_meaning(path: str | None, key: str) -> list[str]:
+    """As `digests`, of one YAML file by what it says: a comment or another order of keys is no other content."""
+    import yaml
+
+    from pipeline.store.yaml_aliases import load
+
+    if not path:
+        return []
+    if not resolve(path).exists():
+        raise missing(Path(path), key)
+    try:
+        said = load(resolve(path).read_bytes(), f"{key}={path}")
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{key}={path} is no YAML: {' '.join(str(error).split())}") from error
+    return [files.hash_text(yaml.safe_dump(said))]
+
+
+def digest_tree(path: Path, root: str) -> str:
+    """Content hash of a file, or of the names and contents of all files below a directory.
+
+    Hashes of files that have not changed (path, inode, size, times) are remembered in store/.digests.json.
+    """
+    if not path.exists():
+        raise DataError(f"{path} does not exist (looked from {Path.cwd()}). Check the path in the configuration.")
+    found = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    if not found:
+        raise DataError(f"{path} {EMPTY}")
+    cache_file = Path(root) / "store" / ".digests.json"
+    cache = files.read_json(cache_file) if cache_file.exists() else {}
+    fresh = dict(cache)
+    names = []
+    for file in found:
+        key = f"{file.resolve()}|{files.stamp(file)}"
+        fresh[key] = cache.get(key) or files.hash_file(file)
+        names.append([str(file.relative_to(path)), fresh[key]])
+    if fresh != cache:
+        files.write_json(cache_file, fresh)
+    return files.hash_json(names)

@@ -1,0 +1,79 @@
+"""Which files of the user's a module takes in, read from source: what a function does lies in all of them.
+
+Only modules below the same project directory count, the one from which the module is imported. Of an installed
+package every module counts: it changes as a whole, and is often too large to be read. Our own code is told by
+pipeline/plan/identity.py.
+"""
+
+import ast
+import sysconfig
+from functools import cache
+from pathlib import Path
+
+from pipeline.store import files
+from pipeline.store.errors import ConfigError
+from pipeline.store.files import CONF
+
+OURS = ("operators", "pipeline", "stages", "workflows")
+INSTALLED = ("site-packages", "dist-packages")  # and Python's own
+
+
+def taken_in(source: Path, module: str) -> dict[str, Path]:
+    """Dotted name -> file of a module and of all that it takes in below its project directory, itself included.
+
+    source: the file of `module`. Imports within functions count too. Raises ConfigError for a file that is no Python.
+    """
+    parts = module.split(".")
+    root = source.parents[len(parts) - (source.name != "__init__.py")]
+    if root.name in INSTALLED or root == Path(sysconfig.get_path("stdlib")):
+        return {module: source} | _whole(root, parts[0])
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = source if name == module else _file(root, name)
+        if path is None or name in found or (root == CONF.parent and name.partition(".")[0] in OURS):
+            continue
+        found[name] = path
+        waiting += [".".join(name.split(".")[:size]) for size in range(1, name.count(".") + 1)]  # its packages run too
+        waiting += _named(path, name) if path.suffix == ".py" else []
+    return found
+
+
+@cache
+def _whole(root: Path, package: str) -> dict[str, Path]:
+    """Dotted name -> file of every module of an installed package."""
+    return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+            for path in sorted((root / package).rglob("*.py"))}
+
+
+def _file(root: Path, name: str) -> Path | None:
+    here = root.joinpath(*name.split("."))
+    return next((p for p in (here / "__init__.py", here.with_name(f"{here.name}.py")) if p.is_file()), None)
+
+
+@files.remembered
+def _named(path: Path, module: str) -> list[str]:
+    """Dotted names of what a file imports, modules and names in them alike."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"{path}, line {getattr(error, 'lineno', 1)}: {getattr(error, 'msg', error)}") from error
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = base_of(node, path, module)
+            names += [base, *(f"{base}.{alias.name}" if base else alias.name for alias in node.names)]
+    return [name for name in names if all(part.isidentifier() for part in name.split("."))]
+
+
+def base_of(node: ast.ImportFrom, path: Path, module: str) -> str:
+    """The dotted module from which a file takes names by `from ... import`; empty where that leads above its packages.
+
+    module: the dotted name of the file.
+    """
+    package = module.split(".")[: None if path.name == "__init__.py" else -1]
+    above = package[: len(package) - node.level + 1] if node.level else []
+    return ".".join([*above, *filter(None, [node.module])])

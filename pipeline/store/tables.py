@@ -1,0 +1,195 @@
+"""Parquet tables, one schema each (pipeline/store/records.py), and the DuckDB session that asks them questions."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.store import files, records
+from pipeline.store.errors import DataError
+
+# Dictionary pages make the small files of single steps larger and slower to write.
+FORMAT = {"compression": "zstd", "use_dictionary": False}
+
+
+def to_arrow(rows: Sequence, record: type) -> pa.Table:
+    """Rows of one record class as an Arrow table. A null where none is allowed is an assertion; so is, to Arrow, a
+    value of another type."""
+    names = [f.name for f in dataclasses.fields(record)]
+    table = pa.table({n: [getattr(row, n) for row in rows] for n in names}, schema=records.schema(record))
+    wrong = [f.name for f in table.schema if not f.nullable and table[f.name].null_count]
+    assert not wrong, f"{record.__name__}: null in {', '.join(wrong)}"
+    return table
+
+
+def write(path: Path, record: type, rows: Sequence | pa.Table) -> None:
+    """Writes rows (or an Arrow table with the record's columns) to one Parquet file, atomically."""
+    table = rows.cast(records.schema(record)) if isinstance(rows, pa.Table) else to_arrow(rows, record)
+    files.write_atomic(Path(path), lambda temporary: pq.write_table(table, temporary, **FORMAT))
+
+
+def read(path: Path, record: type) -> pa.Table:
+    """Reads a Parquet file and checks it against the record.
+
+    Raises DataError, naming the file, the columns and the stage to run again, when the file is missing, damaged, no
+    Parquet, of another schema, or has a null where none is allowed.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{path} does not exist; it should hold the table '{record.__name__}'.")
+    try:
+        found = pq.read_schema(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path} is not a readable Parquet file ({error}). {_remake(path)}") from error
+    older = [name for name in records.later(record) if name not in found.names]
+    wrong = _differences(found, records.schema(record), older)
+    if wrong:
+        raise DataError(
+            f"{path} is not a table of '{record.__name__}' (format {records.FORMAT}): {'; '.join(wrong)}. "
+            + _remake(path)
+        )
+    try:
+        names = records.schema(record).names
+        table = pq.read_table(path, columns=[name for name in names if name not in older], partitioning=None)
+        for name in older:
+            table = table.append_column(name, pa.nulls(len(table)))
+        return table.select(names).cast(records.schema(record))
+    except (pa.ArrowException, OSError, ValueError) as error:  # damaged data, or a null where none is allowed
+        raise DataError(f"{path} cannot be read as '{record.__name__}' ({error}). {_remake(path)}") from error
+
+
+def _remake(path: Path) -> str:
+    stage = next((p for p in path.parents if p.parent.name == "store"), None)
+    if stage is None:
+        return "Make the file again, or point the configuration at another one."
+    return f"Delete {stage} and run the same command again: that stage is then made anew."
+
+
+def _differences(found: pa.Schema, needed: pa.Schema, older: list[str]) -> list[str]:
+    wrong = [f"column '{f.name}' is missing" for f in needed if f.name not in [*found.names, *older]]
+    wrong += [f"column '{n}' is unknown" for n in found.names if n not in needed.names]
+    for field in needed:
+        if field.name in found.names and not found.field(field.name).type.equals(field.type):
+            wrong.append(f"column '{field.name}' is {found.field(field.name).type}, needed {field.type}")
+    return wrong
+
+
+# ---------------------------------------------------------------------------------------------------- DuckDB
+
+# Where each table lies inside a stage directory.
+LOCATIONS = {
+    "raw": "raw.parquet",
+    "tasks": "tasks.parquet",
+    "rejected": "rejected.parquet",
+    "experience": "experience/step=*/*.parquet",
+    "trained": "trained/step=*.parquet",
+    "reference": "reference/step=*.parquet",
+    "teacher": "teacher/step=*.parquet",
+    "steps": "steps/step=*.parquet",
+    "rollouts": "rollouts/step=*.parquet",
+    "samples": "samples/step=*.parquet",
+    "scores": "scores/step=*.parquet",
+}
+
+
+DATA = ("raw", "tasks", "rejected")  # views that name the stage: a run may have several that read the same rows
+
+
+def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str | None = None) -> list[records.Task]:
+    """The tasks of one split of a curate stage's directory, in the order of the file, the first `limit` of them.
+
+    taskset: of the set of that name with a path of its own; None: of the others, that curation has split.
+    """
+    import pyarrow.compute as pc
+
+    table = read(Path(curated) / LOCATIONS["tasks"], records.Task)
+    own = pc.is_null(table["taskset"]) if taskset is None else pc.equal(table["taskset"], taskset)
+    chosen = table.filter(pc.and_(pc.equal(table["split"], split), pc.fill_null(own, False)))[:limit]
+    return [records.Task(**row) for row in chosen.to_pylist()]
+
+
+def read_scores(stage: Path, step: int) -> list[records.Score]:
+    """The scores of one evaluation that a stage made: that of the weights of `step`."""
+    return [records.Score(**row) for row in read(step_file(stage, "scores", step), records.Score).to_pylist()]
+
+
+def step_file(stage: Path, table: str, step: int) -> Path:
+    """The file of one step of a table that grows by steps."""
+    if table == "experience":
+        return Path(stage) / "experience" / f"step={step:06d}" / "part-0.parquet"
+    return Path(stage) / table / f"step={step:06d}.parquet"
+
+
+def steps_present(stage: Path, table: str) -> list[int]:
+    """Steps whose file of `table` exists, ascending."""
+    pattern = LOCATIONS[table]
+    found = {
+        int(part.removeprefix("step=").removesuffix(".parquet"))
+        for path in Path(stage).glob(pattern)
+        for part in path.relative_to(stage).parts
+        if part.startswith("step=")
+    }
+    return sorted(found)
+
+
+def connect(stages: Iterable[tuple[str, Path]] = ()):
+    """An in-memory DuckDB session with one view per table over the given (run name, stage directory) pairs.
+
+    Every view has a column `run` in front, those of DATA a column `stage` behind it. A table that no stage has made is
+    an empty view with the right columns, so a question never fails for want of a file. Raises DataError when the first
+    file of a view is damaged.
+    """
+    import duckdb
+
+    session = duckdb.connect()
+    session.execute("SET threads TO 2")
+    pairs = list(stages)
+    for name, record in records.TABLES.items():
+        session.register(f"_empty_{name}", to_arrow([], record))
+        stage_of = "{} AS stage, " if name in DATA else ""
+        parts = [f"SELECT NULL::VARCHAR AS run, {stage_of.format('NULL::VARCHAR')}* FROM _empty_{name}"]
+        for run, stage in pairs:
+            if any(Path(stage).glob(LOCATIONS[name])):
+                files_of = _quote(f"{_literal(stage)}/{LOCATIONS[name]}")
+                named = stage_of.format(_quote(Path(stage).name))
+                grown = ", union_by_name=true" if records.later(record) else ""  # it opens every file
+                parts.append(f"SELECT {_quote(run)} AS run, {named}* FROM read_parquet({files_of}, "
+                             f"hive_partitioning=false{grown})")
+        try:
+            session.execute(f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}")
+        except duckdb.Error as error:
+            refuse_damaged(error)
+            where = ", ".join(str(stage) for _, stage in pairs if any(Path(stage).glob(LOCATIONS[name])))
+            raise DataError(f"no view '{name}' over {where}: {error}\nDelete the stage whose files are not of this "
+                            "project, and run the same command again.") from error
+    return session
+
+
+def refuse_damaged(error: Exception) -> None:
+    """Raises DataError when DuckDB's error is about a Parquet file that is there and cannot be read."""
+    words = str(error).partition("\n")[0]
+    named = re.search(r"""['"](.+\.parquet)['"]""", words)
+    if named and (path := Path(named[1])).exists():
+        raise DataError(f"{path} is not a readable Parquet file ({words}). {_remake(path)}") from error
+
+
+def source(paths: Iterable[Path]) -> str:
+    """The files as a table in SQL."""
+    return f"read_parquet([{', '.join(map(literal, paths))}], hive_partitioning=false)"
+
+
+def literal(path: Path) -> str:
+    """A path as an SQL string in which DuckDB sees no pattern."""
+    return _quote(_literal(path))
+
+
+def _quote(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _literal(path: Path) -> str:
+    """A path in which DuckDB sees no pattern."""
+    return re.sub(r"([*?[])", r"[\1]", str(path))

@@ -1,0 +1,101 @@
+"""Whether the weights of a model directory are all there: read from file sizes and safetensors headers, without torch.
+
+A safetensors file is eight bytes (the length of the header, little-endian), the header (JSON: of each tensor its shape,
+and where it begins and ends among the data) and the data. So a file that a copy cut short is found without reading it.
+"""
+
+import json
+import re
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from pipeline.store.errors import ModelError
+
+NAMES = ("model.safetensors", "pytorch_model.bin")  # as transformers looks for them; in parts: that and INDEX
+INDEX = ".index.json"
+POINTER = b"version https://git-lfs"  # what Git keeps in place of a large file
+LONGEST = 100_000_000  # bytes of a header, as the safetensors library allows
+EMBEDDING = "embed_tokens.weight"
+LAYER = re.compile(r"\blayers\.(\d+)\.")
+
+
+def weights_problem(path: str, config: dict[str, Any], key: str) -> str | None:
+    """What is wrong with the weights of the model at `path`, the value of the setting `key`.
+
+    config: what its config.json says.
+    """
+    directory = Path(path)
+    try:
+        shapes = {name: shape for file in _files(directory) for name, shape in _shapes(file).items()}
+    except (ModelError, OSError) as error:
+        return f"{key}={path}: {error} Fetch the model again."
+    found = dict(zip(("vocab_size", "hidden_size"), next(
+        (shape for name, shape in shapes.items() if name.endswith(EMBEDDING)), ()), strict=False))
+    if numbers := [int(number) for name in shapes for number in LAYER.findall(name)]:
+        found["num_hidden_layers"] = max(numbers) + 1
+    if "word_embed_proj_dim" in config:  # OPT: an embedding of another width
+        found.pop("hidden_size", None)
+    wrong = [f"{name}={config[name]}, and the weights have {number:,}" for name, number in found.items()
+             if config.get(name) not in (number, None)
+             and not (name == "num_hidden_layers" and number > config[name])]  # DeepSeek V3: one more, unused
+    if not wrong:
+        return None
+    return (f"{key}={path}: config.json says {'; '.join(wrong)}; needed the same number. Fetch config.json and weights "
+            "of one revision.")
+
+
+def _files(directory: Path) -> list[Path]:
+    """The files that hold a model's weights. Raises ModelError when they are not all there."""
+    for name in NAMES:
+        if (directory / name).is_file():
+            return [directory / name]
+        if (directory / (name + INDEX)).is_file():
+            return _parts(directory / (name + INDEX))
+    raise ModelError(f"no weights there; needed {NAMES[0]}, or its parts with {NAMES[0]}{INDEX}.")
+
+
+def _parts(index: Path) -> list[Path]:
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ModelError(f"{index.name} there is not a readable index of weights ({why}).") from error
+    if absent := [name for name in names if not (index.parent / name).is_file()]:
+        raise ModelError(f"{len(absent)} of the {len(names)} files that {index.name} names are not there: "
+                         f"{', '.join(absent[:3])}{', …' if len(absent) > 3 else ''}.")
+    return [index.parent / name for name in names]
+
+
+def _shapes(file: Path) -> dict[str, list[int]]:
+    """Tensor -> shape of a file of weights; none of a .bin, which only torch reads. Raises ModelError when it is not
+    complete."""
+    size = file.stat().st_size
+    with open(file, "rb") as opened:
+        begin = opened.read(len(POINTER))
+        if begin == POINTER:
+            raise ModelError(f"{file.name} there is a pointer of Git LFS, not the weights: run `git lfs pull`.")
+        if file.suffix == ".bin" and size >= 8:
+            if not begin.startswith((b"PK", b"\x80")):  # what torch.save writes: a zip, or the older pickle
+                raise ModelError(f"{file.name} there holds no weights ({size:,} bytes).")
+            if begin.startswith(b"PK") and not zipfile.is_zipfile(file):  # a zip ends with its list of contents
+                raise ModelError(f"{file.name} there is cut short: {size:,} bytes.")
+            return {}
+        length = struct.unpack("<Q", begin[:8])[0] if size >= 8 else LONGEST + 1
+        if length > LONGEST:
+            raise ModelError(f"{file.name} there holds no weights ({size:,} bytes).")
+        opened.seek(8)
+        header = opened.read(length)
+    if len(header) < length:
+        raise ModelError(f"{file.name} there is cut short: {size:,} bytes, and its header alone has {length + 8:,}.")
+    try:
+        tensors = {name: one for name, one in json.loads(header).items() if name != "__metadata__"}
+        needed = 8 + length + max((one["data_offsets"][1] for one in tensors.values()), default=0)
+        shapes = {name: one["shape"] for name, one in tensors.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ModelError(f"{file.name} there is not a safetensors file.") from error
+    if size != needed:
+        raise ModelError(f"{file.name} there {'is cut short' if size < needed else 'is too long'}: {size:,} bytes, "
+                         f"and its header says {needed:,}.")
+    return shapes

@@ -1,0 +1,1 @@
+"""The explorer of an rft stage: prompts, groups, evaluations on the way, its processes."""

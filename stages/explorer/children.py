@@ -1,0 +1,152 @@
+"""The processes that a training stage holds for its whole life: how they start, and how they end together.
+
+The parent (stages/train.py, stages/rft.py) imports no torch. It starts the children, follows the step files they
+write, and when one dies ends the others within seconds; when the parent dies, the kernel ends the children.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline.job.context import Context, die_with_parent, ending, open_stage, our_environment
+from pipeline.job.threads import record_threads, thread_environment
+from pipeline.store import files
+from pipeline.store.errors import OuroError, StageError, masked
+from pipeline.store.user_errors import brief, users_frames, users_traceback
+
+POLL_SECONDS = 0.05
+GRACE_SECONDS = 5.0
+
+
+@dataclass
+class Child:
+    """A process to start. name: also that of its log and error file. cores: the CPU cores it may use."""
+
+    name: str
+    module: str
+    cores: list[int]
+    ranks: int = 1
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def threads(self) -> int:
+        """Of each of its processes."""
+        return max(len(self.cores) // self.ranks, 1)
+
+    def command(self, directory: Path) -> list[str]:
+        module = ["-m", self.module, str(directory)]
+        if self.ranks == 1:
+            return [sys.executable, *module]
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={self.ranks}",
+                *module]
+
+
+def supervise(context: Context, children: list[Child], follow: Callable[[], None]) -> None:
+    """Runs the children to their end, calling `follow` often. Raises StageError when one fails; none survives."""
+    record_threads(context.directory, {child.name: child.threads for child in children}, context.log)
+    running: dict[str, subprocess.Popen] = {}
+    try:
+        for child in children:
+            running[child.name] = _start(context, child)
+        while running:
+            time.sleep(POLL_SECONDS)
+            follow()
+            for name, process in list(running.items()):
+                code = process.poll()
+                if code is not None:
+                    del running[name]
+                    if code != 0:
+                        raise StageError(_obituary(context.directory, name, code))
+        follow()
+    finally:
+        _end(list(running.values()))
+
+
+def _start(context: Context, child: Child) -> subprocess.Popen:
+    (context.directory / f"{child.name}.error").unlink(missing_ok=True)
+    environment = {
+        **our_environment(),
+        **thread_environment(child.threads),
+        **child.environment,
+    }
+    if child.ranks == 1:
+        # one process needs no rendezvous, but torch.distributed wants to be told so
+        environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+    def prepare() -> None:
+        die_with_parent()
+        os.sched_setaffinity(0, child.cores)
+
+    with open(context.directory / f"{child.name}.log", "ab") as log:
+        return subprocess.Popen(
+            child.command(context.directory), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment,
+            preexec_fn=prepare, start_new_session=True,
+        )
+
+
+def _obituary(directory: Path, name: str, code: int) -> str:
+    error = directory / f"{name}.error"
+    reason = error.read_text().strip() if error.exists() else ending(code)
+    free = shutil.disk_usage(directory).free
+    note = f" (only {free / 2**20:.0f} MiB are free on that disk)" if free < 2**26 else ""
+    return f"the {name} of stage {directory.name} died: {reason}{note}\n  its log: {directory / f'{name}.log'}"
+
+
+def _end(processes: list[subprocess.Popen]) -> None:
+    """Asks the process groups to end, and makes them after a grace period."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    for kill in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            if process.poll() is None:
+                os.killpg(process.pid, kill)
+        while any(p.poll() is None for p in processes) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+    for process in processes:
+        process.wait()
+
+
+def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
+    """The `main` of a child module. Its error is left in `<name>.error` for the parent to show."""
+    if "--help" in sys.argv or len(sys.argv) != 2:
+        print(doc)
+        sys.exit(0 if "--help" in sys.argv else 2)
+    die_with_parent()
+    directory = Path(sys.argv[1])
+    context = open_stage(directory, f"{name}.log", terminal=False)
+    try:
+        work(context)
+    except SystemExit as error:  # of the user's code: with code 0 the other side would wait for work that never comes
+        _leave_error(context, name, f"something called sys.exit({error.code})", traceback.format_exc())
+        sys.exit(1)
+    except OuroError as error:
+        _leave_error(context, name, str(error), str(error))
+        sys.exit(2)
+    except Exception as error:
+        _leave_error(context, name, _short(error), users_traceback(error))
+        sys.exit(1)
+
+
+def _short(error: Exception) -> str:
+    """What the parent shows: of an error in the user's code its frames too, of one of ours with no message the line."""
+    if users_frames(error):
+        return f"{brief(error)}\n{users_traceback(error)}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    where = "" if str(error) else f" ({Path(last.filename).name}, line {last.lineno}: {last.line})"
+    return f"{type(error).__name__}: {error}".splitlines()[0] + where
+
+
+def _leave_error(context: Context, name: str, short: str, full: str) -> None:
+    context.log.error("%s", full)
+    if (context.directory / f"{name}.error").exists():  # of another rank, which failed first
+        return
+    with contextlib.suppress(OSError, StageError):  # on a full disk; the parent then says how little is free
+        files.write_atomic(context.directory / f"{name}.error", lambda path: path.write_text(masked(short) + "\n"))

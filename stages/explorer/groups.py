@@ -1,0 +1,89 @@
+"""The groups of an explorer step: each of its tasks attempted `repeat_times` times, and every response rewarded.
+
+Where the algorithm asks for it, a task is answered once more, greedily, for the reward of that response to be the
+baseline of its group, and groups that teach nothing are replaced (stages/explorer/resample.py).
+"""
+
+import time
+
+from pipeline.job.context import Context
+from pipeline.job.selection import redraw, select
+from stages.explorer.prompts import Prompts
+from stages.explorer.resample import Filled, Group, fill
+from workflows import runner
+from workflows.engines.engine import Engine
+from workflows.prompts import task_turns
+from workflows.seeds import base_seed, request_seed
+
+
+class Groups:
+    """Asks an engine for the groups of any step. rollout_seconds: what generating those of the last one took."""
+
+    def __init__(self, context: Context, prompts: Prompts, engine: Engine, tokenizer):
+        config = context.config
+        self.config, self.prompts, self.engine, self.tokenizer = config, prompts, engine, tokenizer
+        self.repeats = config.algorithm.repeat_times
+        self.sampling = runner.Sampling.of(config.model)
+        self.greedy = runner.Sampling.of(config.model, 0.0, 1.0, -1) if config.algorithm.greedy_baseline else None
+        self.rollout_seconds = 0.0
+
+    def of_step(self, step: int) -> Filled:
+        """The groups of an explorer step: a function of the step and the weights, so that one cut off is made again."""
+        config, self.rollout_seconds = self.config, 0.0
+        chosen = select(self.prompts.selectors, config.buffer.batch_size, step, config.seed)
+        asked = set(chosen)
+
+        def fresh(round_: int, given_up: list[Group]) -> list[Group]:
+            owners = [self.prompts.owner(group.task) for group in given_up]
+            tasks = redraw(self.prompts.selectors, owners, asked, step, round_)
+            asked.update(tasks)
+            return self._ask(step, round_, [group.place for group in given_up], tasks)
+
+        rounds, metric = config.algorithm.max_resample_rounds or 0, config.algorithm.resample_metric
+        return fill(self._ask(step, 0, list(range(len(chosen))), chosen), rounds, metric, fresh)
+
+    def _ask(self, step: int, round_: int, places: list[int], tasks: list[int]) -> list[Group]:
+        """Attempts tasks in one call of the engine, and rewards every response."""
+        groups = [self._group(step, round_, place, task) for place, task in zip(places, tasks, strict=True)]
+        each = [(group, seed, self.sampling) for group in groups for seed in group.seeds]
+        if self.greedy:
+            each += [(group, group.greedy_seed, self.greedy) for group in groups]
+        begin = time.perf_counter()
+        outcomes = runner.roll_out(
+            self.engine, [self.prompts.workflow_of(group.task) for group, _, _ in each],
+            [self.prompts.tokens[group.task] for group, _, _ in each], [seed for _, seed, _ in each],
+            [sampling for _, _, sampling in each])
+        self.rollout_seconds += time.perf_counter() - begin
+        self._reward([group.task for group, _, _ in each], outcomes)
+        for index, group in enumerate(groups):
+            group.sampled = outcomes[index * self.repeats : (index + 1) * self.repeats]
+            if self.greedy:
+                group.greedy = outcomes[len(groups) * self.repeats + index]
+                set_baseline(group)
+        return groups
+
+    def _group(self, step: int, round_: int, place: int, task: int) -> Group:
+        """With the seeds of its attempts: none like that of another place, step or round."""
+        origin = f"{base_seed(self.config)}/{round_}" if round_ else base_seed(self.config)
+        seeds = [request_seed(origin, step, place * self.repeats + run) for run in range(self.repeats)]
+        return Group(place, round_, task, seeds, request_seed(f"{origin}/greedy", step, place))
+
+    def _reward(self, asked: list[int], outcomes: list[runner.Outcome]) -> None:
+        """Each response by the reward functions of the set that its task is from."""
+        runner.decode(outcomes, self.tokenizer)
+        for one in self.prompts.sets:
+            own = [(o, self.prompts.tasks[t]) for o, t in zip(outcomes, asked, strict=True)
+                   if self.prompts.set_of(t) is one]
+            conversations = [task_turns(task, self.config) for _, task in own]
+            runner.reward([o for o, _ in own], conversations, [task.answer for _, task in own], one.rewards)
+
+
+def set_baseline(group: Group) -> None:
+    """Marks the greedy response as what it is for. Where it failed, its group has no baseline and fails with it."""
+    greedy = group.greedy
+    if greedy.status == "ok":
+        greedy.status = "baseline"
+        return
+    for outcome in group.sampled:
+        if outcome.status == "ok":
+            outcome.fail(greedy.status, f"the greedy response to the task, its baseline: {greedy.reason}")

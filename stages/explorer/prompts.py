@@ -1,0 +1,68 @@
+"""The tasks that an rft stage explores, ready to be asked: of all its sets, with text, token ids and their hash."""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.job.context import Context
+from pipeline.job.selection import Selector
+from pipeline.job.tasksets import read_train
+from pipeline.store import records
+from workflows.prompts import prompt_tokens, task_texts
+from workflows.rewards import RewardFunction, Rewards
+from workflows.single_turn import load_workflow
+from workflows.task_at_hand import TaskAtHand, bound
+
+
+@dataclass(frozen=True, eq=False)
+class TrainSet:
+    """How the tasks of one set are attempted and rewarded. begin: number of its first task."""
+
+    name: str
+    begin: int
+    workflow: Callable
+    rewards: list[RewardFunction]
+
+
+class Prompts:
+    """The tasks of all sets, numbered through; texts, token ids and hashes by that number."""
+
+    def __init__(self, context: Context, tokenizer, rewards: Rewards):
+        config, source = context.config, context.config.buffer.explorer_input
+        self.config, self.tokenizer = config, tokenizer
+        found = read_train(context.inputs["tasks"], source)
+        self.tasks: list[records.Task] = [task for _, tasks in found for task in tasks]
+        self.texts = task_texts(tokenizer, self.tasks, config)
+        self.tokens = prompt_tokens(tokenizer, self.texts)
+        self.hashes = [prompt_hash(tokens) for tokens in self.tokens]
+        self.sets: list[TrainSet] = []
+        self.selectors: list[Selector] = []
+        for taskset, tasks in found:
+            selector = taskset.data_selector
+            seed = config.seed if selector.seed is None else selector.seed
+            self.sets.append(TrainSet(
+                taskset.name, sum(one.count for one in self.selectors),
+                load_workflow(taskset.default_workflow_type or source.default_workflow_type, taskset.workflow_args),
+                rewards.of(taskset)))
+            self.selectors.append(Selector(len(tasks), selector.selector_type, seed))
+
+    def owner(self, task: int) -> int:
+        """Which of `sets` the task of this number is from."""
+        return bisect_right(self.sets, task, key=lambda one: one.begin) - 1
+
+    def set_of(self, task: int) -> TrainSet:
+        """The same set itself."""
+        return self.sets[self.owner(task)]
+
+    def workflow_of(self, task: int) -> Callable:
+        """The workflow for one attempt at the task of this number."""
+        one = self.set_of(task)
+        return bound(one.workflow, lambda: TaskAtHand(self.tasks[task], one.rewards, self.tokenizer, self.config))
+
+
+def prompt_hash(tokens: list[int]) -> str:
+    """First 16 hex digits of the sha256 of the token ids as int32."""
+    return hashlib.sha256(np.array(tokens, np.int32).tobytes()).hexdigest()[:16]

@@ -1,0 +1,26 @@
+"""Rows of an expert for the sample strategy mix: demonstrations of an auxiliary buffer, as rows of a train batch."""
+
+from pipeline.job.context import Context
+from pipeline.settings.data import EXPERTS
+from pipeline.store.checkpoints import model_directory
+from pipeline.store.errors import DataError
+from stages.learner.batches.demonstrations import demonstrated
+from stages.learner.engine.packing import Row
+
+# what a loss may ask of any row; it reads none of these of an expert's (operators/losses/mixture.py)
+UNREAD = dict.fromkeys(("advantages", "old_logprobs", "rollout_logprobs", "ref_logprobs"), 0.0)
+
+
+def expert_rows(context: Context, name: str) -> list[Row]:
+    """The rows of the auxiliary buffer `name`, in the order of its files; id: task_id/row of `tasks`.
+
+    Raises DataError when it has none, or none within the limits.
+    """
+    source = vars(context.config.buffer.trainer_input.auxiliary_buffers)[name]
+    rows = demonstrated(context, model_directory(context.inputs["model"]), name, source)
+    if not rows:
+        raise DataError(f"{context.inputs['tasks']}/tasks.parquet has no demonstrations of {EXPERTS}.{name} (split "
+                        f"sft). Set {EXPERTS}.{name}.path to files of them, or, without a path, give the task files "
+                        "a column data_processor.task_pipeline.format.solution_key.")
+    return [Row(f"{task.task_id}/{task.row}", row.tokens, row.prompt_length, row.mask, UNREAD | {"is_expert": True})
+            for task, row in rows]

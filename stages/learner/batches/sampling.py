@@ -1,0 +1,65 @@
+"""The sample strategy of a stage at work: which rows of a cut are trained on, and which of an expert beside them."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.arguments import arguments
+from operators.sampling import SAMPLE_STRATEGIES, oldest_version
+from pipeline.job.context import Context
+from pipeline.settings.train_batch import train_batch
+from pipeline.store.errors import StageError, pick
+from stages.learner.batches.experts import expert_rows
+from stages.learner.engine.packing import Row
+
+
+@dataclass
+class Sample:
+    """What a strategy made of a cut. table: its rows, without candidates that were left out. chosen: ids of the batch's
+    rollouts. facts: fields of the step record."""
+
+    table: pa.Table
+    chosen: frozenset[str]
+    experts: list[Row]
+    facts: dict
+
+
+class Sampling:
+    """`algorithm.sample_strategy`, and the rows of an expert that it may mix in."""
+
+    def __init__(self, context: Context, session):
+        """session: of DuckDB, for the views `candidates` and `experts`. Raises ConfigError for what does not exist."""
+        algorithm, self.session = context.config.algorithm, session
+        self.name = algorithm.sample_strategy or "default"
+        function = pick(SAMPLE_STRATEGIES, self.name, "algorithm.sample_strategy")
+        self.bound = arguments(function, algorithm.sample_strategy_args, "algorithm.sample_strategy_args")
+        self.query = partial(function, **self.bound)
+        self.query(1, 1)  # a wrong argument is refused before anything is waited for
+        # of recorded experience a stage cuts batches of its own size, and mixes nothing in (check/sample_rules.py)
+        self.batch_size = train_batch(context.config).total if self.name == "mix" else 0
+        self.rows = expert_rows(context, self.bound["sft_dataset_name"]) if self.name == "mix" else []
+        self.session.register("experts", pa.table({
+            "experience_id": pa.array(range(len(self.rows)), pa.int64()).cast(pa.string()),
+            "position": pa.array(range(len(self.rows)), pa.int64())}))
+
+    def oldest_version(self, step: int) -> float:
+        """The oldest weights whose rollouts `step` may train on."""
+        return oldest_version(step, **self.bound) if self.name == "staleness_control" else 0
+
+    def take(self, step: int, table: pa.Table) -> Sample:
+        """table: rows of a cut, with is_candidate. Raises StageError when the strategy takes no rollout."""
+        self.session.register("candidates", table.filter(table["is_candidate"]).select(
+            ["experience_id", "position", "weights_version"]))
+        found = self.session.sql(self.query(step, self.batch_size)).fetchall()
+        chosen = frozenset(id_ for id_, is_expert, _ in found if not is_expert)
+        taken = pc.is_in(table["experience_id"], value_set=pa.array(chosen, pa.string()))
+        kept = table.filter(pc.or_(pc.invert(table["is_candidate"]), taken))
+        if not chosen:
+            oldest = step - 1 - min(table["weights_version"].to_pylist())
+            raise StageError(f"trainer step {step} has no row: algorithm.sample_strategy={self.name} left out all "
+                             f"{len(table)}, which are up to {oldest} trainer steps old. Raise max_staleness.")
+        experts = [self.rows[int(position)] for position, is_expert, _ in found if is_expert]
+        facts = {"stale_rows": len(table) - len(kept)} if self.name == "staleness_control" else {}
+        return Sample(kept, chosen, experts, facts)

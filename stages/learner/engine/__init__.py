@@ -1,0 +1,1 @@
+"""One optimizer step on the devices: policy, attention, packing, ZeRO."""

@@ -1,0 +1,103 @@
+"""Attention within the rows of a packed micro-batch, registered with transformers under our names.
+
+Three implementations of the same function (causal, each row by itself); `cu_seqlens` and what the padded one needs
+travel through the model's forward as keyword arguments (see `layout`):
+
+flash_attn  the flash-attn package's varlen kernel; GPU, when installed
+varlen      torch.nn.attention.varlen; GPU, bf16/fp16
+padded      rows gathered to [S, longest] for scaled_dot_product_attention alone, so that everything else stays
+            padding-free; a block-diagonal mask over the flat batch would cost T^2 instead of S * longest^2
+"""
+
+import importlib.util
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pipeline.store.errors import ConfigError
+
+PREFIX = "ouro_"
+
+
+def choose(name: str, device: str) -> str:
+    """Resolves `trainer.attention`. Raises ConfigError when the one asked for cannot run here."""
+    flash = importlib.util.find_spec("flash_attn") is not None
+    if name == "auto":
+        return "padded" if device == "cpu" else ("flash_attn" if flash else "varlen")
+    if name == "flash_attn" and not flash:
+        raise ConfigError("trainer.attention=flash_attn: the package is not installed; "
+                          "pip install 'ouroboros-rft[flash-attn]', or trainer.attention=auto.")
+    if name != "padded" and device == "cpu":
+        raise ConfigError(f"trainer.attention={name} needs a GPU; use auto or padded.")
+    return name
+
+
+def register() -> None:
+    """Makes the three known to transformers; none of them wants a mask tensor."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    for name, function in ATTENTIONS.items():
+        AttentionInterface.register(PREFIX + name, function)
+        AttentionMaskInterface.register(PREFIX + name, _no_mask)
+
+
+def layout(cu_seqlens: Tensor, longest: int, name: str) -> dict:
+    """The keyword arguments that the model's forward hands down to the attention function.
+
+    cu_seqlens: [S + 1] int32 on the device; longest: tokens of the longest row.
+    """
+    if name != "padded":
+        return {"cu_seqlens": cu_seqlens, "longest": longest}
+    lengths = (cu_seqlens[1:] - cu_seqlens[:-1]).long()
+    offsets = torch.arange(longest, device=cu_seqlens.device)
+    valid = offsets[None, :] < lengths[:, None]  # [S, longest]
+    gather = torch.where(valid, cu_seqlens[:-1, None].long() + offsets, 0)
+    return {"gather": gather, "scatter": valid.flatten().nonzero().flatten()}
+
+
+def _no_mask(*_, **__) -> None:
+    return None
+
+
+def _repeat(states: Tensor, heads: int) -> Tensor:
+    """[1, KV, T, D] -> [T, H, D], each key/value head repeated for its group of query heads."""
+    states = states[0].transpose(0, 1)
+    return states.repeat_interleave(heads // states.shape[1], dim=1) if states.shape[1] != heads else states
+
+
+def flash_attn(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest, **_):
+    """query [1, H, T, D], key and value [1, KV, T, D] -> ([1, T, H, D], None)."""
+    from flash_attn import flash_attn_varlen_func
+
+    q, k, v = (x[0].transpose(0, 1).contiguous() for x in (query, key, value))
+    out = flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, longest, longest, softmax_scale=scaling, causal=True)
+    return out[None], None
+
+
+def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest, **_):
+    """As `flash_attn`; torch's kernel has no grouped-query switch, so key/value heads are repeated."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    q = query[0].transpose(0, 1).contiguous()
+    k, v = (_repeat(x, q.shape[1]).contiguous() for x in (key, value))
+    out = varlen_attn(q, k, v, cu_seqlens, cu_seqlens, longest, longest, scale=scaling, window_size=(-1, 0))
+    return out[None], None
+
+
+def padded(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, gather, scatter, **_):
+    """As `flash_attn`, on any device. Padding follows the row, so the causal mask keeps it out of every real token."""
+    heads = query.shape[1]
+    flat_gather = gather.flatten()
+    # index_select, because its backward is an index_add: on CPU several times faster than that of x[gather]
+    q, k, v = (
+        _repeat(x, heads).index_select(0, flat_gather).view(*gather.shape, heads, x.shape[-1]).transpose(1, 2)
+        for x in (query, key, value)
+    )  # [S, H, longest, D], D of the values smaller in DeepSeek's latent attention
+    out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling)
+    flat = out.transpose(1, 2).flatten(0, 1)  # [S * longest, H, D]
+    return flat.index_select(0, scatter)[None], None
+
+
+ATTENTIONS = {"flash_attn": flash_attn, "varlen": varlen, "padded": padded}

@@ -1,0 +1,175 @@
+"""Cuts a train batch into packed micro-batches: no padding, a token budget, the same number on every rank.
+
+A *row* is one sequence (prompt then response). Rows are laid end to end in one flat micro-batch of at most
+`budget` tokens; attention is kept within rows by `cu_seqlens`. Every rank gets the same number of micro-batches
+(ZeRO-2 and 3 communicate in each), an empty-weighted one where the rows do not suffice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from operators.aggregation import token_weights, token_weights_by_kind
+from pipeline.store.errors import ConfigError
+
+
+@dataclass(slots=True)
+class Row:
+    """One sequence to train on.
+
+    tokens: [L] prompt and response token ids; prompt_length: 0 < P < L (the first response token needs a predecessor).
+    mask: [R] 1 on action tokens, R = L - P. id: experience id, or task id for demonstrations.
+    columns: what a loss may ask for by name, [R] one number a token, or one number for all of them.
+    """
+
+    id: str
+    tokens: list[int]
+    prompt_length: int
+    mask: list[int]
+    columns: dict[str, float | Sequence[float]] = field(default_factory=dict)
+
+    def spread(self, values: np.ndarray) -> np.ndarray:
+        """[sum of mask], one number an action token -> [R] float32, 0 on the other tokens."""
+        every = np.zeros(len(self.mask), np.float32)
+        every[np.asarray(self.mask, bool)] = values
+        return every
+
+    def of_actions(self, column: str) -> np.ndarray:
+        """A column as float32 (or bool) [sum of mask], one number an action token."""
+        given, acts = self.columns[column], np.asarray(self.mask, bool)
+        if isinstance(given, (int, float)):
+            return np.full(np.count_nonzero(acts), given, bool if isinstance(given, bool) else np.float32)
+        return np.asarray(given, np.float32)[acts]
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How the tokens of a batch are averaged (operators/aggregation.py), and how many rows must stay together.
+
+    normalizer: of seq-mean-token-sum-norm alone. unit: 2 for pairs of rows that one loss compares, otherwise 1.
+    by_kind: rollouts and rows of an expert (column is_expert) are averaged apart, and the means added.
+    """
+
+    mode: str = "token-mean"
+    normalizer: float | None = None
+    unit: int = 1
+    by_kind: bool = False
+
+    def weights(self, rows: Sequence[Row], counts: np.ndarray) -> np.ndarray:
+        """The weight of each action token of row r in the loss, [R]. counts: action tokens of each row."""
+        if not self.by_kind:
+            return token_weights(self.mode, counts, self.normalizer)
+        return token_weights_by_kind(self.mode, counts, _kinds(rows), self.normalizer)
+
+    def shares(self, rows: Sequence[Row], counts: np.ndarray) -> np.ndarray:
+        """The weight of each action token of row r in the mean over all tokens of its kind, [R]."""
+        kinds = _kinds(rows) if self.by_kind else np.zeros(len(rows), bool)
+        return token_weights_by_kind("token-mean", counts, kinds)
+
+
+def _kinds(rows: Sequence[Row]) -> np.ndarray:
+    return np.array([bool(row.columns["is_expert"]) for row in rows])
+
+
+@dataclass(slots=True)
+class MicroBatch:
+    """Flat arrays of one packed micro-batch; T tokens, S rows, N action tokens.
+
+    input_ids, positions: [T] int64. cu_seqlens: [S + 1] int32. longest: longest row.
+    source: [N] int64, position in T whose output predicts the action token; targets: [N] int64, that token.
+    weights: [N] float32, of the loss; shares: [N] float32, in the mean over the tokens of its kind (all ranks); share:
+    in the mean over all tokens.
+    columns: name -> [N] float32. row_of: [N] int64, index of the row in the train batch; row_in_micro: [N] int64, in
+    this micro-batch, 0 .. S - 1. rows: indices of the batch.
+    """
+
+    input_ids: np.ndarray
+    positions: np.ndarray
+    cu_seqlens: np.ndarray
+    longest: int
+    source: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    shares: np.ndarray
+    share: float
+    columns: dict[str, np.ndarray]
+    row_of: np.ndarray
+    row_in_micro: np.ndarray
+    rows: list[int]
+
+
+def bins(lengths: list[int], budget: int, count_multiple: int, what: str = "sequence") -> list[list[int]]:
+    """Distributes row indices over bins of at most `budget` tokens; their number is a multiple of `count_multiple`.
+
+    Longest-first into the emptiest bin (LPT), which keeps the bins nearly equal in tokens. Raises ConfigError when a
+    row (`what` is put into bins) alone is over the budget.
+    """
+    if lengths and max(lengths) > budget:
+        raise ConfigError(f"a {what} has {max(lengths)} tokens, over trainer.max_token_len_per_gpu={budget}; "
+                          "raise that, or lower model.max_prompt_tokens or model.max_response_tokens.")
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    least = -(-max(-(-sum(lengths) // budget), 1) // count_multiple) * count_multiple
+    while True:
+        loads = [0] * least
+        chosen: list[list[int]] = [[] for _ in range(least)]
+        for index in order:
+            emptiest = loads.index(min(loads))
+            chosen[emptiest].append(index)
+            loads[emptiest] += lengths[index]
+        if max(loads) <= budget:
+            return [sorted(c) for c in chosen]
+        least += count_multiple
+
+
+def pack(
+    rows: list[Row], budget: int, rank: int, ranks: int, columns: Sequence[str] = (),
+    aggregation: Aggregation = Aggregation(),
+) -> list[MicroBatch]:
+    """The micro-batches of one rank, with the named columns of the rows. Weights are those of the whole batch."""
+    counts, unit = np.array([sum(row.mask) for row in rows]), aggregation.unit
+    weights, shares = aggregation.weights(rows, counts), aggregation.shares(rows, counts)
+    assert weights.any(), "a train batch without a single action token"
+    assert all(row.prompt_length > 0 for row in rows), "a row without a prompt"
+    assert len(rows) % unit == 0, f"{len(rows)} rows are no whole number of {unit}"
+    lengths = [sum(len(row.tokens) for row in rows[i : i + unit]) for i in range(0, len(rows), unit)]
+    filled = bins(lengths, budget, ranks, "sequence" if unit == 1 else "pair of sequences")
+    chosen = [[unit * i + k for i in units for k in range(unit)] for units in filled]
+    share = 1.0 / int(counts.sum())
+    return [_pack_one(rows, indices, (weights, shares), share, columns, unit) for indices in chosen[rank::ranks]]
+
+
+def _pack_one(
+    rows: list[Row], indices: list[int], of_rows: tuple[np.ndarray, np.ndarray], share: float, columns: Sequence[str],
+    unit: int
+) -> MicroBatch:
+    """of_rows: weights and shares of the tokens of each row of the batch, [R]."""
+    empty = not indices
+    indices = indices or list(range(unit))  # every rank must run as many forwards: rows of weight 0
+    chosen = [rows[i] for i in indices]
+    lengths = np.array([len(row.tokens) for row in chosen])
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    source, targets, row_of = [], [], []
+    for k, row in enumerate(chosen):
+        acts = np.flatnonzero(np.asarray(row.mask)) + row.prompt_length  # positions within the row
+        source.append(starts[k] + acts - 1)
+        targets.append(np.asarray(row.tokens)[acts])
+        row_of.append(np.full(len(acts), indices[k]))
+    row_of = np.concatenate(row_of).astype(np.int64)
+    weights, shares = (np.zeros(len(row_of), np.float32) if empty else values[row_of].astype(np.float32)
+                       for values in of_rows)
+    return MicroBatch(
+        input_ids=np.concatenate([np.asarray(row.tokens, np.int64) for row in chosen]),
+        positions=np.concatenate([np.arange(n) for n in lengths]),
+        cu_seqlens=starts.astype(np.int32),
+        longest=int(lengths.max()),
+        source=np.concatenate(source).astype(np.int64),
+        targets=np.concatenate(targets).astype(np.int64),
+        weights=weights,
+        shares=shares,
+        share=0.0 if empty else share,
+        columns={name: np.concatenate([row.of_actions(name) for row in chosen]) for name in columns},
+        row_of=row_of,
+        row_in_micro=np.searchsorted(indices, row_of),
+        rows=[] if empty else indices,
+    )

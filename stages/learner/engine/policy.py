@@ -1,0 +1,122 @@
+"""The model under training: log-probs of chosen tokens, without ever holding full logits.
+
+`Policy` wraps a Hugging Face causal LM. Its forward takes one packed micro-batch and returns the log-prob and the
+entropy at each action token. The output head runs over chunks of positions, each recomputed in the backward pass, so
+logits exist for `chunk` positions at a time: at 150k words and 32k tokens that is 2.4 GiB instead of 20.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pipeline.settings import config
+from pipeline.store.architecture import untrainable
+from pipeline.store.errors import ModelError
+from stages.learner.engine import attention
+from workflows.engines.hugging_face import import_transformers
+
+
+class Policy(nn.Module):
+    """A causal LM that scores tokens."""
+
+    def __init__(self, model: nn.Module, attention_name: str, temperature: float, chunk: int):
+        super().__init__()
+        self.model = model
+        self.attention_name = attention_name
+        self.temperature = temperature
+        self.chunk = chunk
+        self.entropy_gradient = False  # entropy is reported always; that it is learnt from costs memory and time
+
+    def forward(
+        self, input_ids: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, source: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """input_ids, positions [T]; cu_seqlens [S + 1]; source, targets [N] -> log-probs [N] float32, entropy [N].
+
+        Log-probs are those of softmax(logits / temperature), as the rollout engine samples. Entropy, in nats, carries
+        a gradient only where `entropy_gradient` is set.
+        """
+        places = attention.layout(cu_seqlens, longest, self.attention_name)
+        chosen = hidden_states(self.model.model, input_ids, positions, places)[source]  # [N, width]
+        if len(targets) <= self.chunk:  # nothing to save by computing it twice
+            return self._score(chosen, targets)
+        parts = [
+            checkpoint(self._score, h, t, use_reentrant=False)
+            for h, t in zip(chosen.split(self.chunk), targets.split(self.chunk), strict=True)
+        ]
+        logprobs, entropy = zip(*parts, strict=True)
+        return torch.cat(logprobs), torch.cat(entropy)
+
+    def _score(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """hidden [n, width], targets [n] -> log-probs [n], entropy [n]."""
+        logits = self.model.lm_head(hidden).float() / self.temperature
+        log_normalizer = logits.logsumexp(-1)
+        logprobs = logits.gather(-1, targets[:, None])[:, 0] - log_normalizer
+        with torch.set_grad_enabled(self.entropy_gradient and torch.is_grad_enabled()):
+            entropy = log_normalizer - (logits.softmax(-1) * logits).sum(-1)
+        return logprobs, entropy
+
+
+def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, places: dict) -> Tensor:
+    """[T, width], the last hidden states of a packed micro-batch. places: of attention.layout."""
+    return transformer(
+        input_ids=input_ids[None], position_ids=positions[None], use_cache=False, **places
+    ).last_hidden_state[0]
+
+
+def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float, longest: int) -> Policy:
+    """The model of a Hugging Face directory, ready to train. Raises what `read` does.
+
+    settings: the `trainer` section. Master weights are float32; DeepSpeed keeps the working copy in `dtype`.
+    """
+    model, name = read(path, device, dtype, settings, longest)
+    return Policy(model, name, temperature, settings.logprob_chunk_tokens)
+
+
+def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int) -> tuple[nn.Module, str]:
+    """A causal language model with packed attention, and the name of that. Raises ModelError when it cannot be read, or
+    attends in a way that ours does not.
+
+    settings: the `trainer` section. longest: tokens of the longest sequence.
+    """
+    transformers = import_transformers()
+    attention.register()
+    name = attention.choose(settings.attention, device)
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, attn_implementation=attention.PREFIX + name, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{path} cannot be read as a causal language model: {error}") from error
+    if problem := untrainable(model.config.to_dict(), longest):
+        raise ModelError(f"{path}: {problem}")
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):  # Phi-2 has some: engine and trainer would score different models
+            module.p = 0.0
+    if settings.enable_gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train()
+    return model, name
+
+
+def resolve_dtype(name: str, device: str) -> torch.dtype:
+    """`model.dtype`: auto is bfloat16 on GPU and float32 on CPU."""
+    return getattr(torch, config.resolve_dtype(name, device != "cpu"))
+
+
+def export(state: dict[str, Tensor], model: nn.Module, path: Path) -> None:
+    """Writes full weights [name -> tensor] as `model.safetensors`, the tied output head spelt out.
+
+    vLLM keeps a packed copy of the head on some devices and refreshes it only when the head is in the file. Experts are
+    one tensor a layer in memory; in the file each has its own, under the names that the model was read from.
+    """
+    from safetensors.torch import save_file
+    from transformers.core_model_loading import revert_weight_conversion
+
+    moved = {name: tensor.detach().to("cpu") for name, tensor in state.items()}
+    tensors = {name: tensor.contiguous() for name, tensor in revert_weight_conversion(model, moved).items()}
+    head, embedding = "lm_head.weight", "model.embed_tokens.weight"
+    if model.config.tie_word_embeddings:
+        tensors[head] = tensors[embedding].clone()
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,208 @@
+"""The one door to DeepSpeed: a module, its optimizer, one step over a whole train batch, checkpoints.
+
+Departure from DeepSpeed's habit: the number of micro-batches changes from step to step, so the accumulation boundary
+is set by hand, and the loss is not divided by it: token weights already sum to one over the whole batch and all ranks.
+The policy (stages/learner/actor.py) and the critic (stages/learner/critic.py) are two of these in one process.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.store.errors import ModelError
+from stages.learner.engine.packing import MicroBatch
+
+
+@dataclass(frozen=True)
+class Process:
+    """This rank of the trainer: where it computes, and among how many."""
+
+    device: torch.device
+    rank: int
+    ranks: int
+
+    @classmethod
+    def start(cls, seed: int) -> "Process":
+        """Joins the other ranks, after torch.distributed's environment variables are set. Once a process."""
+        os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+        deepspeed = _import_deepspeed()
+        gpu = torch.cuda.is_available()
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpu else torch.device("cpu")
+        if gpu:
+            torch.cuda.set_device(device)
+        torch.manual_seed(seed)
+        # On CPU DeepSpeed would compile a shared-memory all-reduce at run time: 30 s and a C++ compiler. Gloo does.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        deepspeed.init_distributed(dist_backend="nccl" if gpu else "gloo", verbose=False)
+        return cls(device, torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+    def all_reduce(self, values: Tensor) -> Tensor:
+        """The sum over ranks, in place."""
+        if self.ranks > 1:
+            torch.distributed.all_reduce(values)
+        return values
+
+    def merge(self, of_rank: dict) -> dict:
+        """The dictionaries of all ranks in one, on every rank."""
+        if self.ranks == 1:
+            return of_rank
+        parts = [None] * self.ranks
+        torch.distributed.all_gather_object(parts, of_rank)
+        return {key: value for part in parts for key, value in part.items()}
+
+    def first(self, value):
+        """What rank 0 has, on every rank."""
+        if self.ranks == 1:
+            return value
+        held = [value]
+        torch.distributed.broadcast_object_list(held, src=0)
+        return held[0]
+
+    def barrier(self) -> None:
+        if self.ranks > 1:
+            torch.distributed.barrier()
+
+    def stop(self) -> None:
+        torch.distributed.destroy_process_group()
+
+
+def _import_deepspeed():
+    """The package. Its autotuner, which nothing here calls, would take in MLflow where that is installed, and with it
+    pandas: most of the processor time of the import. So for that moment there is no MLflow to be found."""
+    loaded = sys.modules.get("mlflow")
+    sys.modules["mlflow"] = None
+    try:
+        import deepspeed
+    finally:
+        del sys.modules["mlflow"]
+        if loaded:
+            sys.modules["mlflow"] = loaded
+    return deepspeed
+
+
+class ZeroEngine:
+    """One rank of a module in training. Every method but `write`-like ones of the caller is collective."""
+
+    def __init__(self, module: nn.Module, process: Process, optimizer, settings, dtype: torch.dtype):
+        """optimizer, settings: the sections `algorithm.optimizer` (or the critic's) and `trainer`."""
+        import deepspeed
+
+        self.process = process
+        self.zero_stage = settings.zero_stage
+        self.whole = all(p.requires_grad for p in module.parameters())
+        adamw = torch.optim.AdamW(
+            [p for p in module.parameters() if p.requires_grad], lr=optimizer.lr, betas=tuple(optimizer.betas),
+            eps=optimizer.eps, weight_decay=optimizer.weight_decay, fused=process.device.type == "cuda" or None,
+        )
+        self.module = module  # to DeepSpeed the same; asked for it, its engine searches all its names, for milliseconds
+        self.engine, *_ = deepspeed.initialize(
+            model=module, optimizer=adamw, config=_deepspeed_config(settings, dtype)
+        )
+
+    def forward(self, micro: MicroBatch) -> tuple[Tensor, ...]:
+        """The module's outputs for one packed micro-batch."""
+        arrays = ("input_ids", "positions", "cu_seqlens", "source", "targets")
+        on_device = {name: self.to_device(getattr(micro, name)) for name in arrays}
+        return self.engine(longest=micro.longest, **on_device)
+
+    def to_device(self, array) -> Tensor:
+        return torch.from_numpy(array).to(self.process.device, non_blocking=True)
+
+    def step(self, micro_batches: list[MicroBatch], loss_of: Callable[[MicroBatch], Tensor], lr: float) -> float:
+        """One optimizer step; the gradient norm before clipping.
+
+        loss_of(micro) -> its part (0-d) of the loss of the whole batch, which is their sum over all ranks.
+        """
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = lr
+        for index, micro in enumerate(micro_batches):
+            self.engine.set_gradient_accumulation_boundary(index == len(micro_batches) - 1)
+            # DeepSpeed averages gradients over ranks; the batch needs their sum
+            self.engine.backward(loss_of(micro) * self.process.ranks)
+        self.engine.step()
+        return float(self.engine.get_global_grad_norm())
+
+    @contextmanager
+    def scoring(self):
+        """Forwards inside neither learn nor leave anything behind."""
+        self.engine.eval()
+        with torch.no_grad():
+            yield
+        self.engine.train()
+
+    def full_state(self, named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, Tensor] | None:
+        """Whole parameters by name on rank 0, None elsewhere."""
+        if self.zero_stage < 3:
+            return dict(named) if self.process.rank == 0 else None
+        import deepspeed
+
+        state = {}
+        for name, parameter in named:
+            with deepspeed.zero.GatheredParameters([parameter]):
+                if self.process.rank == 0:
+                    state[name] = parameter.detach().cpu().clone()
+        return state if self.process.rank == 0 else None
+
+    @contextmanager
+    def exchanged(self, named: Iterable[tuple[str, nn.Parameter]], other: dict[str, Tensor] | None):
+        """Inside, the parameters have the values of `other`; after it their own again, bit for bit.
+
+        other: whole parameters by name, on every rank, under ZeRO-3 on rank 0 alone (None elsewhere).
+        """
+        named = list(named)
+        own = self._replace(named, other)
+        yield
+        self._replace(named, own)
+
+    def _replace(self, named: list, other: dict[str, Tensor] | None) -> dict[str, Tensor]:
+        """Gives each parameter another value; returns those that it had, on the same ranks as `other`."""
+        had: dict[str, Tensor] = {}
+        if self.zero_stage < 3:  # the tensor is exchanged, not its content: ZeRO's flat buffer stays untouched
+            for name, parameter in named:
+                had[name], parameter.data = parameter.data, other[name].to(parameter)
+            return had
+        import deepspeed
+
+        for name, parameter in named:
+            with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+                if self.process.rank == 0:
+                    had[name] = parameter.detach().cpu().clone()
+                    parameter.data.copy_(other[name])
+        return had
+
+    def save(self, directory: Path) -> None:
+        """Writes the exact state of the optimizer and of all weights that learn into an existing directory."""
+        self.engine.save_checkpoint(str(directory), tag="state", exclude_frozen_parameters=True)
+
+    def load(self, directory: Path) -> None:
+        """Takes up a state written by `save`. Raises ModelError when it was made by another number of ranks."""
+        found, ranks = len(list((directory / "state").glob("*zero_pp_rank_*_optim_states.pt"))), self.process.ranks
+        if found != ranks:
+            raise ModelError(f"{directory} was written by {found} trainer ranks, now there are {ranks}. "
+                             f"Go on with trainer.ranks={found}, or delete the stage directory to begin again.")
+        self.engine.load_checkpoint(str(directory), tag="state", load_module_strict=self.whole)
+
+
+def _deepspeed_config(settings, dtype: torch.dtype) -> dict:
+    """settings: the `trainer` section."""
+    zero: dict = {"stage": settings.zero_stage}
+    if settings.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if settings.offload_param:
+        zero["offload_param"] = {"device": "cpu"}
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": settings.grad_clip,
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "bf16": {"enabled": dtype == torch.bfloat16},
+        "steps_per_print": 10**9,
+    }

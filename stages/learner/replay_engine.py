@@ -1,0 +1,83 @@
+"""An engine whose weights are held still: the loss and the gradient of a batch, and no step.
+
+Plain torch on one device in place of DeepSpeed: what that adds (an optimizer, ranks, checkpoints) is of no use here,
+nor is its memory. The loss does not depend on the split into micro-batches and ranks, so neither does the gradient.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.store.checkpoints import WEIGHTS
+from pipeline.store.errors import ModelError
+from stages.learner.actor import Actor
+from stages.learner.engine import adapter
+from stages.learner.engine.packing import MicroBatch
+from stages.learner.engine.zero import Process, ZeroEngine
+
+CRITIC_STATE = Path("critic") / "state" / "mp_rank_00_model_states.pt"
+
+
+class StillEngine(ZeroEngine):
+    """`step` leaves the weights alone, and the gradient behind.
+
+    gradients: of the last step, by name, float32 in host memory.
+    """
+
+    def __init__(self, module: nn.Module, process: Process, optimizer, settings, dtype: torch.dtype):
+        """As DeepSpeed's; optimizer and settings are not used."""
+        self.process, self.zero_stage = process, 0
+        self.module = self.engine = module.to(process.device)
+        self.gradients: dict[str, Tensor] = {}
+
+    def step(self, micro_batches: list[MicroBatch], loss_of: Callable[[MicroBatch], Tensor], lr: float) -> float:
+        """The gradient norm of the batch. lr is not used."""
+        self.module.zero_grad(set_to_none=True)
+        for micro in micro_batches:
+            loss_of(micro).backward()
+        named = [(name, p) for name, p in self.module.named_parameters() if p.grad is not None]
+        self.gradients = {name: p.grad.detach().float().cpu() for name, p in named}
+        self.module.zero_grad(set_to_none=True)
+        return inner(self.gradients, self.gradients) ** 0.5
+
+
+def alone() -> Process:
+    """This process by itself, on a GPU if there is one."""
+    return Process(torch.device("cuda" if torch.cuda.is_available() else "cpu"), 0, 1)
+
+
+def inner(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    """The inner product of two gradients, in float64; a parameter that one lacks counts as 0."""
+    return sum(torch.dot(a[name].flatten().double(), b[name].flatten().double()).item() for name in a.keys() & b.keys())
+
+
+def take_policy(actor: Actor, directory: Path) -> None:
+    """Loads the weights, or the adapter, of a checkpoint or a published version. Raises ModelError when the file is not
+    whole."""
+    model = actor.zero.module.model
+    kept = directory / ("adapter" if actor.adapter else "model")
+    place = kept if kept.exists() else directory  # a version is one file, without a directory of its own
+    if actor.adapter:
+        adapter.read(model, place)
+    else:
+        _read(model, place / WEIGHTS)
+
+
+def _read(model: nn.Module, file: Path) -> None:
+    from safetensors.torch import load_file
+
+    state = load_file(file)
+    wanted = dict(model.named_parameters())
+    if absent := wanted.keys() - state.keys():
+        raise ModelError(f"{file} lacks {len(absent)} of the {len(wanted)} weights of the model, such as "
+                         f"{min(absent)}.")
+    with torch.no_grad():
+        for name, parameter in wanted.items():
+            parameter.copy_(state[name])
+
+
+def take_critic(module: nn.Module, checkpoint: Path) -> None:
+    """Loads the critic of a checkpoint that DeepSpeed wrote under ZeRO 0 to 2."""
+    module.load_state_dict(torch.load(checkpoint / CRITIC_STATE, "cpu", weights_only=False)["module"])

@@ -1,0 +1,1 @@
+"""What answers requests: vLLM, transformers, scripted answers, one or several processes."""

