@@ -16,14 +16,15 @@ ELSEWHERE = {
     "how every stage works, whatever it is told": (
         "stages/explorer/children.py", "stages/curate.py", "stages/evaluate.py", "stages/bench.py", "stages/explore.py",
         "stages/follow.py", "stages/explorer/groups.py", "stages/explorer/interim.py", "stages/learn.py",
-        "stages/offline.py",
-        "stages/rft.py", "stages/rollout.py", "stages/tasks.py", "stages/train.py", "stages/explorer/prompts.py"),
+        "stages/offline.py", "stages/rft.py", "stages/rollout.py", "stages/tasks.py",
+        "stages/train.py", "stages/explorer/prompts.py"),
     "how every trainer works": tuple(f"stages/learner/{name}.py" for name in (
-        "actor", "attention", "batches", "estimates", "fixed_scores", "packing", "policy", "recorded", "reference",
-        "rollouts", "shortfall", "zero")),
+        "actor", "engine/attention", "batches/choose", "estimates", "batches/fixed_scores", "engine/packing",
+        "engine/policy", "batches/recorded", "reference", "batches/rollouts", "shortfall", "engine/zero")),
     "an engine, which is to answer as every other would, and what asks it": tuple(f"workflows/{name}.py" for name in (
-        "engine", "engine_pool", "engine_process", "hugging_face", "runner", "scripted_engine", "seeds",
-        "transformers_engine", "vllm_engine", "vllm_worker")),
+        "engines/engine", "engines/engine_pool", "engines/engine_process", "engines/hugging_face", "engines/open",
+        "engines/scripted_engine", "engines/transformers_engine", "engines/vllm_engine", "engines/vllm_worker",
+        "runner", "seeds")),
     "what no stage reads": ("stages/counterfactual.py", "stages/learner/replay_engine.py", "stages/own_code.py",
                             "stages/overlap.py", "stages/preview.py", "stages/report.py", "operators/catalogue.py"),
 }

@@ -202,7 +202,8 @@ def test_a_configuration_without_ids_is_left_alone_and_imports_no_hub():
         from pipeline.check.judge import compose
         config = compose(["recipe=countdown"])
         assert hub.located(config) == (config, [])
-        hub.fetch_missing(__import__("pipeline.plan.plan").plan.make_plan(config).stages)
+        from pipeline.plan.plan import make_plan
+        hub.fetch_missing(make_plan(config).stages)
         assert "huggingface_hub" not in sys.modules"""
     subprocess.run([sys.executable, "-c", code], check=True)
 
