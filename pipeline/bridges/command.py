@@ -223,9 +223,10 @@ def _decides(key: str) -> bool:
     """Whether a setting says what is made: not how it runs, nor what the run is called."""
     from pipeline.bridges.translation import SETTINGS
     from pipeline.settings.guide import general
+    from pipeline.settings.setting import about
 
     item = SETTINGS.get(general(key))
-    return key not in ("project", "name") and not (item and item.metadata["how"])
+    return key not in ("project", "name") and not (item and about(item).how)
 
 
 def _problems(choice: str) -> tuple[str, list[str]]:

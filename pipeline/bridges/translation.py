@@ -8,7 +8,9 @@ from typing import Any
 from pipeline.bridges.source import Given
 from pipeline.settings.config import walk
 from pipeline.settings.guide import general
+from pipeline.settings.schema import setting_problems
 from pipeline.settings.secrets import kept_out
+from pipeline.settings.setting import bound
 
 Path = tuple[str | int, ...]
 
@@ -160,27 +162,24 @@ def unfit(key: str, value: Any) -> str | None:
     if item is None:
         return None
     if value is None:
-        return None if "None" in str(item.type) or item.type is Any else "null says nothing here: our default applies."
+        nullable = "None" in str(item.annotation) or item.annotation is Any
+        return None if nullable else "null says nothing here: our default applies."
     is_finite = not isinstance(value, float) or math.isfinite(value)
-    if is_finite and "${" not in str(value) and (problem := _of_another_type(value, item.type)):
+    if is_finite and "${" not in str(value) and (problem := _of_another_type(general(key), value)):
         return problem
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     if not is_finite:
         return "needed a finite number; our default applies."
-    bounds = item.metadata
     tests = (("ge", lambda b: value >= b, "at least"), ("gt", lambda b: value > b, "more than"),
              ("le", lambda b: value <= b, "at most"))
-    return next((f"needed {words} {bounds[name]}; our default applies." for name, holds, words in tests
-                 if bounds[name] is not None and not holds(bounds[name])), None)
+    return next((f"needed {words} {limit}; our default applies." for name, holds, words in tests
+                 if (limit := bound(item, name)) is not None and not holds(limit)), None)
 
 
-def _of_another_type(value: Any, kind: Any) -> str | None:
+def _of_another_type(key: str, value: Any) -> str | None:
     """`needed a number, found the text 'x'; our default applies.`"""
-    from pipeline.settings.schema import read
-
-    problems: list[str] = []
-    read(value, kind, "", problems)
+    problems = [line for line in setting_problems(key, value) if line.startswith("key '")]
     return problems[0].partition(": ")[2].removesuffix(".") + "; our default applies." if problems else None
 
 

@@ -257,4 +257,4 @@ def _say_defaults(made: Translation, values: dict[Path, Any]) -> None:
 
 
 FREE = tuple(f"{key}." for key, item in walk()  # mappings with any keys
-             if str(item.type).startswith(("dict", "list[dict")) and "Any" in str(item.type))
+             if str(item.annotation).startswith(("dict", "list[dict")) and "Any" in str(item.annotation))

@@ -9,7 +9,7 @@ from pipeline.bridges.translation import SETTINGS, Path, places
 from pipeline.settings import guide, schema
 from pipeline.settings.algorithms import WITH_CRITIC, filled
 from pipeline.settings.monitors import MONITORS
-from pipeline.settings.setting import choices_of
+from pipeline.settings.setting import about
 from pipeline.settings.train_batch import REPLAY
 
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
@@ -111,22 +111,26 @@ def misfit(key: str, value: Any) -> str | None:
         return None
     if isinstance(value, float) and not math.isfinite(value):
         return None  # told with the bounds
-    problems: list[str] = []
-    choices = choices_of(item.metadata)
-    if schema.read(value, item.type, key, problems) is schema.UNREADABLE:
+    choices, problems = about(item).choices, _typed(key, value)
+    if problems:
         return problems[0].split(": ", 1)[1].removesuffix(".") + "; our default applies."
     if choices and value not in choices and not CHOSEN.search(key):
         return f"needed one of {', '.join(map(str, choices))}; our default applies."
     return None
 
 
+def _typed(key: str, value: Any) -> list[str]:
+    """The line for a value of another type than our setting has."""
+    return [line for line in schema.setting_problems(guide.general(key), value) if line.startswith("key '")]
+
+
 def as_number(key: str, value: Any) -> Any:
     """A text that stands for the number or the truth value that our setting `key` wants; any other value as it is."""
     item = SETTINGS.get(guide.general(key))
-    if item is None or not isinstance(value, str) or schema.read(value, item.type, key, []) is not schema.UNREADABLE:
+    if item is None or not isinstance(value, str) or not _typed(key, value):
         return value
     meant = scalar(value)
-    return value if schema.read(meant, item.type, key, []) is schema.UNREADABLE else meant
+    return value if _typed(key, meant) else meant
 
 
 def _not_of_monitor(path: Path, values: dict[Path, Any]) -> str | None:

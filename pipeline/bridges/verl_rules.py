@@ -262,6 +262,7 @@ def decode_numbers(made: Translation) -> None:
     """A number that the environment holds must be read as one: its text alone would not be."""
     for path, entry in list(made.entries.items()):
         item = SETTINGS.get(".".join("*" if isinstance(part, int) else part for part in path))
-        is_number = item is not None and not any(word in str(item.type) for word in ("str", "Any", "dict", "list"))
+        other = ("str", "Any", "dict", "list")
+        is_number = item is not None and not any(word in str(item.annotation) for word in other)
         if is_number and isinstance(entry.value, str) and re.fullmatch(r"\$\{oc\.env:[\w,./-]+\}", entry.value):
             made.entries[path] = type(entry)(f"${{oc.decode:{entry.value}}}", entry.comment)

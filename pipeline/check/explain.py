@@ -1,9 +1,10 @@
 """`ouro config`: the composed configuration with what follows from it, and one setting explained."""
 
-import dataclasses
 import json
 from types import UnionType
 from typing import Any
+
+from pydantic.fields import FieldInfo
 
 from pipeline.check import explain_functions
 from pipeline.check.workload import counted, described
@@ -16,8 +17,9 @@ from pipeline.settings.config import walk
 from pipeline.settings.guide import explain_absent
 from pipeline.settings.key_names import general as general_key
 from pipeline.settings.key_names import nearest_key
+from pipeline.settings.schema import default
 from pipeline.settings.secrets import is_name, is_secret, mask
-from pipeline.settings.setting import choices_of
+from pipeline.settings.setting import about, bound
 from pipeline.store.errors import ConfigError, nearest
 
 
@@ -47,7 +49,8 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
     general = general_key(key)
     if general in leaves:
         return _setting(config, stage, key, general, overrides)
-    enclosing = next((k for k, f in leaves.items() if f.type == dict[str, Any] and general.startswith(k + ".")), None)
+    free = (k for k, f in leaves.items() if f.annotation == dict[str, Any])
+    enclosing = next((k for k in free if general.startswith(k + ".")), None)
     if enclosing:  # a name that only the function knows
         return _setting(config, stage, key, enclosing, overrides)
     below = {k: f for k, f in leaves.items() if k.startswith(general + ".")}
@@ -55,7 +58,7 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
     choices = [f"{key}=NAME chooses a file of conf/{key}/: {', '.join(known)}"] if known else []
     if below or choices:
         width = max(map(len, below), default=0)
-        return "\n".join([*choices, *(f"{k:<{width}}  {f.metadata['doc']}" for k, f in below.items())])
+        return "\n".join([*choices, *(f"{k:<{width}}  {f.description}" for k, f in below.items())])
     if elsewhere := explain_absent(key):
         raise ConfigError(f"no key '{key}': {elsewhere}")
     if of_verl := page.of_verl(key):
@@ -80,8 +83,8 @@ def _stage_of(config: dict, key: str) -> tuple[str, str]:
 
 def _setting(config: dict, stage: str, key: str, general: str, overrides: list[str]) -> str:
     item = dict(walk())[general]
-    rows = [("type", type_name(item.type)), ("meaning", item.metadata["doc"]), ("bounds", bounds(item.metadata)),
-            ("default", shown(_default(item))), ("decides", _effect(general, item))]
+    rows = [("type", type_name(item.annotation)), ("meaning", item.description), ("bounds", bounds(item)),
+            ("default", shown(default(item))), ("decides", _effect(general, item))]
     if key.count(".") > general.count("."):  # its own type and default are the function's
         rows = [("entry of", general), *(r for r in rows if r[0] not in ("type", "default"))]
     if "*" not in key:
@@ -115,7 +118,7 @@ def _values(config: dict, stage: str, key: str, overrides: list[str]) -> list[tu
 def _effect(key: str, item) -> str:
     if key in EFFECTS:
         return EFFECTS[key]
-    if item.metadata["how"]:
+    if about(item).how:
         return "how a stage runs; changing it re-runs nothing"
     kinds = ", ".join(k for k, used in USES.items() if any(key == u or key.startswith(u + ".") for u in used))
     if any(key in paths for paths in EXTERNAL.values()):
@@ -134,8 +137,8 @@ def reference() -> str:
             section = here
             lines += ["", f"## {here or 'The run'}", "", "| key | type | default | bounds | meaning |"]
             lines.append("|---|---|---|---|---|")
-        meaning = item.metadata["doc"].replace("<", "&lt;") + (" *(how)*" if item.metadata["how"] else "")
-        cells = (f"`{key}`", type_name(item.type), f"`{shown(_default(item))}`", bounds(item.metadata), meaning)
+        meaning = item.description.replace("<", "&lt;") + (" *(how)*" if about(item).how else "")
+        cells = (f"`{key}`", type_name(item.annotation), f"`{shown(default(item))}`", bounds(item), meaning)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -149,18 +152,14 @@ def type_name(kind: Any) -> str:
     return kind.__name__
 
 
-def bounds(metadata: dict) -> str:
+def bounds(field: FieldInfo) -> str:
     """`one of a, b`, or `>= 0, <= 1`, or nothing."""
-    if choices := choices_of(metadata):
+    if choices := about(field).choices:
         return f"one of {', '.join(map(str, choices))}"
-    if metadata["names"]:
-        return f"one of {', '.join(metadata['names'])}, or module:function"
+    if names := about(field).names:
+        return f"one of {', '.join(names)}, or module:function"
     signs = (("ge", ">="), ("gt", ">"), ("le", "<="))
-    return ", ".join(f"{sign} {metadata[name]}" for name, sign in signs if metadata[name] is not None)
-
-
-def _default(item) -> Any:
-    return item.default if item.default is not dataclasses.MISSING else item.default_factory()
+    return ", ".join(f"{sign} {found}" for name, sign in signs if (found := bound(field, name)) is not None)
 
 
 def _value(config: Any, key: str) -> Any:

@@ -14,8 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import create_model
+
 from pipeline.check import syntax
 from pipeline.settings import schema
+from pipeline.settings.setting import Section
 from pipeline.store.project_imports import OURS
 
 UNKNOWN = object()  # a type, a default or a bound that cannot be told from the source
@@ -96,13 +99,19 @@ def read(path: Path, node: syntax.Function) -> dict[str, Parameter]:
             for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
 
 
+@cache
+def _holder(kind: Any) -> type[Section]:
+    return create_model("Holder", __base__=Section, value=(kind, None))
+
+
 def _mistyped(key: str, value: Any, one: Parameter) -> list[str]:
     if one.kind in (UNKNOWN, type(None)) or (type(value) is type(one.default) and value == one.default):
         return []
     wrong: list[str] = []
-    made = schema.read(value, one.kind, key, wrong)
+    made = schema.read({"value": value}, _holder(one.kind), "", wrong).get("value")
+    wrong = [line.replace("'value'", f"'{key}'").replace("value=", f"{key}=") for line in wrong]
     if not wrong and type(made) is not type(value) and not isinstance(made, float):  # "5" for a text, 3.0 for a count
-        schema.wrong(value, "a text" if isinstance(made, str) else "a whole number", key, wrong)
+        wrong.append(schema.wrong(value, "a text" if isinstance(made, str) else "a whole number", key))
     if not wrong and isinstance(value, float) and not math.isfinite(value):
         return [f"{key}={value}: needed a finite number."]
     return wrong

@@ -18,6 +18,7 @@ from pipeline.plan.teacher import KEY, asks_teacher
 from pipeline.settings import schema
 from pipeline.settings.config import walk
 from pipeline.settings.monitors import monitor_problems
+from pipeline.settings.setting import about
 from pipeline.settings.unused import unused
 
 # pipeline/plan/teacher.py, reward_rules.py; a name that no stage reads says nothing wrong
@@ -116,7 +117,7 @@ def _read(kind: str, settings: dict[str, Any]) -> tuple[str, ...]:
 
 def _decisive() -> list[str]:
     """The settings that say what is made, not how: those of list elements stand for themselves as a whole."""
-    return [key for key, item in walk() if "*" not in key and not item.metadata["how"]]
+    return [key for key, item in walk() if "*" not in key and not about(item).how]
 
 
 def _at(nest: dict[str, Any], key: str) -> Any:

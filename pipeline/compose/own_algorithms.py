@@ -3,7 +3,6 @@
 Such a file fills what is null in the section `algorithm`, so a setting that is never null would be read by nobody.
 """
 
-import dataclasses
 from typing import Any
 
 from pipeline.settings import schema
@@ -21,7 +20,7 @@ def problems(config: dict[str, Any]) -> list[str]:
 
 
 def _problems(said: dict[str, Any]) -> list[str]:
-    fields = {item.name: schema.default(item) for item in dataclasses.fields(Algorithm)}
+    fields = {name: schema.default(field) for name, field in Algorithm.model_fields.items()}
     sections = {name: [key for key, value in fields[name].items() if value is None] for name in fields
                 if isinstance(fields[name], dict) and None in fields[name].values()}
     names = ["algorithm_type", *(name for name in fields if fields[name] is None or name.endswith("_args")), *sections]

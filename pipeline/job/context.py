@@ -36,7 +36,7 @@ from pipeline.store.user_errors import brief, users_frames, users_traceback
 # What the hub holds is fetched before a run's first job. A reward that asks it: explorer.env_vars.HF_HUB_OFFLINE=0.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 INTERRUPTED = "interrupted"  # the reason in stage.error of a stage that a signal ended
-FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.type in (dict[str, Any], list[dict[str, Any]])}
+FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.annotation in (dict[str, Any], list[dict[str, Any]])}
 
 
 @dataclass

@@ -4,7 +4,6 @@ So a changed evaluation set leaves the training as it is, a changed set of rft l
 the same data share one `tasks` and one `curate`.
 """
 
-import dataclasses
 from typing import Any
 
 from pipeline.plan.modes import kind_of
@@ -12,7 +11,7 @@ from pipeline.settings.data import ExperienceBuffer, Format, Taskset
 from pipeline.settings.train_batch import expert_buffer
 
 NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train",
-           "format": dataclasses.asdict(Format())}
+           "format": Format().model_dump()}
 
 
 def data_settings(settings: dict[str, Any], purpose: str) -> dict[str, Any]:
@@ -31,11 +30,11 @@ def data_settings(settings: dict[str, Any], purpose: str) -> dict[str, Any]:
     if all(one["path"] is not None for one in [*reads[purpose], *experts.values()]):
         pool = pool | NO_POOL
     source = source | {
-        "taskset": own[0] if alone and own else dataclasses.asdict(Taskset()),
+        "taskset": own[0] if alone and own else Taskset().model_dump(),
         "tasksets": own if purpose == "rft" and not alone else [],
         "eval_tasksets": own if purpose == "evaluate" else [],
     }
-    shown = _as_read(own[0], settings) if purpose == "train" and own else dataclasses.asdict(ExperienceBuffer())
+    shown = _as_read(own[0], settings) if purpose == "train" and own else ExperienceBuffer().model_dump()
     given = {"experience_buffer": shown,
              "auxiliary_buffers": {name: one for name, one in experts.items() if one["path"] is not None}}
     return settings | {

@@ -16,6 +16,7 @@ from pipeline.job.shares import held_gpus
 from pipeline.job.tasksets import HELD
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import walk
+from pipeline.settings.setting import about
 from pipeline.settings.unused import without_unused
 from pipeline.store import files
 from pipeline.store.digests import HubPath, digest_code, digest_input, digest_meaning, digests, users_code, values_of
@@ -228,7 +229,7 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
 def _keys(kind: str, read: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Settings of the identity of a stage that reads these, and those that say how or that it is watched by."""
     paths, watched = EXTERNAL.get(kind, ()), WATCHES.get(kind, ())
-    leaves = [(key, item.metadata["how"]) for key, item in walk() if f"{key}.*" not in SECTIONS]
+    leaves = [(key, about(item).how) for key, item in walk() if f"{key}.*" not in SECTIONS]
     return ([key for key, how in leaves if not how and key not in paths and is_below(key, read)],
             [key for key, how in leaves if how or key in paths or is_below(key, watched)])
 

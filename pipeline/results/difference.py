@@ -107,11 +107,12 @@ def differing(configs: list[dict[str, Any]]) -> list[str]:
 def says_how(key: str) -> bool:
     """Whether a dotted key says what a run is called or how its stages run, and not what they make."""
     from pipeline.settings.config import walk
+    from pipeline.settings.setting import about
 
     if key.startswith("stages.") and key.count(".") > 1:
         key = key.split(".", 2)[2]
     general = re.sub(r"\.\d+(?=\.|$)", ".*", key)
-    how = [k for k, item in walk() if item.metadata["how"]] + ["project", "name"]
+    how = [k for k, item in walk() if about(item).how] + ["project", "name"]
     return any(general == k or general.startswith(k + ".") for k in how)
 
 

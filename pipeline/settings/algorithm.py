@@ -1,10 +1,9 @@
 """The section `algorithm`, and the settings of PPO's critic: part of the schema in pipeline/settings/config.py."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from pipeline.settings import algorithms
-from pipeline.settings.setting import section, setting
+from pipeline.settings.setting import Section, section, setting
 
 # the tables' own names (a test compares them): they are checked before anything heavy is imported
 KL_ESTIMATORS = ("none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3")
@@ -15,8 +14,7 @@ POLICY_LOSSES = ("cispo", "decoupled_ppo", "dpo", "gspo", "gspo_token", "importa
 SAMPLE_STRATEGIES = ("default", "mix", "staleness_control")
 
 
-@dataclass
-class Optimizer:
+class Optimizer(Section):
     """AdamW (Loshchilov & Hutter, 2019)."""
 
     lr: float = setting(1e-6, "peak learning rate", ge=0)
@@ -36,21 +34,18 @@ class Optimizer:
                                        "lr", ge=0, le=1)
 
 
-@dataclass
 class CriticOptimizer(Optimizer):
     lr: float = setting(1e-5, "peak learning rate", ge=0)
 
 
-@dataclass
-class Critic:
+class Critic(Section):
     """PPO's value model; only algorithm_type=ppo has one."""
 
     cliprange_value: float = setting(0.5, "a value may move by so much from the one that the step began with", gt=0)
     optimizer: CriticOptimizer = section(CriticOptimizer)
 
 
-@dataclass
-class RolloutCorrection:
+class RolloutCorrection(Section):
     """Weights for what the engine sampled with other probabilities than the trainer's (operators/correction.py)."""
 
     level: str | None = setting(None, "null: the algorithm's own (none in opmd, asymre and rec, which are made for "
@@ -63,8 +58,7 @@ class RolloutCorrection:
     threshold: float = setting(2.0, "largest trainer / engine probability that counts in full", ge=1)
 
 
-@dataclass
-class Algorithm:
+class Algorithm(Section):
     """What is trained, and its parts. Null: the algorithm's own, from conf/algorithm/<algorithm_type>.yaml."""
 
     algorithm_type: str = setting("grpo", "name in conf/algorithm/, which fills what is null here",

@@ -5,21 +5,20 @@ declared here. A setting with `how=True` says how a stage runs (devices, memory,
 enter the stage's identity, so changing it re-runs nothing.
 """
 
-import dataclasses
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args, get_origin
 
+from pydantic.fields import FieldInfo
+
 from pipeline.settings.algorithm import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES, Algorithm, Critic
 from pipeline.settings.data import REWARDS, WORKFLOWS, DataProcessor, ExplorerInput, TrainerInput
-from pipeline.settings.setting import section, setting
+from pipeline.settings.setting import Section, section, setting
 
 __all__ = ["ADVANTAGES", "KL_ESTIMATORS", "POLICY_LOSSES", "REWARDS", "WORKFLOWS", "Config", "longest_sequence",
            "resolve_dtype", "walk"]
 
 
-@dataclass
-class Init:
+class Init(Section):
     """A small random model: Qwen2 architecture over a tokenizer with one token per printable ASCII character."""
 
     enable: bool = setting(False, "make the model instead of reading model_path")
@@ -32,8 +31,7 @@ class Init:
     rope_theta: float = setting(1e4, "base of the rotary positions; a small one keeps near positions apart", gt=1)
 
 
-@dataclass
-class Lora:
+class Lora(Section):
     """LoRA (Hu et al. 2021, arXiv:2106.09685): W + lora_alpha / lora_rank x B A in place of W; only A and B learn."""
 
     name: str | None = setting(None, "what the engine calls it; null: adapter", how=True)
@@ -49,8 +47,7 @@ class Lora:
     exclude_modules: list[str] = setting([], "last names of layers of target_modules that get none")
 
 
-@dataclass
-class Model:
+class Model(Section):
     model_path: str | None = setting(None, "Hugging Face model directory, or an id of the hub, org/name[@revision]; "
                                            "null with init.enable")
     critic_model_path: str | None = setting(None, "directory or hub id of the model that ppo's critic begins with; "
@@ -82,16 +79,14 @@ class Model:
     top_k: int = setting(-1, "sample among the k likeliest tokens, -1 = off", ge=-1)
 
 
-@dataclass
-class Cluster:
+class Cluster(Section):
     node_num: int = setting(1, "machines", ge=1, le=1, how=True)
     gpu_per_node: int | None = setting(None, "use at most so many of the visible GPUs; null: all", ge=0, how=True)
     gpu_memory_gib: float | None = setting(None, "memory of one GPU, by which `ouro config check` judges a plan; null: "
                                            "that of the visible ones, GiB", gt=0, how=True)
 
 
-@dataclass
-class Buffer:
+class Buffer(Section):
     batch_size: int = setting(32, "tasks per explorer step", ge=1)
     train_batch_size: int | None = setting(None, "experiences per optimizer step (sft: demonstrations); null: an "
                                                  "explorer step's (sft: batch_size)", ge=1)
@@ -101,8 +96,7 @@ class Buffer:
     trainer_input: TrainerInput = section(TrainerInput)
 
 
-@dataclass
-class RolloutModel:
+class RolloutModel(Section):
     engine_type: str = setting("vllm", "vllm, transformers (plain generate) or scripted (tests only)",
                                choices=("vllm", "transformers", "scripted"))
     engine_num: int = setting(1, "engines side by side, each with GPUs or CPU cores of its own", ge=1, how=True)
@@ -115,8 +109,7 @@ class RolloutModel:
     extra_engine_args: dict[str, Any] = setting({}, "passed to vllm.LLM as they are")
 
 
-@dataclass
-class AuxiliaryModel:
+class AuxiliaryModel(Section):
     """A model beside the policy: one that scores responses, for the reward function reward_model."""
 
     name: str | None = setting(None, "what reward_fn_args.model calls it; needed when there are several")
@@ -132,8 +125,7 @@ class AuxiliaryModel:
                                  ge=1, how=True)
 
 
-@dataclass
-class Explorer:
+class Explorer(Section):
     rollout_model: RolloutModel = section(RolloutModel)
     auxiliary_models: list[AuxiliaryModel] = setting([], "models beside the policy, which score its responses")
     max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
@@ -152,8 +144,7 @@ class Explorer:
     max_retry_times: int = setting(0, "further attempts at a task whose reward function raised", ge=0)
 
 
-@dataclass
-class Trainer:
+class Trainer(Section):
     zero_stage: int = setting(1, "DeepSpeed ZeRO stage", choices=(1, 2, 3), how=True)
     ranks: int = setting(1, "data-parallel processes (one GPU each)", ge=1, how=True)
     max_token_len_per_gpu: int = setting(16384, "micro-batch budget, tokens per rank", ge=1, how=True)
@@ -174,8 +165,7 @@ class Trainer:
     logprob_chunk_tokens: int = setting(4096, "positions per chunk of the output head", ge=1, how=True)
 
 
-@dataclass
-class Synchronizer:
+class Synchronizer(Section):
     sync_method: str = setting("checkpoint", "weights go through files", choices=("checkpoint",))
     sync_style: str = setting("fixed", "who decides when to sync", choices=("fixed",))
     sync_interval: int = setting(1, "trainer steps between two handovers of weights", ge=1)
@@ -186,25 +176,21 @@ class Synchronizer:
         gt=0, how=True)
 
 
-@dataclass
-class Monitor:
+class Monitor(Section):
     monitor_type: str = setting("mlflow", "where metrics go", choices=("mlflow", "tensorboard", "wandb", "none"),
                                 how=True)
     monitor_args: dict[str, Any] = setting({}, "mlflow: uri; wandb: base_url; secrets: the environment", how=True)
 
 
-@dataclass
-class Log:
+class Log(Section):
     level: str = setting("INFO", "least severe level written", choices=("DEBUG", "INFO", "WARNING", "ERROR"), how=True)
 
 
-@dataclass
-class Sweep:
+class Sweep(Section):
     max_points: int = setting(64, "points of `ouro run -m` above which it asks to be told so", ge=1, how=True)
 
 
-@dataclass
-class Config:
+class Config(Section):
     project: str = setting("ouroboros", "first part of runs/<project>/<name>")
     name: str = setting("run", "second part of runs/<project>/<name>")
     mode: str = setting("both", "both: explorer and trainer side by side; colocate: they take turns on the same "
@@ -245,24 +231,28 @@ def longest_sequence(model) -> int:
     return model.max_model_len or model.max_prompt_tokens + model.max_response_tokens
 
 
-def elements(kind: Any) -> type | None:
+def elements(kind: Any) -> type[Section] | None:
     """The section that every element of a list, or value of a mapping, of this type is; None for any other type."""
     *_, element = get_args(kind) if get_origin(kind) in (list, dict) else (None,)
-    return element if dataclasses.is_dataclass(element) else None
+    return element if is_section(element) else None
+
+
+def is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 @cache
-def walk(kind: type = Config) -> tuple[tuple[str, dataclasses.Field], ...]:
+def walk(kind: type[Section] = Config) -> tuple[tuple[str, FieldInfo], ...]:
     """(dotted key, field) of every setting below `kind`, in order; of lists and mappings under `key.*`."""
     return tuple(_walk(kind, ""))
 
 
-def _walk(kind: type, prefix: str):
-    for item in dataclasses.fields(kind):
-        key = prefix + item.name
-        if dataclasses.is_dataclass(item.type):
-            yield from _walk(item.type, key + ".")
+def _walk(kind: type[Section], prefix: str):
+    for name, field in kind.model_fields.items():
+        key = prefix + name
+        if is_section(field.annotation):
+            yield from _walk(field.annotation, key + ".")
         else:
-            yield key, item
-            if element := elements(item.type):
+            yield key, field
+            if element := elements(field.annotation):
                 yield from _walk(element, key + ".*.")

@@ -1,9 +1,8 @@
 """Settings about data: tasksets, their formats, demonstrations, curation. See pipeline/settings/config.py."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from pipeline.settings.setting import section, setting
+from pipeline.settings.setting import Section, section, setting
 
 # the tables' own names (a test compares them): they are checked before anything heavy is imported
 WORKFLOWS = ("simple_workflow", "retry_workflow")
@@ -16,8 +15,7 @@ PATH = ("jsonl or parquet file, a list of them, a directory of them, a dataset o
         "Face hub, hf://datasets/org/name[@revision][/file or pattern]")
 
 
-@dataclass
-class Format:
+class Format(Section):
     """Where a record has what. A key may lead into structs: `reward_model.ground_truth`."""
 
     prompt_type: str = setting("plaintext", "plaintext: text under prompt_key; messages: a list of {role, content}",
@@ -35,7 +33,6 @@ class Format:
     rejected_key: str | None = setting("rejected", "the other response of the pair; may be absent")
 
 
-@dataclass
 class BufferFormat(Format):
     """The same for demonstrations and pairs."""
 
@@ -49,8 +46,7 @@ class BufferFormat(Format):
         False, "sft on messages: train on every assistant turn of a conversation, not on the last alone")
 
 
-@dataclass
-class RolloutArgs:
+class RolloutArgs(Section):
     """How an eval set is sampled; rollouts to train on follow the section model, by which the trainer scores them."""
 
     temperature: float | None = setting(None, "null: model.temperature", ge=0)
@@ -58,8 +54,7 @@ class RolloutArgs:
     top_k: int | None = setting(None, "null: model.top_k", ge=-1)
 
 
-@dataclass
-class DataSelector:
+class DataSelector(Section):
     """The order of a taskset that is trained on."""
 
     selector_type: str = setting("shuffle", "sequential: as in the file, again and again; shuffle: another permutation "
@@ -68,8 +63,7 @@ class DataSelector:
     seed: int | None = setting(None, "of shuffle and random; null: the run's seed", ge=0)
 
 
-@dataclass
-class Taskset:
+class Taskset(Section):
     name: str = setting("taskset", "name in tables and metrics")
     path: Any = setting(None, f"{PATH}; null: the curated rows of data_processor.task_pipeline, of its split")
     storage_type: str = setting("file", "how the tasks are stored", choices=("file",))
@@ -88,8 +82,7 @@ class Taskset:
     reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward functions: each takes those that it has")
 
 
-@dataclass
-class ExplorerInput:
+class ExplorerInput(Section):
     default_workflow_type: str = setting("simple_workflow", "name in workflows/, or module:function", names=WORKFLOWS)
     default_eval_workflow_type: str | None = setting(None, "for eval sets; null: default_workflow_type",
                                                      names=WORKFLOWS)
@@ -102,8 +95,7 @@ class ExplorerInput:
     eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")
 
 
-@dataclass
-class ReplayBuffer:
+class ReplayBuffer(Section):
     """Rollouts that are trained on again, beside those that are new."""
 
     enable: bool = setting(False, "train on rollouts again")
@@ -118,8 +110,7 @@ class ReplayBuffer:
            "by which no run could be repeated)", ge=1)
 
 
-@dataclass
-class ExperienceBuffer:
+class ExperienceBuffer(Section):
     name: str = setting("experience_buffer", "name in tables")
     path: Any = setting(None, f"{PATH}: demonstrations (sft) or pairs (preference training); null: the curated rows of "
                               "data_processor.task_pipeline")
@@ -130,8 +121,7 @@ class ExperienceBuffer:
     replay_buffer: ReplayBuffer = section(ReplayBuffer)
 
 
-@dataclass
-class AuxiliaryBuffer:
+class AuxiliaryBuffer(Section):
     """Rows of an expert, for sample_strategy mix: demonstrations."""
 
     path: Any = setting(None, f"{PATH}; null: the curated demonstrations of data_processor.task_pipeline")
@@ -141,15 +131,13 @@ class AuxiliaryBuffer:
     format: BufferFormat = section(BufferFormat)
 
 
-@dataclass
-class TrainerInput:
+class TrainerInput(Section):
     experience_buffer: ExperienceBuffer = section(ExperienceBuffer)
     auxiliary_buffers: dict[str, AuxiliaryBuffer] = setting(
         {}, "name: buffer; sample_strategy_args.sft_dataset_name says which one the strategy mix takes rows from")
 
 
-@dataclass
-class TaskPipeline:
+class TaskPipeline(Section):
     generator: str | None = setting(None, "makes raw tasks instead of reading inputs; name in operators/generate.py",
                                      choices=("countdown",))
     generator_args: dict[str, Any] = setting({}, "arguments of the generator")
@@ -163,8 +151,7 @@ class TaskPipeline:
     num_process: int = setting(1, "processes that an operator's rows are shared among", ge=1, how=True)
 
 
-@dataclass
-class DataProcessor:
+class DataProcessor(Section):
     task_pipeline: TaskPipeline = section(TaskPipeline)
 
 

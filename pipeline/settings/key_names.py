@@ -18,8 +18,8 @@ def exists(key: str) -> bool:
     """Whether a dotted key is a setting, a section, an element of a list or an entry of free arguments."""
     meant = general(key)
     return any(known == meant or known.startswith(meant + ".")
-               or (meant.startswith(known + ".") and str(item.type).startswith("dict"))
-               or (meant == known + ".*" and str(item.type).startswith("list")) for known, item in walk())
+               or (meant.startswith(known + ".") and str(item.annotation).startswith("dict"))
+               or (meant == known + ".*" and str(item.annotation).startswith("list")) for known, item in walk())
 
 
 def nearest_key(key: str, more: Iterable[str] = ()) -> str:

@@ -102,7 +102,7 @@ def _misplaced(key: str, text: str) -> list[str]:
 @cache
 def _free() -> set[str]:
     """Last names of settings whose entries only a function knows."""
-    return {key.rpartition(".")[2] for key, item in walk() if str(item.type).startswith("dict")}
+    return {key.rpartition(".")[2] for key, item in walk() if str(item.annotation).startswith("dict")}
 
 
 def taken_as_secrets(config: Any) -> set[str]:

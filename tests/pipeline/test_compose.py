@@ -63,7 +63,7 @@ def test_a_variable_of_the_environment_is_filled_in(monkeypatch):
 
 def test_every_setting_says_what_it_means():
     for key, item in walk():
-        assert item.metadata["doc"], key
+        assert item.description, key
 
 
 # ------------------------------------------------------------------------------------------------------- bad input

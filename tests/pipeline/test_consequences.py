@@ -5,6 +5,7 @@ import pytest
 from pipeline.check.judge import judged
 from pipeline.compose.consequences import without_consequences
 from pipeline.settings.config import walk
+from pipeline.settings.setting import bound as limit
 
 BEYOND = {"ge": -1, "gt": 0, "le": 1}  # what added to a bound is outside it
 NEITHER = "buffer.train_batch_size=100 neither divides nor is a multiple of buffer.batch_size * algorithm.repeat_times"
@@ -13,8 +14,8 @@ NEITHER = "buffer.train_batch_size=100 neither divides nor is a multiple of buff
 @pytest.mark.parametrize("bound", BEYOND)
 def test_a_number_outside_its_bounds_is_one_problem_whatever_counts_with_it(bound):
     """Of the recipe, which has no other: every setting with such a bound, just outside it."""
-    values = {key: item.metadata[bound] + BEYOND[bound] for key, item in walk()
-              if "*" not in key and item.metadata.get(bound) is not None}
+    values = {key: limit(item, bound) + BEYOND[bound] for key, item in walk()
+              if "*" not in key and limit(item, bound) is not None}
     assert values
     for key, value in values.items():
         problems = judged([f"{key}={value}"])[1]

@@ -27,7 +27,7 @@ def test_there_are_recipes_in_the_pages():
 def test_a_recipe_of_the_pages_has_no_problem(tmp_path, monkeypatch, name):
     """A part of a recipe is laid over the default one. What is on no machine (models, data) is not judged."""
     given = OmegaConf.create(BLOCKS[name])
-    assert set(given) <= set(Config.__dataclass_fields__)
+    assert set(given) <= set(Config.model_fields)
     if "@package _global_" not in BLOCKS[name]:
         given = OmegaConf.merge(OmegaConf.load(CONF / "recipe" / "countdown.yaml"), given)
     monkeypatch.chdir(tmp_path)

@@ -18,7 +18,7 @@ EVERY_KEY = Path(__file__).parent / "bridges" / "sources" / "every_key.yaml"
 def is_here(key: str) -> bool:
     """Whether a key is a setting, a part of free arguments, or a section of settings."""
     settings = dict(walk())
-    free = [k for k, item in settings.items() if str(item.type).startswith("dict")]
+    free = [k for k, item in settings.items() if str(item.annotation).startswith("dict")]
     is_section = any(k.startswith(f"{key}.") for k in settings)
     return key in settings or is_section or any(key.startswith(f"{k}.") for k in free)
 

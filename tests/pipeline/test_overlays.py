@@ -84,7 +84,7 @@ def test_an_algorithm_can_be_chosen_as_a_group():
 def test_a_shipped_algorithm_has_only_parts_that_exist(name):
     parts = algorithms.parts(name)
     assert parts["algorithm_type"] == name
-    assert set(parts) <= set(Algorithm.__dataclass_fields__)
+    assert set(parts) <= set(Algorithm.model_fields)
 
 
 @pytest.mark.parametrize(("override", "words"), [

@@ -12,6 +12,7 @@ from pipeline.check.judge import check
 from pipeline.settings.config import REWARDS as REWARD_NAMES
 from pipeline.settings.config import WORKFLOWS as WORKFLOW_NAMES
 from pipeline.settings.config import walk
+from pipeline.settings.setting import about
 from tests.configs import changed, composed
 from workflows.rewards import OPENED
 from workflows.single_turn import WORKFLOWS
@@ -61,7 +62,7 @@ def test_names_that_are_checked_early_are_those_that_there_are():
                              ("algorithm.kl_penalty_fn", KL_ESTIMATORS, "names"),
                              ("algorithm.entropy_loss_fn", ENTROPY_LOSSES, "names"),
                              ("data_processor.task_pipeline.generator", GENERATORS, "choices")):
-        assert set(leaves[key].metadata[kind]) == set(table)
+        assert set(getattr(about(leaves[key]), kind)) == set(table)
 
 
 def test_what_only_sounds_like_a_secret_is_a_setting():
