@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import yaml
+
 from pipeline.check import explain
 from pipeline.check.judge import compose, judged
 from pipeline.plan.plan import make_plan
@@ -17,7 +19,6 @@ from pipeline.store import files
 
 HERE = Path(__file__).parent
 WHOLE = ("countdown",)  # of these every setting of every stage is kept, of the others a digest
-SETS = "buffer.explorer_input"
 
 
 def plan_of(overrides: list[str], whole: bool) -> dict[str, Any]:
@@ -34,7 +35,9 @@ def plan_of(overrides: list[str], whole: bool) -> dict[str, Any]:
         stages = make_plan(config).stages
     names = {stage.directory: stage.name for stage in stages}
     shown = explain.show(config)
-    return {"overrides": overrides, "show": shown if whole else _digest(shown), "stages": {
+    notes = [line for line in shown.splitlines() if line.startswith("#")]
+    settings = {"notes": notes, "settings": yaml.safe_load(shown)}
+    return {"overrides": overrides, "show": _kept(settings, whole), "stages": {
         stage.name: {"kind": stage.kind, "inputs": {role: names.get(d, d) for role, d in stage.inputs.items()},
                      "waits": [names[d] for d in stage.waits],
                      "identity": _kept(used[stage.identity]["settings"], whole),
@@ -42,8 +45,8 @@ def plan_of(overrides: list[str], whole: bool) -> dict[str, Any]:
 
 
 def problems_of(overrides: list[str]) -> list[str]:
-    """What is wrong with a configuration, one line each."""
-    return judged(overrides)[1]
+    """What is wrong with a configuration, one line each, sorted."""
+    return sorted(judged(overrides)[1])
 
 
 def _kept(settings: dict, whole: bool) -> Any:
