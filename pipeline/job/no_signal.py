@@ -8,6 +8,7 @@ from pipeline.store.records import Step
 
 STEPS = 10  # in a row, without a gradient or a learning rate, before anything is said
 ASK = "See ouro sql \"select {} limit 8\"."
+FAILED = "status, reason, count(*) from experience where status <> 'ok' group by all order by 3 desc"
 
 
 class Signals:
@@ -69,7 +70,7 @@ REASONS = [
      "set algorithm.optimizer.lr."),
     ("most rows failed", _failed,
      "more rows failed than were trained on. "
-     f"{ASK.format('reason, count(*) from experience group by 1 order by 2 desc')}"),
+     f"{ASK.format(FAILED)}"),
     ("all responses truncated", _truncated,
      "they end at model.max_response_tokens, before there is an answer to judge. Raise it, or look at their ends. "
      f"{ASK.format('finish_reason, reward, right(response, 200) from experience')}"),

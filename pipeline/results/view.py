@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.job.context import namespace
+from pipeline.job.context import INTERRUPTED, namespace
 from pipeline.job.no_signal import STEPS, no_signals
 from pipeline.job.progress import SAMPLED, duration, interval, leak_words, rollout_words, step_line, task_words
 from pipeline.store import files, tables
@@ -116,7 +116,7 @@ class State:
 
 
 def state(stage: Node) -> State:
-    """Complete, running (its lock is held), failed (it left the reason), partial (cut off), or missing."""
+    """Complete, running (its lock is held), failed (it left the reason), interrupted, partial (killed), or missing."""
     locked = is_locked(stage.directory / ".lock")  # asked first: a stage may complete meanwhile
     steps = tables.steps_present(stage.directory, "rollouts" if stage.kind == "rollout" else "steps")
     total = _total_steps(stage.directory)
@@ -127,7 +127,9 @@ def state(stage: Node) -> State:
         return State(stage.name, "complete", seconds, stage.directory, latest, warning=warning)
     reached = f"step {steps[-1]} of {total or '?'}" if steps else ""
     problem = None if locked else recorded_error(stage.directory)
-    if locked:
+    if problem == INTERRUPTED:
+        word, problem = INTERRUPTED, None
+    elif locked:
         word = "running"
     elif problem:
         word = "failed"

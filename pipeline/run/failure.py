@@ -3,7 +3,7 @@
 import re
 import shutil
 
-from pipeline.job.context import ending
+from pipeline.job.context import ending, exit_code
 from pipeline.results.sweep_view import SweepView, points_with
 from pipeline.results.view import HINT, Node, View, near, recorded_error, shortened
 from pipeline.store import files
@@ -28,7 +28,7 @@ def what_failed(shown: View | SweepView, code: int, again: str = "the same comma
     if not failed:
         lines.append(f"ouro: snakemake {ending(code)}")
     where = f"; all output: {place}" if place else ""
-    return "\n".join([*lines, f"ouro: {how_far(shown)}, exit code {code % 256}{where}", f"  to go on: {again}"])
+    return "\n".join([*lines, f"ouro: {how_far(shown)}, exit code {exit_code(code)}{where}", f"  to go on: {again}"])
 
 
 def how_far(shown: View | SweepView) -> str:

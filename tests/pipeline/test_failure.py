@@ -93,7 +93,9 @@ def test_a_reason_of_an_earlier_life_is_none_of_this_one(failed):
     os.utime(directory / "stage.log", ns=(10**9, 10**9))
     assert failure.what_failed(shown, 1, since=2.0).startswith("ouro: rft failed: interrupted")
     assert failure.what_failed(shown, 1, since=4.0).startswith("ouro: snakemake ended with exit code 1")
-    assert failure.what_failed(shown, -9, since=2.0).startswith("ouro: snakemake ended by signal SIGKILL")
+    killed = failure.what_failed(shown, -9, since=2.0)
+    assert killed.startswith("ouro: snakemake ended by signal SIGKILL")
+    assert "exit code 137" in killed
 
 
 def test_several_failures_share_the_ten_lines(failed):

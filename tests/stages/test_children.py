@@ -108,6 +108,15 @@ def test_an_error_in_the_users_code_is_one_line_and_the_users_frames(start):
         assert "stages/explorer/children.py" not in text
 
 
+def test_a_child_that_cannot_be_imported_is_reported_with_the_last_line_of_its_log(start):
+    said, _ = dies(start, trainer="import sys; print('starting', flush=True); sys.exit('std::bad_alloc\\n')")
+    assert "the trainer of stage rft-1 died: ended with exit code 1: std::bad_alloc\n" in said
+
+
+def test_memory_that_was_refused_is_named():
+    assert "ulimit -v" in children._short(MemoryError())
+
+
 def test_an_error_in_our_code_is_one_line():
     def raised(call):
         try:
