@@ -81,9 +81,7 @@ REASONS = [
      "no response to a task is better than another. Give tasks that the model solves now and then, more "
      "algorithm.repeat_times, or algorithm.max_resample_rounds. "
      f"{ASK.format('group_id, min(reward), max(reward) from experience group by 1')}"),
-    ("advantages 0", lambda last, settings: last[-1].reward is not None,
-     "no gradient reached the weights: every advantage is 0, or the loss leaves out all tokens. "
-     f"{ASK.format('train_step, min(advantage), max(advantage) from trained group by 1 order by 1 desc')}"),
     ("gradient 0", lambda last, settings: True,
-     "the loss does not depend on the weights. Look at algorithm.policy_loss_fn and the loss mask."),
+     "every advantage is 0, or the loss (algorithm.policy_loss_fn, the loss mask) leaves out all tokens. "
+     f"{ASK.format('train_step, min(advantage), max(advantage) from trained group by 1 order by 1 desc')}"),
 ]

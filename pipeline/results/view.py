@@ -11,7 +11,16 @@ from pathlib import Path
 
 from pipeline.job.context import INTERRUPTED, namespace
 from pipeline.job.no_signal import STEPS, no_signals
-from pipeline.job.progress import SAMPLED, duration, interval, leak_words, rollout_words, step_line, task_words
+from pipeline.job.progress import (
+    SAMPLED,
+    duration,
+    interval,
+    is_reward,
+    leak_words,
+    rollout_words,
+    step_line,
+    task_words,
+)
 from pipeline.store import files, tables
 from pipeline.store.errors import DataError, nearest
 from pipeline.store.records import TABLES, Score
@@ -242,7 +251,7 @@ def summary(view: View) -> str:
     """The last lines of a run: accuracies with 95% intervals, what was learnt, seconds, where the report is."""
     found = scores(view)
     weights = [(s, f"{s.model}, step {s.step},") for s in _benched(view)] + [(s, s.model) for s in found]
-    lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (s.metric == SAMPLED[0])}{interval(s)}, "
+    lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (not is_reward(s.metric))}{interval(s)}, "
                     f"{task_words(s.tasks, s.rows)} x {s.runs}", s) for s, name in weights if s.metric in SAMPLED]
     pairs = before_and_after(found)
     for first, last in pairs:
@@ -261,9 +270,3 @@ def summary(view: View) -> str:
 def _noted(words: str, score: Score) -> str:
     """A line about a score, with how many of its tasks are in the training data."""
     return "; ".join(filter(None, [words, leak_words(score)]))
-
-
-def near(path: Path) -> str:
-    """The path from here when it is below, else in full."""
-    full = path.resolve()
-    return str(full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else full)

@@ -13,10 +13,10 @@ from pathlib import Path
 from pipeline.job.context import INTERRUPTED
 from pipeline.job.progress import Bar, duration, read_line
 from pipeline.plan.identity import Stage
-from pipeline.results.view import near
 from pipeline.run.sweep import rules
 from pipeline.store import files
 from pipeline.store.errors import masked
+from pipeline.store.files import near
 
 STARTED = "ouro: the stages start now"  # printed by the Snakefile; snakemake printed an answer if this never comes
 KEPT = 10  # log files of snakemake in the view of a run

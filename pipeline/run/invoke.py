@@ -50,8 +50,8 @@ def run(arguments) -> int:
 
     words = [MULTIRUN, *arguments.overrides] if arguments.multirun else arguments.overrides
     plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=arguments.update_hub))
-    for line in [line for one in hub.plans_of(plan) for line in hub.moved(one)] if arguments.update_hub else ():
-        print(f"ouro: {line}")
+    for one in hub.plans_of(plan) if arguments.update_hub else ():
+        print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
     for line in plan.warnings if arguments.multirun else warnings(words):
         preflight.warn(line)
     shown = outcome.of(plan)

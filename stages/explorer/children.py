@@ -24,6 +24,7 @@ from pipeline.store.user_errors import brief, users_frames, users_traceback
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 5.0
+NO_MEMORY = "MemoryError: no more memory was granted; look at `ulimit -v` and the limit of the job or container"
 
 
 @dataclass
@@ -133,20 +134,13 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
     except OuroError as error:
         _leave_error(context, name, advised(error, context), str(error))
         sys.exit(2)
-    except Exception as error:
-        _leave_error(context, name, _short(error), users_traceback(error))
+    except MemoryError as error:
+        _leave_error(context, name, NO_MEMORY, users_traceback(error))
         sys.exit(1)
-
-
-def _short(error: Exception) -> str:
-    """What the parent shows: of an error in the user's code its frames too, of one of ours with no message the line."""
-    if isinstance(error, MemoryError):
-        return "MemoryError: no more memory was granted; look at `ulimit -v` and the limit of the job or container"
-    if users_frames(error):
-        return f"{brief(error)}\n{users_traceback(error)}"
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    where = "" if str(error) else f" ({Path(last.filename).name}, line {last.lineno}: {last.line})"
-    return f"{type(error).__name__}: {error}".splitlines()[0] + where
+    except Exception as error:
+        full = users_traceback(error)
+        _leave_error(context, name, f"{brief(error)}\n{full}" if users_frames(error) else brief(error), full)
+        sys.exit(1)
 
 
 def _leave_error(context: Context, name: str, short: str, full: str) -> None:
