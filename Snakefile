@@ -4,6 +4,7 @@
 #   snakemake --cores all --config overrides="-m seed=1,2"                    a sweep: what its points share is made once
 import os
 import sys
+import time
 
 from snakemake.utils import min_version
 
@@ -15,6 +16,7 @@ from pipeline.run.console import STARTED
 from pipeline.run.snakefile import load_plan, written
 from pipeline.run.sweep import rules as named_rules
 
+BEGAN = time.time()
 PLAN = load_plan(config, ask=workflow.is_main_process)  # a job has no network
 
 
@@ -31,7 +33,7 @@ onsuccess:
 
 onerror:
     if not os.environ.get("OURO_SUMMARY_FOLLOWS"):
-        print(outcome.conclude(outcome.of(PLAN)), failure.what_failed(outcome.of(PLAN), 1), sep="\n", file=sys.stderr)
+        print(outcome.conclude(outcome.of(PLAN)), failure.what_failed(outcome.of(PLAN), 1, since=BEGAN), sep="\n", file=sys.stderr)
 
 
 rule all:

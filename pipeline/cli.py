@@ -23,9 +23,10 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit code; a user's mistake is one message and exit code 2."""
     words = sys.argv[1:] if argv is None else list(argv)
     own, snakemake = split_at_dashes(words)
-    arguments = parse(own)
-    arguments.snakemake = snakemake
     try:
+        _refuse_shell(words)
+        arguments = parse(own)
+        arguments.snakemake = snakemake
         _refuse_dashes(arguments)
         return arguments.work(arguments)
     except BrokenPipeError:  # the reader of our output left, as `head` does
@@ -60,6 +61,17 @@ def split_at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
         return words, []
     at = words.index("--")
     return words[:at], words[at + 1 :]
+
+
+def _refuse_shell(words: list[str]) -> None:
+    """Raises for what no command can work with: a current directory that is gone, a word that is no UTF-8."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise OuroError("the current directory was deleted. Go to one that exists (cd).") from error
+    for word in words:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise OuroError(f"{word!a} is no valid UTF-8. Give the file or the name another name.")
 
 
 def _refuse_dashes(arguments) -> None:
@@ -101,7 +113,7 @@ def parser() -> argparse.ArgumentParser:
     it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
     it.add_argument("--all", action="store_true", help="all runs; the column `run` tells them apart")
     it.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    it.add_argument("--out", type=Path, metavar="FILE", help="write the answer to FILE.parquet or FILE.csv")
+    it.add_argument("--out", type=_at_home, metavar="FILE", help="write the answer to FILE.parquet or FILE.csv")
     it.add_argument("--with", dest="joined", action="append", default=[], metavar="name=FILE",
                     help="a view over a parquet, csv, json or jsonl file of yours, to join with")
     _root(it := command("report", commands.report), several="runs")
@@ -190,9 +202,13 @@ def _sides(command) -> None:
         command.add_argument(side, metavar=side.upper(), help="a run (project/name or name), or overrides in quotes")
 
 
+def _at_home(path: str) -> Path:
+    return Path(path).expanduser()
+
+
 def _root(command, several: str) -> None:
     command.set_defaults(several=several)
-    command.add_argument("--root", type=Path, default=Path(), metavar="DIR",
+    command.add_argument("--root", type=_at_home, default=Path(), metavar="DIR",
                          help="directory that holds runs/ and store/ (checkpoint_root_dir); default: here")
 
 

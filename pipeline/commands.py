@@ -4,6 +4,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from pipeline.store import files
 from pipeline.store.errors import OuroError, masked
 
 
@@ -28,7 +29,7 @@ def _status(shown) -> str:
     from pipeline.results.query import Answer, as_table
 
     states = [view.state(s) for s in shown.stages]
-    rows = [(s.name, s.state, "" if s.seconds is None else f"{s.seconds:.1f}", view.near(s.directory))
+    rows = [(s.name, s.state, "" if s.seconds is None else f"{s.seconds:.1f}", files.near(s.directory))
             for s in states]
     table = as_table(Answer(["stage", "state", "seconds", "directory"], rows)).rsplit("\n", 1)[0]
     latest = [f"{s.name}: {line}" for s in states for line in filter(None, (s.latest, s.warning, s.problem))]
@@ -48,7 +49,8 @@ def sql(arguments) -> int:
         runs = [run for one in named for run in sweep_view.runs_of(one)]
     if wrong := [word for word in arguments.joined if not all(word.partition("=")[::2])]:
         raise QueryError(f"--with {wrong[0]}: needed name=FILE, such as --with labels=labels.csv")
-    session = query.session(runs, {name: Path(file) for name, _, file in (w.partition("=") for w in arguments.joined)})
+    joined = (word.partition("=") for word in arguments.joined)
+    session = query.session(runs, {name: Path(file).expanduser() for name, _, file in joined})
     query.require_read_only(session, arguments.question)
     if arguments.out:
         text = f"{query.export(session, arguments.question, arguments.out)} rows written to {arguments.out}"
@@ -128,7 +130,7 @@ def config_explain(arguments) -> int:
     from pipeline.store.errors import ConfigError
 
     config, problems = judged(arguments.overrides)
-    print(masked(explain.explain(config, arguments.key, arguments.overrides)), flush=True)
+    print(masked(explain.explain(config, arguments.key, arguments.overrides, valued=not problems)), flush=True)
     if problems:  # what is wrong may be the very thing that is asked for
         raise ConfigError.of(TITLE, problems)
     return 0

@@ -2,6 +2,7 @@
 
 import sys
 
+from pipeline.store import files
 from pipeline.store.errors import DataError, masked
 
 
@@ -17,7 +18,7 @@ def compare(arguments) -> int:
     print(query.show(answer(rows), arguments.format))
     if len(shown) == 1 and isinstance(shown[0], sweep_view.SweepView):
         write(shown[0], rows, metric)
-        print(f"picture: {sweep_view.view.near(shown[0].report)}", file=sys.stderr)
+        print(f"picture: {files.near(shown[0].report)}", file=sys.stderr)
     return 0
 
 

@@ -11,6 +11,8 @@ import logging
 import re
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,13 +185,31 @@ def grouped(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, tuple[dict,
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """`proof`: of the original; `rows`: what is told of it and of each alternative, by name."""
     with tempfile.TemporaryDirectory() as directory:
-        linked(Path(request["directory"]), Path(directory))
-        replay = Replay(request, Path(directory))
-        original = replay.under(replay.original)
-        rows = {ORIGINAL: compared(original, original)}
-        for name, algorithm in request["alternatives"].items():
-            rows[name] = compared(replay.under(algorithm), original)
+        copy = Path(directory) / "store" / Path(request["directory"]).name  # as messages about a stage's file expect it
+        copy.mkdir(parents=True)
+        linked(Path(request["directory"]), copy)
+        try:
+            with _damage_named():
+                replay = Replay(request, copy)
+                original = replay.under(replay.original)
+                rows = {ORIGINAL: compared(original, original)}
+                for name, algorithm in request["alternatives"].items():
+                    rows[name] = compared(replay.under(algorithm), original)
+        except OuroError as error:  # about the stage's own file
+            raise type(error)(str(error).replace(str(copy), request["directory"])) from error
         return {"proof": replay.proof(original), "rows": rows}
+
+
+@contextmanager
+def _damage_named() -> Iterator[None]:
+    """Names a table that DuckDB cannot read."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        tables.refuse_damaged(error)
+        raise
 
 
 def linked(stage: Path, directory: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.job.context import Context
 from pipeline.job.metrics import rollout_metrics
-from pipeline.job.no_signal import Signals
+from pipeline.job.no_signal import ASK, FAILED, Signals
 from pipeline.job.progress import FILE_ONLY, Progress, rollout_words, score_words
 from pipeline.job.shares import cores
 from pipeline.job.tracking import open_tracker
@@ -25,15 +25,17 @@ class Follower:
 
     def __init__(self, context: Context):
         self.context = context
+        reached = max(tables.steps_present(context.directory, self.table), default=0)
         if not context.config.continue_from_checkpoint:
             checkpoints.begin_anew(context.directory)
         self.next = self._take_up() + 1
         (context.directory / TOTAL).unlink(missing_ok=True)
         self.signals = Signals(context.config)
+        self.warned = False  # of failed rows, once in a life
         earlier = [self._read(step) for step in range(1, self.next)]
-        if self.next > 1:
-            context.log.info("goes on after step %d", self.next - 1)
-            context.earlier_seconds = sum(self._seconds(step) for step in earlier)
+        context.earlier_seconds = sum(self._seconds(step) for step in earlier)
+        if reached:
+            context.log.info("%s", self._resumed(reached))
         if self.record is records.Step:  # what they gave rise to was said in the life that made them
             for step in earlier:
                 self.signals.after(step)
@@ -65,11 +67,26 @@ class Follower:
         """Brings what an earlier life left into order; returns the last step that stays."""
         return checkpoints.rewind(self.context.directory)
 
+    def _resumed(self, reached: int) -> str:
+        """With which step a stage goes on whose earlier life reached `reached`, and why."""
+        last, config = self.next - 1, self.context.config
+        if not config.continue_from_checkpoint:
+            return f"begins again with step 1 (it had reached step {reached}): continue_from_checkpoint=false"
+        if last == reached:
+            return f"goes on with step {self.next}: all steps up to {last} are kept"
+        found = f"the last checkpoint is of step {last}" if last else "there is no checkpoint yet"
+        return (f"{'goes on' if last else 'begins again'} with step {self.next} (it had reached step {reached}): "
+                f"{found}, trainer.save_interval={config.trainer.save_interval}")
+
     def _report(self, step: records.Step) -> None:
         self.progress.step(step)
         self.tracker.log_step(step)
         if line := self.signals.after(step):
             self.context.log.warning("warning: %s", line)
+        if step.failed_rows and not self.warned:
+            self.warned = True
+            self.context.log.warning("warning: %d rows of step %d failed and are not trained on. %s", step.failed_rows,
+                                     step.step, ASK.format(FAILED))
 
     def _seconds(self, step: records.Step) -> float:
         return step.seconds

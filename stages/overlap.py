@@ -52,9 +52,13 @@ def _judge(found: dict[str, list], held: dict[str, Any], rows: list[RawTask], tr
     shared = {told: count for told, prompts in trained.items()
               if (count := sum(prompt in prompts for prompt in tasks.values()))}
     if shared:
-        count = sum(any(prompt in prompts for prompts in trained.values()) for prompt in tasks.values())
-        found["warnings"].append(f"{held['told']}: {count} of its {len(tasks)} tasks are also in {', '.join(shared)}: "
-                                 "its scores are not those of unseen tasks. Take them out of one of the two.")
+        everywhere = set().union(*trained.values())
+        count = sum(prompt in everywhere for prompt in tasks.values())
+        both = [str(row.row + 1) for prompt, row in zip(_prompts(usable), usable, strict=True) if prompt in everywhere]
+        found["warnings"].append(f"{held['told']}: {count} of its {len(tasks)} tasks are also in {', '.join(shared)} "
+                                 f"(row{'s' * (len(both) > 1)} {', '.join(both[:2])}{', …' * (len(both) > 2)} of the "
+                                 "evaluation file): its scores are not those of unseen tasks. Take them out of one of "
+                                 "the two.")
 
 
 def _prompts(rows: list[RawTask]) -> Iterator[str]:

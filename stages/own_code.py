@@ -21,7 +21,7 @@ from operators.generate import GENERATORS
 from operators.reward import load_reward
 from pipeline.check.data_sample import sample
 from pipeline.check.samples import ROWS
-from pipeline.check.user_code import REWARD
+from pipeline.check.user_code import REWARD, of_python
 from pipeline.settings import secrets
 from pipeline.settings.columns import wrong_parameters
 from pipeline.settings.reward_signature import wrong_reward
@@ -40,6 +40,10 @@ def problems(question: dict[str, Any]) -> list[str]:
         function = load_dotted(name)
     except ConfigError as error:
         return [str(error)]
+    if isinstance(function, type):
+        return [f"'{name}' is a class; needed a function."]
+    if inspect.isroutine(function) and of_python(function.__module__ or "builtins"):
+        return [f"'{name}' is a function of Python itself; needed one of yours, which may call it."]
     if not callable(function):
         return [f"'{name}' is a {type(function).__name__}; needed a function."]
     if part is None:

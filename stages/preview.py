@@ -97,7 +97,7 @@ class Preview:
         about = "" if len(drawn.rows) == drawn.total else f", {len(drawn.rows):,} of them read"
         fact = f"{path}: {'about ' if about else ''}{drawn.total:,} rows{about}"
         if not wrong:
-            self.found["warnings"] += _without_difference(source, drawn.rows)
+            self.found["warnings"] += [*_without_difference(source, drawn.rows), *_all_alike(source, drawn.rows)]
             fact += self._truths(source, drawn.rows)
             try:
                 fact += f"; {self._lengths(source, drawn.rows)}" if self.tokenizer is not None else ""
@@ -118,12 +118,18 @@ class Preview:
     def _lengths(self, source: dict[str, Any], rows: list[Row]) -> str:
         columns = source["columns"]
         prompts = [value_at(row, columns["prompt_key"]) for row in rows]
-        given = [prompt for prompt in prompts if prompt not in (None, [], {}) and _is_text(prompt)]
-        empty = len(prompts) - len(given)
         text = "solution_key" not in columns  # to train on whole: cut into pieces, so none is too long
+        given = [prompt for prompt in prompts if prompt not in (None, [], {}) and _is_text(prompt)]
+        odd = [] if text else [one for one in given if not (isinstance(one, str) or _is_conversation(one))]
+        empty = len(prompts) - len(given)
         lengths = self._prompt_lengths(given, text)
         if not text:
             self._judge(source, "prompts", lengths, "max_prompt_tokens")
+        if odd:
+            self._by_share(f"{source['key']}: {len(odd)} of {len(prompts)} sampled prompts (column "
+                           f"'{columns['prompt_key']}') are no text, such as {_text(odd[0])[:SHOWN]}: the model is "
+                           f"asked their JSON. Write text, or set {source['format_key']}.prompt_key.", len(odd),
+                           len(prompts))
         if empty:
             self._by_share(f"{source['key']}: {empty} of {len(prompts)} sampled prompts (column "
                            f"'{columns['prompt_key']}') are absent, empty or no text; they are dropped. Leave such "
@@ -250,6 +256,16 @@ def _without_difference(source: dict[str, Any], rows: list[Row]) -> Iterator[str
         yield (f"{source['key']}: in {same} of {len(pairs)} sampled pairs ({same / len(pairs):.0%}) of "
                f"{source['path']} {' and '.join(columns)} are the same response: nothing is "
                "preferred there. Take such rows out.")
+
+
+def _all_alike(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
+    """The warning about a file all of whose rows are one."""
+    columns = [column for setting, column in source["columns"].items() if setting not in source["optional"]]
+    found = {tuple(_text(value_at(row, column)) for column in columns) for row in rows}
+    if len(rows) > 1 and len(found) == 1 and "null" not in min(found):
+        yield (f"{source['key']}: all {len(rows)} sampled rows of {source['path']} have the same "
+               f"{' and '.join(columns)}: {' and '.join(min(found))[:SHOWN]!r}. Needed different ones: look at the "
+               f"file, or at {source['format_key']}.")
 
 
 def value_at(row: Row, column: str) -> Any:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from pipeline.job.context import Context, namespace, run_stage
-from pipeline.job.progress import SAMPLED, duration, leak_words, task_words, thousands
+from pipeline.job.progress import duration, is_reward, leak_words, task_words, thousands
 from pipeline.plan.modes import TRAINING
 from pipeline.results import charts, findings, stage_picture
 from pipeline.results.query import plain
@@ -166,7 +166,7 @@ def _training(session, spec: dict) -> dict:
     for taskset, points in findings.evaluations(session, spec["directory"].name, start).items():
         metric, *lines = points.values()
         titles.append(f"{metric[-1].replace('_', ' ')}, {taskset}")
-        drawn.append(charts.band(f"{name}-{taskset}", f"{name}: {titles[-1]}", *lines, metric[-1] == SAMPLED[0]))
+        drawn.append(charts.band(f"{name}-{taskset}", f"{name}: {titles[-1]}", *lines, not is_reward(metric[-1])))
     times = findings.times(columns)
     sides = (("explorer", findings.EXPLORER_PARTS), ("trainer", findings.TRAINER_PARTS))
     stacks = [(side, charts.stack(f"{name}-{side}", f"{name}: {side}", columns["step"],
@@ -230,6 +230,7 @@ def render(content: dict) -> str:
                               trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"duration": duration, "thousands": thousands, "cell": _cell, "cut": _cut,
                             "task_words": task_words, "leak_words": leak_words}
+    environment.tests["reward"] = is_reward
     return environment.get_template("report.html.j2").render(content)
 
 

@@ -151,10 +151,11 @@ def _sampling(config, taskset, decoding: str) -> runner.Sampling:
 def score(samples: list[records.Sample]) -> list[records.Score]:
     """The scores of one evaluation set from its responses, greedy and sampled.
 
-    Accuracies are of the tasks whose responses have the component `accuracy`, or failed.
+    Accuracies are of the tasks whose responses have the component `accuracy`, or failed. None where all responses
+    failed: whether the rewards have an accuracy is then unknown.
     """
     rewarded = [s for s in samples if s.status == "ok"]
-    blind = bool(rewarded) and all(s.accuracy is None for s in rewarded)
+    blind = all(s.accuracy is None for s in rewarded)
     scores = []
     for decoding in DECODINGS:
         rows = [s for s in samples if s.decoding == decoding]

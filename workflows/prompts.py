@@ -51,21 +51,32 @@ def load_tokenizer(model: Path, settings=None):
     own = chat_template(settings) if settings else None
     if own is not None:
         tokenizer.chat_template = own
-        _try_template(tokenizer)
+    if tokenizer.chat_template:
+        _try_template(tokenizer, "model.custom_chat_template or chat_template_path" if own is not None else
+                      f"the chat template of {model}", is_own=own is not None)
     return tokenizer
 
 
-def _try_template(tokenizer) -> None:
-    from jinja2 import TemplateError
-
+def _try_template(tokenizer, named: str, is_own: bool) -> None:
+    """Raises ConfigError for a template that leaves out what the user says, or, of the user's own, that fails."""
     try:
         text = tokenizer.apply_chat_template([{"role": "user", "content": "a question"}], tokenize=False,
                                              add_generation_prompt=True)
-    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:  # a template is code
-        raise ConfigError(f"model.custom_chat_template or chat_template_path is no template ({error}).") from error
+    except _template_errors() as error:
+        if not is_own:  # a model's may need a system message, or refuse some rows: said where rows are read
+            return
+        raise ConfigError(f"{named} fails on one message of the user ({error}). Needed a Jinja template over "
+                          "`messages` that takes it.") from error
     if "a question" not in text:
-        raise ConfigError(f"model.custom_chat_template or chat_template_path leaves out the user's message: it makes "
-                          f"{text!r} of 'a question'. Needed a Jinja template over `messages`.")
+        raise ConfigError(f"{named} leaves out the user's message: it makes {text[:200]!r} of 'a question'. Needed a "
+                          "Jinja template over `messages`; model.chat_template_path replaces that of a model.")
+
+
+def _template_errors() -> tuple[type[Exception], ...]:
+    """What a template, which is code, may raise."""
+    from jinja2 import TemplateError
+
+    return TemplateError, ArithmeticError, LookupError, TypeError, ValueError
 
 
 def keep_template(directory: Path, settings) -> None:
@@ -105,12 +116,10 @@ def conversation_text(tokenizer, turns: list[dict], enable_thinking: bool | None
     """As `prompt_text`, of turns {role, content} as they are."""
     if not tokenizer.chat_template:
         return "\n\n".join(turn["content"] for turn in turns)
-    from jinja2 import TemplateError
-
     more = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
     try:
         return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **more)
-    except TemplateError as error:
+    except _template_errors() as error:
         question = turns[-1]["content"]
         roles = ", ".join(turn["role"] for turn in turns)
         raise DataError(f"the chat template refuses the conversation ({roles}) that ends with {question[:80]!r}: "

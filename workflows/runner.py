@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from pipeline.settings.config import longest_sequence
@@ -47,13 +48,15 @@ class Outcome:
     """What became of one attempt; see pipeline.store.records.Experience for the statuses.
 
     trajectory, response: the only one, or that of the last turn, which is rewarded. earlier: those of the turns before
-    it; None where the workflow returned no turns. reason: without secrets, which what user code raises may quote.
+    it; None where the workflow returned no turns. own_text: what the reward functions see of a response in which the
+    environment speaks too. reason: without secrets, which what user code raises may quote.
     """
 
     status: str
     reason: str | None = None
     trajectory: Trajectory | None = None
     response: str = ""
+    own_text: str | None = None
     components: dict[str, float] = field(default_factory=dict)
     earlier: list[tuple[Trajectory, str]] | None = None
 
@@ -182,7 +185,10 @@ def _turn_problem(turn: Trajectory) -> str | None:
 
 
 def decode(outcomes: Sequence[Outcome], tokenizer) -> None:
-    """Fills in the response text of every attempt that has one, turn by turn, special tokens left out."""
+    """Fills in the response text of every attempt that has one, turn by turn, special tokens left out.
+
+    Where the action mask has zeros, also `own_text`: the model's turns alone, a line break between two of them.
+    """
     finished = [outcome for outcome in outcomes if outcome.trajectory]
     tokens = [done.response_tokens for outcome in finished for _, done, _ in outcome.turns]
     texts = iter(tokenizer.batch_decode(tokens, skip_special_tokens=True))
@@ -190,6 +196,15 @@ def decode(outcomes: Sequence[Outcome], tokenizer) -> None:
         if outcome.earlier is not None:
             outcome.earlier = [(done, next(texts)) for done, _ in outcome.earlier]
         outcome.response = next(texts)
+        if not all(outcome.trajectory.action_mask):
+            own = tokenizer.batch_decode(_own_turns(outcome.trajectory), skip_special_tokens=True)
+            outcome.own_text = "\n".join(own)
+
+
+def _own_turns(done: Trajectory) -> list[list[int]]:
+    """The runs of response tokens that the model sampled."""
+    runs = groupby(zip(done.response_tokens, done.action_mask, strict=True), key=lambda pair: bool(pair[1]))
+    return [[token for token, _ in run] for own, run in runs if own]
 
 
 def reward(
@@ -203,7 +218,7 @@ def reward(
     rated = [row for row in zip(outcomes, prompts, answers, strict=True) if row[0].status == "ok"]
     if not rated:
         return
-    responses = [outcome.response for outcome, _, _ in rated]
+    responses = [o.response if o.own_text is None else o.own_text for o, _, _ in rated]
     lengths = [sum(outcome.trajectory.action_mask) for outcome, _, _ in rated]
     for function in functions:
         found = function([prompt for _, prompt, _ in rated], responses, [answer for _, _, answer in rated], lengths)

@@ -1,6 +1,5 @@
 """Writes a translation as a recipe: a YAML file for conf/recipe/, each line with where it comes from."""
 
-import dataclasses
 import math
 import re
 import textwrap
@@ -25,7 +24,7 @@ def write(translation: Translation, account: str) -> str:
         notes.append(f"Left out: {_by_section([given.key for given, _ in translation.left_out])}.")
     head = ["# @package _global_", *(line for note in notes for line in _comment(note))]
     tree = _tree(translation.entries)
-    sections = [item.name for item in dataclasses.fields(Config)]
+    sections = list(Config.model_fields)
     order = sorted(tree, key=lambda name: sections.index(name) if name in sections else len(sections))
     body = [line for name in order for line in _lines({name: tree[name]}, 0)]
     return "\n".join([*head, *(body or ["{}"])]) + "\n"

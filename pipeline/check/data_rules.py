@@ -216,4 +216,15 @@ def rowless(c: dict) -> list[str]:
         experts = list(c["buffer"]["trainer_input"]["auxiliary_buffers"].items())
     trained += [(f"{EXPERTS}.{name}", one) for name, one in experts]
     return [f"{key}.path is not set, and {PIPELINE} has neither generator nor inputs to take rows from: set one."
+            + (_as_demonstrations(source) if key == SHOWN else "")
             for key, taskset in [*trained, *_eval_sets(source)] if taskset["path"] is None]
+
+
+def _as_demonstrations(source: dict) -> str:
+    """The line that trains on the solutions of the first set of tasks that has files, or no words."""
+    for _, one in _train_sets(source):
+        if one["path"] is not None and (columns := one["format"])["prompt_type"] == "plaintext":
+            said = f"{{prompt_key: {columns['prompt_key']}, response_key: {columns['solution_key'] or 'solution'}}}"
+            return (f" Where the tasks have solutions, below trainer_input: experience_buffer: {{path: {one['path']}, "
+                    f"format: {said}}}")
+    return ""

@@ -33,10 +33,11 @@ def show(config: dict) -> str:
     return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])
 
 
-def explain(config: dict, key: str, overrides: list[str]) -> str:
+def explain(config: dict, key: str, overrides: list[str], valued: bool = True) -> str:
     """Type, meaning, bounds, default, value of a setting and where that comes from, or the settings below a prefix.
 
-    overrides: those that the configuration was composed with.
+    overrides: those that the configuration was composed with. valued: false where they have problems; the value, which
+    could not be read, is then left out.
     `stages.<stage_name>.key` is explained as `key`, with its value in that stage alone.
     """
     from pipeline.bridges import page
@@ -48,11 +49,11 @@ def explain(config: dict, key: str, overrides: list[str]) -> str:
     leaves = dict(walk())
     general = general_key(key)
     if general in leaves:
-        return _setting(config, stage, key, general, overrides)
+        return _setting(config, stage, key, general, overrides, valued)
     free = (k for k, f in leaves.items() if f.annotation == dict[str, Any])
     enclosing = next((k for k in free if general.startswith(k + ".")), None)
     if enclosing:  # a name that only the function knows
-        return _setting(config, stage, key, enclosing, overrides)
+        return _setting(config, stage, key, enclosing, overrides, valued)
     below = {k: f for k, f in leaves.items() if k.startswith(general + ".")}
     known = groups().get(key)
     choices = [f"{key}=NAME chooses a file of conf/{key}/: {', '.join(known)}"] if known else []
@@ -81,13 +82,13 @@ def _stage_of(config: dict, key: str) -> tuple[str, str]:
     return (stage, rest[0]) if rest else ("", "stages")
 
 
-def _setting(config: dict, stage: str, key: str, general: str, overrides: list[str]) -> str:
+def _setting(config: dict, stage: str, key: str, general: str, overrides: list[str], valued: bool) -> str:
     item = dict(walk())[general]
     rows = [("type", type_name(item.annotation)), ("meaning", item.description), ("bounds", bounds(item)),
             ("default", shown(default(item))), ("decides", _effect(general, item))]
     if key.count(".") > general.count("."):  # its own type and default are the function's
         rows = [("entry of", general), *(r for r in rows if r[0] not in ("type", "default"))]
-    if "*" not in key:
+    if "*" not in key and valued:
         rows += _values(config, stage, key, overrides)
     width = max(len(name) for name, _ in rows)
     title = f"stages.{stage}.{key}" if stage else key

@@ -1,6 +1,7 @@
 """Composes a configuration and judges it: every wrong value and every broken rule, all at once."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 from pipeline.check import recorded_rules, stage_rules, teacher_rules, turn_rules
@@ -37,7 +38,7 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     problems: list[str] = []
     composed = composition(overrides, problems)
     as_typed = len(problems)  # they quote the command line, where a stage may have been meant by a number
-    config = schema.read(resolved(composed, problems), Config, "", problems)
+    config = schema.read(_at_home(resolved(composed, problems)), Config, "", problems)
     problems += stage_problems(config)
     if unread := own_algorithms.problems(config):  # of what it is made of, no rule can say anything
         return config, _worded(problems + unread, as_typed, composed, config)
@@ -50,6 +51,16 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
     if problems and ordered:
         problems += stage_rules.problems_of(config)
     return config, _worded(problems, as_typed, composed, config)
+
+
+def _at_home(value: Any, key: str = "") -> Any:
+    """A nest with the home directory in place of the `~` of paths."""
+    if isinstance(value, dict):
+        return {name: _at_home(one, str(name)) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_at_home(one, key) for one in value]
+    is_path = key in ("inputs", "checkpoint_root_dir") or key.split("_")[-1] == "path"
+    return type(value)(Path(value).expanduser()) if is_path and str(value).startswith("~/") else value
 
 
 def warnings(overrides: list[str]) -> list[str]:

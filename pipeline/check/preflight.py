@@ -25,6 +25,7 @@ from pipeline.job.devices import Gpus, gpus_by_stage
 from pipeline.plan import hub
 from pipeline.plan.modes import Line, planned
 from pipeline.plan.plan import Plan, make_plan
+from pipeline.plan.repositories import NO_ID
 from pipeline.plan.starting_models import starts as starts_of
 from pipeline.plan.starting_models import unnamed
 from pipeline.plan.teacher import teacher_model
@@ -71,14 +72,18 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     """
     report = Report(f"{config['project']}/{config['name']}")
     config, unlocated = hub.located(config, ask, update_hub)
-    report.add("", unlocated, "problems" if ask and not elsewhere else "unjudged")
+    malformed = [line for line in unlocated if NO_ID in line]  # whatever the hub would say
+    report.add("", malformed)
+    report.add("", [one for one in unlocated if one not in malformed],
+               "problems" if ask and not elsewhere else "unjudged")
     stages = workload.counted(Line(config))
     gpus = gpus_by_stage(stages, here=not elsewhere)
     starts = starts_of(config)
     teachers = {name: teacher_model(config, name, starts) for name in stages}
     absent = absent_files(config)
     report.add("", absent, "unjudged" if elsewhere else "problems")
-    report.add("", stage_rules.of_stages(config, references.wrong_code))
+    wrong_code = stage_rules.of_stages(config, references.wrong_code)
+    report.add("", wrong_code)
     monitor = config["monitor"]
     report.add("", [absent_package(monitor["monitor_type"])], "unjudged" if elsewhere else "problems")
     report.add("", [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
@@ -88,8 +93,9 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     report.add("", [*stage_rules.unread(config), *stage_rules.idle_pool(config)], "warnings")
     report.add("", [] if elsewhere else [*installation.remarks()], "warnings")
     report.add("", [] if elsewhere else [installation.absent_engine(stages)])
-    report.add("", broken_models(config, elsewhere) + unnamed(config) + batch_rules.problems(config))
-    if not absent and not unlocated and not unusable:  # planning keeps digests there
+    broken = broken_models(config, elsewhere)
+    report.add("", broken + unnamed(config) + batch_rules.problems(config))
+    if not (absent or unlocated or unusable or broken or wrong_code):  # planning keeps digests there
         _plan(report, config)
     hub.judge_downloads(report)
     if data:
@@ -101,7 +107,7 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     for name, model in teachers.items():
         if model and _made(report.plan, name) is not None:
             _teacher(report, stages[name], (starts[name], model), name, gpus[name])
-    if None not in needed:
+    if None not in needed and not unusable:
         _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere, [
             name for name, settings in stages.items() if workload.workload(settings).experiences is None])
     return report

@@ -10,7 +10,7 @@ from pipeline.check.parameters import Limit, Parameter
 from pipeline.check.reward_rules import reward_functions
 from pipeline.check.signatures import Signature
 from pipeline.check.sources import sources, tasksets
-from pipeline.check.user_code import REWARD, absent_packages, by_position, positional, wrong_function
+from pipeline.check.user_code import REWARD, absent_packages, by_position, of_python, positional, wrong_function
 from pipeline.check.workload import explores
 from pipeline.plan.modes import TRAINING, kind_of
 from pipeline.plan.teacher import KEY, asks_teacher
@@ -90,7 +90,8 @@ def untrainable_models(config: dict[str, Any], start: dict[str, Any]) -> list[st
 
 def missing_code(config: dict[str, Any]) -> list[str]:
     """The user's modules that are named, or packages that they import, and that are not on this machine."""
-    return [f"{key}: {problem}" for name, key in _code(config).items() for problem in (
+    named = {name: key for name, key in _code(config).items() if not of_python(name)}
+    return [f"{key}: {problem}" for name, key in named.items() for problem in (
         absent_packages(name) if _module(name) else [f"'{name}': no such module.{_nearest_module(name)} {NEEDED}"])]
 
 
@@ -102,7 +103,7 @@ def wrong_adapters(config: dict[str, Any]) -> list[str]:
 
 def wrong_code(config: dict[str, Any]) -> list[str]:
     """The user's modules that are here and cannot be read, or lack the function that is named."""
-    return [f"{key}: {problem}" for name, key in _code(config).items() if _module(name)
+    return [f"{key}: {problem}" for name, key in _code(config).items() if _module(name) or of_python(name)
             for problem in _code_problem(name, is_reward=REWARD in key)]
 
 
@@ -125,6 +126,8 @@ def _module(dotted: str) -> Path | None:
 
 
 def _code_problem(dotted: str, is_reward: bool) -> list[str]:
+    if of_python(dotted):
+        return [f"'{dotted}' is a function of Python itself; needed one of yours, which may call it."]
     try:
         digest_code(dotted)
     except ConfigError as error:

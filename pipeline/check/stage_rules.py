@@ -131,7 +131,7 @@ def unusable_root(root: str) -> list[str]:
     above = Path(os.path.abspath(root))
     while not above.exists() and above != above.parent:
         above = above.parent
-    if above.is_dir() and os.access(above, os.W_OK):
+    if above.is_dir() and os.access(above, os.W_OK) and above.resolve().parts[1:2] not in (("proc",), ("sys",)):
         return []
     wrong = "cannot be written to" if above.is_dir() else "is no directory"
     return [f"checkpoint_root_dir={root}: {above} {wrong}. Name a place in which store/ and runs/ can be made."]

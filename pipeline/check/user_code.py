@@ -24,6 +24,7 @@ from pipeline.store import files
 from pipeline.store.digests import module_file, users_code
 from pipeline.store.errors import ConfigError
 from pipeline.store.project_imports import INSTALLED, base_of, taken_in
+from pipeline.store.user_errors import STANDARD_LIBRARY
 
 REWARD = "default_reward_fn_type"
 WAIT = 300  # seconds that importing the named modules may take
@@ -43,6 +44,14 @@ def wrong_function(dotted: str, is_reward: bool = False) -> str | None:
     if found or not bound or not isinstance(bound[-1], LITERALS):
         return None
     return f"'{dotted}' is {ast.unparse(bound[-1])[:40]}; needed a function."
+
+
+def of_python(dotted: str) -> bool:
+    """Whether a module, or that of `module:function`, is Python's own; one of the same name elsewhere is not."""
+    module = dotted.partition(":")[0]
+    source = module_file(module)
+    own = source.is_relative_to(STANDARD_LIBRARY) if source else "." not in module  # built in: without a file
+    return own and module.partition(".")[0] in sys.stdlib_module_names
 
 
 def by_position(part: str, dotted: str) -> list[str]:

@@ -82,6 +82,9 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
                         "[1,2], and a text with commas goes in quotes.")
         return None
     key, raw = override.lstrip("+").split("=", 1)
+    if raw.startswith("~/"):  # the shell leaves it to us behind key=
+        raw = f"'{Path(raw).expanduser()}'"
+        override = f"{key}={raw}"
     if key in known and not raw.startswith("{"):
         return choose(key, raw.strip("'\""), known, problems)
     if not key.startswith("stages.") and not exists(key):

@@ -13,7 +13,7 @@ from pipeline.bridges.source import Loader
 from pipeline.compose.interpolation import unreadable
 from pipeline.store.yaml_aliases import single_node
 
-BOOLEAN, TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
+BOOLEAN, TEXT, WHOLE = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str", "tag:yaml.org,2002:int"
 Place = tuple[str, ...]  # names of the keys above, the outermost first
 
 
@@ -67,6 +67,10 @@ class _Tree:
             return node
         if why := unreadable(node.value):
             self._tell(node, f"key '{'.'.join(place)}': {why}")
+            return None
+        if node.tag == WHOLE and ":" in node.value:
+            self._tell(node, f"key '{'.'.join(place)}': YAML reads {node.value} as a number to base 60; needed quotes "
+                             f"around a text ('{node.value}'), or a plain number.")
             return None
         if node.tag == BOOLEAN and place[-2:-1] == ("env_vars",) and place[-3:-2] in ((), ("explorer",)):
             self.changed = True  # a variable holds a text, and which of `false` and `off` this was is seen here alone

@@ -11,6 +11,7 @@ from pipeline.store.errors import DataError, nearest
 PROMPTS = ("question", "prompt", "problem", "query", "instruction", "input")  # names of columns, the likeliest first
 ANSWERS = ("ground_truth", "final_answer", "expected_answer", "answer", "response", "completion", "output", "solution",
            "target", "label")
+SOLUTIONS = ("solution", "reasoning", "rationale", "explanation", "response", "completion")  # beside answers
 TEXTS = ("text", "content", "document")
 GRADED = re.compile(r"####\s*\S|\\boxed\{|^\s*[$]?[-+]?[\d,]*\.?\d+(/\d+)?%?\s*$")  # what accuracy_reward can read
 SHORT = 4  # words of an answer that is compared as a whole; a longer one is a demonstration
@@ -23,7 +24,8 @@ Table = dict[str, list]  # column, within structs after a dot -> its values othe
 class Guess:
     """kind: rft, sft, dpo or cpt. format: settings of the set's format. notes: what was concluded, and from what.
 
-    reward: its function (rft). demonstrated: the column whose length is that of a response. convert: rewrites a row as
+    reward: its function (rft). demonstrated: the column whose length is that of a response. warmup: the column
+    of solutions for a stage sft before rft. convert: rewrites a row as
     messages, where stages cannot read the file as it is.
     """
 
@@ -32,6 +34,7 @@ class Guess:
     notes: list[str] = field(default_factory=list)
     reward: str | None = None
     demonstrated: str = ""
+    warmup: str = ""
     convert: Callable[[Row], Row] | None = None
 
 
@@ -50,7 +53,8 @@ def guess(rows: list[Row], prompt_key: str | None = None, response_key: str | No
         chats = [name for name, values in table.items() if _turns(values, "role", "content")]
         prompt = prompt_key or (chats[0] if len(chats) == 1 else _named(PROMPTS, table))
         found = _of_columns(table, prompt, response_key or _named(ANSWERS, table, but=prompt))
-    used = {str(column).split(".")[0] for column in (*found.format.values(), *(PAIR if found.kind == "dpo" else ()))}
+    used = {str(column).split(".")[0] for column in (*found.format.values(), *(PAIR if found.kind == "dpo" else ()),
+                                               found.warmup)}
     if unused := [name for name in dict.fromkeys(column.split(".")[0] for column in table) if name not in used]:
         found.notes.append(f"not used: {', '.join(unused)}")
     return found
@@ -106,8 +110,12 @@ def _answered(table: Table, prompt: str, answer: str, columns: dict[str, Any]) -
                                       f"behind ####); prompt: {prompt}"], demonstrated=answer)
     columns |= {"solution_key": None} if "solution" in table else {}  # or its rows would be demonstrations
     reward = "accuracy_reward, which compares numbers and formulas" if graded else "reward.py, which compares words"
-    return Guess("rft", columns, [f"tasks: prompt {prompt}, answer {answer}", f"reward: {reward}"],
-                 "accuracy_reward" if graded else "reward:score", answer)
+    notes = [f"tasks: prompt {prompt}, answer {answer}", f"reward: {reward}"]
+    worked = next((name for name in SOLUTIONS if name in table and name not in (prompt, answer)
+                   and max(len(str(value).split()) for value in table[name]) > SHORT), "")
+    if worked:
+        notes.append(f"demonstrations: {worked}, for a warmup (stage sft) before rft")
+    return Guess("rft", columns, notes, "accuracy_reward" if graded else "reward:score", worked or answer, worked)
 
 
 # ------------------------------------------------------------------------------------------------- columns and values

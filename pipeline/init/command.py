@@ -29,7 +29,7 @@ def init(arguments) -> int:
     _refuse_full(directory)
     if own:
         return _for_data(directory, arguments)
-    _copy(directory, "common", arguments.template or NAMES[0])
+    _copy(directory, arguments.template or NAMES[0])
     _tell(directory)
     return 0
 
@@ -53,10 +53,20 @@ def _refuse_full(directory: Path) -> None:
                         "is overwritten.")
 
 
-def _copy(directory: Path, *parts: str) -> None:
-    for part in parts:
-        shutil.copytree(TEMPLATES / part, directory, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+def _copy(directory: Path, *template: str) -> None:
+    """The files that all projects share and those of a template; `.j2` are filled in."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    for part in ("common", *template):
+        shutil.copytree(TEMPLATES / part, directory, dirs_exist_ok=True,
+                        ignore=shutil.ignore_patterns("__pycache__", "*.j2"))
     (directory / "gitignore").rename(directory / ".gitignore")  # under its own name it would be one of ours
+    texts = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True,
+                        keep_trailing_newline=True)
+    for name in template:
+        for file in (TEMPLATES / name).rglob("*.j2"):
+            text = texts.get_template(str(file.relative_to(TEMPLATES))).render(name=name)
+            (directory / file.relative_to(TEMPLATES / name)).with_suffix("").write_text(text, encoding="utf-8")
 
 
 def _tell(directory: Path) -> None:
@@ -74,6 +84,7 @@ def _for_data(directory: Path, arguments) -> int:
     from pipeline.init.columns import guess
     from pipeline.store.model_shape import absent_model, wrong_model
 
+    arguments.model = str(Path(arguments.model).expanduser())
     if not Path(arguments.model).exists():
         raise ConfigError(f"--model {arguments.model}: no such directory. The recipe is written from a model's files: "
                           "fetch one of the hub with `hf download org/name --local-dir models/name` first.")
@@ -82,7 +93,7 @@ def _for_data(directory: Path, arguments) -> int:
     data = recipe.read(arguments.data)
     found = guess(data.rows, arguments.prompt_key, arguments.response_key)
     written = recipe.files_of(found, data, Path(arguments.model).resolve(), TEMPLATES / "own")
-    _copy(directory, "common")
+    _copy(directory)
     for name, text in written.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / name).write_text(text, encoding="utf-8")

@@ -5,6 +5,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from pipeline.settings import schema
 from pipeline.store.data_files import READERS, SPLITS, is_saved_dataset, open_files
 from pipeline.store.digests import missing
 from pipeline.store.errors import DataError
+from pipeline.store.files import hash_text
 from pipeline.store.model_shape import read_config, shape_at
 
-CONVERTED = "data/train.jsonl"
+CONVERTED, HELD_OUT = "data/train.jsonl", "data/test.jsonl"
 ROWS = 200  # looked at
 SMALL = 20_000_000  # parameters below which a model takes the rates of a toy
 RATES = {"rft": (5e-4, 1e-6), "sft": (1e-3, 1e-5), "dpo": (2e-4, 5e-7), "cpt": (1e-3, 1e-5)}  # of small models, others
@@ -40,7 +42,7 @@ class Data:
 
 def read(name: str) -> Data:
     """The user's data. Raises DataError where there are no rows, or files of another kind."""
-    path = Path(name).resolve()
+    path = Path(name).expanduser().resolve()
     if not path.exists():
         raise missing(Path(name), "--from")
     columns = dict.fromkeys(column for part in sample(path, "train", 1, ()).parts for column in part.columns)
@@ -66,6 +68,8 @@ def files_of(guess: Guess, data: Data, model: Path, templates: Path) -> dict[str
     said, made = _facts(guess, data, model), {}
     if guess.convert:
         made[CONVERTED] = "".join(_converted(guess, data))
+    if _is_parted(guess, data):
+        made |= _parted(guess, data)
     texts = Environment(loader=FileSystemLoader(templates), undefined=StrictUndefined, keep_trailing_newline=True)
     return made | {name.removesuffix(".j2"): texts.get_template(name).render(said) for name in texts.list_templates()
                    if "reward" not in name or guess.reward == "reward:score"}
@@ -82,6 +86,31 @@ def _converted(guess: Guess, data: Data) -> Iterator[str]:
                             f"({type(error).__name__}: {error}). Remove it, or write rows as `messages`.") from error
 
 
+def _is_parted(guess: Guess, data: Data) -> bool:
+    """Whether held-out rows are put into a file of their own: the warmup would otherwise imitate their solutions."""
+    return bool(guess.warmup) and not data.held_out
+
+
+def _parted(guess: Guess, data: Data) -> dict[str, str]:
+    """The rows in two files; equal prompts are in the same one, and a share of them, by their hash, is held out."""
+    rows = [row for _, records in open_files(str(data.path), None, "train", "--from") for row in records]
+    asked = [json.dumps(_value(row, guess.format["prompt_key"]), default=str) for row in rows]
+    order = sorted(set(asked), key=hash_text)
+    held = set(order[:max(round(len(order) * _held_share(data)), 1)])
+    said = [json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows]
+    return {name: "".join(line for prompt, line in zip(asked, said, strict=True) if (prompt in held) == is_held)
+            for name, is_held in ((CONVERTED, False), (HELD_OUT, True))}
+
+
+def _value(row: Row, key: str) -> Any:
+    """What a row has under a column, which may be within structs."""
+    return row.get(key) if key in row else reduce(lambda value, part: (value or {}).get(part), key.split("."), row)
+
+
+def _held_share(data: Data) -> float:
+    return 0.1 if data.total >= ROWS else 0.2
+
+
 def _facts(guess: Guess, data: Data, model: Path) -> dict[str, Any]:
     """What the templates are filled with."""
     shape, context = shape_at(str(model)), read_config(str(model), "--model").get("max_position_embeddings") or 4096
@@ -92,16 +121,24 @@ def _facts(guess: Guess, data: Data, model: Path) -> dict[str, Any]:
     small = shape is not None and shape.parameters < SMALL
     response = max(response, BRIEF if small else WORKED) if guess.kind == "rft" else response or prompt
     response = min(response, max(context - prompt, context // 4))
+    demonstrations = {**{key: value for key, value in guess.format.items() if key.startswith("prompt")},
+                      "response_key": guess.warmup}
+    shown = [f"{key}: {_quoted(value)}" for key, value in demonstrations.items()]
     columns = (f"{key}: {'null' if value is None else _quoted(value)}" for key, value in guess.format.items())
     return {
-        "guess": guess, "data": data, "path": _quoted(CONVERTED if guess.convert else data.path), "system": system,
+        "guess": guess, "data": data, "path": _quoted(_path(guess, data)), "system": system,
         "columns": f"{{{', '.join(columns)}}}", "model": _quoted(model), "context": context, "response": response,
         "parameters": f"{shape.parameters / 1e6:,.1f} million parameters" if shape else "parameters not counted",
         "prompt": min(prompt, context - response), "lr": f"{RATES[guess.kind][0 if small else 1]:.0e}", "small": small,
         "batch": min(MOST[guess.kind], 2 ** max((data.total // 4).bit_length() - 1, 0)),
-        "test_ratio": 0.1 if data.total >= ROWS else 0.2,
+        "test_ratio": _held_share(data), "held_out": "test" if _is_parted(guess, data) else data.held_out,
+        "warmup_lr": f"{RATES['sft'][0 if small else 1]:.0e}", "warmup_columns": f"{{{', '.join(shown)}}}",
         "mode": "colocate" if len(visible_gpus(None)) == 1 else "both",
     }
+
+
+def _path(guess: Guess, data: Data) -> str | Path:
+    return "data" if _is_parted(guess, data) else CONVERTED if guess.convert else data.path
 
 
 def _lengths(guess: Guess, rows: list[Row], model: Path, system: str | None) -> tuple[int, ...]:

@@ -1,4 +1,5 @@
-"""Which GPUs of a machine a stage takes: those that no other stage holds, so that stages may run side by side.
+"""Which GPUs and CPU cores of a machine a stage takes: those that no other stage holds, so that stages may run side by
+side.
 
 A GPU is held by a lock on a file, which the kernel drops when its holder dies. Stages know of each other where their
 runs have the same checkpoint_root_dir. What SLURM gives a job is that job's alone, whatever numbers it bears there.
@@ -6,6 +7,7 @@ A machine is told by its boot, for containers on several may bear one name; a GP
 """
 
 import contextlib
+import itertools
 import logging
 import os
 import platform
@@ -37,6 +39,17 @@ def claimed(kind: str, config, root: str, log: logging.Logger) -> Iterator[None]
         yield
 
 
+@contextlib.contextmanager
+def claimed_cores(available: list[int], number: int, root: str) -> Iterator[list[int]]:
+    """`number` of the available CPU cores, held for the block; those of other stages only where too few are free."""
+    place = _place(root)
+    place.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        free = (core for core in available if _lock(place, f"core{core}", held))
+        mine = list(itertools.islice(free, number))
+        yield sorted([*mine, *[core for core in available if core not in mine][: number - len(mine)]])
+
+
 def _place(root: str) -> Path:
     """Where the locks of this machine, or of this job on it, lie."""
     job = os.environ.get("SLURM_JOB_ID")
@@ -66,9 +79,9 @@ def _claim(visible: dict[str, str], needed: int, place: Path, held: contextlib.E
             time.sleep(POLL_SECONDS)
 
 
-def _lock(place: Path, uuid: str, held: contextlib.ExitStack) -> bool:
-    """Whether a GPU is free; then it is held."""
-    file = open(place / re.sub(r"[^\w.-]", "_", uuid), "a", encoding="utf-8")  # noqa: SIM115 `held` closes it
+def _lock(place: Path, name: str, held: contextlib.ExitStack) -> bool:
+    """Whether a GPU or core is free; then it is held."""
+    file = open(place / re.sub(r"[^\w.-]", "_", name), "a", encoding="utf-8")  # noqa: SIM115 `held` closes it
     if not files.take_lock(file):
         file.close()
         return False

@@ -26,11 +26,11 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from pipeline.job.claims import claimed
-from pipeline.job.threads import recorded_threads, take_cores
+from pipeline.job.threads import cores_taken, recorded_threads
 from pipeline.settings import secrets
 from pipeline.settings.config import walk
 from pipeline.store import files
-from pipeline.store.errors import OuroError, StageError, masked
+from pipeline.store.errors import ModelError, OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
 
 # What the hub holds is fetched before a run's first job. A reward that asks it: explorer.env_vars.HF_HUB_OFFLINE=0.
@@ -82,16 +82,24 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
                 context.log.info("already complete")
                 return
             spec = files.read_json(directory / "stage.json")
-            take_cores(directory, context.config.continue_from_checkpoint, context.log)
-            with claimed(spec["kind"], context.config, spec["root"], context.log):
+            with (cores_taken(directory, context.config.continue_from_checkpoint, spec["root"], context.log),
+                  claimed(spec["kind"], context.config, spec["root"], context.log)):
                 _make(work, context, spec)
     except KeyboardInterrupt:
         _fail(context, INTERRUPTED, 130)
     except OuroError as error:
-        _fail(context, str(error), 2)
+        _fail(context, advised(error, context), 2)
     except Exception as error:
         whose = "" if users_frames(error) else "unexpected failure: "
         _fail(context, f"{whose}{brief(error)}\n{users_traceback(error)}", 1)
+
+
+def advised(error: OuroError, context: Context) -> str:
+    """The words of an error; about a model that an earlier stage made, with the directory to delete."""
+    damaged = [str(place) for place in context.inputs.values() if (place / "stage.json").exists()
+               and isinstance(error, ModelError) and f"{place}/" in f"{error}/"]
+    advice = f" The model was made by a stage: delete {damaged[0]} and type the same command again." if damaged else ""
+    return f"{error}{advice}"
 
 
 def _fail(context: Context, problem: str, code: int) -> NoReturn:
@@ -226,6 +234,11 @@ def ending(code: int) -> str:
         return f"ended with exit code {code}"
     memory = " (the kernel does this when memory runs out)" if code == -signal.SIGKILL else ""
     return f"ended by signal {signal.Signals(-code).name}{memory}"
+
+
+def exit_code(code: int) -> int:
+    """What a shell makes of a code that subprocess gives: 137 of -9."""
+    return code if code >= 0 else 128 - code
 
 
 def die_with_parent() -> None:

@@ -8,6 +8,7 @@ from pipeline.store.records import Step
 
 STEPS = 10  # in a row, without a gradient or a learning rate, before anything is said
 ASK = "See ouro sql \"select {} limit 8\"."
+FAILED = "status, reason, count(*) from experience where status <> 'ok' group by all order by 3 desc"
 
 
 class Signals:
@@ -69,7 +70,7 @@ REASONS = [
      "set algorithm.optimizer.lr."),
     ("most rows failed", _failed,
      "more rows failed than were trained on. "
-     f"{ASK.format('reason, count(*) from experience group by 1 order by 2 desc')}"),
+     f"{ASK.format(FAILED)}"),
     ("all responses truncated", _truncated,
      "they end at model.max_response_tokens, before there is an answer to judge. Raise it, or look at their ends. "
      f"{ASK.format('finish_reason, reward, right(response, 200) from experience')}"),
@@ -80,9 +81,7 @@ REASONS = [
      "no response to a task is better than another. Give tasks that the model solves now and then, more "
      "algorithm.repeat_times, or algorithm.max_resample_rounds. "
      f"{ASK.format('group_id, min(reward), max(reward) from experience group by 1')}"),
-    ("advantages 0", lambda last, settings: last[-1].reward is not None,
-     "no gradient reached the weights: every advantage is 0, or the loss leaves out all tokens. "
-     f"{ASK.format('train_step, min(advantage), max(advantage) from trained group by 1 order by 1 desc')}"),
     ("gradient 0", lambda last, settings: True,
-     "the loss does not depend on the weights. Look at algorithm.policy_loss_fn and the loss mask."),
+     "every advantage is 0, or the loss (algorithm.policy_loss_fn, the loss mask) leaves out all tokens. "
+     f"{ASK.format('train_step, min(advantage), max(advantage) from trained group by 1 order by 1 desc')}"),
 ]

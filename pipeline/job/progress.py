@@ -40,9 +40,14 @@ def thousands(value: float) -> str:
     return f"{value:.0f}"
 
 
+def is_reward(metric: str) -> bool:
+    """Whether a score is a mean reward, and not a share of tasks."""
+    return metric.endswith("_reward")
+
+
 def interval(score: Score) -> str:
     """`38% [35, 41]`: estimate and 95% interval, in percent; of a mean reward `reward 0.412 [0.380, 0.444]`."""
-    if score.metric.endswith("_reward"):
+    if is_reward(score.metric):
         return f"reward {score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
     return f"{score.value:.0%} [{score.low * 100:.0f}, {score.high * 100:.0f}]"
 

@@ -5,10 +5,13 @@ makes. Whatever the shell has set (Snakemake sets its own numbers, and torch tak
 overwritten. A stage keeps the numbers in `threads.json`; when it is resumed it takes as many cores as before.
 """
 
+import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+from pipeline.job.claims import claimed_cores
 from pipeline.job.shares import cores
 from pipeline.store import files
 
@@ -28,16 +31,22 @@ def recorded_threads(stage: Path) -> dict[str, int]:
     return files.read_json(stage / RECORD) if (stage / RECORD).exists() else {}
 
 
-def take_cores(stage: Path, resumes: bool, log: logging.Logger) -> None:
-    """Sets cores and threads of this process: those that the stage began with, if the machine has as many."""
+@contextlib.contextmanager
+def cores_taken(stage: Path, resumes: bool, root: str, log: logging.Logger) -> Iterator[None]:
+    """Sets cores and threads of this process: as many as the stage began with, if the machine has them.
+
+    The number decides the results, and which cores they are does not: the block holds ones that no other stage holds.
+    """
     if not resumes:
         (stage / RECORD).unlink(missing_ok=True)
     begun, available = recorded_threads(stage).get("cores", 0), cores()
-    if 0 < begun < len(available):
-        os.sched_setaffinity(0, available[:begun])
-        log.info("uses %d of %d CPU cores, as when it began", begun, len(available))
-    os.environ.update(thread_environment(len(cores())))
-    record_threads(stage, {"cores": len(cores())}, log)
+    with contextlib.ExitStack() as held:
+        if 0 < begun < len(available):
+            os.sched_setaffinity(0, held.enter_context(claimed_cores(available, begun, root)))
+            log.info("uses %d of %d CPU cores, as when it began", begun, len(available))
+        os.environ.update(thread_environment(len(cores())))
+        record_threads(stage, {"cores": len(cores())}, log)
+        yield
 
 
 def record_threads(stage: Path, numbers: dict[str, int], log: logging.Logger) -> None:

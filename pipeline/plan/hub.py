@@ -136,20 +136,6 @@ def variable(planned: Any) -> dict[str, str]:
     return {PINS: json.dumps(kept)} if any(kept.values()) else {}
 
 
-def moved(plan) -> list[str]:
-    """What `--update-hub` changes of a run, one line for each id, and one for the stages that follow."""
-    view, now = plan.view / "plan.json", pins(plan.config)
-    earlier = files.read_json(view) if view.exists() else {}
-    was, made = earlier.get("hub", {}), {s["name"]: s["directory"] for s in earlier.get("stages", [])}
-    lines = [f"{name}: {f'{was[name][:12]} -> ' if name in was else ''}{commit[:12]}" for name, commit in now.items()
-             if was.get(name) != commit]
-    follow = [stage.name for stage in plan.stages if made.get(stage.name) not in (None, stage.directory)]
-    if not lines:
-        return [f"{plan.project}/{plan.name}: " + ("every id of the hub is at its newest commit" if now else
-                                                   "names no id of the hub")]
-    return [*lines, f"stages of {plan.project}/{plan.name} that follow: {', '.join(follow) or 'none'}"]
-
-
 # ------------------------------------------------------------------------------------- what is fetched, before any job
 
 

@@ -17,6 +17,7 @@ from pipeline.store.digests import HubPath
 from pipeline.store.errors import DataError, ModelError, nearest
 
 SCHEME, DATASETS = "hf://", "hf://datasets/"
+NO_ID = "not an id of the Hugging Face hub"
 SMALL = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")  # of a model: configuration, tokenizer, chat template
 WEIGHTS = (("*.safetensors",), ("pytorch_model*.bin", "adapter_model.bin"))  # the first kind that a model has
 OTHER_COPY = "consolidated*"  # the same weights once more, for other programs
@@ -127,7 +128,7 @@ def _parsed(value: str):
     try:
         return parse_hf_uri(value if value.startswith(SCHEME) else SCHEME + value)
     except ValueError as error:
-        raise DataError(f"not an id of the Hugging Face hub ({error}).") from error
+        raise DataError(f"{NO_ID} ({error}).") from error
 
 
 def _asked(call: Callable, uri, revision: str | None, ask: bool, **more: Any) -> Any:

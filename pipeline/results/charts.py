@@ -20,7 +20,6 @@ PART_SERIES = {"rollout": 1, "training": 1, "sync": 2, "publishing": 2, "other":
 MOST_POINTS = 300  # of a curve; more are averaged in equal bins
 INCHES = (4.0, 2.3)
 STEP = "optimizer step"
-POINTS = 72  # an inch, as in matplotlib's SVG
 
 
 def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +55,6 @@ def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, unit: str = "", p
 
     A measured one is faint raw points and their smoothed line; an exact one, such as a learning rate, the line alone.
     """
-    there = np.isfinite(y).sum()
     x, y = (every if exact else thin)(np.asarray(x, float), np.asarray(y, float))
     figure, axes = blank(percent, unit)
     if not len(x):
@@ -69,10 +67,7 @@ def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, unit: str = "", p
         axes.set_xlim(x[0] - 1, x[0] + 1)
     form = (lambda v: f"{v:.1%}") if percent else (lambda v: f"{v:.4g}")
     words = f"{title} by step: {form(line[0])} at step {x[0]:.0f}, {form(line[-1])} at step {x[-1]:.0f}"
-    values = [f"step {at:.0f}: {form(value)}" if exact else
-              f"{_step(there, x)} {at:.0f}: {form(value)}, smoothed {form(mean)}"
-              for at, value, mean in zip(x, y, line, strict=True)]
-    return inline(figure, name, words + " (smoothed)" * (not exact), _strips(figure, axes, x, values))
+    return inline(figure, name, words + " (smoothed)" * (not exact))
 
 
 def band(
@@ -86,9 +81,7 @@ def band(
     said = [f"{one:.1%} [{least * 100:.1f}, {most * 100:.1f}]" if share else f"{one:.3f} [{least:.3f}, {most:.3f}]"
             for one, least, most in zip(y, low, high, strict=True)]
     ends = [f"{said[i]} at step {x[i]}" for i in (0, -1)]
-    values = [f"step {at}: {words}" for at, words in zip(x, said, strict=True)]
-    return inline(figure, name, f"{title} by step, with its 95% interval: {', '.join(ends)}",
-                  _strips(figure, axes, x, values))
+    return inline(figure, name, f"{title} by step, with its 95% interval: {', '.join(ends)}")
 
 
 def _empty(figure, axes, name: str, words: str) -> str:
@@ -111,37 +104,15 @@ def _dots(axes, x: np.ndarray, y: np.ndarray) -> None:
 
 def stack(name: str, title: str, x: np.ndarray, parts: dict[str, np.ndarray]) -> str:
     """Seconds per step, stacked by part (of PART_SERIES) in the order given; the legend is the page's."""
-    x = shown = np.asarray(x, float)
+    x = np.asarray(x, float)
     if len(x) == 1:  # one step is as wide as a step
         x, parts = np.array([x[0] - 0.5, x[0] + 0.5]), {label: np.repeat(y, 2) for label, y in parts.items()}
     filled = [thin(x, np.nan_to_num(np.asarray(y, float)), 120) for y in parts.values()]
-    shown = filled[0][0] if len(shown) > 1 else shown
     figure, axes = blank(False, "seconds")
     colours = [SERIES[PART_SERIES[label] - 1] for label in parts]
     axes.stackplot(filled[0][0], *(y for _, y in filled), colors=colours, linewidth=0)
     means = ", ".join(f"{label} {np.nan_to_num(y).mean():.3g}" for label, y in parts.items())
-    values = [f"{_step(len(x), filled[0][0])} {at:.0f}: "
-              + ", ".join(f"{part} {y[i]:.3g} s" for part, (_, y) in zip(parts, filled, strict=True))
-              for i, at in enumerate(shown)]
-    return inline(figure, name, f"{title}, mean seconds a step: {means}", _strips(figure, axes, shown, values))
-
-
-def _step(steps: int, x: Sequence[float]) -> str:
-    """What a point shows: one of the steps, or the mean of several."""
-    return "step" if len(x) == steps else "mean around step"
-
-
-def _strips(figure, axes, x: Sequence[float], values: Sequence[str]) -> str:
-    """Columns over the picture, one a point, that show its value under the pointer."""
-    low, high = axes.get_xlim()  # what is drawn is scaled now
-    box = axes.get_position()
-    width, height = (float(inches) * POINTS for inches in figure.get_size_inches())
-    at = (box.x0 + box.width * (np.asarray(x, float) - low) / (high - low)) * width
-    edges = [box.x0 * width, *((at[1:] + at[:-1]) / 2), box.x1 * width]
-    place = f'y="{(1 - box.y1) * height:.1f}" height="{box.height * height:.1f}"'
-    drawn = [f'<rect x="{left:.1f}" width="{right - left:.1f}" {place}><title>{html.escape(words)}</title></rect>'
-             for left, right, words in zip(edges[:-1], edges[1:], values, strict=True)]
-    return f'<g class="values">{"".join(drawn)}</g>'
+    return inline(figure, name, f"{title}, mean seconds a step: {means}")
 
 
 def blank(percent: bool, unit: str, across: str = STEP, inches: tuple[float, float] = INCHES,
@@ -172,11 +143,8 @@ def blank(percent: bool, unit: str, across: str = STEP, inches: tuple[float, flo
     return figure, axes
 
 
-def inline(figure, name: str, words: str, over: str = "") -> str:
-    """The figure as an accessible inline element: no header, no unused ids, two decimals, the page's colours.
-
-    over: elements of ours that are laid over it.
-    """
+def inline(figure, name: str, words: str) -> str:
+    """The figure as an accessible inline element: no header, no unused ids, two decimals, the page's colours."""
     import matplotlib
 
     _bound_shares(figure.axes[0])
@@ -194,8 +162,7 @@ def inline(figure, name: str, words: str, over: str = "") -> str:
         body = body.replace(colour, variable)
     body = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", body).replace("xlink:href", "href")
     body = re.sub(r" font-family: [^;\"]*;?", "", body)  # the page's
-    body = re.sub(r"\s*\n\s*", " ", body).replace("<svg", f'<svg role="img" aria-label="{html.escape(words)}"', 1)
-    return body.replace("</svg>", f"{over}</svg>")
+    return re.sub(r"\s*\n\s*", " ", body).replace("<svg", f'<svg role="img" aria-label="{html.escape(words)}"', 1)
 
 
 def _bound_shares(axes) -> None:

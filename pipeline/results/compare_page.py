@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.job.progress import leak_words
+from pipeline.job.progress import is_reward, leak_words
 from pipeline.results import compare_charts
 from pipeline.results.compare import Row, number
 from pipeline.results.sweep_view import SweepView
@@ -42,7 +42,7 @@ def picture(name: str, rows: list[Row], taskset: str) -> dict[str, Any] | None:
         return None
     columns = {label: [_hashable(number(row.differs[label])) for row in scored] for label in labels}
     found = [row.scores[taskset] for row in scored]
-    scores, share = [(s.value, s.low, s.high) for s in found], not found[0].metric.endswith("_reward")
+    scores, share = [(s.value, s.low, s.high) for s in found], not is_reward(found[0].metric)
     few = [label for label in labels if len(set(columns[label])) <= compare_charts.MOST_SERIES]
     if len(labels) == 1:
         return _told(taskset, compare_charts.scatter(name, labels[0], columns[labels[0]], scores, share=share))
@@ -69,5 +69,5 @@ def render(content: dict[str, Any]) -> str:
 
     environment = Environment(loader=FileSystemLoader(files.TEMPLATES), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
-    environment.filters["leak_words"] = leak_words
+    environment.filters["leak_words"], environment.tests["reward"] = leak_words, is_reward
     return environment.get_template("compare.html.j2").render(content)

@@ -60,7 +60,8 @@ def _add_view(connection, name: str, path: Path) -> None:
     if not name.isidentifier() or name in tables.LOCATIONS:
         raise QueryError(f"--with {name}={path}: '{name}' cannot name a view; needed letters, digits and _, and none "
                          f"of {', '.join(tables.LOCATIONS)}")
-    reader = pick(READERS, path.suffix.lower(), "kind of file in --with")
+    if (reader := READERS.get(path.suffix.lower())) is None:
+        raise QueryError(f"--with {name}={path}: needed a file that ends in {', '.join(READERS)}.")
     try:
         connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {reader}({tables.literal(path.absolute())})")
     except duckdb.Error as error:
@@ -105,13 +106,17 @@ def ask(connection, question: str) -> Answer:
 
 def export(connection, question: str, path: Path) -> int:
     """Writes the answer to FILE.parquet or FILE.csv, batch by batch; the number of rows. Raises as `ask` does."""
-    write = pick(WRITERS, path.suffix.lower(), "kind of file in --out")
+    if (write := WRITERS.get(path.suffix.lower())) is None:
+        raise QueryError(f"--out {path}: needed a file that ends in {' or '.join(WRITERS)}.")
     counted: list[int] = []
 
     def export_to(temporary: Path) -> None:
         write(connection.sql(question).to_arrow_reader(BATCH_ROWS), temporary, counted)
 
-    _checked(connection, lambda: files.write_atomic(path, export_to))
+    try:
+        _checked(connection, lambda: files.write_atomic(path, export_to))
+    except OSError as error:
+        raise QueryError(f"--out {path} cannot be written: {error.strerror or error}.") from error
     return sum(counted)
 
 

@@ -1,7 +1,6 @@
 """The picture of a run's stages as inline SVG: boxes from left to right, edges to those that read them."""
 
 import html
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ class Box:
 
 
 WIDE, HIGH, ACROSS, DOWN, EDGE = 160, 56, 40, 22, 14  # box, gaps, margin: pixels
-LETTERS = 16  # of a name that a line of a box has room for
+LETTERS = 18  # of a name that a box has room for; a longer one loses its middle
 
 
 def dag(boxes: Sequence[Box]) -> str:
@@ -78,22 +77,10 @@ def _edge(source: tuple[float, float], target: tuple[float, float], bus: float |
 
 
 def _box(box: Box, x: float, y: float) -> str:
-    lines = name_lines(box.name)
-    first = y + (25 if len(lines) == 1 else 18)
-    names = [f'<text class="name" x="{x + WIDE / 2}" y="{first + 15 * i}">{html.escape(line)}</text>'
-             for i, line in enumerate(lines)]
+    name = box.name if len(box.name) <= LETTERS else f"{box.name[:8]}…{box.name[9 - LETTERS:]}"
     return (
         f'<g><title>{html.escape(box.name)}: {html.escape(box.words)}</title>'
         f'<rect class="{"aside" if box.aside else "box"}" x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="7"/>'
-        f'{"".join(names)}'
-        f'<text class="words" x="{x + WIDE / 2}" y="{first + 15 * len(lines) + 1}">{html.escape(box.words)}</text></g>'
+        f'<text class="name" x="{x + WIDE / 2}" y="{y + 25}">{html.escape(name)}</text>'
+        f'<text class="words" x="{x + WIDE / 2}" y="{y + 41}">{html.escape(box.words)}</text></g>'
     )
-
-
-def name_lines(name: str) -> list[str]:
-    """A name on one or two lines, parted behind an underscore or hyphen where it has one; what is too long is cut."""
-    if len(name) <= LETTERS:
-        return [name]
-    parted = [at.end() for at in re.finditer("[_-]+", name) if at.end() <= LETTERS] or [LETTERS]
-    first, rest = name[: parted[-1]], name[parted[-1]:]
-    return [first, rest if len(rest) <= LETTERS else f"{rest[:6]}…{rest[-LETTERS + 7:]}"]

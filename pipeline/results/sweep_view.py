@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.compose import axes
+from pipeline.job.context import INTERRUPTED
 from pipeline.results import view
 from pipeline.results.query import Answer, as_table
 from pipeline.results.view import Node, View
@@ -92,7 +93,7 @@ def runs_of(shown: View | SweepView) -> list[View]:
 def reached(run: View) -> str:
     """How far a point is, in a few words: complete, `failed: rft`, `running: rft, step 3 of 10`, `2 of 8 stages`."""
     states = [view.state(stage) for stage in run.stages]
-    for word in ("failed", "running"):
+    for word in ("failed", "running", INTERRUPTED):
         if named := [s.name + s.state.removeprefix(word) for s in states if s.state.startswith(word)]:
             return f"{word}: {'; '.join(named)}"
     done = sum(s.state == "complete" for s in states)

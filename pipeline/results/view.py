@@ -9,9 +9,18 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.job.context import namespace
+from pipeline.job.context import INTERRUPTED, namespace
 from pipeline.job.no_signal import STEPS, no_signals
-from pipeline.job.progress import SAMPLED, duration, interval, leak_words, rollout_words, step_line, task_words
+from pipeline.job.progress import (
+    SAMPLED,
+    duration,
+    interval,
+    is_reward,
+    leak_words,
+    rollout_words,
+    step_line,
+    task_words,
+)
 from pipeline.store import files, tables
 from pipeline.store.errors import DataError, nearest
 from pipeline.store.records import TABLES, Score
@@ -116,7 +125,7 @@ class State:
 
 
 def state(stage: Node) -> State:
-    """Complete, running (its lock is held), failed (it left the reason), partial (cut off), or missing."""
+    """Complete, running (its lock is held), failed (it left the reason), interrupted, partial (killed), or missing."""
     locked = is_locked(stage.directory / ".lock")  # asked first: a stage may complete meanwhile
     steps = tables.steps_present(stage.directory, "rollouts" if stage.kind == "rollout" else "steps")
     total = _total_steps(stage.directory)
@@ -127,7 +136,9 @@ def state(stage: Node) -> State:
         return State(stage.name, "complete", seconds, stage.directory, latest, warning=warning)
     reached = f"step {steps[-1]} of {total or '?'}" if steps else ""
     problem = None if locked else recorded_error(stage.directory)
-    if locked:
+    if problem == INTERRUPTED:
+        word, problem = INTERRUPTED, None
+    elif locked:
         word = "running"
     elif problem:
         word = "failed"
@@ -240,7 +251,7 @@ def summary(view: View) -> str:
     """The last lines of a run: accuracies with 95% intervals, what was learnt, seconds, where the report is."""
     found = scores(view)
     weights = [(s, f"{s.model}, step {s.step},") for s in _benched(view)] + [(s, s.model) for s in found]
-    lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (s.metric == SAMPLED[0])}{interval(s)}, "
+    lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (not is_reward(s.metric))}{interval(s)}, "
                     f"{task_words(s.tasks, s.rows)} x {s.runs}", s) for s, name in weights if s.metric in SAMPLED]
     pairs = before_and_after(found)
     for first, last in pairs:
@@ -259,9 +270,3 @@ def summary(view: View) -> str:
 def _noted(words: str, score: Score) -> str:
     """A line about a score, with how many of its tasks are in the training data."""
     return "; ".join(filter(None, [words, leak_words(score)]))
-
-
-def near(path: Path) -> str:
-    """The path from here when it is below, else in full."""
-    full = path.resolve()
-    return str(full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else full)

@@ -13,10 +13,10 @@ from pathlib import Path
 from pipeline.job.context import INTERRUPTED
 from pipeline.job.progress import Bar, duration, read_line
 from pipeline.plan.identity import Stage
-from pipeline.results.view import near
 from pipeline.run.sweep import rules
 from pipeline.store import files
 from pipeline.store.errors import masked
+from pipeline.store.files import near
 
 STARTED = "ouro: the stages start now"  # printed by the Snakefile; snakemake printed an answer if this never comes
 KEPT = 10  # log files of snakemake in the view of a run
@@ -32,7 +32,7 @@ class Output:
     """
 
     def __init__(self, directory: Path):
-        self.directory, self.began = directory, time.time()
+        self.directory = directory
         self.stdout, self.stderr = os.memfd_create("stdout"), os.memfd_create("stderr")
         self.log: Path | None = None
         self.problem: OSError | None = None  # why the log file lacks something
@@ -107,8 +107,8 @@ class Console:
             self._print(f"{name}: started (stage {self._place[name]} of {self.number})")
         elif level == "ERROR":
             self._end(name)
-            if not text.startswith("log: "):
-                self._print(f"{name}: {text}" if text == INTERRUPTED else f"{name}: failed: {text}")
+            if not text.startswith("log: "):  # the reason is among the last lines of the run (pipeline/run/failure.py)
+                self._print(f"{name}: {text if text == INTERRUPTED else f'failed; log: {near(self._logs[name].path)}'}")
         elif not text.startswith("evaluated: "):  # a bar has it
             self._print(f"{name}: {text}")
 

@@ -3,13 +3,16 @@
 import re
 import shutil
 
-from pipeline.job.context import ending
+from pipeline.job.context import ending, exit_code
 from pipeline.results.sweep_view import SweepView, points_with
-from pipeline.results.view import HINT, Node, View, near, recorded_error, shortened
+from pipeline.results.view import HINT, Node, View, recorded_error, shortened
 from pipeline.store import files
+from pipeline.store.files import near
 
 MOST_SHOWN = 3  # failed stages whose reason is shown
 ROOM = 6  # lines for all reasons: with the rest it makes the ten that one sees at a glance
+UNEXPLAINED = ("it left no reason: its process was killed (the kernel does this when memory runs out), or its job was "
+               "cancelled or ran past its time limit")
 FULL = 2**20  # bytes: a disk with less space left is called full
 
 
@@ -28,7 +31,7 @@ def what_failed(shown: View | SweepView, code: int, again: str = "the same comma
     if not failed:
         lines.append(f"ouro: snakemake {ending(code)}")
     where = f"; all output: {place}" if place else ""
-    return "\n".join([*lines, f"ouro: {how_far(shown)}, exit code {code % 256}{where}", f"  to go on: {again}"])
+    return "\n".join([*lines, f"ouro: {how_far(shown)}, exit code {exit_code(code)}{where}", f"  to go on: {again}"])
 
 
 def how_far(shown: View | SweepView) -> str:
@@ -59,9 +62,9 @@ def _reason(stage: Node, said: str, since: float) -> str | None:
     if recorded and (stage.directory / "stage.error").stat().st_mtime >= since:
         return recorded
     place = re.escape(stage.directory.name)
-    if not (block := re.search(rf"^Error in rule .*\n(?: .*\n)*? +output: .*{place}/.*\n(?: .*\n)*", said, re.M)):
+    if not re.search(rf"^Error in rule .*\n(?: .*\n)*? +output: .*{place}/", said, re.M):
         return None
-    return _printed(stage, said.splitlines()) or _unexplained(stage, said, block[0])
+    return _printed(stage, said.splitlines()) or UNEXPLAINED
 
 
 def _printed(stage: Node, lines: list[str]) -> str | None:
@@ -70,12 +73,3 @@ def _printed(stage: Node, lines: list[str]) -> str | None:
     ends = [i for i, line in enumerate(lines) if line.startswith(mine + HINT) and f"/{stage.directory.name}/" in line]
     begins = [i for i in range(ends[-1]) if lines[i].startswith(mine)] if ends else []
     return "\n".join(lines[begins[-1] : ends[-1]]).removeprefix(mine) if begins else None
-
-
-def _unexplained(stage: Node, said: str, block: str) -> str:
-    """How a stage ended that left no reason: as the shell has it, or the executor of a cluster."""
-    command = rf"^ *Command '.*{re.escape(stage.directory.name)}.*' "
-    if found := re.search(command + r"(?:died with <Signals\.\w+: (\d+)>|returned .* (\d+))", said, re.M):
-        return f"its process {ending(-int(found[1]) if found[1] else int(found[2]))}, and left no reason"
-    message = re.search(r"message: (.*)", block)
-    return message[1] if message else "its process was killed, or its job was cancelled: it left no reason"

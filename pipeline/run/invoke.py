@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,8 +27,10 @@ TELLS_ONLY = re.compile(  # words with which snakemake runs nothing
 
 @dataclass(frozen=True)
 class Ended:
-    """How snakemake ended. signal: what asked us to stop it. output: what it said, unless the terminal showed it."""
+    """How snakemake ended. began: when it was started, seconds since 1970. signal: what asked us to stop it. output:
+    what it said, unless the terminal showed it."""
 
+    began: float
     code: int
     signal: int | None = None
     output: "Output | None" = None
@@ -40,14 +43,15 @@ def run(arguments) -> int:
     """
     from pipeline.check import preflight
     from pipeline.check.judge import warnings
+    from pipeline.job.context import exit_code
     from pipeline.plan import hub
     from pipeline.run import failure, outcome
     from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
 
     words = [MULTIRUN, *arguments.overrides] if arguments.multirun else arguments.overrides
     plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=arguments.update_hub))
-    for line in [line for one in hub.plans_of(plan) for line in hub.moved(one)] if arguments.update_hub else ():
-        print(f"ouro: {line}")
+    for one in hub.plans_of(plan) if arguments.update_hub else ():
+        print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
     for line in plan.warnings if arguments.multirun else warnings(words):
         preflight.warn(line)
     shown = outcome.of(plan)
@@ -62,31 +66,35 @@ def run(arguments) -> int:
     if not any(TELLS_ONLY.fullmatch(word) for word in arguments.snakemake):
         hub.fetch_missing(plan.stages)  # here for its progress on the terminal; bare snakemake does it as it starts
     before = _made(plan)
+    again = typed(words, arguments.snakemake)
     ended = start(words, arguments.snakemake, plan, arguments.verbose)
     if ended.signal:
-        print(f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept; type the same command to go on",
-              file=sys.stderr)
+        print(f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept\n  to go on: {again}", file=sys.stderr)
         return SIGNALLED + ended.signal
     if (ended.code == 0 or arguments.multirun) and _made(plan) != before:  # a dry run makes nothing
         print(outcome.conclude(shown))
     if ended.code:
         if _made(plan) != before and (line := outcome.report_what_is_there(shown)):
             print(line)
-        print(explain(shown, ended, words, arguments.snakemake), file=sys.stderr)
-    return ended.code
+        print(explain(shown, ended, again), file=sys.stderr)
+    return exit_code(ended.code)
 
 
-def explain(shown, ended: Ended, words: list[str], extra: list[str]) -> str:
-    """The last lines of a run that failed."""
+def typed(words: list[str], extra: list[str]) -> str:
+    """The command line of a run, to be typed again. extra: as for `start`."""
+    return shlex.join(["ouro", "run", *words, *(["--", *extra] if extra else [])])
+
+
+def explain(shown, ended: Ended, again: str) -> str:
+    """The last lines of a run that failed. again: the command to go on."""
     from pipeline.job.context import ending
     from pipeline.run.failure import what_failed
 
-    again = shlex.join(["ouro", "run", *words, *(["--", *extra] if extra else [])])
     if ended.output is None:
-        return what_failed(shown, ended.code, again)
+        return what_failed(shown, ended.code, again, since=ended.began)
     if ended.output.log is None:
         return f"ouro: snakemake {ending(ended.code)} before a stage was started; its output is above"
-    return what_failed(shown, ended.code, again, ended.output.errors(), ended.output.place, ended.output.began)
+    return what_failed(shown, ended.code, again, ended.output.errors(), ended.output.place, ended.began)
 
 
 def asks_for_no_gpu(plan, extra: list[str]) -> bool:
@@ -110,8 +118,9 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
 
     command = snakemake_command(overrides, extra)
     environment = os.environ | hub.variable(plan) | {SUMMARY_FOLLOWS: "1", "PYTHONPATH": _python_path()}
+    began = time.time()
     if verbose:
-        return Ended(*run_group(command, environment, {}, lambda: None))
+        return Ended(began, *run_group(command, environment, {}, lambda: None))
     output = Output(plan.view / "logs")
     with Console(plan.stages) as console:
         def poll() -> None:
@@ -119,7 +128,7 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
             console.poll()
 
         streams = {"stdout": output.stdout, "stderr": output.stderr}
-        ended = Ended(*run_group(command, environment, streams, poll), output)
+        ended = Ended(began, *run_group(command, environment, streams, poll), output)
         poll()
     if not output.log and not ended.signal:
         output.answer()

@@ -66,7 +66,7 @@ def _run(plan: Plan, shown: view.View, words: list[str], snakemake: list[str]) -
     if ended.signal:
         raise KeyboardInterrupt  # or the search would go on with the next point
     if ended.code:
-        raise StageError(invoke.explain(shown, ended, words, snakemake))
+        raise StageError(invoke.explain(shown, ended, invoke.typed(words, snakemake)))
 
 
 def _record(search: Path, point: Point) -> None:

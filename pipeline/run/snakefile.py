@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.compose.axes import vary_nothing
 from pipeline.run.planning import Planner, checked_plan, make_checked_plan
 from pipeline.run.sweep import make_sweep
+from pipeline.store import files
 from pipeline.store.errors import ConfigError, OuroError, message
 
 MULTIRUN = "-m"  # among the overrides: they have several values
@@ -59,7 +60,8 @@ def written(plan) -> None:
     """Fetches what the stages read of the hub and freezes the run. An error is printed and ends the process with exit
     code 2."""
     try:
-        plan.freeze()
+        with files.explained(plan.view):
+            plan.freeze()
     except (OuroError, OSError) as error:
         print(message(error), file=sys.stderr)
         sys.exit(2)

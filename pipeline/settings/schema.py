@@ -38,7 +38,8 @@ def read(value: Any, kind: type[Section], key: str, problems: list[str], partial
     given = copy.deepcopy(value)
     while True:  # once, and once more without what is wrong
         try:
-            made = kind.model_validate(given).model_dump(exclude_unset=partial)
+            whole = kind.model_validate(given)
+            made = _given(whole, whole.model_dump()) if partial else whole.model_dump()
             break
         except ValidationError as error:
             found = _by_place(error, given)
@@ -47,6 +48,12 @@ def read(value: Any, kind: type[Section], key: str, problems: list[str], partial
                 _drop(given, place)
     problems += _not_finite(made, key)
     return made
+
+
+def _given(section: Section, dumped: dict[str, Any]) -> dict[str, Any]:
+    """What was given of a section and of those below it; elements of lists and mappings are whole."""
+    parts = ((name, getattr(section, name)) for name in dumped if name in section.model_fields_set)
+    return {name: _given(part, dumped[name]) if isinstance(part, Section) else dumped[name] for name, part in parts}
 
 
 def _by_place(error: ValidationError, given: dict) -> dict[tuple, dict]:
@@ -59,7 +66,8 @@ def _by_place(error: ValidationError, given: dict) -> dict[tuple, dict]:
                 place.append(part)
                 node = node[part]
         found.setdefault(tuple(place), one)
-    return found
+    return {place: one for place, one in found.items()
+            if not any(other[:len(place)] == place and other != place for other in found)}
 
 
 def _drop(given: Any, place: tuple) -> None:

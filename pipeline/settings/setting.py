@@ -115,4 +115,4 @@ def converted(value: Any, kind: Any) -> Any:
         value = int(value)
     if type(value) is int and abs(value) >= LARGEST:
         raise PydanticCustomError("too_large", "{digits}", {"digits": int(math.log10(abs(value))) + 1})
-    return str(value) if type(value) in (int, float) and kinds[0] is str else value
+    return str(value) if type(value) in (int, float) and str in kinds and not {int, float} & set(kinds) else value

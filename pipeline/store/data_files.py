@@ -118,14 +118,28 @@ def parsed(line: bytes, is_first: bool) -> dict:
     if kind := next((kind for begin, kind in OTHER_KINDS if is_first and line.startswith(begin)), None):
         raise ValueError(f"is {kind}")
     try:
-        record = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig" if is_first else "utf-8"))
+        record = json.loads(line.rstrip(b"\r\n").decode("utf-8-sig" if is_first else "utf-8"), object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         raise ValueError(f"is no JSON ({error.msg}, column {error.pos + 1})") from error
+    except _Twice as error:
+        raise ValueError(f"has the key {error} twice in an object, and one value would be lost") from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is no JSON ({error})") from error
     if not isinstance(record, dict):
         raise ValueError(f"is a JSON {type(record).__name__}")
     return record
+
+
+class _Twice(ValueError):
+    """A key that an object of JSON has more than once."""
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Twice(repr(next(name for name in names if names.count(name) > 1)))
+    return made
 
 
 def _read_parquet(path: Path) -> Iterator[dict]:

@@ -192,3 +192,9 @@ def locked(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
         file.write(f"process {os.getpid()}")
         file.flush()
         yield
+
+
+def near(path: Path) -> str:
+    """The path from here when it is below, else in full."""
+    full = path.resolve()
+    return str(full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else full)

@@ -207,7 +207,9 @@ def json_object(file: Path, told: str) -> dict[str, Any]:
     """What a file of a model's directory says. told: the setting that names the directory, and its value. Raises
     ModelError when it is no JSON object."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        if (text := file.read_text(encoding="utf-8")).startswith("version https://git-lfs"):
+            raise ModelError(f"{told}: {file.name} there is a pointer of Git LFS: run `git lfs pull`.")
+        found = json.loads(text)
     except ValueError as error:  # no JSON, or no text at all
         raise ModelError(f"{told}: {file.name} there is not valid JSON ({error}). Fetch the model again.") from error
     if not isinstance(found, dict):

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 from pipeline.store.errors import ConfigError
-from pipeline.store.files import HOME
+from pipeline.store.files import HOME, near
 from pipeline.store.project_imports import INSTALLED, OURS
 
 LONGEST = 2000  # characters of a message; a user's may hold a whole prompt, or megabytes
@@ -22,10 +22,11 @@ def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def brief(error: BaseException) -> str:
-    """One line: `ValueError: no number (my_reward.py:12 in score)`; without the place where no frame is the user's."""
+    """One line: `ValueError: no number (my_reward.py:12 in score)`; no place where it is not the user's."""
     frames, message = users_frames(error), " ".join(str(error)[:LONGEST].split())
     told = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return told + (f" ({_near(frames[-1].filename)}:{frames[-1].lineno} in {frames[-1].name})" if frames else "")
+    place = frames[-1:] or ([] if message else traceback.extract_tb(error.__traceback__)[-1:])
+    return told + "".join(f" ({near(Path(at.filename))}:{at.lineno} in {at.name})" for at in place)
 
 
 def users_traceback(error: BaseException) -> str:
@@ -42,12 +43,6 @@ def _is_users(name: str) -> bool:
     if name.startswith("<") or set(path.parts) & {*INSTALLED} or path.is_relative_to(STANDARD_LIBRARY):
         return False
     return not (path.is_relative_to(HOME) and path.relative_to(HOME).parts[0] in OURS)
-
-
-def _near(name: str) -> str:
-    """A file's path from the current directory where it is below, else in full."""
-    path = Path(name)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def load_dotted(path: str):

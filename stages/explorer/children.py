@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.job.context import Context, die_with_parent, ending, open_stage, our_environment
+from pipeline.job.context import Context, advised, die_with_parent, ending, open_stage, our_environment
 from pipeline.job.threads import record_threads, thread_environment
 from pipeline.store import files
 from pipeline.store.errors import OuroError, StageError, masked
@@ -24,6 +24,7 @@ from pipeline.store.user_errors import brief, users_frames, users_traceback
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 5.0
+NO_MEMORY = "MemoryError: no more memory was granted; look at `ulimit -v` and the limit of the job or container"
 
 
 @dataclass
@@ -95,10 +96,13 @@ def _start(context: Context, child: Child) -> subprocess.Popen:
 
 def _obituary(directory: Path, name: str, code: int) -> str:
     error = directory / f"{name}.error"
+    log = directory / f"{name}.log"
     reason = error.read_text().strip() if error.exists() else ending(code)
     free = shutil.disk_usage(directory).free
     note = f" (only {free / 2**20:.0f} MiB are free on that disk)" if free < 2**26 else ""
-    return f"the {name} of stage {directory.name} died: {reason}{note}\n  its log: {directory / f'{name}.log'}"
+    if not error.exists() and not note and code in (1, -signal.SIGABRT):  # it ended before it could leave its error
+        reason += "".join(f": {line}" for line in log.read_text(errors="replace").strip().splitlines()[-1:])
+    return f"the {name} of stage {directory.name} died: {reason}{note}\n  its log: {log}"
 
 
 def _end(processes: list[subprocess.Popen]) -> None:
@@ -128,20 +132,15 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
         _leave_error(context, name, f"something called sys.exit({error.code})", traceback.format_exc())
         sys.exit(1)
     except OuroError as error:
-        _leave_error(context, name, str(error), str(error))
+        _leave_error(context, name, advised(error, context), str(error))
         sys.exit(2)
-    except Exception as error:
-        _leave_error(context, name, _short(error), users_traceback(error))
+    except MemoryError as error:
+        _leave_error(context, name, NO_MEMORY, users_traceback(error))
         sys.exit(1)
-
-
-def _short(error: Exception) -> str:
-    """What the parent shows: of an error in the user's code its frames too, of one of ours with no message the line."""
-    if users_frames(error):
-        return f"{brief(error)}\n{users_traceback(error)}"
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    where = "" if str(error) else f" ({Path(last.filename).name}, line {last.lineno}: {last.line})"
-    return f"{type(error).__name__}: {error}".splitlines()[0] + where
+    except Exception as error:
+        full = users_traceback(error)
+        _leave_error(context, name, f"{brief(error)}\n{full}" if users_frames(error) else brief(error), full)
+        sys.exit(1)
 
 
 def _leave_error(context: Context, name: str, short: str, full: str) -> None:

@@ -59,7 +59,7 @@ def test_the_good_one_has_no_problem(checked):
     ("seed=inf", "found inf"), ("explorer.rollout_model.seed=100000000000000000000000", "below 2^63"),
     ("buffer.batch_size=100000000000000000000000", "below 2^63"), ("buffer.total_steps=1e300", "one of 301 digits"),
     ("buffer.batch_size=-8", "needed at least 1"), ("algorithm.optimizer.lr=inf", "needed a finite number"),
-    ("algorithm.optimizer.betas=[inf,0.9]", "betas=[inf, 0.9]"),
+    ("algorithm.optimizer.betas=[inf,0.9]", "betas.0=inf"),
     ("buffer.explorer_input.taskset.reward_fn_args={timeout_seconds:inf}", "reward_fn_args.timeout_seconds=inf"),
     ("buffer.explorer_input.taskset.reward_fn_args={a:[1,{b:nan}]}", "reward_fn_args.a.1.b=nan: needed a finite"),
     ("explorer.rollout_model.extra_engine_args={x:-inf}", "extra_engine_args.x=-inf: needed a finite number"),

@@ -64,7 +64,7 @@ def test_stages_are_shown_from_their_logs(tmp_path, capsys):
     assert capsys.readouterr().err.splitlines() == [
         "sft: started (stage 1 of 2)", "sft: 12 demonstrations, 0 over the token limits left out",
         "sft: step 1/3  loss 1.0", "sft: step 3/3  loss 1.0", "sft: complete in 1:05 (1 of 2 stages)",
-        "rft: failed: no GPU"]
+        f"rft: failed; log: {tmp_path}/store/rft-0/stage.log"]
 
 
 def test_a_line_that_is_half_written_waits_for_its_end(tmp_path, capsys):

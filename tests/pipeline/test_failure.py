@@ -19,7 +19,6 @@ Error in rule rft:
         python -m stages.rft {place}
         (command exited with non-zero exit code)
 """
-DIED = "    Command 'set -euo pipefail;  python -m stages.rft {place}' died with <Signals.SIGKILL: 9>.\n"
 
 
 @pytest.fixture
@@ -71,16 +70,9 @@ def test_a_reason_that_could_not_be_written_is_taken_from_what_was_printed(faile
     assert lines[0] == f"ouro: rft failed: no space left for {directory}/x: 0 MiB are free on that disk."
 
 
-@pytest.mark.parametrize(("said", "words"), [
-    (SNAKEMAKE + DIED, "ended by signal SIGKILL (the kernel does this when memory runs out)"),
-    (SNAKEMAKE.replace("    jobid", "    message: SLURM-job '7' failed, SLURM status is: 'TIMEOUT'\n    jobid"),
-     "SLURM status is: 'TIMEOUT'"),
-    (SNAKEMAKE, "was killed, or its job was cancelled")])
-def test_a_stage_that_left_no_reason_is_named_with_how_it_ended(failed, said, words):
+def test_a_stage_that_left_no_reason_is_named(failed):
     shown, directory = failed
-    line = last_lines(shown, said.format(place=directory))[0]
-    assert line.startswith("ouro: rft failed: ")
-    assert words in line
+    assert last_lines(shown, SNAKEMAKE.format(place=directory))[0] == f"ouro: rft failed: {failure.UNEXPLAINED}"
 
 
 def test_a_reason_of_an_earlier_life_is_none_of_this_one(failed):
@@ -93,7 +85,9 @@ def test_a_reason_of_an_earlier_life_is_none_of_this_one(failed):
     os.utime(directory / "stage.log", ns=(10**9, 10**9))
     assert failure.what_failed(shown, 1, since=2.0).startswith("ouro: rft failed: interrupted")
     assert failure.what_failed(shown, 1, since=4.0).startswith("ouro: snakemake ended with exit code 1")
-    assert failure.what_failed(shown, -9, since=2.0).startswith("ouro: snakemake ended by signal SIGKILL")
+    killed = failure.what_failed(shown, -9, since=2.0)
+    assert killed.startswith("ouro: snakemake ended by signal SIGKILL")
+    assert "exit code 137" in killed
 
 
 def test_several_failures_share_the_ten_lines(failed):

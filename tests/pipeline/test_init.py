@@ -119,7 +119,7 @@ SHAPES = {
                                               for q, a in SUMS]),
         "dpo", {"prompt_type": "messages", "prompt_key": "chosen"}),
     "plain text": (
-        lambda root: lines(root / "a.jsonl", [{"text": TALK * 9, "url": "here"} for _ in SUMS]),
+        lambda root: lines(root / "a.jsonl", [{"text": f"{q} {TALK * 9}", "url": "here"} for q, _ in SUMS]),
         "cpt", {"prompt_key": "text", "response_key": None}),
     "directory of parquet files": (
         directory_of_parquet, "grpo", {"prompt_key": "question", "response_key": "answer"}),
@@ -309,3 +309,19 @@ def test_a_project_chooses_and_sets_nothing(tmp_path, monkeypatch, capsys, text)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["config", "check", "--no-data"]) == 2
     assert "conf/config.yaml" in capsys.readouterr().err
+
+
+def test_solutions_beside_answers_are_a_warmup_on_rows_that_are_not_held_out(tmp_path, monkeypatch, in_process, model):
+    """Of 24 questions a fifth, 5, are held out."""
+    rows = [{"question": q, "answer": a, "reasoning": f"{TALK} So it is {a}."} for q, a in SUMS]
+    data = lines(tmp_path / "a.jsonl", rows)
+    assert cli.main(["init", str(tmp_path / "project"), "--from", str(data), "--model", str(model)]) == 0
+    monkeypatch.chdir(tmp_path / "project")
+    warmup, last = compose([])["stages"]
+    assert (warmup["stage_name"], last["stage_name"]) == ("sft", "rft")
+    taken = warmup["buffer"]["trainer_input"]["experience_buffer"]
+    assert (taken["split"], taken["format"]) == ("train", {"prompt_key": "question", "response_key": "reasoning"})
+    train, test = ([json.loads(line) for line in Path(f"data/{name}.jsonl").read_text().splitlines()]
+                   for name in ("train", "test"))
+    assert (len(train), len(test)) == (19, 5)
+    assert sorted(row["question"] for row in train + test) == sorted(q for q, _ in SUMS)

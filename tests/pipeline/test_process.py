@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from pipeline.job.context import again, commit, namespace, open_stage, run_stage
+from pipeline.job.context import advised, again, commit, namespace, open_stage, run_stage
 from pipeline.job.waiting import wait_for
 from pipeline.run.snakefile import load_plan
 from pipeline.store import files
-from pipeline.store.errors import DataError, StageError
+from pipeline.store.errors import DataError, ModelError, StageError
 
 
 @pytest.fixture
@@ -198,3 +198,16 @@ def test_a_mistake_in_the_snakefile_is_a_message_and_exit_code_2(overrides, word
     shown = capsys.readouterr().err
     assert shown.startswith("ouro: ")
     assert words in shown
+
+
+# ------------------------------------------------------------------------------------------------- damaged models
+
+
+def test_of_a_damaged_model_the_stage_to_delete_is_named(tmp_path, context_of):
+    for name in ("sft-1", "own"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "sft-1" / "stage.json").write_text("{}")
+    context = context_of(tmp_path / "rft-1", model=tmp_path / "sft-1", teacher=tmp_path / "own")
+    assert f"delete {tmp_path}/sft-1 and" in advised(ModelError(f"{tmp_path}/sft-1/model has no tokenizer"), context)
+    for error in (ModelError(f"{tmp_path}/own has no tokenizer"), DataError(f"{tmp_path}/sft-1/model")):
+        assert advised(error, context) == str(error)

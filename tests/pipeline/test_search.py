@@ -35,7 +35,7 @@ def started(monkeypatch):
                     row(records.Score, model=stage.name, taskset=taskset, metric="sampled_accuracy", value=value - less)
                     for taskset, less in (("first", 0), ("second", 0.1))])
             files.write_json(directory / files.MANIFEST, {"seconds": 1.0})
-        return invoke.Ended(0)
+        return invoke.Ended(0.0, 0)
 
     monkeypatch.setattr(invoke, "start", start)
     return calls
@@ -79,7 +79,7 @@ def test_a_stage_that_fails_is_an_error_that_says_why(tmp_path, monkeypatch):
     def start(overrides, extra, plan):
         plan.freeze()
         (Path(plan.stages[0].directory) / "stage.error").write_text("no such file\nlog")
-        return invoke.Ended(1)
+        return invoke.Ended(0.0, 1)
 
     monkeypatch.setattr(invoke, "start", start)
     with pytest.raises(StageError, match="ouro: tasks failed: no such file"):
@@ -94,7 +94,7 @@ def test_a_mistake_is_told_before_anything_runs(tmp_path, started):
 
 
 def test_ctrl_c_ends_the_search_and_not_only_its_point(tmp_path, monkeypatch):
-    monkeypatch.setattr(invoke, "start", lambda *_: invoke.Ended(1, signal.SIGINT))
+    monkeypatch.setattr(invoke, "start", lambda *_: invoke.Ended(0.0, 1, signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         search.objective([f"checkpoint_root_dir={tmp_path}", f"{LR}=0.25"])
 

@@ -209,3 +209,20 @@ def test_an_interrupted_question_is_no_traceback():
 
     with pytest.raises(KeyboardInterrupt):
         query._checked(None, interrupted)
+
+
+def test_where_an_answer_cannot_go_the_option_says(run, capsys):
+    for more in (("--out", "answer"), ("--out", "/proc/x.csv"), ("--with", "a=labels")):
+        code, shown = sql(run, capsys, "SELECT 1", *more)
+        assert code == 2
+        assert shown.err.startswith(f"ouro: {' '.join(more)}")
+
+
+def test_what_no_command_can_work_with(capsys, tmp_path, monkeypatch):
+    assert cli.main(["status", "a\udcff"]) == 2
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert cli.main(["status"]) == 2
+    assert "directory was deleted" in capsys.readouterr().err

@@ -107,8 +107,8 @@ def test_a_problem_is_told_once_with_the_points_it_concerns(tmp_path):
     lines = message.splitlines()
     assert lines[0] == "the sweep has problems:"
     told = {line.strip().removeprefix("stage 'rft': ").split(":")[0]: line for line in lines[1:]}
-    assert told["trainer.grad_clip=-1.0"].endswith("needed at least 0. (all 4 points)")
-    assert told["algorithm.optimizer.lr=-1.0"].endswith("(points: lr=-1,repeat_times=1; lr=-1,repeat_times=2)")
+    assert told["trainer.grad_clip=-1"].endswith("needed at least 0. (all 4 points)")
+    assert told["algorithm.optimizer.lr=-1"].endswith("(points: lr=-1,repeat_times=1; lr=-1,repeat_times=2)")
     assert told["algorithm.repeat_times=1"].endswith("(points: lr=1e-6,repeat_times=1; lr=-1,repeat_times=1)")
     assert len(lines) == len(set(lines))
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from pipeline.job.claims import claimed_cores
 from pipeline.job.context import run_stage
 from pipeline.job.shares import cores
 from pipeline.job.threads import RECORD, record_threads, recorded_threads, thread_environment
@@ -50,6 +51,23 @@ def test_a_resumed_stage_takes_as_many_cores_as_before_though_there_are_more(sta
     assert started(stage, monkeypatch)["MKL_NUM_THREADS"] == "1"
     assert len(cores()) == 1
     assert "WARNING" not in (stage / "stage.log").read_text()
+
+
+@pytest.mark.skipif(len(cores()) < 2, reason="one core is all there is")
+def test_a_resumed_stage_takes_cores_that_no_other_resumed_stage_holds(stage, monkeypatch):
+    available = cores()
+    files.write_json(stage / RECORD, {"cores": 1})
+    with claimed_cores(available, 1, str(stage)) as others:
+        started(stage, monkeypatch)
+        assert others == available[:1]
+        assert cores() == available[1:2]
+
+
+def test_cores_of_other_stages_are_taken_where_too_few_are_free(tmp_path):
+    with claimed_cores([3, 4, 7], 2, str(tmp_path)) as first, claimed_cores([3, 4, 7], 2, str(tmp_path)) as second:
+        assert (first, second) == ([3, 4], [3, 7])
+    with claimed_cores([3, 4, 7], 2, str(tmp_path)) as third:
+        assert third == [3, 4]
 
 
 @pytest.mark.skipif(len(cores()) < 2, reason="one core is all there is")

@@ -63,6 +63,13 @@ def test_a_module_that_does_not_import_is_named_with_its_line(mine):
         load_dotted("ouro_test_breaks:f")
 
 
+def test_an_error_without_a_message_names_its_line():
+    def fails():
+        raise AssertionError
+
+    assert brief(raised(fails)).startswith("AssertionError (")
+
+
 def test_a_message_of_megabytes_is_cut(mine):
     error = ValueError("x" * 10_000_000)
     assert len(brief(error)) < 3000

@@ -35,13 +35,12 @@ def test_whole_weights_have_no_problem(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    (b"", "holds no weights (0 bytes)"), (b"\x80\x02abcdef" * 9, "holds no weights"), (POINTER, "Git LFS"),
+    (b"", "0 bytes"), (b"\x80\x02abcdef" * 9, "not a whole"), (POINTER, "Git LFS"),
     # a header of 89 bytes for one tensor of 14 floats, so 8 + 89 + 56 = 153 bytes in all
-    (safetensors({"model.embed_tokens.weight": [7, 2]})[:-1], "cut short: 152 bytes, and its header says 153"),
-    (safetensors({"model.embed_tokens.weight": [7, 2]}) + b"0", "too long: 154 bytes, and its header says 153"),
-    (safetensors({"model.embed_tokens.weight": [7, 2]})[:50], "cut short: 50 bytes, and its header alone has 97"),
-    (struct.pack("<Q", 2) + b"[]", "not a safetensors file"),
-    (struct.pack("<Q", 9) + b'{"a": {}}', "not a safetensors file"),
+    (safetensors({"model.embed_tokens.weight": [7, 2]})[:-1], "152 bytes"),
+    (safetensors({"model.embed_tokens.weight": [7, 2]}) + b"0", "154 bytes"),
+    (safetensors({"model.embed_tokens.weight": [7, 2]})[:50], "50 bytes"),
+    (struct.pack("<Q", 2) + b"[]", "not a whole"), (struct.pack("<Q", 9) + b'{"a": {}}', "not a whole"),
 ])
 def test_a_file_that_is_not_whole(tmp_path, content, words):
     (tmp_path / "model.safetensors").write_bytes(content)

@@ -70,3 +70,9 @@ def test_what_is_wrong_in_a_file_hides_no_other_problem(tmp_path, monkeypatch):
         assert message.count(words) == 1
     (tmp_path / "conf/recipe/other.yaml").write_text("model: {init: {enable: true}}\nexplorer: {env_vars: {A: off}}\n")
     assert compose(["recipe=other"])["explorer"]["env_vars"] == {"A": "off"}
+
+
+def test_a_number_to_base_60_is_refused(tmp_path):
+    said, problems = found(tmp_path, "name: 1:30\nother: '1:30'\nratio: 0.5\n")
+    assert said == {"other": "1:30", "ratio": 0.5}
+    assert [line.partition(":")[0] for line in problems] == ["line 1"]

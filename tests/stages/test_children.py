@@ -3,8 +3,6 @@
 import os
 import sys
 import time
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
@@ -108,16 +106,14 @@ def test_an_error_in_the_users_code_is_one_line_and_the_users_frames(start):
         assert "stages/explorer/children.py" not in text
 
 
-def test_an_error_in_our_code_is_one_line():
-    def raised(call):
-        try:
-            call()
-        except Exception as error:
-            error.__traceback__ = error.__traceback__.tb_next  # without this file, which counts as the user's
-            return error
+def test_a_child_that_cannot_be_imported_is_reported_with_the_last_line_of_its_log(start):
+    said, _ = dies(start, trainer="import sys; print('starting', flush=True); sys.exit('std::bad_alloc\\n')")
+    assert "the trainer of stage rft-1 died: ended with exit code 1: std::bad_alloc\n" in said
 
-    empty = raised(partial(children._end, [SimpleNamespace(poll=None)]))
-    assert children._short(empty) == "TypeError: 'NoneType' object is not callable"
+
+def test_memory_that_was_refused_is_named(start):
+    said, _ = dies(start, explorer=CALM, trainer=STAGE_CHILD.format(body="raise MemoryError"))
+    assert "ulimit -v" in said
 
 
 def test_what_a_child_raises_keeps_its_secrets_out_of_its_files(start, monkeypatch):

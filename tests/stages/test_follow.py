@@ -77,6 +77,35 @@ def test_a_resumed_stage_goes_on_behind_its_checkpoint(tmp_path, context_of, tra
     assert tracker.steps == [3]
 
 
+@pytest.mark.parametrize(("overrides", "saved", "words"), [
+    ((), 2, "goes on with step 3 (it had reached step 3)"), ((), 3, "goes on with step 4"),
+    ((), 0, "begins again with step 1 (it had reached step 3): there is no checkpoint yet"),
+    (("continue_from_checkpoint=false",), 2, "begins again with step 1 (it had reached step 3): continue_from_")])
+def test_a_resumed_stage_says_with_which_step_it_goes_on(tmp_path, context_of, caplog, overrides, saved, words):
+    caplog.set_level("INFO")
+    Follower(context_of(tmp_path / "new"))
+    assert not caplog.records
+    for step in (1, 2, 3):
+        write_step(tmp_path, step)
+    if saved:
+        checkpoint(tmp_path, saved)
+    Follower(context_of(tmp_path, *overrides))
+    (record,) = caplog.records
+    assert words in record.getMessage()
+
+
+def test_failed_rows_are_warned_about_once_with_a_question_that_shows_why(tmp_path, context_of, tracker, caplog):
+    with Follower(context_of(tmp_path)) as follower:
+        files.write_json(tmp_path / TOTAL, {"total_steps": 3})
+        for step, failed in ((1, 0), (2, 3), (3, 1)):
+            made = row(records.Step, step=step, loss=1.0, lr=1.0, grad_norm=1.0, failed_rows=failed)
+            tables.write(tables.step_file(tmp_path, "steps", step), records.Step, [made])
+        follower.poll()
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith("warning: 3 rows of step 2 failed")
+    assert "ouro sql" in said
+
+
 def test_steps_that_learn_nothing_are_warned_about_once_also_after_a_resume(tmp_path, context_of, tracker, caplog):
     """Every step has a learning rate of 0."""
     for life, last in enumerate([12, 24]):

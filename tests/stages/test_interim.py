@@ -34,8 +34,7 @@ def test_it_changes_nothing_of_what_is_trained_on_and_is_filed_under_its_version
     context = explored(stage(*INTERIM))
     assert rows_of(context) == without
     assert tables.steps_present(context.directory, "scores") == [2]
-    scores = tables.read_scores(context.directory, 2)
-    assert {(s.stage, s.model, s.step, s.tasks) for s in scores} == {(context.id, context.id, 2, 1)}
+    assert tables.read_scores(context.directory, 2) == []  # all its responses failed
     samples = tables.read(tables.step_file(context.directory, "samples", 2), records.Sample).to_pylist()
     assert [s["decoding"] for s in samples] == ["greedy", *["sampled"] * 8]
     seconds = [tables.read(tables.step_file(context.directory, "rollouts", step), records.Rollout)

@@ -37,7 +37,8 @@ def test_shared_tasks_are_a_warning_and_duplicates_a_fact(compared):
     found = compared(own=sums(2, 9) + sums(3, spaces="  "), held=sums(1, 2, 3, 3))
     assert found["problems"] == found["unjudged"] == []
     (line,) = found["warnings"]
-    assert line.startswith(f"{SOURCE}.eval_tasksets.0 (held): 2 of its 3 tasks are also in {SOURCE}.taskset (own): ")
+    assert line.startswith(f"{SOURCE}.eval_tasksets.0 (held): 2 of its 3 tasks are also in {SOURCE}.taskset (own) "
+                           "(rows 2, 3, … of the evaluation file): ")
     assert found["facts"] == [["held", "3 tasks (4 rows, 1 duplicate merged)"]]
 
 

@@ -32,6 +32,8 @@ def previewed(tmp_path):
     """
 
     def make(rows, split="train", model=None, system_prompt=None, **columns):
+        if isinstance(rows, list):  # with truths that differ: of equal rows there is a warning
+            rows = [row | {"answer": f"{i}"} if row.get("answer") == "9" else row for i, row in enumerate(rows)]
         path = jsonl(tmp_path / "tasks.jsonl", rows) if isinstance(rows, list) else rows
         source = {"name": "inputs", "key": "inputs.0", "path": str(path), "split": split, "format_key": "format",
                   "columns": COLUMNS | columns, "optional": ["solution_key"]}
@@ -289,3 +291,19 @@ def test_a_curation_recipe_that_cannot_be_read_is_a_mistake_of_the_users(tmp_pat
         preview._recipe(tmp_path / "x.yaml")
     with pytest.raises(ConfigError, match="cannot be read"):
         preview._recipe(tmp_path)
+
+
+@pytest.mark.parametrize("question", [["a", "b"], 7, {"a": 1}])
+def test_a_prompt_is_text(previewed, question):
+    assert "no text" in previewed([task(question)] * 2)["problems"][0]
+
+
+def test_rows_that_are_all_equal_are_a_warning(previewed, tmp_path):
+    (line,) = previewed(jsonl(tmp_path / "a.jsonl", [task()] * 3))["warnings"]
+    assert "all 3 sampled rows" in line
+    assert previewed(jsonl(tmp_path / "b.jsonl", [task(), task("1=1 2 3")]))["warnings"] == []
+
+
+def test_a_key_that_an_object_has_twice_is_a_problem(previewed, tmp_path):
+    (tmp_path / "twice.jsonl").write_text('{"question": "a", "answer": "1", "answer": "2"}\n')
+    assert "line 1 has the key 'answer' twice" in previewed(tmp_path / "twice.jsonl")["problems"][0]

@@ -210,12 +210,8 @@ def test_an_exact_curve_is_not_smoothed():
     """A rate that is halved in one step: smoothed over 200 steps its last value before would be less than 1."""
     rates = np.where(np.arange(200) < 100, 1.0, 0.5)
     svg = charts.curve("c", "rate", np.arange(1, 201), rates, exact=True)
-    assert "<title>step 100: 1</title>" in svg
-    assert "<title>step 101: 0.5</title>" in svg
+    assert "rate by step: 1 at step 1, 0.5 at step 200" in svg
     assert "smoothed" not in svg
-    assert "<title>step 100: 1, smoothed 0.7" in charts.curve("c", "rate", np.arange(1, 201), rates)
-    long = charts.curve("c", "rate", np.arange(1, 601), np.ones(600))
-    assert "<title>mean around step 2: 1, smoothed 1</title>" in long
     x, y = charts.every(np.arange(6.0), np.array([0, 2, np.nan, 4, 6, 8]), most=3)
     assert (list(x), list(y)) == ([0, 3, 5], [0, 4, 8])
 
@@ -227,25 +223,11 @@ def test_curves_name_their_axes_and_shares_end_at_0_and_100_percent():
     assert not any(word.startswith("−") for word in words)
 
 
-def test_values_lie_where_their_points_do():
-    """Three points of 1, 2, 3: the columns meet half way, and cover the axes from end to end."""
-    svg = charts.curve("c", "loss", np.array([1, 2, 3]), np.array([1.0, 2.0, 3.0]))
-    columns = [(float(x), float(width)) for x, width in re.findall(r'<rect x="([\d.]+)" width="([\d.]+)"', svg)]
-    (a, first), (b, second), (c, third) = columns
-    assert (a + first, b + second) == (pytest.approx(b, abs=0.1), pytest.approx(c, abs=0.1))
-    assert (a, c + third) == (pytest.approx(0.165 * 288, abs=0.1), pytest.approx(0.99 * 288, abs=0.1))
-    assert first == pytest.approx(third, abs=0.2)
-
-
-@pytest.mark.parametrize(("name", "lines"), [
-    ("evaluate_rft", ["evaluate_rft"]),
-    ("supervised_warmup_on_demonstrations", ["supervised_", "warmup…strations"]),
-    ("evaluate_reinforcement_1", ["evaluate_", "reinforcement_1"]),
-    ("abcdefghijklmnopqrstuvwxyz", ["abcdefghijklmnop", "qrstuvwxyz"])])
-def test_long_names_stay_in_their_boxes(name, lines):
-    assert stage_picture.name_lines(name) == lines
-    assert all(len(line) <= stage_picture.LETTERS for line in lines)
-    assert f"<title>{name}: 1 s</title>" in stage_picture.dag([stage_picture.Box(name, "1 s", [], False)])
+def test_a_long_name_loses_its_middle():
+    name = "supervised_warmup_on_demonstrations"
+    svg = stage_picture.dag([stage_picture.Box(name, "1 s", [], False)])
+    assert f"<title>{name}: 1 s</title>" in svg
+    assert ">supervis…strations<" in svg
 
 
 def test_long_curves_are_averaged_in_bins_and_gaps_left_out():

@@ -75,9 +75,8 @@ def test_tasks_to_which_no_accuracy_applies_are_left_out_of_it():
     assert (found["sampled_accuracy"].value, found["sampled_accuracy"].tasks) == (0.25, 2)
 
 
-def test_a_model_all_of_whose_responses_failed_has_solved_nothing():
-    (found,) = score(rewarded("greedy", a=[None]))
-    assert (found.metric, found.value, found.failed_rows) == ("greedy_accuracy", 0.0, 1)
+def test_a_set_all_of_whose_responses_failed_has_no_score():
+    assert score(rewarded("greedy", a=[None])) == []
 
 
 # ---------------------------------------------------------------------------------------------------------- responses

@@ -1,5 +1,6 @@
 """Chat templates: the tokenizer's and the user's, conversations, and demonstrations of several turns."""
 
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -84,11 +85,24 @@ def test_the_template_of_a_file_wins_and_the_trained_model_keeps_it(tmp_path, ti
 
 
 @pytest.mark.parametrize(("template", "words"), [
-    ("{% for m in messages %}", "is no template"), ("{{ raise_exception('never') }}", "is no template .never"),
+    ("{% for m in messages %}", "fails on one message"), ("{{ raise_exception('never') }}", "fails on .* .never"),
     ("always the same", "leaves out the user's message: it makes 'always the same'")])
 def test_a_template_of_no_use_is_told_at_once(tokenizer, template, words):
     with pytest.raises(ConfigError, match=words):
         tokenizer(template)
+
+
+def test_a_models_own_template_that_leaves_out_messages_is_refused(tmp_path, tiny_model):
+    for template, refused in (("always the same", True), ("{{ raise_exception('system first') }}", False)):
+        copy = tmp_path / str(refused)
+        shutil.copytree(tiny_model, copy)
+        (copy / TEMPLATE).write_text(template)
+        if refused:
+            with pytest.raises(ConfigError, match="leaves out the user's message"):
+                load_tokenizer(copy)
+        else:  # some take no conversation without a system message: their rows say so
+            with pytest.raises(DataError, match="system first"):
+                prompt_text(load_tokenizer(copy), "q", None)
 
 
 def test_a_template_file_that_is_not_there_is_named(tiny_model):

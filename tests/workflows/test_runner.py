@@ -90,6 +90,21 @@ def test_attempts_of_several_turns_advance_together():
         [100, 101, 102], [request_seed(100, 1, 0), request_seed(102, 1, 0)]]  # asked again, it draws anew
 
 
+def test_a_reward_sees_the_models_turns_and_the_row_keeps_all():
+    class Letters:
+        def batch_decode(self, sequences, skip_special_tokens):
+            return ["".join("abcdefghi"[token] for token in tokens) for tokens in sequences]
+
+    mixed = runner.Outcome("ok", trajectory=Trajectory([0], [1, 2, 3, 4, 5], [0.0] * 5, [1, 1, 0, 0, 1], "stop"))
+    plain = runner.Outcome("ok", trajectory=Trajectory([0], [1, 2], [0.0] * 2, [1, 1], "stop"))
+    seen = []
+    runner.decode([mixed, plain], Letters())
+    runner.reward([mixed, plain], [[], []], ["", ""],
+                  [lambda prompts, responses, *rest: seen.extend(responses) or [{"reward": 1.0}] * 2])
+    assert seen == ["bc\nf", "bc"]
+    assert (mixed.response, plain.response) == ("bcdef", "bc")
+
+
 def test_a_late_turn_gets_what_room_is_left():
     """Of 9 tokens: a second turn that begins with 7 may have 2 of its 3."""
     engine = Recording()
