@@ -1,0 +1,39 @@
+"""The JSON schema of recipes, by which an editor completes and checks them: `ouro config schema`, conf/schema.json."""
+
+from typing import Any
+
+from pipeline.settings.config import Config
+
+# of every setting an interpolation may be given, and of a number or a choice its text is then no mistake
+INTERPOLATION = {"type": "string", "pattern": r"\$\{"}
+OF_A_RECIPE = {"defaults": {"type": "array", "description": "choices of config groups, such as - model: tiny"}}
+OF_A_STAGE = {
+    "stage_name": {"type": "string", "description": "its name: letters, digits and '_'"},
+    "after": {"description": "stages that it comes after: a name, or a list of names; absent: the one above it",
+              "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+}
+RUN_ONLY = ("project", "name", "checkpoint_root_dir", "stages", "sweep")  # say what a run is, not what a stage does
+
+
+def editor_schema() -> dict[str, Any]:
+    """JSON schema (draft 2020-12) of a recipe: every key optional, unknown ones refused, meanings as descriptions."""
+    made = Config.model_json_schema()
+    sections = {name: {**one, "properties": _properties(one)} for name, one in made.pop("$defs").items()}
+    settings = _properties(made)
+    of_stage = {key: one for key, one in settings.items() if key not in RUN_ONLY}
+    stage = {"type": "object", "additionalProperties": False, "required": ["stage_name"],
+             "properties": OF_A_STAGE | of_stage}
+    settings["stages"] = {**settings["stages"], "anyOf": [{"type": "array", "items": stage}]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A recipe of Ouroboros",
+            "type": "object", "additionalProperties": False, "properties": OF_A_RECIPE | settings, "$defs": sections}
+
+
+def _properties(section: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a section, each also as an interpolation; titles, which repeat the names, are left out."""
+    return {key: _or_interpolation(one) for key, one in section["properties"].items()}
+
+
+def _or_interpolation(setting: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: setting[name] for name in ("description", "default") if name in setting}
+    kinds = {name: value for name, value in setting.items() if name not in (*kept, "title")}
+    return {**kept, "anyOf": [kinds, INTERPOLATION]}
