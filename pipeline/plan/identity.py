@@ -19,8 +19,17 @@ from pipeline.settings.config import walk
 from pipeline.settings.setting import about
 from pipeline.settings.unused import without_unused
 from pipeline.store import files
-from pipeline.store.digests import HubPath, digest_code, digest_input, digest_meaning, digests, users_code, values_of
-from pipeline.store.files import CONF
+from pipeline.store.digests import (
+    HubPath,
+    digest_code,
+    digest_input,
+    digest_meaning,
+    digests,
+    hash_code,
+    users_code,
+    values_of,
+)
+from pipeline.store.files import HOME
 from pipeline.store.records import FORMAT
 
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
@@ -213,7 +222,7 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     used, how = (_select(settings, keys) for keys in _keys(kind, read))
     external = {key: [digest_meaning(value, name) if key in BY_MEANING else digests(value, root, name)
                       for name, value in values_of(settings, key)] for key in paths}
-    external |= {file: files.hash_file(CONF.parent / file) for file in CODE.get(kind, ())}
+    external |= {file: hash_code(HOME / file, False) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
                 for role, d in inputs.items() if role != HELD}  # watched by, too
@@ -223,6 +232,12 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
                                  for one in (value if isinstance(value, list) else [value]))]
     hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
     return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _join(used, how), waits, hub)
+
+
+def settings_of(kind: str, config: dict) -> dict:
+    """The settings of a stage's identity, of those that it is handed."""
+    algorithm = config.get("algorithm", {}).get("algorithm_type", "")
+    return _select(config, _keys(kind, uses(kind, algorithm))[0])
 
 
 @cache

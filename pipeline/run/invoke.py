@@ -65,6 +65,8 @@ def run(arguments) -> int:
                        "Set it to the GPUs of a node, or to 0 if none is meant.")
     if not any(TELLS_ONLY.fullmatch(word) for word in arguments.snakemake):
         hub.fetch_missing(plan.stages)  # here for its progress on the terminal; bare snakemake does it as it starts
+    for line in outcome.made_again(plan):
+        print(f"ouro: {line}")
     before = _made(plan)
     again = typed(words, arguments.snakemake)
     ended = start(words, arguments.snakemake, plan, arguments.verbose)

@@ -1,9 +1,13 @@
 """What a launch says when it ends, of a run or of a sweep: how it went, or what failed and what is there."""
 
+import contextlib
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 from pipeline.job.context import our_environment
+from pipeline.plan.identity import settings_of
 from pipeline.plan.modes import TRAINING
 from pipeline.results import sweep_view, view
 from pipeline.results.sweep_view import SweepView
@@ -34,6 +38,37 @@ def _compared(shown: SweepView) -> str:
     apart = sum(len(entry.view.stages) for entry in shown.entries)
     counted = f"{shown.run}: {done} of {len(rows)} points complete; {len(shown.stages)} stages, {apart} without sharing"
     return "\n".join([as_table(answer(rows)).rsplit("\n", 1)[0], counted, f"report: {shown.report}"])
+
+
+def made_again(planned) -> list[str]:
+    """The line that names stages to be made again though nobody changed a setting: for our code, the format of tables
+    or the content of a file is another than when the store's stage of the same settings was made."""
+    found: dict[str, str] = {}  # directory of the stage -> that of the one in the store
+    for stage in planned.stages:
+        if stage.kind == "report" or files.is_complete(Path(stage.directory)):
+            continue
+        before = (str(other) for other in _same_settings(stage)
+                  if all(found.get(here, here) == there for here, there in _inputs(stage, other)))
+        if other := next(before, None):
+            found[stage.directory] = other
+    names = [f"{Path(here).name} in place of {Path(there).name}" for here, there in found.items()]
+    return [f"made again, for code, table format or a file changed and no setting: {', '.join(names)}"] if names else []
+
+
+def _same_settings(stage) -> Iterator[Path]:
+    """Complete directories in the store with the name, the kind and the settings of a stage."""
+    for spec in sorted(Path(stage.root).glob(f"store/{stage.name}-*/stage.json")):
+        there = files.read_json(spec)
+        with contextlib.suppress(KeyError):  # a setting that another release did not have
+            if files.is_complete(spec.parent) and there["kind"] == stage.kind and files.hash_json(
+                    settings_of(stage.kind, there["config"])) == files.hash_json(settings_of(stage.kind, stage.config)):
+                yield spec.parent
+
+
+def _inputs(stage, other: Path) -> list[tuple[str, str]]:
+    """(directory that a stage reads, directory that the other one read) for every role."""
+    theirs = files.read_json(other / "stage.json")["inputs"]
+    return [(str(Path(here)), str(Path(theirs.get(role, "")))) for role, here in stage.inputs.items()]
 
 
 def report_what_is_there(shown: View | SweepView) -> str:

@@ -2,6 +2,8 @@
 
 import ast
 import importlib.util
+import io
+import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,12 +108,31 @@ def digest_code(dotted: str) -> str:
     if source.suffix == ".py" and name not in (known := _names(source)) and "*" not in known:
         raise ConfigError(f"'{dotted}': {source} has no '{name}'.{nearest(name, known)}")
     found = taken_in(source, module)
-    return files.hash_json({name: _hashed(path) for name, path in found.items()})
+    return files.hash_json({name: hash_code(path, True) for name, path in found.items()})
 
 
 @files.remembered
-def _hashed(path: Path) -> str:
-    return files.hash_file(path)
+def hash_code(path: Path, docstrings: bool) -> str:
+    """Hash of a Python file without comments and blank lines; of a file of another kind that of its bytes.
+
+    docstrings: whether they count: a function of the user's may read its own.
+    """
+    if path.suffix != ".py":
+        return files.hash_file(path)
+    source = path.read_text(encoding="utf-8")
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in () if docstrings else ast.walk(ast.parse(source)):
+        if isinstance(node, DOCUMENTED) and node.body and ast.get_docstring(node, clean=False) is not None:
+            first = node.body[0]
+            lines[first.lineno - 1:first.end_lineno] = [""] * (first.end_lineno - first.lineno + 1)
+    return files.hash_text("\n".join(line.rstrip() for line in lines if line.strip()))
+
+
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @files.remembered

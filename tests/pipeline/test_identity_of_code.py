@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.plan import identity
+from pipeline.run.outcome import made_again
 from pipeline.settings.config import AuxiliaryModel
-from pipeline.store import files
+from pipeline.store import digests
 from pipeline.store.errors import ConfigError, DataError
 from tests.configs import element
 from tests.plans import AFTER_SFT, ALL, EVALS, identities, identities_of_default, planned, re_run
@@ -88,9 +90,24 @@ def test_a_reward_model_that_is_not_there_is_named(tmp_path):
         "evaluate_sft", "evaluate_rft", "report"}), ("stages/model.py", ALL - {"tasks", "curate"})])
 def test_our_own_code_that_settings_name_counts_where_it_is_used(tmp_path, monkeypatch, file, expected):
     identities_of_default()  # which are kept: not those of the edited file
-    hash_file = files.hash_file
-    monkeypatch.setattr(files, "hash_file", lambda path: "edited" if str(path).endswith(file) else hash_file(path))
+    monkeypatch.setattr(identity, "hash_code", lambda path, _: "edited" if str(path).endswith(file) else
+                        digests.hash_code(path, False))
     assert re_run(tmp_path, {}) == expected
+
+
+@pytest.mark.parametrize(("text", "counts"), [
+    ("def f(a):\n    return a + 1\n", (False, False)),
+    ("# why\n\ndef f(a):  # what\n\n    return a + 1   \n", (False, False)),
+    ('"""Of a file."""\ndef f(a):\n    """Of a\n    function."""\n    return a + 1\n', (True, False)),
+    ("def f(a):\n    return a + 2\n", (True, True)),
+    ("def f(a):\n    return '# ' + a + 1\n", (True, True)),
+    ("def f(a):\n        return a + 1\n", (True, True)),
+])
+def test_comments_and_our_docstrings_do_not_count(tmp_path, text, counts):
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("def f(a):\n    return a + 1\n")
+    other.write_text(text)
+    assert tuple(digests.hash_code(one, kept) != digests.hash_code(other, kept) for kept in (True, False)) == counts
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all:f", "nowhere.at.all:f", "sys:exit", "pipeline..x:f"])
@@ -114,3 +131,18 @@ def test_a_function_that_is_not_in_the_module_is_named(tmp_path, user_module):
 def test_a_text_with_a_colon_is_no_code(tmp_path):
     plan = planned(tmp_path, {"buffer.explorer_input.system_prompt": "Answer:briefly"})
     assert plan.config["buffer"]["explorer_input"]["system_prompt"] == "Answer:briefly"
+
+
+def test_what_is_made_again_for_other_code_is_named_and_not_what_a_setting_changed(tmp_path, monkeypatch):
+    first = planned(tmp_path)
+    first.freeze()
+    for stage in first.stages:
+        (Path(stage.directory) / "manifest.json").write_text("{}")
+    assert made_again(planned(tmp_path)) == made_again(planned(tmp_path, {"seed": 2})) == []
+    monkeypatch.setattr(identity, "hash_code", lambda path, _: "edited" if path.name == "loss.py" else
+                        digests.hash_code(path, False))
+    (line,) = made_again(planned(tmp_path))
+    assert [word.split("-")[0] for word in line.split(": ")[1].split(", ")] == [
+        "sft", "evaluate_sft", "rft", "evaluate_rft"]
+    (line,) = made_again(planned(tmp_path, {"stages.rft.algorithm.repeat_times": 4}))
+    assert "rft-" not in line.replace("evaluate_rft-", "")

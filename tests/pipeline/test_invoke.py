@@ -64,7 +64,8 @@ def plan(run, monkeypatch):
     """A plan over the fake run, without composing; what snakemake would do is `snakemake`."""
     from types import SimpleNamespace
 
-    nodes = [SimpleNamespace(name=s["name"], kind=s["kind"], directory=s["directory"], hub=()) for s in run.stages]
+    nodes = [SimpleNamespace(name=s["name"], kind=s["kind"], directory=s["directory"], hub=(),
+                             root=str(run.root)) for s in run.stages]
     made = SimpleNamespace(project="toy", name="first", view=run.path, stages=nodes, frozen=0, config={"stages": []},
                            targets=[f"{s['directory']}/manifest.json" for s in run.stages])
     made.freeze = lambda: setattr(made, "frozen", made.frozen + 1)
