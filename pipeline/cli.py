@@ -143,6 +143,7 @@ def _config(command, listed) -> None:
     _sides(command("diff", sweep_commands.config_diff, inner))
     _overrides(command("show", commands.config_show, inner))
     it = command("explain", commands.config_explain, inner)
+    it.set_defaults(elsewhere=bridges.of_verl)
     it.add_argument("key", help="e.g. algorithm.optimizer.lr, or trainer")
     _overrides(it)
     command("reference", commands.config_reference, inner)

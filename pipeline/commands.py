@@ -130,7 +130,8 @@ def config_explain(arguments) -> int:
     from pipeline.store.errors import ConfigError
 
     config, problems = judged(arguments.overrides)
-    print(masked(explain.explain(config, arguments.key, arguments.overrides, valued=not problems)), flush=True)
+    print(masked(explain.explain(config, arguments.key, arguments.overrides, not problems, arguments.elsewhere)),
+          flush=True)
     if problems:  # what is wrong may be the very thing that is asked for
         raise ConfigError.of(TITLE, problems)
     return 0

@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
-from pipeline.bridges.source import Loader
 from pipeline.bridges.translation import Entry, Path, Translation, Unread
 from pipeline.settings.config import Config
 from pipeline.settings.secrets import typed
 from pipeline.store.secret_names import hidden
+from pipeline.store.yaml_values import Loader
 
 WIDTH = 116  # characters of a comment line
 
@@ -19,7 +19,7 @@ WIDTH = 116  # characters of a comment line
 def write(translation: Translation, account: str) -> str:
     """The text of the recipe. account: how many keys became what, in one line."""
     notes = [f"From {translation.source}: {account}.", *(_unknown(unread) for unread in translation.unknown),
-             *translation.chosen]
+             *translation.chosen, *translation.asked]
     if translation.left_out:
         notes.append(f"Left out: {_by_section([given.key for given, _ in translation.left_out])}.")
     head = ["# @package _global_", *(line for note in notes for line in _comment(note))]

@@ -3,7 +3,6 @@
 YAML is read as OmegaConf reads it (`1e-6` is a number, a date is a text), by nodes, so that lines are known.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,8 @@ import yaml
 
 from pipeline.store.errors import ConfigError
 from pipeline.store.yaml_aliases import single_node
+from pipeline.store.yaml_values import Loader, plain
 
-FLOAT = re.compile(r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+"
-                   r"|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)")
 DEEPEST = 60  # mappings and lists within one another
 
 
@@ -29,18 +27,6 @@ class Given:
     @property
     def key(self) -> str:
         return ".".join(map(str, self.path))
-
-
-class Loader(yaml.SafeLoader):
-    """PyYAML's loader with OmegaConf's notion of a number, and no dates."""
-
-
-OTHERWISE = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
-Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in OTHERWISE]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{FLOAT.pattern})$"), list("-+0123456789."))
 
 
 def read_yaml(text: str, name: str) -> list[Given]:
@@ -60,14 +46,6 @@ def read_yaml(text: str, name: str) -> list[Given]:
         raise ConfigError(f"{name} is no YAML: {' '.join(str(error).split())}.") from error
 
 
-def scalar(text: str) -> Any:
-    """The value that a word of YAML stands for; the word itself when it is none."""
-    try:
-        return _plain(yaml.load(text, Loader))
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
-        return text
-
-
 def _leaves(loader, node: yaml.Node, path: tuple, name: str) -> Iterator[Given]:
     """Every value below a node; a list of plain values is one value."""
     if len(path) > DEEPEST:
@@ -82,16 +60,7 @@ def _leaves(loader, node: yaml.Node, path: tuple, name: str) -> Iterator[Given]:
         for index, child in enumerate(node.value):
             yield from _leaves(loader, child, (*path, index), name)
     else:
-        yield Given(path, _plain(loader.construct_object(node, deep=True)), node.start_mark.line + 1)
-
-
-def _plain(value: Any) -> Any:
-    """Only what a recipe can hold: what YAML knows beyond that (sets, bytes) as text."""
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+        yield Given(path, plain(loader.construct_object(node, deep=True)), node.start_mark.line + 1)
 
 
 def _pairs(node: yaml.MappingNode, name: str) -> Iterator[tuple[tuple[str, ...], yaml.Node]]:

@@ -1,11 +1,13 @@
 """What a bridge makes: a recipe, and an account of every key of the source: kept, renamed or left out, and why."""
 
 import math
+import operator
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.bridges.source import Given
+from pipeline.bridges.tables import said
 from pipeline.settings.config import walk
 from pipeline.settings.guide import general
 from pipeline.settings.schema import setting_problems
@@ -48,6 +50,7 @@ class Translation:
     idle: list[tuple[Given, str]] = field(default_factory=list)
     unknown: list[Unread] = field(default_factory=list)
     chosen: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)  # what has to be settled before the recipe is the source's
     skipped: list[tuple[int, str]] = field(default_factory=list)
     assumed: list[tuple[int, str]] = field(default_factory=list)
     passed: list[tuple[int, str]] = field(default_factory=list)
@@ -93,6 +96,23 @@ class Translation:
     def leave(self, given: Given, reason: str) -> None:
         self.left_out.append((given, reason))
 
+    def note(self, name: str, /, **values: Any) -> None:
+        """A sentence about what was decided. name: of tables/sentences.yaml."""
+        self.chosen.append(said(name, **values))
+
+    def ask(self, name: str, /, **values: Any) -> None:
+        """A sentence about what the user has to settle: an import with one ends with 1."""
+        self.asked.append(said(name, **values))
+
+    def value(self, *path: str | int) -> Any:
+        """The value of a line; None where there is none."""
+        return self.entries[path].value if path in self.entries else None
+
+    def below(self, *path: str | int) -> list[Path]:
+        """The elements of a list of the recipe, in order."""
+        size = len(path)
+        return sorted({one[:size + 1] for one in self.entries if one[:size] == path and len(one) > size}, key=str)
+
     def choose(self, path: Path, value: Any, comment: str) -> None:
         """A line that the source does not have. Nothing happens when it is there already."""
         if not self._taken(path):
@@ -102,10 +122,9 @@ class Translation:
         """Rollouts are rewarded by the model of explorer.auxiliary_models alone; evaluations count what is solved."""
         source = ("buffer", "explorer_input")
         self.choose((*source, "default_reward_fn_type"), "reward_model", why)
-        for taskset in sorted({path[:4] for path in self.entries if path[:3] == (*source, "eval_tasksets")}, key=str):
+        for taskset in self.below(*source, "eval_tasksets"):
             self.choose((*taskset, "default_reward_fn_type"), "accuracy_reward", "an evaluation counts what is solved")
-        self.chosen.append("default_reward_fn_type=reward_model: a scalar model scores the rollouts; needed a sequence "
-                           "classifier with one label and a chat template. Evaluation sets have accuracy_reward.")
+        self.note("reward_by_model")
 
     def keep_secrets_out(self) -> None:
         """The gate that every line passes, whichever rule wrote it: one that holds a secret is left out."""
@@ -152,35 +171,26 @@ def lines_of(numbers: list[int]) -> str:
 
 
 def unfit(key: str, value: Any) -> str | None:
-    """Why a value cannot stand at a key of ours: a secret, a number outside its bounds, null for a value."""
+    """Why a value cannot be taken at a key of ours: a secret, another type, a number outside its bounds, null."""
     if why := kept_out(key, value):
         return why
     if key in UNCUT and value != UNCUT[key]:
-        return ("cuts the distribution that rollouts are sampled from, and the trainer scores the whole one: its "
-                "ratios would be biased. Evaluation sets have rollout_args of their own.")
-    item = SETTINGS.get(general(key))
+        return said("cut_distribution")
+    item, is_number = SETTINGS.get(general(key)), isinstance(value, (int, float)) and not isinstance(value, bool)
     if item is None:
         return None
     if value is None:
         nullable = "None" in str(item.annotation) or item.annotation is Any
         return None if nullable else "null says nothing here: our default applies."
-    is_finite = not isinstance(value, float) or math.isfinite(value)
-    if is_finite and "${" not in str(value) and (problem := _of_another_type(general(key), value)):
-        return problem
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    if not is_finite:
+    if is_number and not math.isfinite(value):
         return "needed a finite number; our default applies."
-    tests = (("ge", lambda b: value >= b, "at least"), ("gt", lambda b: value > b, "more than"),
-             ("le", lambda b: value <= b, "at most"))
-    return next((f"needed {words} {limit}; our default applies." for name, holds, words in tests
-                 if (limit := bound(item, name)) is not None and not holds(limit)), None)
-
-
-def _of_another_type(key: str, value: Any) -> str | None:
-    """`needed a number, found the text 'x'; our default applies.`"""
-    problems = [line for line in setting_problems(key, value) if line.startswith("key '")]
-    return problems[0].partition(": ")[2].removesuffix(".") + "; our default applies." if problems else None
+    problems = [] if "${" in str(value) else setting_problems(general(key), value)
+    if typed := [line for line in problems if line.startswith("key '")]:
+        return typed[0].partition(": ")[2].removesuffix(".") + "; our default applies."
+    for name, holds, words in BOUNDS if is_number else ():
+        if (limit := bound(item, name)) is not None and not holds(value, limit):
+            return f"needed {words} {limit}; our default applies."
+    return None
 
 
 def off(value: Any, idle: tuple = ()) -> str:
@@ -199,4 +209,5 @@ def directory_name(value: Any) -> Any:
 
 
 SETTINGS = dict(walk())
+BOUNDS = (("ge", operator.ge, "at least"), ("gt", operator.gt, "more than"), ("le", operator.le, "at most"))
 UNCUT = {"model.top_p": 1, "model.top_k": -1, "model.repetition_penalty": 1}

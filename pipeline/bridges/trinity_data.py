@@ -1,50 +1,81 @@
-"""Data of a Trinity-RFT configuration: what it says of a set by saying nothing, and columns under our names."""
+"""Data and rewards of a Trinity-RFT configuration: what it is silent about, columns, inputs, rewards, a teacher."""
 
 from typing import Any
 
 from pipeline.bridges.source import Given
+from pipeline.bridges.tables import said
 from pipeline.bridges.translation import Path, Translation, first, places
-from pipeline.bridges.trinity_sizes import ITS_DEFAULT
-from pipeline.settings.data import COLUMNS
+from pipeline.bridges.trinity_whole import ITS_DEFAULT
+from pipeline.settings.algorithms import WITH_TEACHER
+from pipeline.settings.data import COLUMNS, WORKFLOWS
 
 # the original's key of a column and its default -> our column, of tasks and of demonstrations
 OF_TASKS = {"prompt_key": ("prompt", "question"), "response_key": ("response", "answer")}
 SHOWN = {"prompt_key": ("prompt", "question"), "response_key": ("response", "solution"),
          "chosen_key": ("chosen", "chosen"), "rejected_key": ("rejected", "rejected")}
 FIELDS = ("data_processor", "task_pipeline", "target_fields")
+INPUTS = ("data_processor", "task_pipeline", "inputs")
+BUFFER = ("buffer", "trainer_input", "experience_buffer")
+EXPLORED = (("buffer", "explorer_input", "taskset"), ("buffer", "explorer_input", "tasksets", 0))
+REWARD = ("buffer", "explorer_input", "default_reward_fn_type")
+DAPO, ON, FACTOR = "math_dapo_reward", "enable_overlong_penalty", "penalty_factor"
+OF_DAPO = (ON, FACTOR, "max_response_length", "cache_length")
+DISTILLING = ("on_policy_distill_workflow", "on_policy_distill_math_workflow")
+
+
+# ----------------------------------------------------------------------------------------------------------------- sets
 
 
 def say_defaults(made: Translation) -> None:
     """Lines for the format and the order of each set that has a path, where the source is silent."""
-    for of_set in sorted(_with_path(made, "explorer_input"), key=str):
-        if "messages_key" not in _formatted(made, of_set):
+    def say(path: Path, default: str) -> None:
+        if first(made.entries, path) is None:  # a stage may have another value from the settings of all
+            made.choose(path, default, ITS_DEFAULT)
+
+    for of_set, formatted in _with_path(made, "explorer_input"):
+        if "messages_key" not in formatted:
             for name, (default, _) in OF_TASKS.items():
-                _choose(made, (*of_set, "format", name), default)
+                say((*of_set, "format", name), default)
         if "eval_tasksets" not in of_set:
-            _choose(made, (*of_set, "data_selector", "selector_type"), "sequential")
-    for of_set in sorted(_with_path(made, "trainer_input"), key=str):
-        if not _formatted(made, of_set) & {"prompt_type", "prompt_key", "response_key"}:
-            _choose(made, (*of_set, "format", "prompt_type"), "messages")
-        kind = first(made.entries, (*of_set, "format", "prompt_type"))
-        if kind and kind.value == "messages":
-            _choose(made, (*of_set, "format", "messages_key"), "message")
+            say((*of_set, "data_selector", "selector_type"), "sequential")
+    for of_set, formatted in _with_path(made, "trainer_input"):
+        if not formatted & {"prompt_type", "prompt_key", "response_key"}:
+            say((*of_set, "format", "prompt_type"), "messages")
+        if (kind := first(made.entries, (*of_set, "format", "prompt_type"))) and kind.value == "messages":
+            say((*of_set, "format", "messages_key"), "message")
 
 
-def _formatted(made: Translation, of_set: Path) -> set[str | int]:
-    """What is said of the format of a set, by itself or by the same set of all."""
-    return {path[-1] for path in made.entries if path[:-1] in places((*of_set, "format"))}
-
-
-def _choose(made: Translation, path: Path, default: str) -> None:
-    """The original's default, unless a stage has another value from the settings of all."""
-    if first(made.entries, path) is None:
-        made.choose(path, default, ITS_DEFAULT)
-
-
-def _with_path(made: Translation, section: str) -> set[Path]:
-    """The sets below a section whose files the recipe names."""
-    return {path[:-1] for path, entry in made.entries.items()
+def _with_path(made: Translation, section: str) -> list[tuple[Path, set]]:
+    """The sets below a section whose files the recipe names, each with what is said of its format, also for all."""
+    sets = {path[:-1] for path, entry in made.entries.items()
             if path[-1] == "path" and section in path and entry.value is not None}
+    return [(of_set, {path[-1] for path in made.entries if path[:-1] in places((*of_set, "format"))})
+            for of_set in sorted(sets, key=str)]
+
+
+def read_by_a_set(made: Translation, given: list[Given], values: dict[Path, Any]) -> list[Given]:
+    """What is left to translate once a set reads `data_processor.task_pipeline.inputs`; its own path is left out.
+
+    The original writes what the operators leave of the inputs over the path of the first taskset, or of the experience
+    buffer where only that is trained on. Here operators curate the rows of every set, so the set reads the inputs.
+    values: of the source; the set's path among them becomes the inputs.
+    """
+    is_shown = values.get(("mode",)) == "train" and values.get(("algorithm", "algorithm_type")) in ("sft", "dpo")
+    of_set = next((of_set for of_set in ((BUFFER,) if is_shown else EXPLORED)
+                   if any(path[:len(of_set)] == of_set for path in values)), None)
+    inputs = values.get(INPUTS)
+    if not inputs or not isinstance(inputs, list) or of_set is None:
+        return given
+    path, read = (*of_set, "path"), inputs[0] if len(inputs) == 1 else inputs
+    own, values[path] = values.get(path), read
+    for one in given:
+        if one.path == INPUTS:
+            made.rename(one, path, read, f"{one.key}: operators curate the rows of every set")
+        elif one.path == path and own != read:
+            made.leave(one, said("path_of_inputs"))
+        elif one.path == path:
+            made.kept.append(one)
+    return [one for one in given if one.path not in (INPUTS, path)]
 
 
 def columns(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
@@ -53,43 +84,129 @@ def columns(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
     names = [str(name) for name in given.value] if isinstance(given.value, list) else []
     if given.path[len(stage):] != FIELDS or all(name in COLUMNS for name in names):
         return False
-    ours = _our_names(values, stage)
-    if unknown := [name for name in names if name not in ours]:
-        made.leave(given, f"no set calls a column {unknown[0]}; needed our names: {', '.join(COLUMNS)}.")
-    elif unclear := [name for name in names if len(ours[name]) > 1]:
-        made.leave(given, f"{unclear[0]} is {' in one set, '.join(sorted(ours[unclear[0]]))} in another; needed our "
-                          f"names: {', '.join(COLUMNS)}.")
-    else:
-        found = [column for name in names for column in ours[name]]
-        made.rename(given, given.path, found, f"{', '.join(names)} there")
-    return True
-
-
-def _our_names(values: dict[Path, Any], stage: Path) -> dict[str, set[str]]:
-    """A column of the source -> what it is here in any of the sets of a stage, or with no stage of all."""
-    sets, table = _read(values, stage)
+    sets, table = _read_sets(values, stage)
     ours: dict[str, set[str]] = {}
     for of_set in sets:
         for key, (default, name) in table.items():
             ours.setdefault(str(first(values, (*of_set, "format", key)) or default), set()).add(name)
-    return ours
+    unclear = next((name for name in names if len(ours.get(name, ())) != 1), None)
+    if unclear is None:
+        made.rename(given, given.path, [column for name in names for column in ours[name]], f"{', '.join(names)} there")
+    else:
+        why = (f"{unclear} is {' in one set, '.join(sorted(ours[unclear]))} in another" if unclear in ours else
+               f"no set calls a column {unclear}")
+        made.leave(given, f"{why}; needed our names: {', '.join(COLUMNS)}.")
+    return True
 
 
-def _read(values: dict[Path, Any], stage: Path) -> tuple[set[Path], dict[str, tuple[str, str]]]:
+def _read_sets(values: dict[Path, Any], stage: Path) -> tuple[set[Path], dict[str, tuple[str, str]]]:
     """The sets whose rows operators curate, with their columns: tasks, or demonstrations where there are none.
 
     A stage's own sets go before those of all.
     """
-    of_stage = [path for path in values if path[:len(stage)] == stage]
+    def set_of(path: Path, names: tuple[str, ...]) -> Path | None:
+        size = next((i + (part == "tasksets") for i, part in enumerate(path[:5], 1) if part in names), len(path))
+        return path[:size] if "buffer" in path[:3] and size < len(path) else None
+
     of_all = [path for path in values if not stage or path[0] != "stages"]
-    for paths in (of_stage, of_all):
+    for paths in ([path for path in values if path[:len(stage)] == stage], of_all):
         for names, table in ((("taskset", "tasksets"), OF_TASKS), (("experience_buffer",), SHOWN)):
-            if sets := {of_set for path in paths if (of_set := _set_of(path, names))}:
+            if sets := {of_set for path in paths if (of_set := set_of(path, names))}:
                 return sets, table
-    return {("buffer", "trainer_input", "experience_buffer")}, SHOWN
+    return {BUFFER}, SHOWN
 
 
-def _set_of(path: Path, names: tuple[str, ...]) -> Path | None:
-    """The set of one of the names that a key stands in; None for a key elsewhere."""
-    size = next((i + (part == "tasksets") for i, part in enumerate(path[:5], 1) if part in names), len(path))
-    return path[:size] if "buffer" in path[:3] and size < len(path) else None
+# -------------------------------------------------------------------------------------------------------------- rewards
+
+
+def dapo_reward(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
+    """Writes a key of the reward of DAPO; False for any other. Right is 1 and wrong -1 there, here 1 and 0."""
+    name, of_set = given.path[-1], given.path[:-2]
+    if name == REWARD[-1] and given.value == DAPO:
+        with_penalty = ["accuracy_reward", "overlong_penalty"]
+        made.rename(given, given.path, with_penalty if _is_on(given.path[:-1], values) else "accuracy_reward",
+                    f"{DAPO} there")
+        return True
+    if given.path[-2:-1] != ("reward_fn_args",) or name not in OF_DAPO or _reward(of_set, values) != DAPO:
+        return False
+    inherits, is_number = len(places(of_set)) > 1, isinstance(given.value, (int, float))  # from the same set of all
+    if "eval_tasksets" in of_set[2 if given.path[0] == "stages" else 0:]:
+        made.idle.append((given, "an evaluation counts what is solved."))
+    elif not _is_on(of_set, values) and name == ON and inherits and _is_on(of_set[2:], values):
+        made.rename(given, (*of_set, "reward_fn_args", FACTOR), 0.0, f"{name} is {given.value} there")
+    elif not _is_on(of_set, values):
+        made.idle.append((given, "off there too: enable_overlong_penalty is not true."))
+    elif name == ON:
+        made.entries.pop((*of_set, REWARD[-1]), None)
+        made.rename(given, (*of_set, REWARD[-1]), ["accuracy_reward", "overlong_penalty"], f"{DAPO} there, with {name}")
+        for other in OF_DAPO[1:] if inherits and not _is_on(of_set[2:], values) else ():
+            _take_over(made, (*of_set, "reward_fn_args", other), values)
+    elif name == FACTOR and is_number:
+        made.rename(given, given.path, given.value / 2, f"{given.value} there, where wrong is -1, not 0")
+    elif name == FACTOR:
+        made.leave(given, said("not_halved"))
+    else:
+        made.keep(given)
+    return True
+
+
+def _take_over(made: Translation, path: Path, values: dict[Path, Any]) -> None:
+    """An argument of the same set of all, for a stage that alone has the penalty: there it is without effect."""
+    own, of_all = (values.get(place) for place in places(path))
+    if own is None and of_all is not None:
+        if path[-1] == FACTOR and not isinstance(of_all, (int, float)):
+            made.leave(Given(path, of_all, 0), said("not_halved"))
+        else:
+            made.choose(path, of_all / 2 if path[-1] == FACTOR else of_all, f"{of_all} in the settings of all")
+
+
+def _is_on(of_set: Path, values: dict[Path, Any]) -> bool:
+    return first(values, (*of_set, "reward_fn_args", ON)) is True and "eval_tasksets" not in of_set
+
+
+def _reward(of_set: Path, values: dict[Path, Any]) -> Any:
+    """The reward that a set names, or the section above it."""
+    own, section = first(values, (*of_set, REWARD[-1])), of_set[:of_set.index(REWARD[1]) + 1]
+    return own if own is not None else first(values, (*section, REWARD[-1]))
+
+
+def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
+    """A workflow of the original brings a reward and a system prompt of its own; ours brings none."""
+    workflows = {path: entry.value for path, entry in made.entries.items() if str(path[-1]).endswith("workflow_type")}
+    foreign = dict.fromkeys(str(value) for value in workflows.values() if not (
+        value is None or value in WORKFLOWS or ":" in str(value) or "${" in str(value)))
+    if foreign:
+        named = any(path[-1] == REWARD[-1] for path in made.entries)
+        made.note("foreign_workflow", workflows=", ".join(foreign), reward="" if named else said("name_a_reward"))
+    teaching = sorted({str(value) for value in values.values() if value in DISTILLING})
+    if teaching and REWARD not in made.entries:
+        made.choose(REWARD, "accuracy_reward",
+                    f"for reports and evaluations; {teaching[0]} learns from the teacher alone")
+    if ("explorer", "auxiliary_models", 0, "model_path") in made.entries:
+        made.reward_by_model("explorer.auxiliary_models, and no reward function or workflow is named")
+    math = sorted({str(value) for path, value in values.items() if str(path[-1]).endswith("workflow_type")
+                   and str(value).startswith(("math_workflow", "math_boxed_workflow", "async_math_"))})
+    if not math:
+        return
+    if REWARD not in made.entries:
+        made.choose(REWARD, "accuracy_reward", f"the reward of {math[0]}, without its share for the format")
+    asked = any(path[-1] == "system_prompt" and value for path, value in values.items())
+    by_answer = any("accuracy_reward" in str(entry.value) for entry in made.entries.values())
+    made.note("math_workflow", workflows=", ".join(math), form="" if asked else said("form_of_answer"),
+              by_answer=said("by_answer") if by_answer else "")
+
+
+def teacher(made: Translation, given: Given, stage: Path, values: dict[Path, Any]) -> bool:
+    """Writes a key of the teacher of a distillation, there a served auxiliary model; False for any other key."""
+    path = given.path[len(stage):]
+    distils = any((key[-1] == "algorithm_type" and value in WITH_TEACHER)
+                  or (str(key[-1]).endswith("workflow_type") and value in DISTILLING) for key, value in values.items())
+    if path[:2] != ("explorer", "auxiliary_models") or len(path) < 4 or not distils:
+        return False
+    if path[2] != 0:
+        made.leave(given, said("another_teacher"))
+    elif path[3:] == ("model_path",):
+        made.rename(given, (*stage, "model", "teacher_model_path"), given.value, given.key)
+    else:
+        made.leave(given, said("served_teacher"))
+    return True

@@ -1,33 +1,24 @@
 """A launch script or configuration of veRL as a recipe.
 
-Reads a shell script, dotted overrides, or YAML with veRL's nested keys; maps each key by pipeline/bridges/verl_keys.py
-(of the SFT trainer: verl_sft_keys.py) and what depends on several of them by the rules; lists the rest. Nothing is
-executed.
+Reads a shell script, dotted overrides, or YAML with veRL's nested keys; maps each key by tables/verl.yaml (of the SFT
+trainers: verl_sft.yaml) and what depends on several of them by the rules; lists the rest. Nothing is executed.
 """
 
 import re
 from typing import Any
 
-from pipeline.bridges import (
-    arguments,
-    verl_adapter,
-    verl_correction,
-    verl_dapo,
-    verl_data,
-    verl_keys,
-    verl_objective,
-    verl_rules,
-    verl_sft,
-)
+from pipeline.bridges import arguments, verl_data, verl_objective, verl_rules, verl_sft
 from pipeline.bridges.shell import read_script
 from pipeline.bridges.shell_slurm import job_variables
 from pipeline.bridges.shell_values import Values
-from pipeline.bridges.source import Given, read_yaml, scalar
+from pipeline.bridges.source import Given, read_yaml
+from pipeline.bridges.tables import keys
 from pipeline.bridges.translation import Translation
-from pipeline.bridges.trinity_verl import refuse_trinitys
+from pipeline.bridges.trinity_verl import refuse_others
 from pipeline.bridges.verl_entry import SFT
 from pipeline.bridges.verl_launch import Launch, kind_of_keys, read_launch
 from pipeline.bridges.verl_source import Verl
+from pipeline.store.yaml_values import scalar
 
 SCRIPT = re.compile(r"(^|[\s;&|])(python[\d.]*|torchrun|ray|srun|bash|set|export)\s|^\s*[+~]*\w+(\.\w+)+=",
                     re.MULTILINE)
@@ -43,7 +34,7 @@ def read(text: str, name: str) -> tuple[Launch, Translation]:
     is_script = name.endswith((".sh", ".bash", ".sbatch", ".slurm")) or SCRIPT.search(text)
     if name.endswith((".yaml", ".yml")) or not is_script:
         settings = read_yaml(text, name)
-        refuse_trinitys(settings, name)
+        refuse_others(settings, name)
         given = {g.key: g for g in settings if not _names_files(made, g)}
         launch = Launch(kind_of_keys(list(given)), given=given)
     else:
@@ -53,7 +44,7 @@ def read(text: str, name: str) -> tuple[Launch, Translation]:
 
 
 def _names_files(made: Translation, given: Given) -> bool:
-    """Whether a key chooses further files, which are not here, and is told like `--config-name`."""
+    """Whether a key chooses further files, which are not here: that is reported as of `--config-name`."""
     names = given.path[0] == "defaults" or given.key == "hydra.searchpath"
     if names:
         made.skipped.append((given.line, f"{given.key}={given.value}: names files of veRL's configuration, which are "
@@ -63,15 +54,19 @@ def _names_files(made: Translation, given: Given) -> bool:
 
 def translate(launch: Launch, made: Translation) -> Translation:
     """Fills in the recipe of what was read, and the account of each of its keys."""
-    is_sft = launch.kind == SFT
-    keys = verl_sft.KEYS if is_sft else verl_keys.KEYS
-    verl = Verl(made, launch.given, launch.unknown, launch.entry)
-    for rule in verl_sft.RULES if is_sft else RULES:
-        rule(verl, *([launch.options] if rule is verl_sft.gpus else []))
+    verl, is_sft = Verl(made, launch.given, launch.unknown, launch.entry), launch.kind == SFT
+    if is_sft:
+        verl_sft.translate(verl, launch.options)
+    else:
+        for rule in RULES:
+            rule(verl)
     for key in [*launch.given, *launch.unknown]:
         if key not in verl.done:
-            verl.by_itself(key, keys)
-    (verl_sft if is_sft else verl_rules).defaults(verl)
+            verl.by_itself(key, keys("verl_sft" if is_sft else "verl"))
+    if is_sft:
+        verl_sft.defaults(verl)
+    else:
+        verl_rules.defaults(verl, "verl", "defaults")
     verl_rules.decode_numbers(made)
     arguments.leave_out_unknown(made)
     made.keep_secrets_out()
@@ -87,43 +82,31 @@ def _resolve(launch: Launch) -> None:
     for key, one in list(launch.given.items()):
         value = one.value
         for _ in range(9):
-            value, before = _once(value, values), value
+            value, before = _each(_once, value, values), value
             if value == before:
                 break
-        dangling = next(filter(None, map(REFERENCE.search, filter(_is_text, _parts(value)))), None)
-        if dangling:
+        texts = [part for part in (value if isinstance(value, list) else [value]) if isinstance(part, str)]
+        if dangling := next(filter(None, map(REFERENCE.search, texts)), None):
             del launch.given[key]
             launch.unknown[key] = (one, f"a reference to {dangling[1]}, which is not given")
-        else:
-            launch.given[key] = Given(one.path, _home(value), one.line)
+        else:  # veRL fills in the ~ of a path by itself
+            value = _each(lambda text, _: re.sub(r"^~(?=/)", "${oc.env:HOME}", text), value, values)
+            launch.given[key] = Given(one.path, value, one.line)
 
 
-def _parts(value: Any) -> list:
-    return value if isinstance(value, list) else [value]
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _once(value: Any, values: dict[str, Any]) -> Any:
+def _each(change: Any, value: Any, values: dict[str, Any]) -> Any:
+    """A text changed, and each text of a list."""
     if isinstance(value, list):
-        return [_once(v, values) for v in value]
-    if not isinstance(value, str):
-        return value
-    whole = REFERENCE.fullmatch(value)
-    if whole:
-        return values.get(whole[1], value if whole[2] is None else scalar(whole[2]))
-    return REFERENCE.sub(lambda m: str(values.get(m[1], m[0])), value)
+        return [_each(change, part, values) for part in value]
+    return change(value, values) if isinstance(value, str) else value
 
 
-def _home(value: Any) -> Any:
-    """veRL fills in the ~ of a path by itself."""
-    if isinstance(value, list):
-        return [_home(v) for v in value]
-    return re.sub(r"^~(?=/)", "${oc.env:HOME}", value) if isinstance(value, str) else value
+def _once(text: str, values: dict[str, Any]) -> Any:
+    if whole := REFERENCE.fullmatch(text):
+        return values.get(whole[1], text if whole[2] is None else scalar(whole[2]))
+    return REFERENCE.sub(lambda m: str(values.get(m[1], m[0])), text)
 
 
-RULES = (verl_objective.algorithm, verl_objective.losses, verl_dapo.sampling, verl_rules.batches,
-         verl_correction.old_logprobs, verl_correction.greedy, verl_rules.gpus, verl_data.tasksets, verl_dapo.overlong,
-         verl_rules.lengths, verl_adapter.adapter, verl_rules.run)
+RULES = (verl_objective.algorithm, verl_objective.losses, verl_objective.sampling, verl_rules.batches,
+         verl_objective.old_logprobs, verl_rules.gpus, verl_data.tasksets, verl_data.overlong, verl_rules.lengths,
+         verl_objective.adapter, verl_rules.run)

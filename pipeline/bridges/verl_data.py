@@ -1,63 +1,75 @@
-"""The data files of veRL as tasksets: a set for each file, named as in the guide's examples."""
+"""The data files of veRL as tasksets, one for each file, named as in the guide's examples, and their rewards."""
 
 import os
 import re
 from pathlib import Path
-from typing import Any
 
+from pipeline.bridges.tables import table
 from pipeline.bridges.verl_source import ROLLOUT, Verl
 
 SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # names of files by which a directory is read
 # the switch of a scoring model, and its path, as older and newer versions name them
 REWARD_MODELS = (("reward_model.enable", "reward_model.model.path"),
                  ("reward.reward_model.enable", "reward.reward_model.model_path"))
-TRUTH_KEPT_BY_VERL = "reward_model.ground_truth"
+SOURCE = ("buffer", "explorer_input")
+TASKSETS, EVAL_SETS = (*SOURCE, "tasksets"), (*SOURCE, "eval_tasksets")
+REWARD = "buffer.explorer_input.default_reward_fn_type"
+GROUND_TRUTH = "reward_model.ground_truth"  # where veRL's own scripts keep the truth
+OF_EVALUATIONS = {"n": "repeat_times", **{name: f"rollout_args.{name}" for name in ("temperature", "top_p", "top_k")}}
 
 
 def tasksets(verl: Verl) -> None:
     """`data.train_files` and `data.val_files`, with how they are read, sampled and rewarded."""
-    input_ = ("buffer", "explorer_input")
-    sets = [("data.train_files", "tasksets", ""), ("data.val_files", "eval_tasksets", "_eval")]
     truths: list[str] = []
-    for key, to, suffix in sets:
-        files = verl.value(key)
+    for key, root, suffix in (("data.train_files", TASKSETS, ""), ("data.val_files", EVAL_SETS, "_eval")):
+        files = listed(verl.value(key))
         if key in verl.unknown:
-            verl.say(key, f"buffer.explorer_input.{to}", None)
-            continue
-        if isinstance(files, str):
-            files = [part.strip(" '\"") for part in files.strip("[]").split(",")] if files.startswith("[") else [files]
-        if not isinstance(files, list) or not files or not all(isinstance(f, str) for f in files):
+            verl.say(key, ".".join(root), None)
+        elif not files or not all(isinstance(f, str) for f in files):
             verl.leave(key, "needed the path of a file, or a list of them.")
-            continue
-        taken: set[str] = set()
-        for index, file in enumerate(files):
-            truths.append(_taskset(verl, (*input_, to, index), key, file, suffix, taken))
-        verl.fold(key, f"buffer.explorer_input.{to}")
+        else:
+            taken: set[str] = set()
+            truths += [_taskset(verl, (*root, index), key, file, suffix, taken) for index, file in enumerate(files)]
+            verl.fold(key, ".".join(root))
     _sampling_of_evaluations(verl)
     reward_model(verl)
-    if truths:
-        _reading(verl, truths)
+    if not truths:
+        return
+    for key in ("data.prompt_key", "data.response_key", "data.shuffle", "data.seed"):
+        verl.fold(key, "buffer.explorer_input.tasksets.*")
+    if "answer" in truths and "data.response_key" not in verl.values:
+        verl.made.note("truth_to_check", truth=GROUND_TRUTH)
+    if not _has_model(verl):
+        verl.choose(REWARD, "accuracy_reward",
+                    "veRL chooses by the column data_source; here each set names its function")
+        verl.made.note("accuracy_reward")
+
+
+def listed(files: object) -> list:
+    """The files of a value, which may be a text with a list."""
+    if isinstance(files, str):
+        return [part.strip(" '\"") for part in files.strip("[]").split(",")] if files.startswith("[") else [files]
+    return files if isinstance(files, list) else []
 
 
 def _taskset(verl: Verl, root: tuple, key: str, file: str, suffix: str, taken: set[str]) -> str:
     """Writes one set; returns the column of its truths."""
     path, split = _place(file, "test" if suffix else "train")
-    name = _name(path if path != file else re.sub(r"\.\w+$", "", file), suffix, taken)
-    made, truth = verl.made, verl.value("data.response_key") or _truth(file)
-    made.choose((*root, "name"), name, "")
-    made.choose((*root, "path"), path, f"{key}: {file}")
-    made.choose((*root, "split"), split, "")
-    made.choose((*root, "format", "prompt_type"), "messages", "veRL's prompts are lists of {role, content}")
-    made.choose((*root, "format", "prompt_key"), verl.value("data.prompt_key", "prompt"), "data.prompt_key")
-    made.choose((*root, "format", "response_key"), truth,
-                "data.response_key" if "data.response_key" in verl.values else
-                f"check it: in files that veRL's own scripts make it is {TRUTH_KEPT_BY_VERL}"
-                if truth == "answer" else "found in the file")
+    truth = verl.value("data.response_key") or _truth(file)
+    lines = [("name", _name(path if path != file else re.sub(r"\.\w+$", "", file), suffix, taken), ""),
+             ("path", path, f"{key}: {file}"), ("split", split, ""),
+             ("format.prompt_type", "messages", "veRL's prompts are lists of {role, content}"),
+             ("format.prompt_key", verl.value("data.prompt_key", "prompt"), "data.prompt_key"),
+             ("format.response_key", truth, "data.response_key" if "data.response_key" in verl.values else
+              f"check it: in files that veRL's own scripts make it is {GROUND_TRUTH}" if truth == "answer" else
+              "found in the file")]
     if not suffix and "data.shuffle" in verl.values:
         order = "shuffle" if verl.is_on("data.shuffle", True) else "sequential"
-        made.choose((*root, "data_selector", "selector_type"), order, "data.shuffle")
+        lines.append(("data_selector.selector_type", order, "data.shuffle"))
     if not suffix and isinstance(verl.value("data.seed"), int):
-        made.choose((*root, "data_selector", "seed"), verl.value("data.seed"), "data.seed")
+        lines.append(("data_selector.seed", verl.value("data.seed"), "data.seed"))
+    for to, value, comment in lines:
+        verl.made.choose((*root, *to.split(".")), value, comment)
     return truth
 
 
@@ -78,10 +90,8 @@ def _place(file: str, role: str) -> tuple[str, str]:
 def _name(path: str, suffix: str, taken: set[str]) -> str:
     """The last part of a path that is no variable, made unique."""
     parts = [part for part in path.split("/") if part and "${" not in part]
-    base = re.sub(r"\W+", "_", parts[-1]).strip("_") if parts else "tasks"
-    base = (base or "tasks") + suffix
-    number = next(i for i in range(1, len(taken) + 2) if (base if i == 1 else f"{base}_{i}") not in taken)
-    name = base if number == 1 else f"{base}_{number}"
+    base = ((re.sub(r"\W+", "_", parts[-1]).strip("_") if parts else "") or "tasks") + suffix
+    name = next(n for n in (base, *(f"{base}_{i}" for i in range(2, len(taken) + 3))) if n not in taken)
     taken.add(name)
     return name
 
@@ -100,7 +110,7 @@ def _truth(file: str) -> str:
         return "answer"
     kind = schema.field("reward_model").type if "reward_model" in schema.names else None
     nested = kind is not None and pa.types.is_struct(kind) and kind.get_field_index("ground_truth") >= 0
-    return TRUTH_KEPT_BY_VERL if nested and "answer" not in schema.names else "answer"
+    return GROUND_TRUTH if nested and "answer" not in schema.names else "answer"
 
 
 def _here(path: str) -> str:
@@ -110,46 +120,61 @@ def _here(path: str) -> str:
 
 def _sampling_of_evaluations(verl: Verl) -> None:
     """`val_kwargs`: how often and how warm the evaluation sets are sampled."""
-    count = len({path[3] for path in verl.made.entries if path[:3] == ("buffer", "explorer_input", "eval_tasksets")})
-    for name, to in (("n", ("repeat_times",)), ("temperature", ("rollout_args", "temperature")),
-                     ("top_p", ("rollout_args", "top_p")), ("top_k", ("rollout_args", "top_k"))):
+    sets = verl.made.below(*EVAL_SETS)
+    for name, to in OF_EVALUATIONS.items():
         key = f"{ROLLOUT}.val_kwargs.{name}"
-        value: Any = verl.value(key)
         if key in verl.unknown:
-            verl.say(key, f"buffer.explorer_input.eval_tasksets.*.{'.'.join(to)}", None)
-            continue
-        if key not in verl.values:
-            continue
-        if not count or value is None:
-            verl.leave(key, "there is no evaluation set." if not count else "null there too.", idle=True)
-            continue
-        verl.fold(key, f"buffer.explorer_input.eval_tasksets.*.{'.'.join(to)}")
-        for index in range(count):
-            verl.made.choose(("buffer", "explorer_input", "eval_tasksets", index, *to), value, key)
+            verl.say(key, f"buffer.explorer_input.eval_tasksets.*.{to}", None)
+        elif not sets or verl.value(key) is None:
+            verl.leave(key, "null there too." if sets else "there is no evaluation set.", idle=True)
+        else:
+            _of_sets(verl, key, sets, to, verl.value(key))
+
+
+def _of_sets(verl: Verl, key: str, sets: list[tuple], to: str, value: object) -> None:
+    """A setting of every set that one key of veRL says."""
+    verl.fold(key, f"{'.'.join(map(str, sets[0][:3]))}.*.{to}" if sets else "buffer.explorer_input.tasksets.*." + to)
+    for one in sets:
+        verl.made.choose((*one, *to.split(".")), value, key)
+
+
+# ------------------------------------------------------------------------------------------------------------- rewards
 
 
 def reward_model(verl: Verl) -> None:
     """`reward_model.enable`: a scalar model rewards the rollouts, alone, as there."""
     switch, key = next((pair for pair in REWARD_MODELS if verl.is_on(pair[0])), REWARD_MODELS[0])
-    if not verl.is_on(switch) or not isinstance(verl.value(key), str):
-        return
-    verl.done.add(key)
-    verl.made.rename(verl.values[key], ("explorer", "auxiliary_models", 0, "model_path"), verl.value(key), key)
-    verl.fold(switch, "buffer.explorer_input.default_reward_fn_type")
-    verl.made.reward_by_model(switch)
+    if verl.is_on(switch) and isinstance(verl.value(key), str):
+        verl.done.add(key)
+        verl.made.rename(verl.values[key], ("explorer", "auxiliary_models", 0, "model_path"), verl.value(key), key)
+        verl.fold(switch, REWARD)
+        verl.made.reward_by_model(switch)
 
 
-def _reading(verl: Verl, truths: list[str]) -> None:
-    """What holds for all sets: the keys of their columns, the reward."""
-    for key in ("data.prompt_key", "data.response_key", "data.shuffle", "data.seed"):
-        verl.fold(key, "buffer.explorer_input.tasksets.*")
-    if "answer" in truths and "data.response_key" not in verl.values:
-        verl.made.chosen.append(f"format.response_key=answer: as in the guide, which says to check it. Files that "
-                                f"veRL's own scripts make keep the truth in {TRUTH_KEPT_BY_VERL}.")
-    if ("explorer", "auxiliary_models", 0, "model_path") in verl.made.entries:
+def _has_model(verl: Verl) -> bool:
+    return ("explorer", "auxiliary_models", 0, "model_path") in verl.made.entries
+
+
+def overlong(verl: Verl) -> None:
+    """The penalty on responses near the longest: a reward function here, beside the one that says what is right."""
+    prefix = next((p for p in table("verl")["penalties"] if verl.is_on(f"{p}.enable")), None)
+    if prefix is None or _has_model(verl):
         return
-    verl.choose("buffer.explorer_input.default_reward_fn_type", "accuracy_reward",
-                "veRL chooses by the column data_source; here each set names its function")
-    verl.made.chosen.append("default_reward_fn_type=accuracy_reward: veRL chooses the reward by the rows' data_source; "
-                            "here a taskset names its own. accuracy_reward compares the final answer (after ####, or "
-                            "boxed) with the truth.")
+    verl.made.entries.pop((*SOURCE, "default_reward_fn_type"), None)
+    verl.say(f"{prefix}.enable", REWARD, ["accuracy_reward", "overlong_penalty"])
+    sets, factor = verl.made.below(*TASKSETS), verl.value(f"{prefix}.penalty_factor", 1.0)
+    is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+    longest = next((key for key in ("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len")
+                    if key in verl.values), "data.max_response_length")
+    for key, name, value in ((f"{prefix}.len", "cache_length", verl.value(f"{prefix}.len")),
+                             (longest, "max_response_length", verl.value(longest)),
+                             (f"{prefix}.penalty_factor", "penalty_factor", factor / 2 if is_number else factor)):
+        to = f"reward_fn_args.{name}"
+        if key in verl.unknown:
+            verl.say(key, f"buffer.explorer_input.tasksets.*.{to}", None)
+        elif key == longest == "data.max_response_length":
+            for one in sets if key in verl.values and value is not None else ():
+                verl.made.choose((*one, *to.split(".")), value, key)
+        elif value is not None:
+            _of_sets(verl, key, sets, to, value)
+    verl.made.note("half_penalty")

@@ -10,10 +10,11 @@ from typing import Any
 
 from pipeline.bridges.shell_script import Command, Script
 from pipeline.bridges.shell_variables import Argument
-from pipeline.bridges.source import Given, scalar
+from pipeline.bridges.source import Given
 from pipeline.bridges.translation import Translation
 from pipeline.bridges.verl_entry import OTHER, READ, RL, SFT, Entry, entry_of, refused
 from pipeline.store.errors import ConfigError
+from pipeline.store.yaml_values import scalar
 
 OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w/-]*(?:\.[\w*-]+)*)(?:@[\w.]+)?=(?P<value>.*)",
                       re.DOTALL)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.bridges.source import Given
+from pipeline.bridges.tables import WITHOUT_EFFECT, find
 from pipeline.bridges.translation import Translation, Unread, off
 from pipeline.bridges.verl_entry import Entry
-from pipeline.bridges.verl_keys import WITHOUT_EFFECT, find
 from pipeline.settings.guide_keys import Refused, Renamed
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"

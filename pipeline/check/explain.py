@@ -1,6 +1,7 @@
 """`ouro config`: the composed configuration with what follows from it, and one setting explained."""
 
 import json
+from collections.abc import Callable
 from types import UnionType
 from typing import Any
 
@@ -33,15 +34,14 @@ def show(config: dict) -> str:
     return "\n".join(["# what follows from these settings, per training stage:", *notes, yaml.rstrip("\n")])
 
 
-def explain(config: dict, key: str, overrides: list[str], valued: bool = True) -> str:
+def explain(config: dict, key: str, overrides: list[str], valued: bool = True,
+            elsewhere: Callable[[str], str | None] | None = None) -> str:
     """Type, meaning, bounds, default, value of a setting and where that comes from, or the settings below a prefix.
 
     overrides: those that the configuration was composed with. valued: false where they have problems; the value, which
-    could not be read, is then left out.
+    could not be read, is then left out. elsewhere: what a key of veRL is here, None for another.
     `stages.<stage_name>.key` is explained as `key`, with its value in that stage alone.
     """
-    from pipeline.bridges import page
-
     if "=" in key:
         raise ConfigError(f"'{key}' is an override; needed a key before it, such as "
                           f"`ouro config explain algorithm.policy_loss_fn_args {key}`.")
@@ -60,9 +60,9 @@ def explain(config: dict, key: str, overrides: list[str], valued: bool = True) -
     if below or choices:
         width = max(map(len, below), default=0)
         return "\n".join([*choices, *(f"{k:<{width}}  {f.description}" for k, f in below.items())])
-    if elsewhere := explain_absent(key):
-        raise ConfigError(f"no key '{key}': {elsewhere}")
-    if of_verl := page.of_verl(key):
+    if of_guide := explain_absent(key):
+        raise ConfigError(f"no key '{key}': {of_guide}")
+    if of_verl := elsewhere and elsewhere(key):
         here = "" if of_verl.startswith("not meant here") else "here "
         raise ConfigError(f"no key '{key}', which is one of veRL's: {here}{of_verl.removesuffix('.')}.")
     last = [k for k in leaves if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from pipeline.bridges.source import Loader
 from pipeline.compose.interpolation import unreadable
 from pipeline.store.yaml_aliases import single_node
+from pipeline.store.yaml_values import Loader
 
 BOOLEAN, TEXT, WHOLE = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str", "tag:yaml.org,2002:int"
 Place = tuple[str, ...]  # names of the keys above, the outermost first

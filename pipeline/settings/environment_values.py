@@ -8,7 +8,7 @@ class FromEnvironment(str):
 
     def as_value(self) -> Any:
         """What the text would be in a YAML file: a number, true, a list; the plain text when it is nothing else."""
-        from pipeline.bridges.source import scalar
+        from pipeline.store.yaml_values import scalar
 
         return scalar(str(self))
 

@@ -5,23 +5,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.bridges.recipe import write
-from pipeline.bridges.verl_keys import KEYS as VERL_KEYS
-from pipeline.bridges.verl_sft import KEYS as SFT_KEYS
+from pipeline.bridges.tables import keys, table
 from pipeline.settings.guide import KEYS as GUIDE_KEYS
 from pipeline.store.errors import OuroError
 from tests.bridges import from_trinity, from_verl, launch, written
 
-OF_VERL = st.sampled_from([*VERL_KEYS, "algorithm.adv_estimator", "data.train_batch_size", "data.train_files",
-                           "data.val_files", "trainer.logger", "trainer.save_freq", "trainer.total_training_steps",
-                           "actor_rollout_ref.actor.ppo_mini_batch_size", "algorithm.use_kl_in_reward", "x.y",
-                           "actor_rollout_ref.rollout.val_kwargs.n", "trainer.nnodes", "trainer.n_gpus_per_node",
-                           "actor_rollout_ref.actor.tis_imp_ratio_cap", "actor_rollout_ref.actor.optim.lr_warmup_steps",
-                           "algorithm.filter_groups.max_num_gen_batches", "reward_model.overlong_buffer.enable",
-                           "reward_model.overlong_buffer.len", "reward_model.overlong_buffer.penalty_factor"])
-OF_SFT = st.sampled_from([*SFT_KEYS, "data.train_files", "data.prompt_key", "data.prompt_dict_keys", "data.max_length",
-                          "data.multiturn.enable", "data.messages_key", "trainer.save_freq", "trainer.nnodes",
-                          "trainer.total_training_steps", "trainer.n_gpus_per_node", "trainer.max_ckpt_to_keep",
-                          "trainer.logger", "trainer.default_local_dir", "trainer.project_name", "x.y"])
+OF_VERL = st.sampled_from([*keys("verl"), *table("verl")["together"], "reward_model.overlong_buffer.len", "x.y",
+                           "reward_model.overlong_buffer.enable", "reward_model.overlong_buffer.penalty_factor",
+                           "actor_rollout_ref.rollout.val_kwargs.n"])
+OF_SFT = st.sampled_from([*keys("verl_sft"), *table("verl_sft")["together"], "data.prompt_dict_keys", "x.y"])
 OF_THE_GUIDE = st.sampled_from(sorted(GUIDE_KEYS)).map(lambda key: key.replace("*", "x"))
 SINGLE = st.one_of(st.integers(), st.floats(), st.booleans(), st.none(), st.text(max_size=8), st.sampled_from(
     ["1e-6", "[a,b]", "['a', 1]", "{a: 1}", "$X", "${X:-3}", "${a.b}", "$((2*3))", "$(nproc)", "$1", "-1", "True",

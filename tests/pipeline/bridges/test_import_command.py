@@ -111,39 +111,6 @@ def test_a_script_of_which_no_key_could_be_translated_is_a_failure(here, capsys)
     assert "it composes" not in told.out
 
 
-def test_what_is_lost_is_told_before_what_has_no_effect(here, capsys):
-    """An unknown value, a key without counterpart, a line not read; then an assumption; then Ray and a download."""
-    (here / "x.sh").write_text("""\
-hf download m
-if test -f x; then B=1; fi
-python3 -m verl.trainer.main_ppo --config-name=c data.train_batch_size=$B actor_rollout_ref.model.path=/m \\
-  trainer.nnodes=${NODES:-1} algorithm.adv_estimator=grpo foo.bar=1 ray_init.num_cpus=2 \\
-  actor_rollout_ref.rollout.n=4
-""")
-    code, told = ouro(capsys, "verl", "x.sh")
-    assert code == 1  # data.train_batch_size decides what is made
-    assert "7 keys: 4 translated, 1 unknown, 1 left out, 1 without effect here" in told.out
-    marks = ["unknown (nothing is written", "data.train_batch_size=${B}", "left out:", "foo.bar=1", "not read (2):",
-             "--config-name=c", "assumed:", "NODES is not assigned in the script; its default was taken: 1", "chosen:",
-             "without effect here:", "ray_init.num_cpus=2", "passed over", "not run: hf", "it composes"]
-    places = [told.out.index(mark, told.out.index(":") + 1) for mark in marks[:2]] + [
-        told.out.index(f"\n{mark}" if mark.endswith(":") else mark, told.out.index("\n")) for mark in marks[2:]]
-    assert places == sorted(places)
-    assert "# unknown: synchronizer.sync_interval (data.train_batch_size=${B}): B, which the `if` of line 2 sets." in (
-        (here / "conf/recipe/x.yaml").read_text())
-
-
-@pytest.mark.parametrize("script", ["ppo_reward_model.sh", "grpo_seq_balance.sh"])
-def test_the_worked_pairs_are_written(here, capsys, script, monkeypatch):
-    monkeypatch.setenv("HOME", str(here))
-    code, told = ouro(capsys, "verl", str(SOURCES / script), "--name", "pair")
-    assert code == 0
-    assert "it composes" in told.out
-    recipe = (here / "conf/recipe/pair.yaml").read_text()
-    assert "synchronizer.sync_offset=0: veRL makes rollouts" in recipe
-    assert "  sync_interval: 4  # data.train_batch_size=1024 / actor_rollout_ref.actor.ppo_mini" in recipe
-
-
 def test_the_story_of_the_documentation_is_what_the_command_prints(here, capsys):
     page = (SOURCES.parents[3] / "docs" / "migrate.md").read_text()
     (here / "trinity.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
@@ -161,25 +128,6 @@ def test_a_source_that_cannot_be_read_is_one_message(here, capsys, content, said
     for kind in ("trinity", "verl"):
         code, told = ouro(capsys, kind, "x.yaml")
         assert (code, said in told.err) == (2, True)
-
-
-def test_a_source_that_is_not_there(here, capsys):
-    code, told = ouro(capsys, "verl", "nowhere.sh")
-    assert (code, told.err) == (2, "ouro: No such file or directory: nowhere.sh\n")
-
-
-def test_the_table_of_keys(here, capsys):
-    _, told = ouro(capsys, "keys")
-    assert "| `model.tinker.rank` | not meant here" in told.out
-    assert "| `data.train_batch_size` | `synchronizer.sync_interval`" in told.out
-
-
-def test_a_recipe_that_has_no_place_yet_is_not_told_by_one(here, capsys):
-    (here / "open.yaml").write_text("model:\n  model_path: ${oc.env:HOME\n")
-    code, told = ouro(capsys, "trinity", "open.yaml", "--stdout")
-    assert code == 1
-    assert "recipe=FILE, line 4: key 'model.model_path': '${' without its '}'" in told.err
-    assert "/recipe.yaml" not in told.err
 
 
 def test_a_word_that_could_not_be_read_ends_with_1_and_says_how_many_lines_hang_on_it(here, capsys):

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from pipeline.bridges.command import _tell
 from pipeline.bridges.recipe import write
+from pipeline.bridges.report import _print_account
 from tests.bridges import from_trinity, from_verl, launch
 
 ADDRESSES = ("data.train_files=https://user:hushPW@host/x.parquet", "data.val_files=postgresql://u:hush/x@h")
@@ -51,7 +51,7 @@ buffer: {explorer_input: {taskset: {path: "https://hush@host/x", workflow_args: 
 def test_of_a_command_in_a_value_only_the_name_is_told(word, capsys):
     """What it is called with may hold a secret of any form."""
     made = from_verl(launch(f"data.val_files={word}", f"X={word}", f"data.train_files=[{word}]"))
-    _tell(made, sys.stdout)
+    _print_account(made, sys.stdout)
     told = write(made, "test") + capsys.readouterr().out + str(made.unknown) + str(made.skipped)
     assert "data.val_files" in told
     assert "hush" not in told
@@ -59,5 +59,5 @@ def test_of_a_command_in_a_value_only_the_name_is_told(word, capsys):
 
 def test_an_unknown_value_of_a_secret_is_not_told(capsys):
     made = from_verl(launch("trainer.api_key=hush$(date)"))
-    _tell(made, sys.stdout)
+    _print_account(made, sys.stdout)
     assert "hush" not in write(made, "test") + capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity
+from tests.bridges import left_out_of_trinity, values_of_trinity
 
 SETS, SHOWN = "buffer.explorer_input", "buffer.trainer_input.experience_buffer"
 
@@ -90,22 +90,6 @@ def test_the_order_of_an_evaluation_changes_nothing(selector):
     assert left_out_of_trinity(text)[f"{SETS}.eval_tasksets.0.{selector}.selector_type"].startswith("an evaluation")
 
 
-@pytest.mark.parametrize(("text", "key"), [
-    ("algorithm: {sample_strategy: warmup}", "algorithm.sample_strategy"),
-    ("data_processor: {}", "data_processor"),
-    ("buffer: {explorer_input: {default_workflow_type: ''}}", f"{SETS}.default_workflow_type"),
-    ("buffer: {trainer_input: {sft_warmup_steps: 0}}", "buffer.trainer_input.sft_warmup_steps")])
-def test_what_is_empty_or_the_default_is_not_told_as_lost(text, key):
-    made = from_trinity(text)
-    assert [given.key for given, _ in made.idle] == [key]
-    assert made.left_out == []
-
-
-def test_a_warm_up_with_demonstrations_is_told_as_lost():
-    text = "algorithm: {sample_strategy: warmup}\nbuffer: {trainer_input: {sft_warmup_dataset: {path: /d}}}"
-    assert "algorithm.sample_strategy" in {given.key for given, _ in from_trinity(text).left_out}
-
-
 FIELDS = ("data_processor: {task_pipeline: {target_fields: [%s], operators: [{name: f}]}}\n"
           "buffer: {explorer_input: {taskset: {path: /d, format: {prompt_key: problem, response_key: truth}}}}")
 
@@ -119,32 +103,6 @@ def test_columns_that_operators_look_at_have_our_names():
     shown = "buffer: {trainer_input: {experience_buffer: {path: /d}}}\nalgorithm: {algorithm_type: dpo}\n"
     assert values_of_trinity(shown + "data_processor: {task_pipeline: {target_fields: [prompt, rejected]}}")[key] == [
         "question", "rejected"]
-
-
-@pytest.mark.parametrize(("sets", "expected"), [
-    ("{path: /d, format: {prompt_key: problem}}", ["question"]),
-    ("{path: /d}, {path: /e, format: {prompt_key: problem}}", ["question"]),
-    ("{path: /d, format: {prompt_key: problem}}, {path: /e, format: {response_key: problem}}", None)])
-def test_columns_have_the_names_of_any_of_several_sets(sets, expected):
-    """What is a question in one set and an answer in another has no one name here."""
-    text = (f"data_processor: {{task_pipeline: {{target_fields: [problem], operators: [{{name: f}}]}}}}\n"
-            f"buffer: {{explorer_input: {{tasksets: [{sets}]}}}}")
-    key = "data_processor.task_pipeline.target_fields"
-    assert values_of_trinity(text).get(key) == expected
-    assert left_out_of_trinity(text).get(key, "problem is answer in one set, question in another").startswith(
-        "problem is answer in one set, question in another")
-
-
-@pytest.mark.parametrize(("of_stage", "expected"), [
-    ("", ["question", "answer"]),
-    (", buffer: {explorer_input: {taskset: {format: {prompt_key: truth, response_key: problem}}}}",
-     ["answer", "question"]),
-    (", buffer: {trainer_input: {experience_buffer: {path: /s, format: {prompt_key: problem, response_key: truth}}}}",
-     ["question", "solution"])])
-def test_columns_of_a_stages_operators_are_those_of_its_sets(of_stage, expected):
-    text = FIELDS.partition("\n")[2] + ("\nstages: [{stage_name: a, data_processor: {task_pipeline: {target_fields: "
-                                        f"[problem, truth], operators: [{{name: f}}]}}}}{of_stage}}}]")
-    assert values_of_trinity(text)["stages.0.data_processor.task_pipeline.target_fields"] == expected
 
 
 def test_columns_of_all_may_be_those_of_a_stages_set():
@@ -204,8 +162,3 @@ def test_a_monitor_is_told_what_it_takes():
     assert values_of_trinity(text)["monitor.monitor_args.base_url"] == "https://h"
     assert left_out_of_trinity(text)["monitor.monitor_args.mirror"] == (
         "monitor_type=wandb takes base_url, api_key: leave it out.")
-
-
-def test_a_benchmark_belongs_to_the_recipe_that_trained():
-    chosen = from_trinity("mode: bench\nbuffer: {explorer_input: {eval_tasksets: [{name: e, path: /e}]}}").chosen
-    assert any(line.startswith("mode=bench: there a run over the checkpoints") for line in chosen)

@@ -54,10 +54,3 @@ def test_engines_that_leave_the_trainer_nothing_are_said():
     made = from_trinity("cluster: {gpu_per_node: 4}\nexplorer: {rollout_model: {engine_num: 4}}")
     assert "trainer.ranks" not in written(made)
     assert made.chosen[-1].startswith("trainer.ranks is not set: the engines take 4 of 4 GPUs and leave none.")
-
-
-@pytest.mark.parametrize(("source", "is_half"), [
-    ("mode: explore", True), ("mode: train\nalgorithm: {algorithm_type: grpo}", True), ("mode: both", False),
-    ("mode: train\nalgorithm: {algorithm_type: sft}", False), ("mode: explore\nstages: [{stage_name: a}]", False)])
-def test_a_mode_that_is_half_of_a_run_is_said(source, is_half):
-    assert any("there one half of a run" in note for note in from_trinity(source).chosen) == is_half

@@ -1,9 +1,6 @@
 """Keys of older releases of Trinity-RFT, and keys of its code that its guide does not have."""
 
-import pytest
 
-from pipeline.bridges.trinity_unlisted import UNLISTED
-from pipeline.settings.guide import KEYS
 from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity
 
 FIRST = """
@@ -34,25 +31,6 @@ def test_the_first_release_is_read_as_today():
                 "explorer.eval_interval": 7, "synchronizer.sync_interval": 4, "trainer.grad_clip": 0.5, "project": "p",
                 "name": "n", "checkpoint_root_dir": "/c", f"{sets}.default_workflow_type": "simple_workflow"}
     assert {key: found[key] for key in expected} == expected
-
-
-def test_what_has_no_counterpart_has_a_reason_and_the_names_are_told_by_section():
-    made = from_trinity(FIRST)
-    why = {given.key: reason for given, reason in [*made.left_out, *made.idle]}
-    assert why["data.agent_model_name"].startswith("there an agent chose the operators")
-    assert why["explorer.backend"] == "weights go through files: leave it out."
-    assert why["buffer.trainer_input.sft_warmup_steps"].startswith("off there too")
-    assert not [reason for reason in why.values() if "no key of the guide" in reason]
-    told = next(line for line in made.chosen if line.startswith("Names of an older"))
-    assert ("engine_type, engine_num, tensor_parallel_size, temperature of explorer as below "
-            "explorer.rollout_model") in told
-    assert "model.checkpoint_path as checkpoint_root_dir" in told
-
-
-def test_a_key_that_only_begins_like_one_of_a_set_is_none():
-    text = "data: {dataset_path: a, eval_split: test, format_type: x}"
-    assert left_out_of_trinity(text)["data.format_type"].startswith("a section of the first")
-    assert values_of_trinity(text)["buffer.explorer_input.eval_tasksets.0.path"] == "a"
 
 
 def test_a_key_that_stands_under_todays_name_too_wins():
@@ -88,33 +66,7 @@ def test_input_buffers_are_inputs():
     assert found["buffer.explorer_input.taskset.path"] == ["/a", "/b"]
 
 
-@pytest.mark.parametrize(("text", "key", "why"), [
-    ("group: g", "group", "a run is told by project and name"),
-    ("explorer: {rollout_model: {use_v1: true}}", "explorer.rollout_model.use_v1", "vLLM has one engine"),
-    ("monitor: {cache_dir: d}", "monitor.cache_dir", "a monitor's files"),
-    ("trainer: {trust_remote_code: true}", "trainer.trust_remote_code", "no code of a model is run"),
-    ("cluster: {trainer_gpu_num: 2}", "cluster.trainer_gpu_num", "GPUs are counted"),
-    ("explorer: {auxiliary_models: [{model_path: m, use_v1: true}]}", "explorer.auxiliary_models.0.use_v1",
-     "how a served model runs"),
-    ("buffer: {explorer_input: {taskset: {path: d, task_selector: {kwargs: {m: 16}}}}}",
-     "buffer.explorer_input.taskset.task_selector.kwargs.m", "the selectors here take no more than a seed"),
-    ("buffer: {trainer_input: {auxiliary_buffers: {e: {path: d, total_epochs: 9}}}}",
-     "buffer.trainer_input.auxiliary_buffers.e.total_epochs", "demonstrations are taken in turn"),
-    ("buffer: {trainer_input: {auxiliary_buffers: {e: {path: d, schema_type: sft}}}}",
-     "buffer.trainer_input.auxiliary_buffers.e.schema_type", "the algorithm says what the rows are"),
-    ("algorithm: {algorithm_type: mix, policy_loss_fn_args: {ngpus_trainer: 4}}",
-     "algorithm.policy_loss_fn_args.ngpus_trainer", "the batch itself tells"),
-    ("algorithm: {algorithm_type: mix, policy_loss_fn_args: {sft_loss_agg_mode: token-mean}}",
-     "algorithm.policy_loss_fn_args.sft_loss_agg_mode", "both kinds of rows follow algorithm.loss_agg_mode")])
-def test_a_key_that_the_guide_does_not_have_says_why(text, key, why):
-    assert left_out_of_trinity(text)[key].startswith(why)
-
-
 def test_the_loss_is_aggregated_as_its_arguments_say_unless_the_algorithm_says_it():
     given = "algorithm: {algorithm_type: grpo, %s policy_loss_fn_args: {loss_agg_mode: seq-mean-token-sum}}"
     assert values_of_trinity(given % "")["algorithm.loss_agg_mode"] == "seq-mean-token-sum"
     assert values_of_trinity(given % "loss_agg_mode: token-mean,")["algorithm.loss_agg_mode"] == "token-mean"
-
-
-def test_no_key_has_two_fates():
-    assert not UNLISTED.keys() & KEYS.keys()

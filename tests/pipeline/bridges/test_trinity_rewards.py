@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bridges import from_trinity, left_out_of_trinity, values_of_trinity
+from tests.bridges import left_out_of_trinity, values_of_trinity
 
 SET = "buffer.explorer_input.taskset"
 PENALTY = "{enable_overlong_penalty: %s, penalty_factor: 1.0, max_response_length: 100, cache_length: 20}"
@@ -102,24 +102,6 @@ def test_an_argument_that_ours_does_not_take_is_left_out(below, key, why):
 def test_an_argument_that_it_takes_or_that_nobody_knows_stays(below):
     found = values_of_trinity(f"buffer: {{explorer_input: {{taskset: {{path: /d, {below}}}}}}}")
     assert [key for key in found if "_args." in key]
-
-
-def test_a_workflow_of_the_original_is_told_once_and_its_reward_too():
-    text = "buffer: {explorer_input: {%s default_workflow_type: web_workflow, taskset: {path: /d}}}"
-    told = [line for line in from_trinity(text % "").chosen if line.startswith("web_workflow: code for Trinity-RFT")]
-    assert len(told) == 1
-    assert told[0].endswith("default_reward_fn_type too: none is named.")
-    named = from_trinity(text % "default_reward_fn_type: accuracy_reward,").chosen
-    assert [line for line in named if line.endswith("and name that.")]
-
-
-def test_a_form_that_is_asked_for_already_is_not_asked_for_again():
-    text = "buffer: {explorer_input: {default_workflow_type: math_workflow, taskset: {path: /d%s}}}"
-    assert any("asks for a form of answer" in line for line in from_trinity(text % "").chosen)
-    own = text % ", default_reward_fn_type: 'my.code:score'}, default_reward_fn_type: 'my.code:score', x: {"
-    assert not any("accuracy_reward compares" in line for line in from_trinity(own).chosen)
-    asked = from_trinity(text % ", format: {system_prompt: 'End with Answer:'}").chosen
-    assert not any("asks for a form of answer" in line for line in asked)
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [

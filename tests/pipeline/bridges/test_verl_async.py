@@ -80,8 +80,3 @@ def test_of_an_unknown_number_no_other_is_made(override):
         assert to not in written(made)
     told = [u.given.key for u in made.unknown] + [g.key for g, _ in made.left_out + made.idle] + made.chosen
     assert any(key in one for one in told)
-
-
-def test_a_colocated_run_is_none_of_them():
-    made = made_of("actor_rollout_ref.hybrid_engine=True", "trainer.n_gpus_per_node=8")
-    assert written(made)["mode"] == "colocate"

@@ -68,12 +68,6 @@ def test_columns_within_a_column():
     assert found[f"{BUFFER}.format.response_key"] == "extra_info.answer"
 
 
-def test_two_columns_within_a_column_are_left_out():
-    made = from_verl(sft(FILE, "data.prompt_key=x", "data.prompt_dict_keys=['a','b']"))
-    assert [(g.key, why) for g, why in made.left_out] == [
-        ("data.prompt_dict_keys", "needed one field: a column leads into a struct here as column.field.")]
-
-
 @pytest.mark.parametrize(("program", "overrides", "column"), [
     ("fsdp_sft_trainer", ["data.multiturn.enable=true"], "messages"),
     ("fsdp_sft_trainer", ["data.multiturn.enable=true", "data.multiturn.messages_key=chat"], "chat"),
@@ -117,27 +111,12 @@ def test_torchrun_goes_before_the_key_that_verl_only_notes():
     assert "torchrun's option says 4" in " ".join(made.chosen)
 
 
-def test_several_machines_are_told():
-    made = from_verl(sft(FILE, before="torchrun --nnodes=2 --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer"))
-    assert written(made)["trainer.ranks"] == 8
-    assert "8 GPUs instead of 16" in " ".join(made.chosen)
-
-
 @pytest.mark.parametrize(("number", "kept"), [(3, 3), (0, None), (-1, None)])
 def test_the_number_of_checkpoints_is_written_and_counted_once(number, kept):
     made = from_verl(sft(FILE, f"trainer.max_ckpt_to_keep={number}"))
     assert written(made)["trainer.max_checkpoints_to_keep"] == kept
     fates = [given.key for given in made.kept] + [given.key for given, _ in [*made.renamed, *made.left_out, *made.idle]]
     assert fates.count("trainer.max_ckpt_to_keep") == 1
-
-
-def test_what_has_no_counterpart_is_listed_with_its_reason():
-    made = from_verl(sft(FILE, "data.val_files=/d/t.parquet", "trainer.test_freq=10", "trainer.test_freq=-1",
-                         "ulysses_sequence_parallel_size=2", "use_remove_padding=true", "data.balance_dp_token=False",
-                         "brand.new=1"))
-    assert [g.key for g, _ in made.left_out] == ["data.val_files", "ulysses_sequence_parallel_size", "brand.new"]
-    assert "the loss on held-out demonstrations is not measured" in made.left_out[0][1]
-    assert {g.key for g, _ in made.idle} == {"trainer.test_freq", "use_remove_padding", "data.balance_dp_token"}
 
 
 @pytest.mark.parametrize(("text", "name"), [

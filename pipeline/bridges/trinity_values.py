@@ -1,57 +1,58 @@
-"""Why a value of a Trinity-RFT key that works in general cannot stand where it stands."""
+"""Why a value of a Trinity-RFT key that works in general cannot be taken where it is."""
 
 import math
 import re
 from typing import Any
 
-from pipeline.bridges.source import Given, scalar
+from pipeline.bridges.source import Given
+from pipeline.bridges.tables import said
 from pipeline.bridges.translation import SETTINGS, Path, places
+from pipeline.bridges.trinity_whole import of_stage, stages_of
 from pipeline.settings import guide, schema
 from pipeline.settings.algorithms import WITH_CRITIC, filled
 from pipeline.settings.monitors import MONITORS
 from pipeline.settings.setting import about
 from pipeline.settings.train_batch import REPLAY
+from pipeline.store.yaml_values import scalar
 
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
 TRAINING_SET = re.compile(r"buffer\.explorer_input\.(taskset|tasksets\.\*)\.")
 OF_CRITIC = ("trainer.critic_warmup", "model.critic_model_path", "trainer.critic")
 # what is learnt hangs on these: an unknown name stays, so that the recipe does not compose until it is settled
 CHOSEN = re.compile(r"(algorithm_type|workflow_type|_fn|_fn_type)$")
-STAGES = "needed a list of stages, each a mapping of settings with its stage_name."
 
 
 def of_structure(given: Given) -> str | None:
     """Why a key is no setting at all: a section that is no mapping, stages that are no list of them."""
-    path = given.path
+    path, key, shown = given.path, guide.general(given.key), "null" if given.value is None else repr(given.value)
     if path[0] == "stages" and (len(path) < 3 or not isinstance(path[1], int)):
-        return None if given.value == [] else f"{STAGES} Found {_shown(given.value)}."
-    key = guide.general(given.key)
-    sections = (k for k in (*SETTINGS, *guide.KEYS) if k.startswith(f"{key}."))
-    if key in SETTINGS or key in guide.KEYS or next(sections, None) is None:
+        return None if given.value == [] else said("no_stages", found=shown)
+    if key in SETTINGS or key in guide.KEYS or not any(k.startswith(f"{key}.") for k in (*SETTINGS, *guide.KEYS)):
         return None
-    return "no settings stand there." if given.value in (None, {}) else (
-        f"needed a mapping of settings, found {_shown(given.value)}.")
+    return "no settings stand there." if given.value in (None, {}) else f"needed a mapping of settings, found {shown}."
 
 
 def of_value(general: str, given: Given, values: dict[Path, Any]) -> str | None:
     """Why a value of a key that works means nothing here."""
-    if general.endswith(".path") and general.startswith("buffer.") and _is_database(given.path[:-1], values):
-        return "the address of a database or a queue's copy: here data are files, and experience is tables."
-    if without := _without_path(given.path, values):
+    path, value = given.path, given.value
+    if general.endswith(".path") and general.startswith("buffer.") and _is_database(path[:-1], values):
+        return said("database")
+    if without := _without_path(path, values):
         return without
-    of_replay = given.path[:given.path.index("replay_buffer") + 1] if "replay_buffer" in given.path else given.path
+    of_replay = path[:path.index("replay_buffer") + 1] if "replay_buffer" in path else path
     reused = values.get((*of_replay, "reuse_cooldown_time")) is not None
-    if general.startswith(REPLAY) and given.value is not False and (general.endswith("time") or not reused):
-        return ("rows are used again there after a cool-down in seconds, and without one not at all: set "
-                "reuse_cooldown_time, in trainer steps, and replay_ratio.")
-    if general.startswith("monitor.monitor_args.") and (unknown := _not_of_monitor(given.path, values)):
-        return unknown
+    if general.startswith(REPLAY) and value is not False and (general.endswith("time") or not reused):
+        return said("reuse")
+    monitor = values.get(("monitor", "monitor_type"))
+    if general.startswith("monitor.monitor_args.") and monitor in MONITORS:
+        known = [name for names in MONITORS[monitor][2:4] for name in names]
+        if path[2] not in known:
+            return f"monitor_type={monitor} takes {', '.join(known) or 'no arguments'}: leave it out."
     if TRAINING_SET.match(general) and general.endswith(".repeat_times"):
-        return "rollouts to train on follow algorithm.repeat_times, there as here."
-    if general == "cluster.node_num" and isinstance(given.value, int) and given.value > 1:
-        return (f"a stage runs on one machine, so the recipe is for one of the {given.value}: its own "
-                "cluster.gpu_per_node GPUs. For more, take a machine with more.")
-    return without_critic(general, given.path, values)
+        return said("repeat_times_of_a_set")
+    if general == "cluster.node_num" and isinstance(value, int) and value > 1:
+        return said("nodes_of_trinity", nodes=value)
+    return without_critic(general, path, values)
 
 
 def is_nothing(given: Given) -> bool:
@@ -61,18 +62,17 @@ def is_nothing(given: Given) -> bool:
 
 def of_judge(general: str, values: dict[Path, Any]) -> str | None:
     """Why a key of an auxiliary model means nothing: workflows of the original ask it."""
-    if not general.startswith("explorer.auxiliary_models.") or not _names_rewards(values):
-        return None
-    return ("a judge that a workflow or reward function of the original asks: none is served here, and a reward "
-            "function of your own can ask a server that you run. Here a model of this section scores by itself.")
+    names_rewards = any(value is not None and str(path[-1]).endswith(("workflow_type", "reward_fn_type"))
+                        for path, value in values.items())
+    return said("judge") if general.startswith("explorer.auxiliary_models.") and names_rewards else None
 
 
 def without_effect(general: str, value: Any, values: dict[Path, Any]) -> str | None:
     """Why a key that works does nothing, there as here: it is about sets that there are none of, or of one order."""
     if general == "explorer.eval_interval" and not any("eval_tasksets" in path[:-1] for path in values):
         return "off there too: no set is given to evaluate on."
-    if general == "algorithm.sample_strategy" and value == "warmup" and not any("sft_warmup_dataset" in path
-                                                                                for path in values):
+    warms_up = any("sft_warmup_dataset" in path for path in values)
+    if general == "algorithm.sample_strategy" and value == "warmup" and not warms_up:
         return "without demonstrations to warm up on, there as here the default."
     if general.startswith("buffer.explorer_input.eval_tasksets.*.") and "_selector." in general:
         return "an evaluation answers every task of a set, so their order changes nothing."
@@ -83,25 +83,14 @@ def without_critic(key: str, path: Path, values: dict[Path, Any]) -> str | None:
     """Why a setting of the critic means nothing: the algorithm, or that of every stage, has none. key: one of ours."""
     if not any(key == name or key.startswith(f"{name}.") for name in OF_CRITIC):
         return None
-    stages = sorted({p[:2] for p in values if p[0] == "stages" and len(p) > 2}, key=str)
-    scopes = [path[:2]] if path[0] == "stages" else stages or [()]
-    kinds = dict(_algorithm(scope, values) for scope in scopes)
+    kinds: dict[str | None, str] = {}
+    for scope in [path[:2]] if path[0] == "stages" else stages_of(values) or [()]:
+        kind, function = (of_stage(values, scope, "algorithm", name) for name in ("algorithm_type", "advantage_fn"))
+        parts = {"algorithm_type": str(kind), "advantage_fn": function, "advantage_fn_args": {}}
+        kinds[kind if kind is None else str(kind)] = "" if kind is None else filled(parts)["advantage_fn"]
     if any(kind is None or "${" in f"{kind}{function}" or function in WITH_CRITIC for kind, function in kinds.items()):
         return None
     return f"off there too: {' and '.join(kinds)} has no critic."
-
-
-def _algorithm(scope: Path, values: dict[Path, Any]) -> tuple[str | None, str | None]:
-    """Type and advantage function of a stage, or with an empty scope those of all; a type of None is not given."""
-    def given(name: str) -> Any:
-        of_all = ("algorithm", name)
-        return values.get((*scope, *of_all), values.get(of_all))
-
-    if given("algorithm_type") is None:
-        return None, None
-    kind = str(given("algorithm_type"))
-    parts = {"algorithm_type": kind, "advantage_fn": given("advantage_fn"), "advantage_fn_args": {}}
-    return kind, filled(parts)["advantage_fn"]
 
 
 def misfit(key: str, value: Any) -> str | None:
@@ -110,10 +99,10 @@ def misfit(key: str, value: Any) -> str | None:
     if item is None or value is None or (isinstance(value, str) and "${" in value):
         return None
     if isinstance(value, float) and not math.isfinite(value):
-        return None  # told with the bounds
-    choices, problems = about(item).choices, _typed(key, value)
-    if problems:
+        return None  # reported with the bounds
+    if problems := _typed(key, value):
         return problems[0].split(": ", 1)[1].removesuffix(".") + "; our default applies."
+    choices = about(item).choices
     if choices and value not in choices and not CHOSEN.search(key):
         return f"needed one of {', '.join(map(str, choices))}; our default applies."
     return None
@@ -133,19 +122,8 @@ def as_number(key: str, value: Any) -> Any:
     return value if _typed(key, meant) else meant
 
 
-def _not_of_monitor(path: Path, values: dict[Path, Any]) -> str | None:
-    """Why a monitor is not told something: it does not take it."""
-    kind = values.get(("monitor", "monitor_type"))
-    if kind not in MONITORS:
-        return None
-    _, _, known, secret = MONITORS[kind]
-    if path[2] in (*known, *secret):
-        return None
-    return f"monitor_type={kind} takes {', '.join((*known, *secret)) or 'no arguments'}: leave it out."
-
-
 def _is_database(of_set: Path, values: dict[Path, Any]) -> bool:
-    """Whether the data of a set (its path less the last key) lie in a database or a queue."""
+    """Whether the data of a set (its path less the last key) are in a database or a queue."""
     return values.get((*of_set, "storage_type")) in ("queue", "sql") or bool(
         DATABASE.match(str(values.get((*of_set, "path")))))
 
@@ -161,13 +139,3 @@ def _without_path(path: Path, values: dict[Path, Any]) -> str | None:
     if own and not _is_database(own[0], values):
         return None
     return "read only with a path to files, and " + ("its path is left out." if own else "none is given.")
-
-
-def _names_rewards(values: dict[Path, Any]) -> bool:
-    """Whether the source says by which function or workflow responses are rewarded."""
-    return any(value is not None and str(path[-1]).endswith(("workflow_type", "reward_fn_type"))
-               for path, value in values.items())
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else repr(value) if isinstance(value, str) else str(value)

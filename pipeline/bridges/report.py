@@ -1,0 +1,176 @@
+"""What `ouro import` writes and prints: the recipe, what became of every key, what is still to be settled."""
+
+import re
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+from pipeline.bridges.recipe import printable, value_text, write
+from pipeline.bridges.source import Given
+from pipeline.bridges.translation import SETTINGS, Translation, lines_of
+from pipeline.check.judge import judged
+from pipeline.check.stage_rules import problems_of
+from pipeline.settings.guide import general
+from pipeline.settings.secrets import is_secret, mask
+from pipeline.settings.setting import about
+from pipeline.store.errors import ConfigError, OuroError
+from pipeline.store.secret_names import hidden
+
+WIDTH = 112
+
+
+def finish(made: Translation, arguments) -> int:
+    """Writes the recipe and prints what became of every key. 0 when it composes and nothing is open, else 1."""
+    text, out = write(made, account(made)), sys.stderr if arguments.stdout else sys.stdout
+    if arguments.stdout:
+        print(text, end="")
+        _print_account(made, out)
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "recipe.yaml"
+            path.write_text(text)
+            return _check(made, str(path), out, "recipe=FILE")
+    path, choice = _place(made, arguments)
+    if path.exists() and path.read_text() != text and not arguments.force:
+        raise OuroError(f"{path} exists already and says something else. Write --force to replace it, or --name or "
+                        "--output for another file.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    _print_account(made, out)
+    print(f"wrote {path}")
+    return _check(made, choice, out, f"recipe={choice}")
+
+
+def account(made: Translation) -> str:
+    """`37 keys: 29 as they are, 5 renamed, 1 left out, 2 without effect here`."""
+    counts = [(made.kept, "as they are"), (made.unknown, "unknown"), (made.left_out, "left out"),
+              (made.idle, "without effect here")]
+    said = [f"{len(keys)} {word}" for keys, word in counts if keys]
+    said.insert(bool(made.kept), f"{len(made.renamed)} {'renamed' if made.kept else 'translated'}")
+    return f"{made.keys} keys: " + ", ".join(said)
+
+
+def _place(made: Translation, arguments) -> tuple[Path, str]:
+    """Where the recipe goes, and the word by which it is chosen: `recipe=<name>`, or its path."""
+    if arguments.output:
+        return Path(arguments.output), arguments.output
+    own = str(made.value("name") or "${}")
+    given = arguments.name or (Path(made.source).stem if "${" in own else own)
+    name = re.sub(r"[^\w-]+", "-", given).strip("-") or "imported"
+    path = Path("conf") / "recipe" / f"{name}.yaml"
+    ours = Path(__file__).resolve().parents[2] / "conf" / "recipe" / path.name
+    if ours.exists() and ours != path.resolve():
+        raise OuroError(f"{name} is a recipe of ours: name this one otherwise, by --name.")
+    return path, name
+
+
+# --------------------------------------------------------------------------------------------------------- the account
+
+
+def _print_account(made: Translation, out) -> None:
+    """What was lost first, what has no effect last, each under a heading of its own."""
+    print(f"{made.source}: {account(made)}", file=out)
+    _print_keys("unknown (nothing is written for them: set them yourself)",
+                [(u.given, f"{u.why}; here {', '.join(u.to)}.") for u in made.unknown], out)
+    _print_keys("left out", made.left_out, out)
+    _print_lines(f"not read ({len(set(made.skipped))})", made.skipped, out)
+    _print_lines("assumed", made.assumed, out)
+    if made.chosen:
+        print("\nchosen:", file=out)
+    for note in made.chosen:
+        _wrapped(printable(note), "  ", out, hang="    ")
+    _print_keys("without effect here", made.idle, out)
+    _print_lines("passed over, as it changes nothing here", made.passed, out)
+    print(file=out)
+
+
+def _print_keys(title: str, keys: list[tuple[Given, str]], out) -> None:
+    """Keys with their lines, those of one reason together."""
+    reasons: dict[str, list] = {}
+    for given, why in sorted(keys, key=lambda pair: pair[0].line):
+        reasons.setdefault(why, []).append(given)
+    if reasons:
+        print(f"\n{title}:", file=out)
+    for why, those in reasons.items():
+        for given in those:
+            line = f"line {given.line}" if given.line else "made here"
+            print(f"  {line:<9} {printable(given.key)}={printable(_shown(given))}", file=out)
+        _wrapped(printable(why), " " * 12, out)
+
+
+def _print_lines(title: str, lines: list[tuple[int, str]], out) -> None:
+    if lines:
+        print(f"\n{title}:", file=out)
+    for line, what in sorted(dict.fromkeys(lines), key=lambda remark: remark[0]):
+        _wrapped(f"line {line:<4} {printable(what)}", "  ", out, hang=" " * 12)
+
+
+def _shown(given: Given) -> str:
+    """A value for the terminal: short, and no secret."""
+    text = hidden(value_text("***" if is_secret(given.key) and given.value else mask(given.value)))
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _wrapped(text: str, margin: str, out, hang: str | None = None) -> None:
+    print(textwrap.fill(text, WIDTH, initial_indent=margin, subsequent_indent=margin if hang is None else hang,
+                        break_long_words=False, break_on_hyphens=False), file=out)
+
+
+# ---------------------------------------------------------------------------------------------------------- the verdict
+
+
+def _check(made: Translation, choice: str, out, shown: str) -> int:
+    """Whether the recipe composes, what it still needs, and what to type next. 0 or 1, as the command ends."""
+    if not made.kept and not made.renamed:
+        print("none of its keys could be translated: the recipe is nothing but defaults.", file=out)
+        return 1
+    verdict, problems = _problems(choice)
+    if problems:
+        print(f"{verdict}: {len(problems)} problem{'s' if len(problems) > 1 else ''}", file=out)
+        for problem in problems:
+            _wrapped(_without_list(problem.replace(f"recipe={choice}", shown)), "  ", out, hang="    ")
+        print(f"next: mend the file, then  ouro config check {shown}", file=out)
+        return 1
+    print(f"it composes. next: ouro config check {shown}", file=out)
+    questions = _open_questions(made)
+    for question in questions:
+        _wrapped(question, "", out)
+    return 1 if questions else 0
+
+
+def _without_list(problem: str) -> str:
+    """A problem without the names that were possible, where they are many, or like a workflow's by chance."""
+    key = problem.partition("=")[0]
+    if key.endswith("workflow_type"):
+        return re.sub(r" Did you mean '[^']*'\?$", "", problem)
+    return re.sub(r"needed one of (?:[\w-]+, ){12,}.*", f"needed one of those that `ouro config explain {key}` lists.",
+                  problem)
+
+
+def _open_questions(made: Translation) -> list[str]:
+    """What keeps a recipe that composes from being the source's: where it is silent, our defaults apply."""
+    questions = list(made.asked)
+    if doubted := made.doubt and sum(entry.comment.endswith(made.doubt) for entry in made.entries.values()):
+        questions.append(f"{doubted} of its lines are veRL's defaults{made.doubt}: look there, and set what it says.")
+    if made.lost:
+        questions.append(f"it lacks the overrides of {lines_of(made.lost)}, which were not read: mend the source, or "
+                         "set what they say.")
+    said = {".".join(map(str, path)) for path in made.entries}
+    how = {key for key, item in SETTINGS.items() if about(item).how} | {"project", "name"}
+    silent = dict.fromkeys(key for unread in made.unknown for key in unread.to
+                           if key not in said and general(key) not in how)  # a setting that says what is made
+    if silent:
+        questions.append(f"our defaults stand where a value is unknown that decides what is made: set "
+                         f"{', '.join(silent)}.")
+    return questions
+
+
+def _problems(choice: str) -> tuple[str, list[str]]:
+    """(what the problems keep it from, the problems) of a recipe, as far as no file of the user's says more."""
+    try:
+        config, problems = judged([f"recipe={choice}"])
+    except ConfigError as error:
+        return "it does not compose yet", list(error.problems or (str(error),))
+    if problems:
+        return "it does not compose yet", problems
+    return "it composes, but `ouro config check` refuses it", problems_of(config)

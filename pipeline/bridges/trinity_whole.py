@@ -1,0 +1,239 @@
+"""What follows from several settings of a Trinity-RFT configuration: objective, lengths, GPUs, stages.
+
+Where the original's default differs from ours and the source is silent, the recipe says the original's.
+"""
+
+import re
+from typing import Any
+
+from pipeline.bridges.tables import said, table
+from pipeline.bridges.translation import SETTINGS, Entry, Path, Translation, first, places
+from pipeline.compose.stage_settings import RESERVED
+from pipeline.settings.algorithms import GIVEN, MIXED_LOSSES
+
+ITS_DEFAULT = "Trinity-RFT's default"
+KIND, ENGINES = ("algorithm", "algorithm_type"), ("explorer", "rollout_model", "engine_num")
+RANKS, TOKENS = ("trainer", "ranks"), ("trainer", "max_token_len_per_gpu")
+
+
+def stages_of(paths: Any) -> list[Path]:
+    """The stages that paths are in, in order."""
+    return sorted({path[:2] for path in paths if path[0] == "stages" and len(path) > 2}, key=str)
+
+
+def of_stage(values: dict[Path, Any], stage: Path, *path: Any) -> Any:
+    """What a stage, or with an empty one all, says; None where neither does."""
+    return values.get((*stage, *path), values.get(path))
+
+
+def say_defaults(made: Translation, values: dict[Path, Any], given: set[str]) -> None:
+    """Lines for what the source leaves to defaults that are not ours. given: the source's keys, in general."""
+    _say_algorithm(made, values)
+    _say_objective(made, values)
+    if not {"buffer.batch_size", "buffer.train_batch_size"} & given:
+        made.choose(("buffer", "batch_size"), 1, ITS_DEFAULT)
+    if any("eval_tasksets" in path[:-1] for path in made.entries):
+        for name, default in (("eval_interval", 100), ("eval_on_startup", True)):
+            if f"explorer.{name}" not in given:
+                made.choose(("explorer", name), default, ITS_DEFAULT)
+    cosine = [path for path, entry in made.entries.items()
+              if path[-1] == "lr_scheduler_type" and entry.value == "cosine"]
+    for path in sorted(cosine, key=str):  # that of all before those of stages, which have it too
+        end = (*path[:-1], "min_lr_ratio")
+        if not any(place in made.entries or place in values for place in places(end)):
+            made.choose(end, 0.01, ITS_DEFAULT)
+    made.choose(("trainer", "max_checkpoints_to_keep"), None, f"{ITS_DEFAULT}: all are kept")
+
+
+def _say_algorithm(made: Translation, values: dict[Path, Any]) -> None:
+    """The algorithm of a configuration that names none, and is for training."""
+    stages = stages_of(values)
+    silent = not stages or any((*stage, *KIND) not in values for stage in stages)
+    has_tasks = any(path[-1] == "path" and "explorer_input" in path for path in made.entries)
+    if silent and has_tasks and values.get(("mode",)) != "bench":
+        made.choose(KIND, "ppo", ITS_DEFAULT)
+
+
+def _say_objective(made: Translation, values: dict[Path, Any]) -> None:
+    """The losses that an algorithm of the original has, for every algorithm that is named, by all or by a stage."""
+    def say(section: Path, key: str, value: Any) -> None:
+        path, entries = (*section, *key.split(".")), {place: entry.value for place, entry in made.entries.items()}
+        if first(entries, path) is None and (path[-2] != "kl_loss_fn_args" or path not in entries):
+            made.entries.pop(path, None)
+            made.choose(path, value, ITS_DEFAULT)
+
+    for scope in ((), *stages_of(made.entries)):
+        section, kind = (*scope, "algorithm"), made.entries.get((*scope, *KIND))
+        if kind and (first(values, (*scope, "mode")) or "both") in ("both", "train"):
+            losses = table("trinity")["objective"].get(str(kind.value), {})
+            for key, value in losses.items() if first(values, (*section, "kl_loss_fn")) is None else ():
+                say(section, key, value)
+        if (loss := made.entries.get((*section, "policy_loss_fn"), kind)) and str(loss.value) in ("gspo", "sapo"):
+            say(section, "loss_agg_mode", "token-mean")
+
+
+# -------------------------------------------------------------------------------------------------------------- lengths
+
+
+def lengths(made: Translation) -> None:
+    """The prompt's and the response's share of max_model_len, as the original fills in what is missing of them."""
+    whole, prompt, response = (made.value("model", name) for name in ("max_model_len", *LENGTHS))
+    if not isinstance(whole, int) or whole < 2:
+        return
+    if prompt is None and response is None:
+        prompt = whole // 2
+        made.choose(("model", "max_prompt_tokens"), prompt, "half of max_model_len, as in Trinity-RFT")
+    if response is None and isinstance(prompt, int):
+        made.choose(("model", "max_response_tokens"), max(whole - prompt, 1), "the rest of max_model_len")
+    if prompt is None and isinstance(response, int):
+        if response >= whole:
+            cut = f"{response} there, less one token for the prompt"
+            made.entries[("model", "max_response_tokens")] = Entry(whole - 1, cut)
+        made.choose(("model", "max_prompt_tokens"), max(whole - response, 1), "the rest of max_model_len")
+    if isinstance(prompt, int) and isinstance(response, int) and prompt + response > whole:
+        made.withdraw(("model", "max_model_len"), said("model_len_too_short", both=prompt + response))
+
+
+def train_batch(made: Translation) -> None:
+    """Takes out a train batch that does not go into the rollouts of explorer steps, nor they into it."""
+    batch, rows, times = (made.value(*path) for path in (("buffer", "train_batch_size"), ("buffer", "batch_size"),
+                                                         ("algorithm", "repeat_times")))
+    if not all(isinstance(n, int) and n > 0 for n in (batch, rows, times)) or made.value(*KIND) in MIXED_LOSSES:
+        return
+    if (rows * times) % batch and batch % (rows * times):
+        why = said("train_batch_does_not_divide", made=rows * times, batch=batch)
+        made.withdraw(("buffer", "train_batch_size"), why)
+
+
+def budget(made: Translation) -> None:
+    """At least the longest sequence: twice that, the original's micro-batch, where the source is silent."""
+    whole, *parts = (made.value("model", name) for name in ("max_model_len", *LENGTHS))
+    longest = whole if isinstance(whole, int) and whole else sum(parts) if all(isinstance(n, int) for n in parts) else 0
+    given = made.entries.get(TOKENS)
+    if given and isinstance(given.value, int) and given.value < longest:
+        made.entries[TOKENS] = Entry(longest, f"{given.value} there, raised to the longest sequence")
+        made.note("budget_of_trinity_raised", longest=longest, given=given.value)
+    elif not given and longest > SETTINGS["trainer.max_token_len_per_gpu"].default:
+        made.choose(TOKENS, 2 * longest, f"{ITS_DEFAULT}: two sequences of the greatest length")
+
+
+# ----------------------------------------------------------------------------------------------------------------- GPUs
+
+
+def gpus(made: Translation, machines: Any) -> None:
+    """Lines for `trainer.ranks`, of all stages and of those that differ. machines: cluster.node_num of the source.
+
+    The original gives the trainer the GPUs that the engines leave, all of them where a stage explores nothing, and
+    shards the model over them.
+    """
+    if made.value("trainer", "offload_param") is True or RANKS in made.entries:
+        made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
+    if RANKS in made.entries:
+        return
+    if isinstance(machines, int) and machines > 1:
+        _on_one_machine(made, machines)
+    for stage in ((), *stages_of(made.entries)):
+        left = _left(made, stage)
+        if left not in (None, (made.value(*RANKS) or 1) if stage else 1):
+            _say_ranks(made, stage, left)
+
+
+def _say_ranks(made: Translation, stage: Path, left: int) -> None:
+    """The line and its reason. left: GPUs for the trainer; none or fewer where the engines take all."""
+    each, name = _number(made, stage, None, "cluster", "gpu_per_node"), made.entries.get((*stage, "stage_name"))
+    where = f" in stage {name.value}" if name else ""
+    made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
+    if left < 1:
+        made.note("engines_take_all", where=where, taken=each - left, each=each)
+        return
+    leave = "engines and auxiliary models leave" if _models(made, stage) else "the engine leaves"
+    alone = _is_alone(made, stage)
+    made.choose((*stage, *RANKS), left, "all GPUs" if alone else f"the GPUs that {leave}")
+    made.note("ranks", left=left, where=where, budgets="" if stage else said("budgets"),
+              which=f"all {each} GPUs" if alone else f"of {each} GPUs, those that {leave}")
+
+
+def _on_one_machine(made: Translation, machines: int) -> None:
+    """Engines of several machines that would leave the trainer nothing of one: this one's share of them."""
+    each, explored = _number(made, (), None, "cluster", "gpu_per_node"), _explored(made, ())
+    engines = _number(made, (), 1, *ENGINES)
+    if each and explored and engines and explored >= each and engines >= machines:
+        share = engines // machines
+        made.entries[ENGINES] = Entry(share, f"{engines} there, on {machines} machines")
+        made.note("engines_of_one_machine", share=share, engines=engines, machines=machines)
+
+
+def _left(made: Translation, stage: Path) -> int | None:
+    """GPUs of the trainer; None where it has no place of its own, or a number is not known."""
+    each, mode = _number(made, stage, None, "cluster", "gpu_per_node"), _value(made, stage, "both", "mode")
+    explored = 0 if _is_alone(made, stage) else _explored(made, stage)
+    return None if not each or mode not in ("both", "train") or explored is None else each - explored
+
+
+def _is_alone(made: Translation, stage: Path) -> bool:
+    """Whether nothing is explored beside the trainer."""
+    return _value(made, stage, "both", "mode") == "train" or _value(made, stage, None, *KIND) in GIVEN
+
+
+def _explored(made: Translation, stage: Path) -> int | None:
+    """GPUs of the engines and of the auxiliary models, which score; None where a number is not known."""
+    numbers = [[_number(made, stage, 1, *model, name) for name in ("engine_num", "tensor_parallel_size")]
+               for model in (ENGINES[:2], *_models(made, stage))]
+    return None if any(None in pair for pair in numbers) else sum(copies * split for copies, split in numbers)
+
+
+def _models(made: Translation, stage: Path) -> list[Path]:
+    """Where the auxiliary models are, below a stage or the whole: a list of a stage's replaces the other."""
+    of_all = ("explorer", "auxiliary_models")
+    return [path[len(stage):] for path in made.below(*stage, *of_all)] or made.below(*of_all)
+
+
+def _value(made: Translation, stage: Path, default: Any, *path: Any) -> Any:
+    return made.entries.get((*stage, *path), made.entries.get(path, Entry(default))).value
+
+
+def _number(made: Translation, stage: Path, default: int | None, *path: Any) -> int | None:
+    value = _value(made, stage, default, *path)
+    return value if isinstance(value, int) and value > 0 else None
+
+
+# --------------------------------------------------------------------------------------------------------------- stages
+
+
+def names_of(values: dict[Path, Any]) -> dict[int, str]:
+    """Position -> a name by which each stage can be a rule and a directory here; all differ. values: of the source."""
+    names: dict[int, str] = {}
+    for _, position in sorted(stage for stage in stages_of(values) if isinstance(stage[1], int)):
+        name = re.sub(r"\W+", "_", str(values.get(("stages", position, "stage_name")) or ""), flags=re.ASCII).strip("_")
+        name = name or str(position + 1)
+        if not name[0].isalpha() or name in (*RESERVED, "all") or name.startswith("evaluate_"):
+            name = f"stage_{name}"
+        while name in names.values():
+            name += "_2"
+        names[position] = name
+    return names
+
+
+def complete_stages(made: Translation, values: dict[Path, Any]) -> None:
+    """Names for stages that have none, new names also where others come after them, and remarks."""
+    names = names_of(values)
+    for position, name in names.items():
+        made.choose(("stages", position, "stage_name"), name, "it has none there")
+    renamed = {str(values.get(("stages", position, "stage_name"))): name for position, name in names.items()}
+    for path, entry in made.entries.items():
+        if path[0] == "stages" and path[2:] == ("after",):
+            after = [renamed.get(str(n), n) for n in (entry.value if isinstance(entry.value, list) else [entry.value])]
+            made.entries[path] = Entry(after, entry.comment)
+    own = {path[2] for path in values if path[0] == "stages" and len(path) > 3}
+    if both := sorted(own & {path[0] for path in values if path[0] != "stages"}):
+        made.note("merged_stages", sections=", ".join(both))
+    kind, mode = values.get(KIND), values.get(("mode",))
+    if kind is not None and kind not in GIVEN and ("algorithm", "repeat_times") not in values:
+        made.note("repeat_times")
+    if not names and mode == "bench":
+        made.note("bench")
+    if not names and (mode == "explore" or (mode == "train" and kind not in GIVEN)):
+        made.note("half", mode=mode, alone=said(f"{mode}_alone"))
+
+
+LENGTHS = ("max_prompt_tokens", "max_response_tokens")

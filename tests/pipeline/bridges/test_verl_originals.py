@@ -1,0 +1,93 @@
+"""What veRL does by default, or by a key that says little: losses, adapters, batches, lengths of runs."""
+
+import json
+
+import pytest
+
+from tests.bridges import from_verl, launch, written
+from tests.bridges import values_of_verl as values
+
+CLIP = "algorithm.policy_loss_fn_args.clip_range_"
+ACTOR, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+
+
+def reasons(made) -> dict[str, str]:
+    return {given.key: why for given, why in made.left_out}
+
+
+@pytest.mark.parametrize(("loss", "mode"), [("gspo", "seq-mean-token-mean"), ("cispo", "token-mean")])
+def test_losses_whose_defaults_are_not_ours_have_verls(loss, mode):
+    found = values(launch("algorithm.adv_estimator=grpo", f"{ACTOR}.policy_loss.loss_mode={loss}"))
+    assert (found[f"{CLIP}low"], found[f"{CLIP}high"]) == (0.2, 0.2)  # of veRL's config/actor/actor.yaml
+    assert found["algorithm.loss_agg_mode"] == mode
+
+
+def test_a_clip_range_that_is_said_wins():
+    found = values(launch(f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.clip_ratio_low=3e-4"))
+    assert (found[f"{CLIP}low"], found[f"{CLIP}high"]) == (3e-4, 0.2)
+
+
+@pytest.mark.parametrize("loss", ["gspo", "sapo"])
+def test_verls_losses_over_responses_take_no_aggregation(loss):  # core_algos.py passes seq-mean-token-mean itself
+    made = from_verl(launch(f"{ACTOR}.policy_loss.loss_mode={loss}", f"{ACTOR}.loss_agg_mode=token-mean"))
+    assert written(made)["algorithm.loss_agg_mode"] == "seq-mean-token-mean"
+    assert f"{ACTOR}.loss_agg_mode" in {given.key for given, _ in made.idle}
+
+
+def test_a_kl_loss_whose_switch_is_not_known_is_not_called_off():
+    made = from_verl(launch(f"{ACTOR}.use_kl_loss=${{kl.on}}", f"{ACTOR}.kl_loss_coef=0.01",
+                            f"{ACTOR}.kl_loss_type=low_var_kl"))
+    assert [(u.given.key, u.to) for u in made.unknown] == [(f"{ACTOR}.use_kl_loss", ["algorithm.kl_loss_fn"])]
+    assert "is not known" in reasons(made)[f"{ACTOR}.kl_loss_coef"]
+    assert "is not known" in reasons(made)[f"{ACTOR}.kl_loss_type"]
+
+
+def test_an_adapter_with_a_path_and_no_rank_is_lora_and_asks_for_its_rank():
+    made = from_verl(launch(f"{MODEL}.lora_adapter_path=adapters/mine", f"{MODEL}.lora_rank=0"))
+    assert made.entries[("model", "lora_configs", 0, "path")].value == "adapters/mine"
+    assert "lora_rank" in made.asked[0]
+
+
+def test_the_rank_of_an_adapter_that_is_here_is_its_own(tmp_path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 8, "lora_alpha": 24}))
+    made = from_verl(launch(f"{MODEL}.lora_adapter_path={tmp_path}"))
+    assert [made.value("model", "lora_configs", 0, name) for name in ("lora_rank", "lora_alpha")] == [8, 24]
+    assert made.asked == []
+
+
+@pytest.mark.parametrize(("overrides", "interval"), [
+    (("data.gen_batch_size=768",), 3), (("data.gen_batch_size=null",), 2),
+    (("data.gen_batch_size=768", "algorithm.filter_groups.enable=True"), 2),
+    (("data.gen_batch_size=${data.train_batch_size}",), 2)])
+def test_the_batch_of_the_loader_counts_where_groups_are_not_filtered(overrides, interval):
+    made = from_verl(launch("algorithm.adv_estimator=grpo", "data.train_batch_size=512",
+                            f"{ACTOR}.ppo_mini_batch_size=256", *overrides))
+    assert made.value("synchronizer", "sync_interval") == interval
+    assert made.keys == 3 + len(overrides)
+
+
+@pytest.mark.parametrize("override", [
+    "megatron.override_transformer_config.moe_aux_loss_coeff=0.01", "megatron.override_transformer_config.fp8=e4m3",
+    "optim.override_optimizer_config.fp8_recipe=blockwise", "fsdp_config.qat.enable=True", "megatron.qat.mode=w4a16",
+    "veomni.router_replay.mode=R3", "router_replay.mode=R2"])
+def test_what_changes_the_training_is_among_what_is_lost(override):
+    assert list(reasons(from_verl(launch(f"{ACTOR}.{override}")))) == [f"{ACTOR}.{override.partition('=')[0]}"]
+
+
+@pytest.mark.parametrize("override", [
+    "megatron.override_transformer_config.moe_aux_loss_coeff=0", "megatron.override_transformer_config.fp8=False",
+    "fsdp_config.qat.enable=False", "veomni.router_replay.mode=disabled"])
+def test_what_is_off_there_is_not(override):
+    assert reasons(from_verl(launch(f"{ACTOR}.{override}"))) == {}
+
+
+def test_no_steps_are_one_step_of_verl():  # its loop asks whether a step is the last one after it
+    found = values(launch("trainer.total_training_steps=0", "data.train_batch_size=512",
+                          f"{ACTOR}.ppo_mini_batch_size=256"))
+    assert found["buffer.total_steps"] == 2
+    assert "buffer.total_epochs" not in found
+
+
+@pytest.mark.parametrize(("value", "asks"), [("True", 1), ("False", 0)])
+def test_a_script_that_only_evaluates_is_not_taken_for_training(value, asks):
+    assert len(from_verl(launch("trainer.nnodes=1", f"trainer.val_only={value}")).asked) == asks
