@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         from pipeline.store.errors import message
 
         print(message(error), file=sys.stderr)
-        return 2
+        return getattr(error, "exit_code", 2)
     except KeyboardInterrupt:
         print("\nouro: interrupted", file=sys.stderr)
         return INTERRUPTED

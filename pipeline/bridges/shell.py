@@ -1,267 +1,300 @@
-"""Reads a shell script without running it: its commands with their variables filled in, and what was passed over.
+"""Reads a launch script without running it: its commands, each word expanded as bash would expand it.
 
-Assignments, `export`, arrays, groups and `eval` are followed, and so is what a test decides whose values are known: the
-branch of an `if` or `case`, what stands behind `&&` and `||`. Loops, other conditionals and functions are Constructs:
-their commands are read once, from top to bottom, and marked with where they stand; what such a part assigns is known to
-the end of the part (a branch, a round, a body) and Unknown behind it.
+Followed is what is certain: assignments, branches whose tests are known, loops over known words, calls, `eval` and
+`bash -c`. Of anything else the commands are read once as a Construct, and what it assigns is unknown behind it. Of a
+command that runs several times the words are known that are the same each time.
 """
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
-from pipeline.bridges.arithmetic import assigned
-from pipeline.bridges.shell_assignments import assign, hands_on, looped, note_integers, set_arguments
-from pipeline.bridges.shell_branches import choice_at
-from pipeline.bridges.shell_builtins import set_variables, settles
-from pipeline.bridges.shell_cursor import written
-from pipeline.bridges.shell_functions import REDIRECTIONS, Function, calls, function_at
-from pipeline.bridges.shell_holes import Unknown
-from pipeline.bridges.shell_lists import Link, Verdict, asks, group_end, verdict_of
-from pipeline.bridges.shell_nesting import Nesting
-from pipeline.bridges.shell_script import Command, Script, script_of
-from pipeline.bridges.shell_values import Values
-from pipeline.bridges.shell_variables import FURTHER, Argument
-from pipeline.bridges.shell_words import NEWLINE, Array, Lexer, Operator, Word
+from pipeline.bridges.shell_state import BUILTINS, LIKELY, Setter, Status, doubted, job_variables, merged
+from pipeline.bridges.shell_syntax import Argument, Command, Construct, Node, Script, hole, parse, reason, shown
+from pipeline.bridges.shell_values import clause, fits
+from pipeline.bridges.shell_words import WITHOUT, State
+from pipeline.store.errors import ConfigError
 
-OPENING = ("if", "for", "while", "until", "select", "case", "function")
-CLOSING = ("fi", "done", "esac")
-BETWEEN = ("then", "do", "else", "elif", "!", "time", "in")
-DECLARING = ("export", "declare", "typeset", "local", "readonly")
-MOVING = ("cd", "pushd", "popd")
-NOT_READ = {"source": "the file that it reads is not read", ".": "the file that it reads is not read",
-            "shift": "the script's own arguments are not known"}
-CONDITIONS = ("&&", "||", "!")  # what makes of a group a construct: "&& {"
-DEEPEST = 4  # scripts within `bash -c` within scripts
+SHELL = re.compile(r"(?:/usr)?(?:/bin/)?(?:ba|z|da)?sh")
+QUIET = ("alias", "conda", "cp", "ln", "mkdir", "module", "mv", "rm", "shopt", "sleep", "touch", "trap", "ulimit")
+ROUNDS, DEEPEST = 3000, 12
 
 
-def read_script(text: str, values: Values | None = None, depth: int = 0) -> Script:
-    """The commands of a script. Never fails: what is not understood is in `skipped`.
-
-    values: the variables that it begins with; it changes them.
-    """
-    lexer = Lexer(text.replace("\r\n", "\n").replace("\r", "\n"))
-    reader = _Reader(lexer.tokens(), values or Values(), depth=depth)
-    reader.read()
-    script = reader.script
-    script.assumed += lexer.remarks + reader.values.remarks
-    script.heredocs += lexer.heredocs
-    for listed in (script.skipped, script.assumed):
+def read_script(text: str, name: str = "the script") -> Script:
+    """The commands of a script, and what was not read of it. Raises ConfigError for what is not bash."""
+    reader = Reader(state=State(variables=job_variables(text)))
+    try:
+        reader.statements(parse(text, name))
+        reader.uncalled()
+    except RecursionError as error:
+        raise ConfigError(f"{name}: its commands or expansions nest too deeply.") from error
+    for listed in (reader.script.skipped, reader.script.assumed):
         listed[:] = sorted(dict.fromkeys(listed), key=lambda remark: remark[0])
-    return script
+    return reader.script
 
 
 @dataclass
-class _Reader(Nesting):
-    """Follows the tokens. depth: of this script within others."""
+class Reader(Setter):
+    """Follows the statements of a script. inside: the constructs around the one that is read; is_exact: whether a round
+    of a loop is followed, which may end in the middle.
+    """
 
+    inside: tuple[Construct, ...] = ()
+    is_exact: bool = False
+    called: set[int] = field(default_factory=set)
+    returned: list[State] = field(default_factory=list)
     depth: int = 0
-    functions: dict[str, Function] = field(default_factory=dict)  # those that wait for their one call
+    rounds: int = 0
 
-    def read(self) -> None:
-        self._read_tokens()
-        while self.functions:  # whose one call stands in a function that nobody calls
-            self._uncalled(self.functions.popitem()[1])
+    def statements(self, nodes: Iterable[Node]) -> Status:
+        status: Status = True
+        for node in nodes:
+            if self.state.ended == "exit":
+                self.script.skipped.append((node["line"] + self.offset, "behind an `exit`: was not read"))
+            if self.state.ended:
+                break
+            status = self.statement(node)
+        return status
 
-    def _read_tokens(self) -> None:
-        """Reads all tokens, and closes what they leave open."""
-        outer = len(self.open)
-        while self.at < len(self.tokens):
-            token = self.tokens[self.at]
-            if isinstance(token, Operator):
-                self.at += 1
-                self._operator(token)
-            elif self.is_function:
-                self.at += 3
-                self._define(token.bare, token.line)
-            elif isinstance(token, Word) and token.bare in (*OPENING, *CLOSING, *BETWEEN, "{", "}", "[["):
-                self.at += 1
-                self._reserved(token)
-            else:
-                self._command()
-        while len(self.open) > outer:  # what the script does not close
-            self.close(self.tokens[-1].line)
-
-    # ------------------------------------------------------------------------------------------------------ functions
-
-    def _define(self, name: str, line: int) -> None:
-        """A function that the script calls once is read at its call; any other here, its arguments not known."""
-        function = function_at(self.tokens, self.at, name, line)
-        if function and calls(self.tokens, name) == 1:
-            self.functions[name] = function
-            self.at += function.size
+    def statement(self, node: Node) -> Status:
+        command, outer = node.get("Cmd", {"Type": ""}), self.printed
+        for redirect in node.get("Redirs", []):
+            if "Hdoc" in redirect:
+                self.script.heredocs.append((redirect["Hdoc"]["line"] + self.offset, redirect["Hdoc"]["raw"]))
+            if redirect["Op"][0] in ">&" and outer is not None and redirect.get("N", {}).get("Value", "1") == "1":
+                self.printed = []
+        if command["Type"] == "CallExpr":
+            read = partial(self._simple, command, node)
+        elif command["Type"] in COMMANDS:
+            read = partial(COMMANDS[command["Type"]], self, command)
         else:
-            self.enter("function", line, name)
-            self._hand_over(Unknown(f"the arguments of {self.open[-1]}"))
+            read = partial(self.print, None)
+        status = self._apart(read) if node.get("Background") else read()
+        self.printed = outer
+        return (not status if isinstance(status, bool) else None) if node.get("Negated") else status
 
-    def _hand_over(self, arguments: list[Argument] | Unknown, is_open: bool = False) -> None:
-        self.open[-1].local.update(("@", FURTHER))
-        self.values.set_arguments(arguments, is_open)
+    def _apart(self, read: Callable[[], Status]) -> Status:
+        """In a subshell: what is set there ends with it."""
+        outer, self.state, exact, self.is_exact = self.state, self.state.copy(), self.is_exact, False
+        status = read()
+        self.state, self.is_exact = outer, exact
+        return status
 
-    def _call(self, function: Function, arguments: list[Argument], is_open: bool, conditional: bool) -> None:
-        self.enter("function" if conditional else "call", function.line, function.name)
-        self._body(function, arguments, is_open)
+    def output(self, part: Node) -> str:
+        outer, self.printed = self.printed, []
+        self._apart(lambda: self.statements(part.get("Stmts", [])))
+        text, self.printed = "".join(self.printed).rstrip("\n"), outer
+        return super().output(part) if reason(text) == "" else text
 
-    def _uncalled(self, function: Function) -> None:
-        self.enter("function", function.line, function.name)
-        self._body(function, Unknown(f"the arguments of {self.open[-1]}"))
+    def _may(self, word: str, node: Node, bodies: list[Callable[[], Any]], name: str = "") -> None:
+        """Reads bodies of which one runs, nobody knows which: what they leave different is unknown."""
+        construct = Construct(word, node["line"] + self.offset, node["last"] + self.offset, name)
+        before, outer, printed, ends = self.state, self.inside, len(self.printed or ()), list[State]()
+        self.inside = (*outer, construct)
+        for body in bodies:
+            self.state = before.copy()
+            body()
+            ends.append(self.state)
+        self.inside = outer
+        if len(self.printed or ()) > printed:
+            self.print(None)
+        for end in ends:
+            if end.ended in ("break", "continue"):
+                if self.is_exact:
+                    raise _Uncertain
+                end.ended = ""
+        self.returned += [end for end in ends if end.ended == "return"]
+        going = [end for end in ends if not end.ended] or [self.returned[-1] if self.returned else ends[0]]
+        self.state, changed = merged(before, going, construct)
+        if word not in ("&&", "||"):
+            self.script.constructs.append((construct, changed))
 
-    def _body(self, function: Function, arguments: list[Argument] | Unknown, is_open: bool = False) -> None:
-        """Reads the commands between the braces, and closes the construct that was opened for them."""
-        self._hand_over(arguments, is_open)
-        behind = self.tokens, self.at
-        self.tokens, self.at = function.body[1:-1], 0
-        self._read_tokens()
-        self.tokens, self.at = behind
-        self.close(function.body[-1].line)
+    def _if(self, node: Node) -> Status:
+        status, other = self.statements(node.get("Cond", ())), node.get("Else")
+        yes, no = partial(self.statements, node["Then"]), partial(self._if, other) if other else partial(bool, True)
+        if not isinstance(status, bool):
+            return self._may("if", node, [yes, no])
+        before, script = self.state.copy(), self.script.copy()
+        status = yes() if status else no()
+        if self.state.ended == "exit" and len(self.script.found) == len(script.found):
+            self.state, self.script, status = before, script, None
+            self._otherwise(node)
+        return status
 
-    # ----------------------------------------------------------------------------------------------------- constructs
+    def _case(self, node: Node) -> Status:
+        subject, left, is_certain = self.text(node["Word"]), list[Node](), False
+        for item in node.get("Items", []):
+            verdicts = [fits(subject, one, self) for one in item["Patterns"]]
+            left += [item] if True in verdicts or None in verdicts else []
+            is_certain = True in verdicts
+            if is_certain:
+                break
+        if any(item["Op"] != ";;" for item in node.get("Items", [])):
+            left, is_certain = node["Items"], False
+        bodies = [partial(self.statements, item.get("Stmts", [])) for item in left]
+        if len(bodies) == 1 and is_certain:
+            return bodies[0]()
+        return self._may("case", node, bodies if is_certain else [*bodies, partial(bool, True)]) if bodies else True
 
-    def _operator(self, operator: Operator) -> None:
-        if operator.text == "(":
-            self._group(operator)
-        elif operator.text == ")":
-            self.leave(operator.line, "(", *(f"{joint} (" for joint in CONDITIONS))
-        elif operator.text in (";;", ";&", ";;&") and self.next_branch("case"):
-            self.skip_pattern()
+    def _both(self, node: Node) -> Status:
+        """`a && b`, `a || b`; in a pipeline each command has a subshell of its own."""
+        op, right = node["Op"], partial(self.statement, node["Y"])
+        if op in ("|", "|&"):
+            outer, self.printed = self.printed, None if self.printed is None else []
+            self._apart(partial(self.statement, node["X"]))
+            self.printed = outer
+            self._apart(right)
+            return self.print(None)
+        left = self.statement(node["X"])
+        if self.state.ended:
+            return left
+        if left is None or (left == LIKELY and op == "||"):
+            return self._may(op, node, [right, partial(bool, True)])
+        return right() if bool(left) == (op == "&&") else left
 
-    def _reserved(self, word: Word) -> None:
-        if word.bare == "[[":
-            here = self.link_here()
-            test = [word, *self.skip_to("]]", NEWLINE)]
-            self.ended = here.ended(verdict_of(False, test, self.values, self.is_read_once))
-        elif word.bare == "{":
-            self._group(word)
-        elif word.bare == "}":
-            self.leave(word.line, "{", *(f"{joint} {{" for joint in CONDITIONS))
-        elif word.bare in ("else", "elif"):
-            self.next_branch("if")
-        elif word.bare in OPENING:
-            self._open(word)
-        elif word.bare in CLOSING:
-            closes = {"fi": ("if",), "esac": ("case",), "done": ("for", "while", "until", "select")}
-            self.leave(word.line, *closes[word.bare])
+    def _for(self, node: Node) -> Status:
+        """Follows the rounds over known words; of any other loop nobody knows how often it runs."""
+        loop, body, self.took_own = node["Loop"], partial(self.statements, node.get("Do", [])), False
+        if loop["Type"] == "CStyleLoop":
+            parts = [loop.get(part) for part in ("Init", "Cond", "Post")]
+            return self._repeated("for", node, lambda: [*map(self._arithmetic, parts), body()])
+        name = loop["Name"]["Value"]
+        words = [f for w in loop["Items"] for f in self.fields(w)] if "Items" in loop else self.held("@")
+        if self.took_own and not words:
+            self.remark(WITHOUT)
+        if "Select" not in node and not any(reason(w) or re.fullmatch(r"\$\{oc\.env:\w+\}", w) for w in words):
+            before, script, outer = self.state.copy(), self.script.copy(), (self.inside, self.depth, self.is_exact)
+            try:
+                return self._rounds(name, words, body)
+            except _Uncertain:
+                self.state, self.script, (self.inside, self.depth, self.is_exact) = before, script, outer
+        told = f"one value after another ({', '.join(map(shown, words[:4]))}{', ...' if words[4:] else ''})"
+        value = hole(f"${{{name}}}", f"{name}, to which the `for` of line {node['line'] + self.offset} gives {told}")
+        return self._repeated("for", node, lambda: [self.assign(name, value), body()])
 
-    def _group(self, opening: Word | Operator) -> None:
-        """`{` and `(`: followed where it runs, passed over where it does not, else a construct."""
-        here, bracket = self.link_here(), written(opening)
-        end = group_end(self.tokens, self.at - 1) if here.runs is False else None
-        if end is not None:
-            self.at, self.ended = end, here.before
-        elif here.runs and not here.negated:
-            self.enter(bracket, opening.line)
+    def _rounds(self, name: str, words: list[str], body: Callable[[], Any]) -> Status:
+        exact, self.is_exact = self.is_exact, True
+        for word in words:
+            self.rounds += 1
+            if self.rounds > ROUNDS:
+                raise _Uncertain
+            self.assign(name, str(word))
+            body()
+            ended = self.state.ended
+            self.state.ended = "" if ended in ("break", "continue") else ended
+            if ended not in ("", "continue"):
+                break
+        self.is_exact = exact
+        return None
+
+    def _while(self, node: Node) -> Status:
+        """Passed over where it certainly does not begin, as a loop over the script's own arguments, else read once."""
+        before, outer, self.starts_without = self.state.copy(), self.starts_without, True
+        holds, self.starts_without = self.statements(node["Cond"]), outer
+        if holds is bool(node.get("Until")):
+            return None
+        self.state = before
+        return self._repeated("while", node, lambda: [self.statements(node.get(part, ())) for part in ("Cond", "Do")])
+
+    def _repeated(self, word: str, node: Node, once: Callable[[], Any]) -> Status:
+        """Reads a body that runs nobody knows how often: what a round changes is unknown when it begins, too."""
+        construct = Construct(word, node["line"] + self.offset, node["last"] + self.offset)
+        before, script, exact, self.is_exact = self.state.copy(), self.script.copy(), self.is_exact, False
+        once()
+        first, self.state, self.script = self.state, before.copy(), script
+        changed = [name for name, value in first.variables.items() if value != before.variables.get(name)]
+        for name in changed:
+            self.assign(name, hole(f"${{{name}}}", f"{name}, which {construct} sets"))
+        self._may(word, node, [once, partial(bool, True)])
+        for name in changed:
+            held = before.variables.get(name)
+            self.state.variables[name] = doubted(name, held, [held, first.variables[name]], construct)
+        self.is_exact = exact
+
+    def _simple(self, node: Node, statement: Node) -> Status:
+        words, assigns = node.get("Args", []), node.get("Assigns", [])
+        if not words:
+            for one in assigns:
+                self._assign(one)
+            return None if any("$(" in one["raw"] or "`" in one["raw"] for one in assigns) else True
+        name, self.took_own = words[0]["raw"], False
+        if self.printed is not None and name not in BUILTINS and name not in self.state.functions:
+            return self.print(self._printed(name, words[1:], statement)) if name not in QUIET else LIKELY
+        fields = [f for word in words for f in self.fields(word)]
+        name = fields[0] if fields else ":"
+        if name in self.state.functions:
+            saved = {one["Name"]["Value"]: self.state.variables.get(one["Name"]["Value"]) for one in assigns}
+            for one in assigns:
+                self._assign(one)
+            status = self._call(self.state.functions[name], fields[1:], self.took_own)
+            self.state.variables |= saved
+            return status
+        if name in BUILTINS:
+            return BUILTINS[name](self, fields)
+        self._record(node, fields)
+        return LIKELY if name in QUIET else None
+
+    def _record(self, node: Node, fields: list[str]) -> None:
+        words = tuple(Argument(shown(f), getattr(f, "line", 0) or self.line, reason(f), str(f)) for f in fields)
+        nested = next((script for shell, option, script in zip(words, words[1:], words[2:], strict=False)
+                       if SHELL.fullmatch(shell.text) and re.fullmatch(r"-\w*c", option.text)), None)
+        command, before = Command(words, node["line"] + self.offset, self.inside), self.script.found.get(id(node))
+        if nested:
+            exported = {n: v for n, v in self.state.variables.items() if ("x", n) in self.state.marks}
+            outer, self.state = self.state, State(exported, is_open=False, has_moved=self.state.has_moved)
+            self.nested(nested.whole, nested.line)
+            self.state = outer
         else:
-            self.enter(f"{'!' if here.negated else here.joint} {bracket}", opening.line)
+            self.script.found[id(node)] = before.again(command) if before else command
 
-    def _open(self, word: Word) -> None:
-        following = self.tokens[self.at] if self.at < len(self.tokens) else None
-        name = following.bare if isinstance(following, Word) else ""
-        if word.bare != "function" and self.link_here().runs and self._choose(word.bare, word.line):
-            return
-        if word.bare != "function":
-            self.enter(word.bare, word.line)
-        if word.bare in ("for", "select") and name:
-            self.values.assign(name, looped(self.values, name, self.loop_words(), str(self.open[-1])))
-        elif word.bare == "for" and isinstance(following, Word) and following.arithmetic is not None:
-            self.at += 1
-            for one in assigned(following.arithmetic):
-                self.values.assign(one, Unknown(f"{one}, to which {self.open[-1]} gives one value after another"))
-        elif word.bare == "function":
-            self.at += 1
-            if [self.operator_at(0), self.operator_at(1)] == ["(", ")"]:
-                self.at += 2
-            self._define(name, word.line)
-        elif word.bare == "case":
-            self.skip_to("in", NEWLINE)
-            self.skip_pattern()
-
-    def _choose(self, word: str, line: int) -> bool:
-        """Of an `if` or `case`, leaves the branch that runs; whether it is certain, so that none is to be entered."""
-        choice = choice_at(self.tokens, self.at, word, self.values) if self.is_read_once else None
-        if choice is None:
-            return False
-        self.ended = Verdict(None if choice.tokens else True)
-        self.tokens = [*self.tokens[:self.at], *choice.tokens, *self.tokens[choice.end:]]
-        self.script.assumed += [(line, f"the `{word}`: {choice.told}")] if choice.told else []
-        return bool(choice.told)
-
-    # ------------------------------------------------------------------------------------------------------- commands
-
-    def _command(self) -> None:
-        """One simple command, up to the operator that ends it; redirections are left out."""
-        line, parts = self.tokens[self.at].line, list[Word | Array]()
-        self.at += 1
-        here = self.link_here()
-        self.at -= 1
-        while self.at < len(self.tokens):
-            token = self.tokens[self.at]
-            if isinstance(token, Operator):
-                if token.text not in REDIRECTIONS:
-                    break
-                self.at += 1  # and the file behind it
-            else:
-                parts.append(token)
-            self.at += 1
-        if here.runs is not False:
-            self._run(here, line, parts)
-
-    def _run(self, here: Link, line: int, parts: list[Word | Array]) -> None:
-        """A command at its place in a list. A call or `eval` within it reads lists of its own."""
-        conditional = here.runs is None
-        is_plain = not any(asks(part) for part in parts)
-        while parts and assign(self.values, parts[0], conditional):
-            parts.pop(0)
-        verdict = verdict_of(is_plain and not parts, parts, self.values, self.is_read_once)
-        if parts:
-            self._simple(line, parts, conditional)
-        self.link, self.ended = here, here.ended(verdict)
-
-    def _simple(self, line: int, parts: list[Word | Array], conditional: bool) -> None:
-        name = parts[0].bare if isinstance(parts[0], Word) else ""
-        if name in DECLARING:
-            note_integers(self.values, parts[1:])
-            for part in parts[1:]:
-                if name == "local":
-                    self.make_local(part.name if isinstance(part, Array) else part.raw.partition("=")[0])
-                assign(self.values, part, conditional)
-            return
-        if name in ("set", "shift") and set_arguments(self.values, parts, conditional):
-            return
-        if isinstance(parts[0], Word) and settles(parts[0]):
-            words = [part for part in parts if isinstance(part, Word)]
-            if unknown := set_variables(self.values, words, conditional):
-                self.script.skipped.append((line, f"`{name or words[0].raw}`: sets {', '.join(unknown)}, not known"))
-            return
-        self.values.has_moved |= name in MOVING
-        if name in NOT_READ:
-            self.script.skipped.append((line, f"`{name}`: {NOT_READ[name]}"))
-        arguments = [argument for part in parts if isinstance(part, Word) for argument in self.values.arguments(part)]
-        nested = script_of(arguments)
-        if name == "eval":
-            self._evaluate(line, parts[1:], conditional)
-        elif name in self.functions:
-            is_open = hands_on(self.values, [part for part in parts[1:] if isinstance(part, Word)])
-            self._call(self.functions.pop(name), arguments[1:], is_open, conditional)
-        elif nested and self.depth < DEEPEST:
-            within = Values(has_moved=self.values.has_moved)
-            inner = read_script(nested.whole or nested.text, within, self.depth + 1)
-            self.script.take_up(inner, nested.line - 1, self.inside)
-        elif arguments:
-            self.script.commands.append(Command(arguments, line, self.inside))
-
-    def _evaluate(self, line: int, words: list[Word | Array], conditional: bool) -> None:
-        """`eval text`: the text is a script of its own, with the variables of this one."""
-        try:
-            text = " ".join(self.values.text(word) for word in words if isinstance(word, Word))
-        except Unknown as problem:
-            self.script.skipped.append((line, f"`eval` was not read: its text holds {problem}"))
-            return
+    def nested(self, text: str, line: int) -> Status:
         if self.depth >= DEEPEST:
-            self.script.skipped.append((line, "`eval` was not read: its text holds more of the same"))
-            return
-        if conditional:
-            self.enter("eval", line)
-        within = Values(self.values.known, scopes=self.values.scopes, has_moved=self.values.has_moved)
-        inner = read_script(text, within, self.depth + 1)
-        self.values.has_moved = within.has_moved
-        self.script.take_up(inner, line - 1, self.inside)
-        if conditional:
-            self.close(line)
+            return self.print(None)
+        outer, self.offset, self.depth = self.offset, line - 1, self.depth + 1
+        text = re.sub(r"\$\{oc\.env:(\w+)\}", r"${oc_env_\1}", text)  # which bash could not read
+        status = self.statements(parse(text, f"the script within line {line}"))
+        self.offset, self.depth = outer, self.depth - 1
+        return status
+
+    def _call(self, node: Node, arguments: list[str] | None, is_open: bool) -> Status:
+        self.called.add(id(node))
+        if self.depth >= DEEPEST:
+            self.script.skipped.append((self.line, f"{node['Name']['Value']}: its calls nest too deeply"))
+            return None
+        outer, returned, before = (self.state.arguments, self.state.is_open), self.returned, self.state.copy()
+        self.state.arguments, self.state.is_open, self.returned = arguments, is_open, []
+        self.locals.append({})
+        self.depth += 1
+        status = self.statement(node["Body"])
+        self.depth -= 1
+        self.state.ended = self.state.ended.replace("return", "")
+        if self.returned:
+            place = Construct("function", node["line"] + self.offset, node["last"] + self.offset, node["Name"]["Value"])
+            ends = [*([] if self.state.ended else [self.state]), *(replace(end, ended="") for end in self.returned)]
+            (self.state, _), status = merged(before, ends, place), None
+        self.state.variables |= self.locals.pop()
+        (self.state.arguments, self.state.is_open), self.returned = outer, returned
+        return status
+
+    def uncalled(self) -> None:
+        """Reads the functions that nothing calls: what they do is known, with which arguments is not."""
+        self.state.ended = ""
+        for name, node in list(self.state.functions.items()):
+            if id(node) not in self.called:
+                self._may("function", node, [partial(self._call, node, None, False), partial(bool, True)], name)
+
+
+class _Uncertain(Exception):
+    """A loop of which nobody knows how often it runs, or where a round ends."""
+
+
+COMMANDS: dict[str, Callable[[Reader, Node], Status]] = {
+    "IfClause": Reader._if, "CaseClause": Reader._case, "BinaryCmd": Reader._both, "ForClause": Reader._for,
+    "WhileClause": Reader._while, "DeclClause": Reader._declare, "LetClause": Reader._let, "FuncDecl": Reader._define,
+    "Block": lambda reader, node: reader.statements(node["Stmts"]),
+    "Subshell": lambda reader, node: reader._apart(partial(reader.statements, node["Stmts"])),
+    "TestClause": lambda reader, node: clause(node["X"], reader),
+    "ArithmCmd": lambda reader, node: reader._arithmetic(node["X"]),
+    "TimeClause": lambda reader, node: reader.statement(node["Stmt"])}

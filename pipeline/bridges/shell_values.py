@@ -1,248 +1,187 @@
-"""Expands the words of a shell script: variables, defaults, arrays, whole-number arithmetic. Commands are never run.
+"""What a shell script calculates, tests and cuts, as far as it is known: `$((...))`, `[ ... ]`, `${X#a}`."""
 
-What cannot be known without running something is Unknown, and so is everything made of it; it is named, not guessed.
-A variable that the script does not assign becomes `${oc.env:NAME}`, which is filled in when the recipe is composed.
-"""
-
+import operator
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from pipeline.bridges import shell_expansions
-from pipeline.bridges.arithmetic import NotArithmetic, evaluate
-from pipeline.bridges.shell_holes import Unknown, hole, reason, short, shown
-from pipeline.bridges.shell_output import printed
-from pipeline.bridges.shell_variables import Argument, Variables
-from pipeline.bridges.shell_words import Lexer, Piece, Word
-from pipeline.store.secret_names import names_secret
+from pipeline.bridges.shell_syntax import Node, Unknown, reason, short, solid
 
-PARAMETER = re.compile(r"(?P<name>[A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[(?P<index>[^\]]*)\])?(?P<rest>.*)", re.DOTALL)
-DEFAULT = re.compile(r"(?P<colon>:?)(?P<sign>[-=+?])(?P<text>.*)", re.DOTALL)
-LONGEST = 100_000  # characters of one expanded word: variables that double one another must end
+if TYPE_CHECKING:
+    from pipeline.bridges.shell_words import Words
+
+INTEGER = re.compile(r"\s*([-+]?)(?:(0[xX][0-9a-fA-F]{1,15})|(0[0-7]{1,20})|(\d{1,18}))\s*")
+NAME = re.compile(r"[A-Za-z_]\w*")
+LARGEST = 2**63
+CASES = {"^^": str.upper, ",,": str.lower, "^": lambda t: t[:1].upper() + t[1:], ",": lambda t: t[:1].lower() + t[1:]}
+COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+NUMBERS = {"-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
+           "-ge": operator.ge}
+CALCULATED: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "&": operator.and_, "|": operator.or_,
+    "^": operator.xor, ",": lambda a, b: b, "/": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
+    "%": lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1), "**": lambda a, b: a ** (b if b < 64 else 1 // 0),
+    "<<": lambda a, b: a << (b if b < 64 else 1 // 0), ">>": operator.rshift}
+UNARY: dict[str, Callable[[int], int]] = {"-": operator.neg, "+": operator.pos, "!": operator.not_, "~": operator.inv}
 
 
-NOTHING = Piece("text", "", True)  # what stands before the first piece in quotes
+def calculate(node: Node, words: "Words") -> int:
+    """The value of an expression; what it assigns is assigned. Raises Unknown."""
+    kind, op = node["Type"], node.get("Op", "")
+    if kind == "Word":
+        return number(words.known(node["raw"]) if NAME.fullmatch(node["raw"]) else words.text(node), node["raw"])
+    if op == "?":
+        return calculate(node["Y"]["X" if calculate(node["X"], words) else "Y"], words)
+    if _assigns(op):
+        return _assign(node, op, words)
+    left = calculate(node["X"], words)
+    if kind == "ParenArithm":
+        return left
+    if kind == "UnaryArithm":
+        return int(UNARY[op](left))
+    if op in ("&&", "||"):
+        return int(op == "||") if bool(left) == (op == "||") else int(calculate(node["Y"], words) != 0)
+    return _binary(op, left, calculate(node["Y"], words))
 
 
-@dataclass
-class Values(Variables):
-    """What words of a script become. remarks: (line, what was assumed); line: of the word that is read."""
+def assigned(node: Node | None) -> Iterator[str]:
+    """The variables that an expression assigns."""
+    if node:
+        if _assigns(node.get("Op", "")):
+            yield node["X"]["raw"]
+        yield from assigned(node.get("X"))
+        yield from assigned(node.get("Y"))
 
-    remarks: list[tuple[int, str]] = field(default_factory=list)
-    line: int = 0
-    has_moved: bool = False  # whether the script has changed its directory
 
-    def arguments(self, word: Word) -> list[Argument]:
-        """The arguments that a word becomes: one, none (`$@`), or several (an array, or a text that is split)."""
-        self.line = word.line
-        try:
-            return self._split(word)
-        except Unknown as unknown:
-            return [Argument(word.raw, word.line, str(unknown))]
-        except RecursionError:
-            return [Argument(word.raw, word.line, "expansions nested too deeply")]
+def _assigns(op: str) -> bool:
+    return op in ("++", "--") or (op.endswith("=") and op not in COMPARED)
 
-    def text(self, word: Word) -> str:
-        """A word as one text, as the right side of an assignment is read. Raises Unknown, of one expansion alone."""
-        self.line = word.line
-        try:
-            return self._bounded("".join(self._texts(word)))
-        except RecursionError as error:
-            raise Unknown("expansions nested too deeply") from error
 
-    # ----------------------------------------------------------------------------------------------------------- words
+def _assign(node: Node, op: str, words: "Words") -> int:
+    name = node["X"]["raw"]
+    if not NAME.fullmatch(name):
+        raise Unknown(f"an assignment to {short(name)} within arithmetic")
+    before = 0 if op == "=" else calculate(node["X"], words)
+    after = (before + (1 if op == "++" else -1) if op in ("++", "--") else
+             calculate(node["Y"], words) if op == "=" else _binary(op[:-1], before, calculate(node["Y"], words)))
+    words.assign(name, str(after))
+    return before if node.get("Post") else after
 
-    def _texts(self, word: Word) -> Iterator[str]:
-        """The text of every piece: of one that is not known a hole, when others stand beside it. Raises Unknown."""
-        alone = sum(piece != NOTHING for piece in word.pieces) == 1
-        asked = ""  # the variable of `${X:+-}` before: `$X` beside it is nothing too where X is not set
-        for piece in word.pieces:
-            is_nothing = piece.kind == "variable" and piece.text == asked
-            asked = asked if piece == NOTHING else self.asked(piece)
-            try:
-                yield "" if is_nothing else self._piece(piece)
-            except Unknown as unknown:
-                if alone:
-                    raise
-                yield hole(Word(word.line, (piece,)).raw, str(unknown))
 
-    def asked(self, piece: Piece) -> str:
-        """X of a piece `${X:+y}`, where nothing assigns X."""
-        name, found, _ = piece.text.partition(":+" if ":+" in piece.text else "+")
-        return name if piece.kind == "variable" and found and name.isidentifier() and self.held(name) is None else ""
+def _binary(op: str, left: int, right: int) -> int:
+    try:
+        found = int({**COMPARED, **CALCULATED}[op](left, right))
+    except (KeyError, ArithmeticError, ValueError) as error:
+        raise Unknown(f"the arithmetic {left} {op} {right}") from error
+    if abs(found) >= LARGEST or (op == "**" and right < 0):
+        raise Unknown(f"the arithmetic {left} {op} {right}")
+    return found
 
-    def _split(self, word: Word) -> list[Argument]:
-        if len(word.pieces) == 1 + (word.pieces[:1] == (NOTHING,)):
-            array = self._array(word.pieces[-1])
-            if array is not None:
-                return array
-        fields: list[str] = []
-        current: str | None = None
-        for piece, text in zip(word.pieces, self._texts(word), strict=True):
-            if piece.quoted or piece.kind == "text" or self._is_quoted_default(piece):
-                current = (current or "") + text
-                continue
-            parts = re.split(r"[ \t\n]+", text)  # an unquoted expansion is split at blanks
-            for number, part in enumerate(parts):
-                if number and current is not None:
-                    fields.append(current)
-                    current = None
-                if part:
-                    current = (current or "") + part
-        fields += [] if current is None else [current]
-        return [self.argument(self._bounded(text), word.line) for text in fields]
 
-    @staticmethod
-    def argument(text: str, line: int) -> Argument:
-        """An argument of a text, which may have holes."""
-        why = reason(text)
-        return Argument(shown(text), line, why, text) if why else Argument(text, line)
+def number(text: str, name: str) -> int:
+    """The whole number that bash reads in the text of a variable; nothing is 0. Raises Unknown."""
+    found = INTEGER.fullmatch(solid(text))
+    if not found and text.strip():
+        raise Unknown(f"arithmetic with {short(name)}, which is no whole number here: {short(text)}")
+    sign, hexadecimal, octal, decimal = found.groups() if found else ("", None, None, "0")
+    value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
+    if decimal and len(decimal) > 1 and decimal[0] == "0":  # 08
+        raise Unknown(f"arithmetic with {short(text)}")
+    return -value if sign == "-" else value
 
-    def _is_quoted_default(self, piece: Piece) -> bool:
-        """Whether a piece is ${X:-"y z"} with X not set: what stands in quotes is not split."""
-        match = PARAMETER.fullmatch(piece.text) if piece.kind == "variable" else None
-        default = DEFAULT.fullmatch(match["rest"]) if match else None
-        return bool(default and default["text"][:1] in ("'", '"') and not self.known.get(match["name"]))
 
-    def _array(self, piece: Piece) -> list[Argument] | None:
-        """The elements that a word of one expansion stands for: of an array, or of the script's own arguments."""
-        if piece.kind != "variable":
-            return None
-        match = PARAMETER.fullmatch(piece.text)
-        if match and match["name"] in ("@", "*"):
-            return self.positional(match["rest"])
-        if not match or match["rest"] or match["index"] not in ("@", "*"):
-            return None
-        value = self.known.get(match["name"], [])
-        return value if isinstance(value, list) else None
+def bracket(fields: list[str]) -> bool | None:
+    """Whether `[ fields ]` holds; None where that is not known, or not understood."""
+    if fields[:1] == ["!"] and len(fields) > 1:
+        verdict = bracket(fields[1:])
+        return None if verdict is None else not verdict
+    if any(reason(text) or "${oc.env:" in text for text in fields):
+        return None
+    if len(fields) < 2:
+        return bool(fields and fields[0])
+    if len(fields) == 2:
+        return {"-z": not fields[1], "-n": bool(fields[1])}.get(fields[0])
+    left, op, right = fields if len(fields) == 3 else ("", "", "")
+    if op in ("=", "==", "!="):
+        return (left == right) == (op != "!=")
+    is_number = op in NUMBERS and all(re.fullmatch(r"-?\d{1,18}", text) for text in (left, right))
+    return NUMBERS[op](int(left), int(right)) if is_number else None
 
-    # ---------------------------------------------------------------------------------------------------------- pieces
 
-    def _piece(self, piece: Piece) -> str:
-        if piece.kind == "text":
-            return piece.text
-        if piece.kind == "command":
-            known = printed(piece.text, self.line, lambda word: _solid(self.text(word)), self.has_moved)
-            if known is not None:
-                return known
-            raise Unknown(f"the output of a command, {short(f'$({piece.text})')}, which is not run")
-        if piece.kind == "arithmetic":
-            return self.arithmetic(piece.text)
-        return self._parameter(piece.text)
+def clause(node: Node, words: "Words") -> bool | None:
+    """Whether the expression of `[[ ... ]]` holds; None where that is not known, or not understood."""
+    kind, op = node["Type"], node.get("Op", "")
+    if op in ("&&", "||"):
+        verdicts = [clause(node["X"], words), clause(node["Y"], words)]
+        return op == "||" if (op == "||") in verdicts else None if None in verdicts else op == "&&"
+    if kind == "ParenTest" or op == "!":
+        verdict = clause(node["X"], words)
+        return verdict if verdict is None or op != "!" else not verdict
+    if kind == "Word":
+        return bracket(["-n", words.text(node)])
+    if kind == "UnaryTest":
+        return bracket([op, words.text(node["X"])]) if op in ("-z", "-n") else None
+    left = words.text(node["X"])
+    if op in NUMBERS:
+        return bracket([left, op, words.text(node["Y"])])
+    same = fits(left, node["Y"], words) if op in ("==", "=", "!=") else None
+    return None if same is None else same == (op != "!=")
 
-    def arithmetic(self, expression: str, assign: Callable[[str, int], None] | None = None) -> str:
-        """The value of an expression. assign: takes what it sets; without it nothing is set. Raises Unknown."""
-        if "$(" in expression or "`" in expression:
-            raise Unknown(f"the arithmetic $(({short(expression)})), with the output of a command, which is not run")
-        try:
-            plain = re.sub(r"\$\{([A-Za-z_]\w*)\}", r"\1", expression)
-            filled = re.sub(r"\$\{([^{}]+)\}", lambda m: f"({_solid(self._parameter(m[1]))})", plain)
-            return str(evaluate(filled, self._number, assign))
-        except NotArithmetic as error:
-            raise Unknown(f"the arithmetic $(({short(expression)})): {error}") from error
 
-    def _number(self, name: str) -> int:
-        text = _solid(self._plain(name))
-        if not re.fullmatch(r"[-+]?\d{1,18}", text.strip()):
-            raise Unknown(f"arithmetic with {name}, which is no whole number here: {short(text)}")
-        return int(text)
+def fits(text: str, word: Node, words: "Words") -> bool | None:
+    """Whether a text matches a pattern as a whole; None where one of them is not known."""
+    try:
+        return word["raw"] == "*" or re.fullmatch(pattern(word, words), solid(text), re.DOTALL) is not None
+    except Unknown:
+        return None
 
-    def _parameter(self, inside: str) -> str:
-        if inside.startswith("oc.env:"):  # what an expansion before this one left to the environment
-            return f"${{{inside}}}"
-        if inside[:1] == "#" and (counted := PARAMETER.fullmatch(inside[1:])) and not counted["rest"]:
-            return self._size(counted["name"], counted["index"])
-        match = PARAMETER.fullmatch(inside)
-        if not match:
-            raise Unknown(f"the expansion ${{{short(inside)}}}")
-        name, index, rest = match["name"], match["index"], match["rest"]
-        if not rest:
-            return self._plain(name, index)
-        if default := DEFAULT.fullmatch(rest):
-            return self._with_default(match, default)
-        if shell_expansions.is_known(rest):
-            return shell_expansions.expand(self._whole(self._plain(name, index)), rest, self._word)
-        raise Unknown(f"the expansion ${{{short(inside)}}}")
 
-    def _size(self, name: str, index: str | None) -> str:
-        """${#X}: the characters of a text; the elements of an array, or of `$@`."""
-        if name in ("@", "*") or index in ("@", "*"):
-            counted = self.positional("") if name in ("@", "*") else self.known.get(name)
-            if not isinstance(counted, list) or any(argument.problem for argument in counted):
-                raise Unknown(f"the expansion ${{#{name}[{index}]}}" if index else f"${{#{name}}}")
-            return str(len(counted))
-        return str(len(self._whole(self._plain(name, index))))
+def sliced(value: Any, part: Node, words: "Words") -> Any:
+    """`${X:first:count}` of a text or a list."""
+    given = part["Slice"]
+    first, count = calculate(given["Offset"], words), calculate(given["Length"], words) if "Length" in given else None
+    if isinstance(value, list) and (first < 0 or (count or 0) < 0):
+        raise Unknown(f"the expansion {part['raw']}")
+    start = first if first >= 0 else max(len(value) + first, 0) if -first <= len(value) else len(value)
+    return value[start:None if count is None else max(start, start + count if count >= 0 else len(value) + count)]
 
-    @staticmethod
-    def _whole(value: str) -> str:
-        """A value of which every character is known. Raises Unknown."""
-        if "${oc.env:" in _solid(value) or len(value) > shell_expansions.LONGEST:
-            raise Unknown(f"a part of {short(value)}")
-        return value
 
-    def _plain(self, name: str, index: str | None = None) -> str:
-        value = self.held(name)
-        if isinstance(value, Unknown):
-            raise value
-        if isinstance(value, str) and index in (None, "0", "@", "*"):
-            return self._of_environment(name) if value and names_secret(name, is_variable=True) else value
-        if isinstance(value, list):
-            return self.element(name, value, index or "0")
-        if name in ("@", "*"):
-            return " ".join(_solid(argument.whole or argument.text) for argument in self.positional("") or [])
-        if self.has_moved and name in ("PWD", "OLDPWD"):
-            raise Unknown(f"{name}, behind a change of the directory")
-        if not re.match(r"[A-Za-z_]", name):
-            raise Unknown(f"${name}, which only a call of the script sets")
-        if index is not None:
-            raise Unknown(f"{name}[{index}], which the script does not assign")
-        return f"${{oc.env:{name}}}"
-
-    def _of_environment(self, name: str) -> str:
-        """A variable that the script assigns and that is a secret by its name: what it holds stays in the script."""
-        self.remarks.append((self.line, f"{name} is a secret by its name: set it where the run starts, too"))
-        return f"${{oc.env:{name}}}"
-
-    def _with_default(self, parameter: re.Match, default: re.Match) -> str:
-        """${X:-y} and its kin. A variable of the environment may differ where the script runs: that is remarked."""
-        name, index, sign, text = parameter["name"], parameter["index"], default["sign"], default["text"]
-        value = self.held(name)
-        if value or (value is not None and not default["colon"]):
-            return self._word(text) if sign == "+" else self._plain(name, index)
-        if sign == "+":
-            if value is None and name.isidentifier():
-                self.remarks.append((self.line, f"{name} is not assigned in the script; taken as not set"))
-            return ""
-        if sign == "?":
-            return self._plain(name, index)
-        chosen = self._word(text)
-        if chosen and names_secret(name, is_variable=True):
-            return self._of_environment(name)
-        if value is None:
-            told = short(shown(chosen))
-            which = f"{name} is not assigned in the script" if re.match(r"[A-Za-z_]", name) else f"${name} is not known"
-            self.remarks.append((self.line, f"{which}; its default was taken: {told}"))
-        if sign == "=":
-            self.assign(name, chosen)
-        return chosen
-
-    def _word(self, text: str) -> str:
-        """The text within ${X:-...}, expanded in its turn."""
-        lexer, parts = Lexer(text, line=self.line), []
-        while lexer.at < len(text):
-            before, pieces = lexer.at, lexer.word().pieces
-            parts.append("".join(self._piece(piece) for piece in pieces) if pieces else text[before:lexer.at])
-        return "".join(parts)
-
-    @staticmethod
-    def _bounded(text: str) -> str:
-        if len(text) > LONGEST:
-            raise Unknown(f"a text of more than {LONGEST} characters")
+def changed(text: str, part: Node, words: "Words") -> str:
+    """What `${X#a}`, `${X/a/b}`, `${X:1:2}` and `${X^^}` make of a text. Raises Unknown."""
+    op, word = part.get("Exp", {}).get("Op", ""), part.get("Exp", {}).get("Word")
+    if not (op or part.get("Slice") or "Repl" in part):
         return text
-
-
-def _solid(text: str) -> str:
-    """A text of which every part is known. Raises Unknown."""
-    if why := reason(text):
-        raise Unknown(why)
+    text = solid(text)
+    if part.get("Slice"):
+        return sliced(text, part, words)
+    if "Repl" in part:
+        wanted, by = pattern(part["Repl"].get("Orig"), words), solid(words.text(part["Repl"].get("With")))
+        if not wanted or wanted[:1] in "#%" or wanted[:2] in (r"\#", r"\%"):
+            raise Unknown(f"the expansion {short(part['raw'])}")
+        return re.sub(wanted, lambda _: by, text, count=0 if part["Repl"].get("All") else 1, flags=re.DOTALL)
+    if op in CASES and not word:
+        return CASES[op](text)
+    if op not in ("#", "##", "%", "%%"):
+        raise Unknown(f"the expansion {short(part['raw'])}")
+    wanted, sizes = re.compile(pattern(word, words), re.DOTALL), range(len(text) + 1)
+    for size in sizes if len(op) == 1 else reversed(sizes):
+        if op[0] == "#" and wanted.fullmatch(text[:size]):
+            return text[size:]
+        if op[0] == "%" and wanted.fullmatch(text[len(text) - size:]):
+            return text[:len(text) - size]
     return text
+
+
+def pattern(word: Node | None, words: "Words") -> str:
+    """A pattern of bash as a regular expression; what is quoted stands for itself. Raises Unknown."""
+    found = ""
+    for part in word.get("Parts", []) if word else []:
+        (texts, quoted), = words.pieces([part], False)
+        text = part["Value"] if part["Type"] == "Lit" else solid(" ".join(texts))
+        is_open = part["Type"] == "Lit" or not quoted
+        if is_open and re.search(r"[@?*+!]\(|\[", text):
+            raise Unknown(f"the pattern {short(text)}")
+        found += re.sub(r"\\(.)|(\*)|(\?)|.", lambda m: ".*" if m[2] else "." if m[3] else re.escape(m[1] or m[0]),
+                        text, flags=re.DOTALL) if is_open else re.escape(text)
+    return found

@@ -1,299 +1,280 @@
-"""Cuts a shell script into words and operators, as bash does; nothing is expanded, and nothing is executed.
+"""Expands the words of a shell script as bash does: variables, defaults, arrays, braces, quotes. Nothing is run.
 
-Departs from bash where a script that was edited by hand plainly means something else: a comment between two continued
-lines does not end the command, nor do blanks behind a continuing backslash. Each such place is remarked.
+What only running would tell is a hole. A variable that the script does not assign becomes `${oc.env:NAME}`, which is
+filled in when the recipe is composed.
 """
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
-from pipeline.bridges.shell_holes import quiet
+from pipeline.bridges.shell_syntax import HOLE, Node, Script, Text, Unknown, hole, reason, short, shown, solid
+from pipeline.bridges.shell_values import calculate, changed, sliced
+from pipeline.store.secret_names import names_secret
 
-OPERATORS = (";;&", "<<<", "<<-", "&>>", ";;", ";&", "&&", "||", "|&", "&>", "<<", ">>", "<&", ">&", "<>", ">|",
-             ";", "&", "|", "(", ")", "<", ">")
-NEWLINE = "\n"
-OVERRIDE = re.compile(r"""["']?[+~]{0,2}[A-Za-z_][\w@/-]*(\.[\w@/*-]+)+=""")
-ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=\(")
-CONTINUED = re.compile(r"\\(?:[ \t]+#[^\n]*|[ \t]*)(?:\n|\Z)")
-COMMENT_LINE = re.compile(r"[ \t]*#[^\n]*\n")
-GOES_ON = re.compile(r"[ \t]*(?:#|[\"']?\$)")
-PLAIN = re.compile(r"[^\s;&|()<>\\'\"$`]+")
-ARITHMETIC = "(("
-VARIABLE = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of a word. kind: text, variable (inside of ${}), arithmetic (of $(())), command (of $() or backticks);
-    ARITHMETIC: the whole of the command ((...)).
-    """
-
-    kind: str
-    text: str
-    quoted: bool
+Value = str | list[str] | None  # None: the script does not assign it
+UNSET = Text("")  # what a variable holds that the script has unset
+WITHOUT = "a loop over the script's own arguments was read as started without any"
+LONGEST = 100_000  # characters of one expanded word: variables that double one another must end
+OF_BASH = re.compile(r"BASH\w*|RANDOM|SECONDS|LINENO|E?UID|PPID|HOST(NAME|TYPE)|OSTYPE|FUNCNAME|EPOCH\w+|SHLVL|_")
+ALWAYS_SET = ("HOME", "PWD", "PATH", "USER")
+SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASS(WORD|WD)?|CREDENTIAL|AUTH)S?[_\d]*$", re.IGNORECASE)
+GLOB = re.compile(r"[*?]|\[[^\]]+\]")
+BRACES = re.compile(r"(?<!\\)\{[^{}]*(,|\.\.)[^{}]*\}")  # expand to several words
 
 
-@dataclass(frozen=True)
-class Word:
-    line: int
-    pieces: tuple[Piece, ...]
-
-    @property
-    def raw(self) -> str:
-        """As it is written, to be quoted."""
-        marks = {"variable": "${{{}}}", "arithmetic": "$(({}))", ARITHMETIC: "(({}))"}
-        return "".join(p.text if p.kind == "text" else quiet(f"$({p.text})") if p.kind == "command" else
-                       marks[p.kind].format(quiet(p.text)) for p in self.pieces)
-
-    @property
-    def bare(self) -> str:
-        """The text of a word that is wholly unquoted text (such as `if`), else nothing."""
-        plain = all(piece.kind == "text" and not piece.quoted for piece in self.pieces)
-        return "".join(piece.text for piece in self.pieces) if plain else ""
-
-    @property
-    def arithmetic(self) -> str | None:
-        """The expression of the command ((...)); None for any other word."""
-        return self.pieces[0].text if self.pieces and self.pieces[0].kind == ARITHMETIC else None
-
-
-@dataclass(frozen=True)
-class Array:
-    """`name=(words)`, or `name+=(words)` with more set."""
-
-    line: int
-    name: str
-    more: bool
-    words: tuple[Word, ...]
-
-
-@dataclass(frozen=True)
-class Operator:
-    line: int
-    text: str
-
-
-Token = Word | Array | Operator
+class Cut(list[str]):
+    """Words that are not to be split once more."""
 
 
 @dataclass
-class Lexer:
-    """Position in a script. remarks: (line, what was found that bash would read otherwise, or not at all).
+class State:
+    """What a script has set at a place. arguments: of the call that is read, None where unknown.
 
-    heredocs: (line, text), which are no commands of the script.
+    is_open: the script's own arguments follow, which nobody knows; ended: how the part that is read ended; marks:
+    (option, name) of `export` and `declare -i`.
     """
 
-    text: str
-    at: int = 0
-    line: int = 1
-    remarks: list[tuple[int, str]] = field(default_factory=list)
-    heredocs: list[tuple[int, str]] = field(default_factory=list)
-    bodies: list[tuple[str, bool]] = field(default_factory=list)  # heredocs whose bodies begin after this line
+    variables: dict[str, Value] = field(default_factory=dict)
+    functions: dict[str, Node] = field(default_factory=dict)
+    arguments: list[str] | None = field(default_factory=list)
+    is_open: bool = True
+    has_moved: bool = False
+    sourced: str = ""
+    ended: str = ""
+    marks: frozenset[tuple[str, str]] = frozenset()
 
-    def tokens(self) -> list[Token]:
-        found: list[Token] = []
-        while self._skip_blanks():
-            token = self._next(found)
-            if token is not None:
-                found.append(token)
-        return found
+    def copy(self) -> "State":
+        return replace(self, variables=dict(self.variables), functions=dict(self.functions))
 
-    def _next(self, found: list[Token]) -> Token | None:
-        here, array = self.line, ARRAY.match(self.text, self.at)
-        if self._peek() == NEWLINE:
-            self._take(1)
-            self._skip_bodies()
-            return Operator(here, NEWLINE)
-        if array:
-            self._take(len(array[0]))
-            return Array(here, array[1], bool(array[2]), tuple(self._elements()))
-        if self.text.startswith(ARITHMETIC, self.at) and (expression := self._double_parentheses()) is not None:
-            return Word(here, (Piece(ARITHMETIC, expression, True),))
-        if operator := next((o for o in OPERATORS if self.text.startswith(o, self.at)), None):
-            if operator in ("<", ">") and self.text.startswith(operator + "(", self.at):
-                return self.word()
-            self._take(len(operator))
-            if operator in ("<<", "<<-"):
-                self._heredoc(operator == "<<-")
-                return None
-            return Operator(here, operator)
-        word = self.word()
-        descriptor = word.bare.isdigit() and self._peek() in ("<", ">")
-        return None if descriptor else word
 
-    def _double_parentheses(self) -> str | None:
-        """The text within ((...)), a command of its own; None, and nothing is taken, for subshells in one another."""
-        before = self.at, self.line, list(self.remarks)
-        inner = self._inside("(", ")")
-        if inner.startswith("(") and inner.endswith(")"):
-            return inner[1:-1]
-        self.at, self.line, self.remarks = before
-        return None
+@dataclass
+class Words:
+    """The words of a script, expanded. line: of the word that is read; offset: of its tree within the script.
 
-    def _elements(self) -> list[Word]:
-        """Words up to the closing parenthesis of an array."""
-        words: list[Word] = []
-        while self._skip_blanks():
-            if self._peek() == ")":
-                self._take(1)
-                return words
-            if self._peek() in "\n;&|<>(":  # none but a line end belongs there
-                self._take(1)
-                continue
-            words.append(self.word())
-        self.remarks.append((self.line, "a parenthesis is not closed; read to the end"))
-        return words
+    starts_without: whether the script's own arguments are taken as none, as at the end of a loop over them; took_own:
+    whether a word since the last look held them; asked: X of `${X:+-}${X}`, which is nothing within that word.
+    """
 
-    # --------------------------------------------------------------------------------------------------------- blanks
+    script: Script = field(default_factory=Script)
+    state: State = field(default_factory=State)
+    offset: int = 0
+    line: int = 0
+    starts_without: bool = False
+    took_own: bool = False
+    asked: set[str] = field(default_factory=set)
 
-    def _skip_blanks(self) -> bool:
-        """Goes to the next token; False at the end."""
-        while self.at < len(self.text):
-            if self._peek() in " \t\r":
-                self._take(1)
-            elif continued := CONTINUED.match(self.text, self.at):
-                if continued[0].rstrip("\n") != "\\":
-                    self.remarks.append((self.line, "bash does not continue a line whose backslash something follows; "
-                                                    "read as if it did"))
-                self._take(len(continued[0]))
-                self._skip_comments_between()
-            elif self._peek() == "#":
-                self._take(len(self._rest_of_line()))
+    def output(self, part: Node) -> str:
+        """What a command substitution prints: the reader of commands knows."""
+        raise Unknown(f"the output of a command, {short(part['raw'])}, which is not run")
+
+    def fields(self, word: Node) -> list[str]:
+        """The arguments that a word becomes, none or several, with holes; each knows its line."""
+        self.line, self.asked = word["line"] + self.offset, set()
+        try:
+            if BRACES.search("".join(part["Value"] if part["Type"] == "Lit" else "$" for part in word["Parts"])):
+                raise Unknown(f"the braces of {short(word['raw'])}")
+            found = self._split(word["Parts"])
+            if len(found) == 1 and "=" not in found[0] and found[0] != "[" and any(
+                    part["Type"] == "Lit" and GLOB.search(part["Value"]) for part in word["Parts"]):
+                raise Unknown(f"the names of files that match {short(word['raw'])}")
+        except Unknown as unknown:
+            found = [hole(word["raw"], str(unknown))]
+        return [self._at_line(_bounded(one)) for one in found]
+
+    def _at_line(self, text: str) -> Text:
+        if not isinstance(text, Text):
+            text = Text(text)
+        text.line = text.line or self.line
+        return text
+
+    def text(self, word: Node | None) -> str:
+        """A word as one text, as the right side of an assignment is read."""
+        if not word:
+            return ""
+        self.line, self.asked = word["line"] + self.offset, set()
+        try:
+            if any(part["Type"] == "Lit" and ":~" in part["Value"] for part in word.get("Parts", [])):
+                raise Unknown("a home directory in a list of paths")
+            return _bounded("".join(" ".join(texts) for texts, _ in self.pieces(word.get("Parts", []), False)))
+        except Unknown as unknown:
+            return hole(word["raw"], str(unknown))
+
+    def _split(self, parts: list[Node], is_default: bool = False) -> list[str]:
+        """The words of some parts: an expansion without quotes is cut at blanks, an array between its elements.
+
+        is_default: the parts are those of `${X:-a b}`, where what is written without quotes is cut, too.
+        """
+        found: list[str] = []
+        current: str | None = None
+        for part, (texts, is_whole) in zip(parts, self.pieces(parts, False), strict=True):
+            is_whole = is_whole and not (is_default and part["Type"] == "Lit")
+            for i, text in enumerate(texts):
+                for j, piece in enumerate([text] if is_whole else self._blanks(text)):
+                    if i + j and current is not None:
+                        found.append(current)
+                        current = None
+                    if piece or is_whole:
+                        current = piece if current is None else current + piece
+        return found if current is None else [*found, current]
+
+    def _blanks(self, text: str) -> list[str]:
+        if self.state.variables.get("IFS", " \t\n") != " \t\n" and not re.fullmatch(r"[\w./-]*", text):
+            raise Unknown(f"{short(text)}, split by another IFS")
+        return re.split(r"[ \t\n]+", text) if re.search(r"[ \t\n]", text) else [text]
+
+    def pieces(self, parts: list[Node], quoted: bool) -> Iterator[tuple[list[str], bool]]:
+        """The texts of every part, and whether they are taken as they are, not split."""
+        for at, part in enumerate(parts):
+            kind, text = part["Type"], part.get("Value", "")
+            if kind == "Lit" and quoted:
+                yield [re.sub(r'\\(["\\$`])', r"\1", text)], True
+            elif kind == "Lit":
+                home = text if at else re.sub(r"^([A-Za-z_]\w*\+?=)?~(?=/|$)", r"\g<1>${oc.env:HOME}", text)
+                yield [re.sub(r"\\(.)", r"\1", home, flags=re.DOTALL)], True
+            elif kind == "SglQuoted":
+                if (quoted and "$" in text) or (part.get("Dollar") and "\\" in text):
+                    raise Unknown(f"the quotes in {short(part['raw'])}")
+                text = re.sub(r"\$\{oc_env_(\w+)\}", r"${oc.env:\1}", text)
+                yield [f"'{text}'" if quoted else text], True  # within "${X:-'y'}" these are no quotes
+            elif kind == "DblQuoted":
+                inner = part.get("Parts", [])
+                yield _glued(texts for texts, _ in self.pieces(inner, True)) or [""] * (len(inner) != 1), True
             else:
-                return True
-        return False
+                found = self._expansion(part, quoted)
+                yield found, quoted or isinstance(found, Cut)
 
-    def _skip_comments_between(self) -> None:
-        """After a continued line: comments, when the command plainly goes on behind them."""
-        while comment := COMMENT_LINE.match(self.text, self.at):
-            after = comment.end()
-            goes_on = comment[0].rstrip().endswith("\\") or OVERRIDE.match(self.text[after:after + 200].lstrip(" \t"))
-            if not (goes_on or GOES_ON.match(self.text, after)):
-                return
-            self.remarks.append((self.line, "bash ends the command at this comment; the lines behind it were read as "
-                                            "part of the command"))
-            self._take(len(comment[0]))
+    def _expansion(self, part: Node, quoted: bool) -> list[str]:
+        try:
+            if part["Type"] == "ParamExp":
+                return self._parameter(part, quoted)
+            if part["Type"] == "ArithmExp":
+                return [str(calculate(part["X"], self))]
+            if part["Type"] == "CmdSubst":
+                return [self.output(part)]
+            raise Unknown("the output of a command" if part["Type"] == "ProcSubst" else "a pattern of files")
+        except Unknown as unknown:
+            return [hole(part["raw"], str(unknown))]
 
-    def _heredoc(self, tabs: bool) -> None:
-        if self._skip_blanks() and self._peek() != NEWLINE:
-            self.bodies.append((self.word().raw, tabs))
+    # ------------------------------------------------------------------------------------------------------ parameters
 
-    def _skip_bodies(self) -> None:
-        for end, tabs in self.bodies:
-            first, start = self.line, self.at
-            while self.at < len(self.text):
-                line = self._rest_of_line()
-                self._take(len(line) + 1)
-                if (line.lstrip("\t") if tabs else line) == end:
-                    break
-            self.heredocs.append((first, self.text[start:self.at]))
-        self.bodies = []
+    def assign(self, name: str, value: Value) -> None:
+        if ("i", name) in self.state.marks and isinstance(value, str) and not re.fullmatch(r"-?\d+", value):
+            value = hole(f"${{{name}}}", f"{name}, an integer that is set to {short(value)}")
+        self.state.variables[name] = value
 
-    # ---------------------------------------------------------------------------------------------------------- words
+    def remark(self, text: str) -> None:
+        self.script.assumed.append((self.line, text))
 
-    def word(self) -> Word:
-        """One word, from here to the next blank or operator that is not quoted."""
-        here, pieces = self.line, []
-        while self.at < len(self.text):
-            character = self._peek()
-            if character in " \t\r\n;&|()" or (character in "<>" and self.text[self.at + 1:self.at + 2] != "("):
-                break
-            if character in "<>":
-                self._take(1)
-                pieces.append(Piece("command", self._inside("(", ")"), False))
-            elif character == "\\":
-                self._escape(pieces)
-            elif character == "'":
-                self._take(1)
-                pieces.append(Piece("text", self._until("'"), True))
-            elif character == '"':
-                self._take(1)
-                self._double_quoted(pieces)
-            elif character in "$`":
-                pieces.append(self._expansion(quoted=False))
-            else:
-                plain = PLAIN.match(self.text, self.at)
-                pieces.append(Piece("text", plain[0] if plain else character, False))
-                self._take(len(pieces[-1].text))
-        if not pieces:  # an operator where a word was needed
-            self._take(1)
-        return Word(here, tuple(pieces))
+    def held(self, name: str) -> Value:
+        """What a variable or an argument holds; None for what nothing in the script sets. Raises Unknown."""
+        arguments, is_open = self.state.arguments, self.state.is_open
+        if not (name in ("@", "*", "#") or name.isdigit()):
+            return self.state.variables.get(name)
+        if name in ("@", "*"):
+            self.took_own |= is_open
+            return [hole("$@", "the arguments of a function")] if arguments is None else arguments
+        if name.isdigit() and name != "0" and arguments is not None and int(name) <= len(arguments):
+            return arguments[int(name) - 1]
+        if arguments is None or name == "0" or (is_open and not self.starts_without):
+            return None
+        if is_open:
+            self.remark(WITHOUT)
+        return str(len(arguments)) if name == "#" else UNSET
 
-    def _escape(self, pieces: list[Piece]) -> None:
-        escaped = self.text[self.at + 1:self.at + 2]
-        self._take(2)
-        if escaped != NEWLINE:
-            pieces.append(Piece("text", escaped or "\\", True))
+    def known(self, name: str) -> str:
+        """The text of a variable, `${oc.env:NAME}` where the script does not assign it. Raises Unknown."""
+        value = self.held(name)
+        if isinstance(value, list):
+            value = value[0] if value else UNSET
+        if value is None and name.startswith("oc_env_"):  # see Reader.nested
+            return f"${{oc.env:{name.removeprefix('oc_env_')}}}"
+        if value is None and (not name.isidentifier() or OF_BASH.fullmatch(name)):
+            raise Unknown(f"${name}, which only a call of the script sets")
+        if value is None and self.state.has_moved and name in ("PWD", "OLDPWD"):
+            raise Unknown(f"{name}, behind a change of the directory")
+        if value is None:
+            return "" if name in self.asked else f"${{oc.env:{name}}}"
+        return self._of_environment(name) if value and _is_secret(name) else value
 
-    def _double_quoted(self, pieces: list[Piece]) -> None:
-        pieces.append(Piece("text", "", True))  # an empty text is a word too
-        while self.at < len(self.text) and self._peek() != '"':
-            if self._peek() == "\\" and self.text[self.at + 1:self.at + 2] in ('"', "\\", "$", "`", NEWLINE):
-                self._escape(pieces)
-            elif self._peek() in "$`":
-                pieces.append(self._expansion(quoted=True))
-            else:
-                pieces.append(Piece("text", self._peek(), True))
-                self._take(1)
-        if self.at >= len(self.text):
-            self.remarks.append((self.line, "a quotation mark is not closed; read to the end"))
-        self._take(1)
+    def _of_environment(self, name: str) -> str:
+        self.remark(f"{name} is a secret by its name: set it where the run starts, too")
+        return f"${{oc.env:{name}}}"
 
-    def _expansion(self, quoted: bool) -> Piece:
-        if self._peek() == "`":
-            self._take(1)
-            return Piece("command", self._until("`"), quoted)
-        follows = self.text[self.at + 1:self.at + 3]
-        if follows == "((" and "))" in self.text[self.at:]:
-            self._take(2)
-            inner = self._inside("(", ")")
-            self._take(1 if self._peek() == ")" else 0)
-            return Piece("arithmetic", inner, quoted)
-        for opening, closing, kind in (("(", ")", "command"), ("{", "}", "variable")):
-            if follows.startswith(opening):
-                self._take(1)
-                return Piece(kind, self._inside(opening, closing), quoted)
-        if follows.startswith("'") and not quoted:
-            self._take(2)
-            return Piece("text", self._until("'"), True)
-        name = VARIABLE.match(self.text, self.at + 1)
-        self._take(1 + len(name[0]) if name else 1)
-        return Piece("variable", name[0], quoted) if name else Piece("text", "$", quoted)
+    def _parameter(self, part: Node, quoted: bool) -> list[str]:
+        name, index = part["Param"]["Value"], part.get("Index", {}).get("raw")
+        op = part.get("Exp", {}).get("Op", "")
+        if part.get("Excl"):
+            raise Unknown(f"the expansion {short(part['raw'])}")
+        is_list = name in ("@", "*") or index in ("@", "*")
+        value = self._elements(name) if is_list else self._element(name, part["Index"]) if index else self.held(name)
+        if op in (":-", "-", ":=", "=", ":+", "+", ":?", "?"):
+            return self._with_default(part, name, value, op, quoted)
+        if not is_list:
+            text = value if index and isinstance(value, str) else self.known(name)
+            return [str(len(solid(text))) if part.get("Length") else changed(text, part, self)]
+        if part.get("Length") or "Slice" in part:
+            if any(map(reason, value)) or (part.get("Length") and name in "@*" and self.state.is_open):
+                raise Unknown(f"the expansion {part['raw']}")
+            value = [str(len(value))] if part.get("Length") else sliced(["", *value][name not in "@*":], part, self)
+        found = [changed(one, {**part, "Slice": None}, self) for one in value]
+        if quoted and "*" in (name, index) and "IFS" in self.state.variables:
+            raise Unknown(f"{part['raw']}, joined by another IFS")
+        return [" ".join(found)] if quoted and "*" in (name, index) else found
 
-    def _inside(self, opening: str, closing: str) -> str:
-        """The text between this opening bracket and its closing one, quotes respected."""
-        start, depth = self.at + 1, 0
-        while self.at < len(self.text):
-            character = self._peek()
-            if character == "\\":
-                self._take(1)
-            elif character == "'" and opening == "(":
-                self._take(1)
-                self._until("'")
-                continue
-            depth += (character == opening) - (character == closing)
-            self._take(1)
-            if depth == 0:
-                return self.text[start:self.at - 1]
-        self.remarks.append((self.line, f"'{opening}' is not closed; read to the end"))
-        return self.text[start:]
+    def _elements(self, name: str) -> list[str]:
+        value = self.held(name)
+        return value if isinstance(value, list) else [] if value is None else [value]
 
-    def _until(self, mark: str) -> str:
-        end = self.text.find(mark, self.at)
-        if end < 0:
-            self.remarks.append((self.line, "a quotation mark is not closed; read to the end"))
-            end = len(self.text)
-        inner = self.text[self.at:end]
-        self._take(len(inner) + 1)
-        return inner
+    def _element(self, name: str, index: Node) -> str:
+        value, at = self.state.variables.get(name), calculate(index, self)
+        array = [value] if isinstance(value, str) else value
+        if array is None or at < 0 or any(map(reason, array[:at + 1])):
+            raise Unknown(f"{name}[{at}], which is not known")
+        return array[at] if at < len(array) else UNSET
 
-    def _peek(self) -> str:
-        return self.text[self.at:self.at + 1]
+    def _with_default(self, part: Node, name: str, value: Value, op: str, quoted: bool) -> list[str]:
+        """`${X:-y}` and its kin. A variable of the environment may differ where the script runs: that is remarked."""
+        word, found = part["Exp"].get("Word"), value if isinstance(value, list) else None
+        text = " ".join(found) if found is not None else value
+        is_outside = value is None or bool(re.fullmatch(r"\$\{oc\.env:\w+\}", text))
+        if text and HOLE.fullmatch(text):
+            return [hole(part["raw"], reason(text) or "")]
+        if is_outside and name in ALWAYS_SET:
+            is_outside, value = False, self.known(name)
+        elif value is None and self.state.sourced:
+            raise Unknown(f"{name}, which {self.state.sourced} may set")
+        is_set = not is_outside and value is not UNSET and value != [] and bool(text or ":" not in op or found)
+        if (is_set and op[-1] != "+") or op[-1] == "?":
+            return found if found is not None else [value if "Index" in part else self.known(name)]
+        if op[-1] == "+" and not is_set:
+            if is_outside and name.isidentifier():
+                self.remark(f"{name} is not assigned in the script; taken as not set")
+                self.asked.add(name)
+            return [""] if quoted and found is None else []
+        parts = word.get("Parts", []) if word else []
+        chosen = (_glued(texts for texts, _ in self.pieces(parts, True)) if quoted and found is None
+                  else Cut(self._split(parts, True))) or [""] * quoted
+        if op[-1] != "+" and _is_secret(name) and any(chosen):
+            chosen = [self._of_environment(name)]
+        elif op[-1] != "+" and is_outside:
+            which = f"{name} is not assigned in the script" if name.isidentifier() else f"${name} is not known"
+            self.remark(f"{which}; its default was taken: {short(' '.join(chosen))}")
+        if op[-1] == "=":
+            self.assign(name, " ".join(chosen))
+        return chosen
 
-    def _rest_of_line(self) -> str:
-        end = self.text.find(NEWLINE, self.at)
-        return self.text[self.at:end if end >= 0 else len(self.text)]
+def _is_secret(name: str) -> bool:
+    return bool(SECRET.search(name)) and names_secret(name, is_variable=True)
 
-    def _take(self, count: int) -> None:
-        self.line += self.text.count(NEWLINE, self.at, self.at + count)
-        self.at += count
+
+def _glued(pieces: Iterable[list[str]]) -> list[str]:
+    """Texts side by side: the last of one piece and the first of the next are one text."""
+    found: list[str] = []
+    for texts in pieces:
+        found[-1:] = [found[-1] + texts[0], *texts[1:]] if found and texts else [*found[-1:], *texts]
+    return found
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= LONGEST else hole(shown(text)[:20] + "...", f"a text of more than {LONGEST} characters")

@@ -9,8 +9,6 @@ from typing import Any
 
 from pipeline.bridges import arguments, verl_data, verl_objective, verl_rules, verl_sft
 from pipeline.bridges.shell import read_script
-from pipeline.bridges.shell_slurm import job_variables
-from pipeline.bridges.shell_values import Values
 from pipeline.bridges.source import Given, read_yaml
 from pipeline.bridges.tables import keys
 from pipeline.bridges.translation import Translation
@@ -38,7 +36,7 @@ def read(text: str, name: str) -> tuple[Launch, Translation]:
         given = {g.key: g for g in settings if not _names_files(made, g)}
         launch = Launch(kind_of_keys(list(given)), given=given)
     else:
-        launch = read_launch(read_script(text, Values(job_variables(text))), made)
+        launch = read_launch(read_script(text, name), made)
     _resolve(launch)
     return launch, made
 

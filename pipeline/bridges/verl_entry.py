@@ -2,12 +2,14 @@
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pipeline.store.errors import ConfigError
 
 RL, SFT, OTHER = "rl", "sft", "other"
-MODULE = re.compile(r"(?:verl|recipe)\.[\w.]+|main_\w+"
-                    r"|(?:[\w.$~{}:-]*/)*(?:main_\w+|\w*sft_trainer\w*|\w*main_ppo)\.py")
+TRAINER = re.compile(r"(async_)?main_ppo(_sync)?|main_dapo|fully_async_main")
+MODULE = re.compile(r"[\w.$~{}:/-]+")
+OURS = ("verl", "recipe")  # packages whose settings are veRL's
 READ = ("verl.trainer.main_ppo and what is built on it (recipe.dapo.main_dapo ...), verl.trainer.fsdp_sft_trainer and "
         "verl.trainer.sft_trainer")
 
@@ -26,36 +28,40 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class Entry:
-    """module: as the script names it. kind: RL, SFT or OTHER. known: whether its settings are known to be veRL's."""
+    """module: as the script names it. kind: RL, SFT, or OTHER for what is refused."""
 
     module: str
     kind: str
-    known: bool = True
 
     @property
     def name(self) -> str:
-        return _name(self.module)
+        return re.split(r"[./]", self.module.removesuffix(".py"))[-1]
 
 
 def entry_of(word: str) -> Entry | None:
-    """The entry point that a word of a command names; None for any other word."""
-    if not MODULE.fullmatch(word):
+    """The program of veRL that a word of a command names; None for any other word."""
+    *package, name = re.split(r"[./]", word.removesuffix(".py"))
+    is_verls = any(part in OURS for part in package) if package else word.startswith("main_") or word.endswith(".py")
+    if not MODULE.fullmatch(word) or not is_verls:
         return None
-    name = _name(word)
     if name in REFUSED or name == "__main__":
         return Entry(word, OTHER)
-    if "sft_trainer" in name:
-        return Entry(word, SFT)
-    if name.endswith("main_ppo") or name in ("main_dapo", "fully_async_main"):
-        return Entry(word, RL)
-    return Entry(word, RL, known=False) if name.startswith("main_") else None
+    return Entry(word, SFT) if "sft_trainer" in name else Entry(word, RL) if TRAINER.fullmatch(name) else None
 
 
-def refused(source: str, entry: Entry) -> ConfigError:
-    """The error for a script that only starts what cannot be meant here."""
-    why = REFUSED.get(entry.name, "does not train")
-    return ConfigError(f"{source} starts {entry.module}, which {why}: there is no recipe for it. Read are {READ}.")
+def launcher(words: list[str]) -> str | None:
+    """The Python program that a command starts: the module behind `-m`, or the first file of Python."""
+    module = next((after for before, after in pairwise(words) if before == "-m"), None)
+    return module or next((word for word in words if word.endswith(".py") and "=" not in word), None)
 
 
-def _name(module: str) -> str:
-    return re.split(r"[./]", module.removesuffix(".py"))[-1]
+class Refused(ConfigError):
+    """A script that starts something else than a training of veRL."""
+
+    exit_code = 1  # as for any source that does not become a recipe that composes
+
+
+def refused(source: str, entry: Entry) -> Refused:
+    """The error for a script that starts only what cannot be read as a training of veRL."""
+    why = REFUSED.get(entry.name, "is not known: its settings need not mean what veRL's do")
+    return Refused(f"{source} starts {entry.module}, which {why}. There is no recipe for it. Read are {READ}.")

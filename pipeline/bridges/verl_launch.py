@@ -8,11 +8,10 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipeline.bridges.shell_script import Command, Script
-from pipeline.bridges.shell_variables import Argument
+from pipeline.bridges.shell_syntax import Argument, Command, Script
 from pipeline.bridges.source import Given
 from pipeline.bridges.translation import Translation
-from pipeline.bridges.verl_entry import OTHER, READ, RL, SFT, Entry, entry_of, refused
+from pipeline.bridges.verl_entry import OTHER, READ, RL, SFT, Entry, entry_of, launcher, refused
 from pipeline.store.errors import ConfigError
 from pipeline.store.yaml_values import scalar
 
@@ -23,9 +22,7 @@ DELETION = re.compile(r"~[\w./@-]+")
 SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "engine", "global_profiler",
             "model", "optim", "ray_init", "ray_kwargs", "reward", "reward_model", "trainer", "transfer_queue")
 KEY = re.compile(r"[+~]{0,2}(?P<section>[A-Za-z_]\w*)\.\w")
-HARMLESS = ("set", "wait", "echo", "printf", "cd", "mkdir", "ulimit", "sleep", ":", "tee", "unset", "[", "test",
-            "shift", "read", "source", ".", "exit", "true", "false")
-PRINTING = ("echo", "printf", ":")  # what they print may look like overrides
+HARMLESS = ("wait", "mkdir", "ulimit", "sleep", "tee")
 HYDRA = re.compile(r"--?(config-name|config-path|config-dir|cn|cp|cd)(=(?P<value>.*))?")
 # configurations that veRL itself ships: a recipe has their defaults
 OWN_CONFIGURATION = re.compile(r"(_?(generated_)?(ppo|dapo|fully_async_ppo|one_step_off_ppo)_(megatron_)?trainer"
@@ -60,9 +57,6 @@ def read_launch(script: Script, made: Translation) -> Launch:
         raise ConfigError(f"{made.source}: found no command that starts veRL, and no override such as "
                           "data.train_batch_size=1024. Needed a launch script (python3 -m verl.trainer.main_ppo ...), "
                           f"overrides, or YAML with veRL's keys.{_hint(script)}")
-    if entry and not entry.known:
-        made.assumed.append((command.line, f"{entry.module} is not known: its settings were read as those of "
-                                           "verl.trainer.main_ppo, and what it does otherwise is not"))
     return launch
 
 
@@ -78,17 +72,10 @@ def kind_of_keys(keys: list[str]) -> str:
 
 
 def _chosen(script: Script, made: Translation) -> Command | None:
-    """The command that starts veRL: main_ppo before another entry point, that before a command of overrides alone."""
+    """The command that starts veRL: rollouts before SFT, what certainly runs before what may. Refuses any other."""
     def rank(command: Command) -> int:
-        entry, overrides = _entry(command), _overrides(command)
-        if entry is None and _is_verls(command.arguments[0].text):
-            return 0  # a line of overrides starts nothing
-        if entry is None:
-            return min(overrides, 2) - 1  # one override alone is a line where a backslash was forgotten
-        if entry.kind == OTHER:
-            return 0
-        known = 4 if entry.kind == RL and entry.known else 3
-        return 2 * (known if overrides or entry.known else 0) + (not command.inside)
+        entry = _entry(command)
+        return 0 if entry is None or entry.kind == OTHER else (4 if entry.kind == RL else 2) + (not command.inside)
 
     ranked = sorted((c for c in script.commands if rank(c) > 0), key=rank, reverse=True)
     if not ranked:
@@ -96,14 +83,21 @@ def _chosen(script: Script, made: Translation) -> Command | None:
             raise refused(made.source, other)
         return None
     best = ranked[0]
-    for other in ranked[1:]:
-        if _entry(other):
+    for other in script.commands:
+        if other is not best and _entry(other):
             made.skipped.append((other.line, f"another command that starts veRL; that of line {best.line} was read"))
     return best
 
 
 def _entry(command: Command) -> Entry | None:
-    return next((entry for a in command.arguments if (entry := entry_of(a.text))), None)
+    """The program that a command starts: of veRL, or another one that it hands overrides."""
+    texts = [argument.text for argument in command.arguments]
+    found = next((entry for text in texts if (entry := entry_of(text))), None)
+    if found or not any(match and "." in match["key"] for match in map(OVERRIDE.fullmatch, texts)):
+        return found
+    alone = _is_key(texts[0]) or _overrides(command) < 2  # a line of overrides starts nothing
+    started = launcher(texts) or (None if alone else texts[0])
+    return Entry(started, OTHER) if started else None
 
 
 def _overrides(command: Command) -> int:
@@ -239,31 +233,27 @@ def _tell_constructs(script: Script, chosen: Command | None, made: Translation) 
     for construct in around:
         made.assumed.append((construct.line, f"the command that starts veRL stands in {construct} (up to line "
                                              f"{construct.last}): it was read once, as if it ran"))
-    within = {id(c) for command in script.commands for c in command.inside[1:]}
-    for construct in script.constructs:
-        if construct in around or (id(construct) in within and not construct.sets):
-            continue
+    for construct, names in script.constructs:
         lines = f"{construct} (up to line {construct.last}) was not followed"
-        if construct.sets:
-            names = ", ".join(construct.sets[:8])
-            made.skipped.append((construct.line, f"{lines}: what it sets is not known behind it ({names})"))
-        else:
+        if construct not in around and names:
+            made.skipped.append((construct.line, f"{lines}: what it sets is not known behind it "
+                                                 f"({', '.join(names[:8])})"))
+        elif construct not in around:
             made.passed.append((construct.line, lines))
+    if chosen and chosen.times > 1:
+        made.assumed.append((chosen.line, f"the command that starts veRL runs {chosen.times} times: what is not the "
+                                          "same each time is unknown"))
 
 
 def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> None:
     """Overrides that stand outside the command, as when a backslash was forgotten; other commands; heredocs."""
     others: dict[str, int] = {}
-    functions = [construct.name for construct in chosen.inside if construct.name] if chosen else []
     for command in script.commands:
         first = command.arguments[0].text
-        if first in functions:
-            made.skipped.append((command.line, f"a call of the function {first}, which starts veRL: what it hands over "
-                                               "is not read, for there are several"))
-        elif chosen and command is not chosen and _is_verls(first):
+        if chosen and command is not chosen and _is_verls(first):
             made.lose(command.line, f"{first}: stands outside the command that starts veRL (a backslash missing at the "
                                     "end of the line above?)")
-        elif chosen and command is not chosen and first not in PRINTING and _overrides(command) and not _entry(command):
+        elif chosen and command is not chosen and _overrides(command) and not _entry(command):
             made.skipped.append((command.line, f"{first}: is not the command that starts veRL; its overrides are not "
                                                "read"))
         elif command is not chosen and not (first in HARMLESS or _overrides(command) or _is_key(first)):
@@ -285,4 +275,6 @@ def _hint(script: Script) -> str:
     line = next((line for line, text in script.heredocs if _has_launch(text)), None)
     if line:
         return f" The heredoc of line {line} holds one: import it as a file of its own."
+    if behind := next((line for line, what in script.skipped if what.startswith("behind an `exit`")), None):
+        return f" What stands from line {behind} on is behind an `exit`."
     return "" if script.commands else f" Programs that are read: {READ}."

@@ -1,234 +1,195 @@
-"""Shell scripts are read, never run: what bash would make of them, and what is named instead of guessed.
+"""Shell scripts are read, never run: the words of their commands are those that bash makes, or unknown."""
 
-Expected values are what bash 5 prints for the same lines, unless a test says that we depart from it.
-"""
+import json
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from pipeline.bridges.arithmetic import NotArithmetic, evaluate
-from pipeline.bridges.shell import read_script
+from pipeline.bridges.shell import job_variables, read_script
+from pipeline.bridges.shell_syntax import Argument
+from pipeline.store.errors import ConfigError
+from tests.bridges import from_verl, launch, written
+
+TABLE = json.loads((Path(__file__).parent / "shell_words.json").read_text())  # script -> words of its last `run`
+RUN = 'run() { printf "%s\\0" RUN "$@" >> "$WORDS"; }\n'
 
 
-def last(script: str) -> list[str]:
-    """The arguments of the last command."""
-    return [a.text for a in read_script(script).commands[-1].arguments]
+def runs(script: str) -> list[list[Argument]]:
+    """The words of every `run` of a script."""
+    return [list(c.arguments[1:]) for c in read_script(script).commands if c.arguments[0].text == "run"]
 
 
-def remarks(script: str) -> list[str]:
-    return [f"{line}: {text}" for line, text in read_script(script).assumed]
+def last(script: str) -> Argument:
+    return runs(script)[-1][-1]
 
 
-def problem(script: str) -> str | None:
-    """Why the last argument of the last command is not known."""
-    return read_script(script).commands[-1].arguments[-1].problem
+@pytest.mark.parametrize(("script", "words"), TABLE)
+def test_words_are_those_of_bash(script, words, tmp_path):
+    """`${oc.env:NAME}` stands for the variable of the environment, which bash has here: HOME, and no other."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/home/x", "WORDS": str(tmp_path / "words")}
+    (tmp_path / "run.sh").write_text(RUN + script.replace("\r\n", "\n"))
+    subprocess.run(["bash", "run.sh"], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, capture_output=True)
+    assert (tmp_path / "words").read_text().split("RUN\0")[-1].split("\0")[:-1] == words
+    found = runs(script)[-1]
+    assert [argument.problem for argument in found if argument.problem] == []
+    texts = [a.text.replace("${oc.env:HOME}", "/home/x").replace("${oc.env:EMPTY}", "") for a in found]
+    assert texts == words
 
 
-@pytest.mark.parametrize(("script", "arguments"), [
-    ("run a b", ["run", "a", "b"]),
-    ("run a\\\n  b \\\n c", ["run", "a", "b", "c"]),  # a continued line joins without a blank
-    ("run a\\\nb", ["run", "ab"]),
-    ("run 'a b' \"c d\" e\\ f", ["run", "a b", "c d", "e f"]),
-    ("run 'a'\"b\"c", ["run", "abc"]),
-    ("run '' \"\"", ["run", "", ""]),
-    ("run a#b # c d", ["run", "a#b"]),
-    ("X=1; run $X ${X} \"$X\" '$X'", ["run", "1", "1", "1", "$X"]),
-    ("X=1\nY=a$X\nrun b${Y}c", ["run", "ba1c"]),
-    ("X='a b'\nrun $X \"$X\"", ["run", "a", "b", "a b"]),  # unquoted: split
-    ("X='a b'\nrun k=$X", ["run", "k=a", "b"]),
-    ("X=' a '\nrun x$X", ["run", "x", "a"]),
-    ("export X=1 Y=2\nrun $X$Y", ["run", "12"]),
-    ("X=1\nX+=2\nrun $X", ["run", "12"]),
-    ("X=\nrun ${X:-d} ${X-e}", ["run", "d"]),  # X is set and empty: `-` keeps it, and an empty word vanishes
-    ("run ${X:-d}", ["run", "d"]),
-    ("Y=q\nrun ${X:-\"$Y z\"} ${X:-$Y z}", ["run", "q z", "q", "z"]),
-    ("run \"${X:-a}${Z:-${W:-b}}\"", ["run", "ab"]),
-    (": \"${X:=5}\"\nrun $X", ["run", "5"]),
-    ("X=1\nrun ${X:+yes} ${Z:+no}", ["run", "yes"]),
-    ("X=dir/file.tar.gz\nrun ${X##*/} ${X#*/} ${X%.*} ${X%%.*}",
-     ["run", "file.tar.gz", "file.tar.gz", "dir/file.tar", "dir/file"]),
-    ("A=(a 'b c' # comment\n d=1)\nrun \"${A[@]}\" ${A[1]} $A", ["run", "a", "b c", "d=1", "b", "c", "a"]),
-    ("A=(a)\nA+=(b)\nrun ${A[@]}", ["run", "a", "b"]),
-    ("run $((1 + 2 * 3)) $(( (1024 + 512) * 2 ))", ["run", "7", "3072"]),
-    ("N=8\nM=$((N / 3))\nrun $M $((M * N)) $((-7 / 2)) $((-7 % 2))", ["run", "2", "16", "-3", "-1"]),
-    ("run $((${X:-4} * 2))", ["run", "8"]),
-    ("run a > out.txt 2>&1 b < in", ["run", "a", "b"]),
-    ("run a 2>&1 | tee log", ["tee", "log"]),
-    ("run $@ \"$@\" $* a", ["run", "a"]),
-    ("run a\r\n", ["run", "a"]),
-    ("{ X=1; run $X; }", ["run", "1"]),
-    ("(run a)", ["run", "a"]),
-    ("run \"a\\\"b\" 'c\\d' \"e\\$f\"", ["run", "a\"b", "c\\d", "e$f"])])
-def test_words_are_what_bash_makes_of_them(script, arguments):
-    assert last(script) == arguments
+@pytest.mark.parametrize(("script", "why"), [
+    ("run k=$(date)", "the output of a command, $(date)"), ("run k=`date`", "the output of a command"),
+    ("run k=$1", "$1, which only a call"), ("run k=$RANDOM", "$RANDOM"), ("run <(cat x)", "the output of a command"),
+    ("run k=${X/a/b}", "a part of ${oc.env:X}"), ("X=1; run k=${X@Q}", "the expansion ${X@Q}"),
+    ("run k=${A[7]}", "A[7]"), ("run k=$((HOME * 2))", "${oc.env:HOME}"), ("run k=$((8 * $(nproc)))", "$(nproc)"),
+    ("D=$(date); run k=$((8 * D))", "$(date)"), ("run $((10 ** 100))", "the arithmetic"),
+    ("run $((1 / 0))", "the arithmetic"), ("run $((08 + 1))", "arithmetic with 08"),
+    ("X=$(date); Y=run_$X; Z=(\"$Y\"); run ${Z[@]}", "$(date)"), ("run *.json", "the names of files"),
+    ("run {a,b}", "the braces of"), ("run x{1..3}", "the braces of"), ("IFS=,; X=a,b; run $X", "another IFS"),
+    ("cd /x; run $PWD", "behind a change of the directory"), ("cd /x; run $(pwd)", "behind a change of the directory"),
+    ("eval 'cd /x'; run $(pwd)", "behind a change of the directory"), ("run $(basename -a x y)", "not run"),
+    ("run $(echo x | tr a b)", "not run"), ("read -r X <<< 8; run $X", "X, which `read` of line 1 sets"),
+    ("IFS=, read A X <<< 3,4; run $X", "X, which `read`"), ("read -p 'n ' -n 1 X; run $X", "X, which `read`"),
+    ("mapfile -t X < f; run $X", "X, which `mapfile`"), ("printf -v X 3; run $X", "X, which `printf`"),
+    ("while read X; do :; done < f; run $X", "X, which the `while` of line 1 sets"),
+    ("declare -i X=2*4; run $X", "an integer"), ("declare -A X=([a]=1); run ${X[a]}", ""),
+    ("if test -f x; then X=2; fi; run $X", "X, which the `if` of line 1 sets"),
+    ("case $Y in a) X=5 ;; *) X=6 ;; esac; run $X", "X, which the `case` of line 1 sets"),
+    ("for X in $Y; do :; done; run $X", "X, which the `for` of line 1 sets"),
+    ("i=0; while [ $i -lt 3 ]; do A+=(k); i=$((i + 1)); done; run $i", "i, which the `while` of line 1 sets"),
+    ("for ((i = 0; i < 3; i++)); do :; done; run $i", "i, which the `for` of line 1 sets"),
+    ("while true; do case $1 in -x) X=$2; shift 2;; *) break;; esac; done; run $X", "X, which the `while` of line 1"),
+    ("X=1; while test -f f; do run $X; X=2; done", "X, which the `while` of line 1 sets"),
+    ("X=1; [ -z $Y ] && X=2; run $X", "X, which the `&&` of line 1 sets"),
+    ("X=1; prepare || X=2; run $X", "X, which the `||` of line 1 sets"),
+    ("if test -f f; then : ${X:=4}; fi; run $X", "X, which the `if` of line 1 sets"),
+    ("f() { test -f x && return; X=2; }; X=1; f; run $X", "X, which the function f of line 1 sets"),
+    ("f() { run $1; }", "only a call"), ("f() { run $1; }; f \"$@\"", "only a call"),
+    ("f() { run $1; }; f a; f b", "several"),
+    ("set -- a \"$@\"; run $2", "only a call"), ("f() { run $#; }; f $@", "only a call"),
+    ("for x in 1 2; do run k=$x; done", "line 1 runs several times"),
+    (". ./settings.sh; run ${N:-4}", "N, which the file that line 1 reads may set"),
+    ("A=aaaaaaaaaa; " + "A=$A$A; " * 30 + "run $A", "more than")])
+def test_what_only_running_would_tell_is_unknown(script, why):
+    assert why in (last(script).problem or "known")
 
 
-def test_a_variable_that_the_script_does_not_assign_is_left_to_the_environment():
-    assert last("run $HOME/x \"${DATA}\"") == ["run", "${oc.env:HOME}/x", "${oc.env:DATA}"]
+@pytest.mark.parametrize(("script", "words", "unknown"), [
+    ('C="a=1 b=$(date)"\nC+=" c=2"', ["a=1", "b=$(date)", "c=2"], ["b=$(date)"]),
+    ('C="a=1"\nC="$C b=${0##*/} c=2"', ["a=1", "b=${0##*/}", "c=2"], ["b=${0##*/}"]),
+    ('C=$(cat x)\nC+=" a=1"', ["$(cat ...)", "a=1"], ["$(cat ...)"]),
+    ('C="a=1"\nif x; then C="$C b=2"; else C="$C c=3"; fi', ["a=1", "b=2", "c=3"], ["b=2", "c=3"]),
+    ('C="a=1"\ncase $X in\n 1) C+=" b=2" ;;\n 2) C+=" c=3" ;;\nesac\nC+=" d=4"', ["a=1", "b=2", "c=3", "d=4"],
+     ["b=2", "c=3"]),
+    ("C=(a=1)\nif x; then C+=(b=2 d=4); else C+=(c=3 d=4); fi\nC=${C[*]}", ["a=1", "d=4", "b=2", "c=3"],
+     ["b=2", "c=3"])])
+def test_of_a_text_only_the_word_that_is_not_known_is_lost(script, words, unknown):
+    found = runs(f"{script}\nrun $C")[-1]
+    assert [a.text for a in found] == words
+    assert [a.text for a in found if a.problem] == unknown
 
 
-def test_a_default_is_taken_and_said():
-    assert remarks("run a\nrun ${GPUS:-8}") == ["2: GPUS is not assigned in the script; its default was taken: 8"]
+@pytest.mark.parametrize(("script", "words"), [
+    ("run $HOME/x \"${DATA}\" $(pwd)", ["${oc.env:HOME}/x", "${oc.env:DATA}", "${oc.env:PWD}"]),
+    ("X=1; bash -c 'run $X'", ["${oc.env:X}"]), ('N=a${S:+-}${S}; run $N "$S"', ["a", "${oc.env:S}"]),
+    ("export X=1; srun -n 2 bash -c \"run a=\\$X \\\n b=2\"", ["a=1", "b=2"]),
+    ("WANDB_API_KEY=abc; run $WANDB_API_KEY", ["${oc.env:WANDB_API_KEY}"]),
+    ("MAX_TOKENS=5; run $MAX_TOKENS", ["5"]), ("eval \"run $HOME/x\"", ["${oc.env:HOME}/x"])])
+def test_what_the_environment_holds_is_left_to_it(script, words):
+    assert [a.text for a in runs(script)[-1]] == words
 
 
-def test_a_default_that_is_a_secret_is_not_shown():
-    assert remarks("run ${WANDB_API_KEY:-abc}") == [
-        "1: WANDB_API_KEY is a secret by its name: set it where the run starts, too"]
+@pytest.mark.parametrize(("script", "said"), [
+    ("run a\nrun ${GPUS:-8}", [(2, "GPUS is not assigned in the script; its default was taken: 8")]),
+    ("run ${WANDB_API_KEY:-abc}", [(1, "WANDB_API_KEY is a secret by its name: set it where the run starts, too")]),
+    ("X=$(curl -u ${WHO:-bob:hunter2} http://x)\nrun $X", []),
+    ("S=${S:+-}\nrun", [(1, "S is not assigned in the script; taken as not set")]),
+    ("while [ $# -gt 0 ]; do shift; done", [
+        (1, "a loop over the script's own arguments was read as started without any")])])
+def test_what_was_taken_for_granted_is_told(script, said):
+    assert read_script(script).assumed == said
 
 
-@pytest.mark.parametrize("script", [
-    "run a=1 \\\n  # b=2 \\\n  c.d=3", "run a=1 \\\n  # b=2\n  c.d=3", "run a=1 \\\n  # x\n  # y \\\n  \"$@\" c.d=3",
-    "run a=1 \\   \n c.d=3", "run a=1 \\  # why\n c.d=3"])
-def test_a_comment_or_blanks_within_a_continued_command_do_not_end_it(script):
-    """Bash would end the command there, which nobody means: it is said."""
-    assert last(script) == ["run", "a=1", "c.d=3"]
-    assert remarks(script)
-
-
-def test_a_comment_behind_the_last_line_ends_the_command():
-    script = read_script("run a=1 \\\n  # the end\nwait\n")
-    assert [[a.text for a in c.arguments] for c in script.commands] == [["run", "a=1"], ["wait"]]
-
-
-def test_an_argument_knows_its_line():
+def test_a_word_knows_the_line_it_was_written_in():
     script = read_script("A=(\n  x=1\n)\nrun a=1 \\\n  b=2 \\\n  \"${A[@]}\"")
-    found = [(a.text, a.line) for a in script.commands[0].arguments]
-    assert found == [("run", 4), ("a=1", 4), ("b=2", 5), ("x=1", 2)]
+    assert [(a.text, a.line) for a in script.commands[0].arguments] == [("run", 4), ("a=1", 4), ("b=2", 5), ("x=1", 2)]
 
 
-@pytest.mark.parametrize(("value", "why"), [
-    ("$(date)", "the output of a command, $(date)"), ("`date`", "the output of a command"),
-    ("$1", "$1, which only a call"),
-    ("${X/a/b}", "a part of ${oc.env:X}"),
-    ("${X@Q}", "the expansion ${X@Q}"), ("${A[7]}", "A[7], which the script does not assign"),
-    ("$((x y))", "the arithmetic"), ("$((HOME * 2))", "HOME, which is no whole number"), ("$RANDOM$(id)", "$(id)"),
-    ("$((8 * $(nproc)))", "with the output of a command"), ("$((8 * D))", "$(date)"),
-    ("$((10 ** 100))", "an exponent outside"), ("$((1 / 0))", "the arithmetic"),
-    ("<(cat x)", "the output of a command")])
-def test_what_only_running_would_tell_is_named(value, why):
-    argument = read_script(f"A=(a)\nD=$(date)\nrun k={value}").commands[-1].arguments[-1]
-    assert why in argument.problem
+def test_of_an_unknown_test_only_the_branches_that_may_run_are_read():
+    script = ("B=a\nif x; then\n X=1\nelif [ $B = b ]; then\n run two\nelif [ $B = a ]; then\n X=1\nelse\n run four\n"
+              "fi\nrun $X")
+    assert [[a.text for a in words] for words in runs(script)] == [["1"]]
+    construct, names = read_script(script).constructs[-1]
+    assert (construct.line, construct.last, names) == (2, 10, ())
 
 
-def test_what_is_made_of_an_unknown_value_is_unknown():
-    argument = read_script("X=$(date)\nY=run_$X\nZ=(\"$Y\")\nrun ${Z[@]}").commands[-1].arguments[-1]
-    assert "$(date)" in argument.problem
+@pytest.mark.parametrize("script", ["run 'a", "run $(a", "run ${a", "A=(1 2", "if", "done", ")", "a && ", "<<", "case",
+                                    "f() {", "run $((1.5))", "run " + "${X:-" * 3000 + "}" * 3000])
+def test_what_is_not_bash_is_refused(script):
+    with pytest.raises(ConfigError, match=r"x\.sh"):
+        read_script(f"run a\n{script}", "x.sh")
 
 
-@pytest.mark.parametrize(("script", "line", "word"), [
-    ("X=1\nif [ -z \"$Y\" ]; then\n  X=2\nfi\nrun $X", 2, "if"),
-    ("X=1\nfor X in 1 2; do\n  echo $X\ndone\nrun $X", 2, "for"),
-    ("X=1\nwhile true; do X=3; done\nrun $X", 2, "while"),
-    ("X=1\nf() {\n  X=4\n}\nrun $X", 2, "function"),
-    ("X=1\nfunction f {\n X=4\n}\nrun $X", 2, "function"),
-    ("X=1\ncase $Y in\n a) X=5 ;;\n *) X=6 ;;\nesac\nrun $X", 2, "case")])
-def test_a_construct_is_named_and_what_it_assigns_is_unknown(script, line, word):
-    read = read_script(script)
-    assert [(c.word, c.line, c.sets) for c in read.constructs] == [(word, line, ["X"])]
-    assert read.commands[-1].inside == ()
-    assert read.commands[-1].arguments[-1].problem.startswith("X, ")
-    assert f"of line {line}" in read.commands[-1].arguments[-1].problem
+def test_without_shfmt_one_sentence_says_how_to_install_it(monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(ConfigError, match=r"shfmt, which is not installed: pip install ouroboros-rft\[import\]"):
+        read_script("run this-text-was-not-read-before")
 
 
-@pytest.mark.parametrize(("script", "arguments"), [
-    ("if a; then X=2; run $X; fi", ["2"]), ("X=1\nif a; then X=2; else run $X; fi", ["1"]),
-    ("X=1\ncase $Y in\n a) X=5 ;;\n b|c) run $X ;;\nesac", ["1"]),
-    ("f() {\n  local X=4\n  Z=$((X * 2))\n  run $X $Z\n}", ["4", "8"]),
-    ("for X in 3; do run $X; done", ["3"])])
-def test_within_a_part_of_a_construct_what_it_assigns_itself_is_known(script, arguments):
-    """Of a branch, a body or a round that runs, bash prints the same."""
-    run = next(c for c in read_script(script).commands if c.arguments[0].text == "run")
-    assert [a.text for a in run.arguments[1:]] == arguments
+def test_loops_that_do_not_end_are_read_once():
+    assert [a.text for a in runs("while true; do run a; done; run b")[0]] == ["a"]
+    assert runs("f() { f; }; f; run b")
 
 
-def test_a_local_variable_ends_with_its_function():
-    assert last("X=1\nf() { local X=4; }\nrun $X") == ["run", "1"]
-    assert "the function f of line 2" in problem("X=1\nf() { X=4; }\nrun $X")
+# ----------------------------------------------------------------------------------------------------------- launches
 
 
-def test_a_default_that_a_construct_sets_is_unknown_behind_it():
-    assert problem("if a; then : ${X:=4}; fi\nrun $X") == "X, which the `if` of line 1 sets"
+START = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo data.train_batch_size=64"
 
 
-def test_the_values_of_a_loop_variable_are_named():
-    assert problem("for lr in 1e-6 2e-6; do run $lr; done").endswith("one value after another (1e-6, 2e-6)")
+def test_keys_of_a_call_are_those_of_the_launch_with_the_lines_of_the_call():
+    made = from_verl(f'main() {{\n  {START} actor_rollout_ref.rollout.n=$1 "${{@:2}}"\n}}\n'
+                     "main 6 trainer.total_epochs=3\n")
+    assert (written(made)["algorithm.repeat_times"], written(made)["buffer.total_epochs"]) == (6, 3)
+    assert {given.key: given.line for given, _ in made.renamed}["trainer.total_epochs"] == 4
+    assert (made.skipped, made.assumed, made.unknown, made.unread) == ([], [], [], [])
 
 
-def test_the_patterns_of_case_are_no_commands():
-    script = read_script("case $X in\n 7b) run a ;;\n (*) run b;;\nesac\nrun c")
-    assert [[a.text for a in c.arguments] for c in script.commands] == [["run", "a"], ["run", "b"], ["run", "c"]]
+def test_what_differs_between_several_runs_is_unknown():
+    made = from_verl(f'go() {{ {START} "$@"; }}\ngo trainer.total_epochs=3\ngo trainer.total_epochs=4\n')
+    assert [u.given.key for u in made.unknown] == ["trainer.total_epochs"]
+    assert "buffer.total_epochs" not in written(made)
+    assert any("runs 2 times" in what for _, what in made.assumed)
 
 
-@pytest.mark.parametrize(("script", "arguments"), [
-    ("CMD='run a=1'\neval $CMD b=2", ["run", "a=1", "b=2"]), ("X=1\neval \"run $X \\$X\"", ["run", "1", "1"]),
-    ("eval 'X=3'\nrun $X", ["run", "3"]), ("eval run $HOME/x", ["run", "${oc.env:HOME}/x"])])
-def test_the_text_of_eval_is_read_as_a_script(script, arguments):
-    assert last(script) == arguments
-    assert read_script(script).skipped == []
+@pytest.mark.parametrize("word", ["$(cat x)", "$EXTRA", "$1"])
+def test_a_word_that_may_set_any_key_is_told_and_every_default_says_so(word):
+    made = from_verl(f"{START} \\\n  {word} \\\n  actor_rollout_ref.rollout.n=4")
+    assert made.unread == [2]
+    assert "it may set any key" in made.skipped[0][1]
+    doubted = {".".join(path) for path, entry in made.entries.items() if "could not be read" in entry.comment}
+    assert {"buffer.total_epochs", "trainer.ranks", "explorer.rollout_model.engine_num"} <= doubted
+    assert not {"algorithm.repeat_times", "mode"} & doubted
 
 
-def test_eval_of_a_text_that_is_not_known_is_named():
-    read = read_script("run a\neval $(date)")
-    assert len(read.commands) == 1
-    assert read.skipped == [(2, "`eval` was not read: its text holds the output of a command, $(date), which is not "
-                                "run")]
+@pytest.mark.parametrize("word", ["$@", '"$@"', "${EXTRA:-}", "trainer.total_epochs=$(x)"])
+def test_a_word_of_one_key_or_of_none_leaves_defaults_alone(word):
+    made = from_verl(f"{START} {word}")
+    assert made.unread == []
+    assert not any("could not be read" in entry.comment for entry in made.entries.values())
 
 
-@pytest.mark.parametrize("script", ["[ -z $Y ] && X=1\nrun $X", "run a || X=1\nrun $X", "[[ $Y && b ]] && X=1\nrun $X"])
-def test_an_assignment_on_a_condition_is_unknown(script):
-    assert "on a condition" in read_script(script).commands[-1].arguments[-1].problem
+def test_the_directives_of_a_job_decide_its_variables():
+    found = job_variables("#!/bin/bash\n#SBATCH --nodes=4      # of the cluster\n#SBATCH --gres=gpu:h100:8\n"
+                          "#SBATCH -c 64\n#SBATCH --job-name=\"my sums\"\nset -x\n#SBATCH --gpus-per-node=4\n")
+    assert {name: value for name, value in found.items() if "\ue000" not in value} == {
+        "SLURM_NNODES": "4", "SLURM_JOB_NUM_NODES": "4", "SLURM_GPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "64",
+        "SLURM_JOB_NAME": "my sums"}
+    assert job_variables("echo $SLURM_JOB_ID\n") == {}
+    assert "SLURM_JOB_ID" in last("#SBATCH --nodes=1\nrun $SLURM_JOB_ID").problem
 
 
-def test_assignments_in_a_row_are_taken():
-    assert last("export A=1 && B=2 && set -x && C=3\nrun $A$B$C") == ["run", "123"]
-
-
-def test_commands_within_a_construct_are_marked():
-    script = read_script("for i in 1 2; do\n  run $i\ndone\nrun b")
-    assert [[str(c) for c in command.inside] for command in script.commands] == [["the `for` of line 1"], []]
-    assert (script.constructs[0].line, script.constructs[0].last) == (1, 3)
-
-
-def test_a_script_within_bash_c_is_read():
-    script = read_script("X=1\nsrun --nodes 2 bash -c \"run a=$X \\\n b=2\"")
-    assert [a.text for a in script.commands[-1].arguments] == ["run", "a=1", "b=2"]
-
-
-def test_a_heredoc_is_no_command():
-    script = "cat > x.yaml <<EOF\nrun a\nfor x\nEOF\nrun b"
-    assert last(script) == ["run", "b"]
-    assert [c.arguments[0].text for c in read_script(script).commands] == ["cat", "run"]
-    assert read_script(script).heredocs == [(2, "run a\nfor x\nEOF\n")]
-
-
-@pytest.mark.parametrize("script", [
-    "run 'a", "run \"a", "run $(a", "run ${a", "A=(1 2", "run `a", "if", "done", ")", "((", "$((", "a && ", "|", "<<",
-    "<<EOF", "\\", "${", "$", "'", "\"$((\"", "a=(", "}{", "case", "for", "function", "[[", "x() {", "${X:-",
-    "${X:-${X:-${X:-}}", "$'", ";;", "& &"])
-def test_a_broken_script_is_read_as_far_as_it_goes(script):
-    read_script(script)
-    assert read_script(f"run a\n{script}").commands[0].arguments[0].text == "run"
-
-
-def test_variables_that_double_one_another_end():
-    script = "\n".join(["A=aaaaaaaaaa", *(f"A=$A$A # {i}" for i in range(40)), "run $A"])
-    assert "more than" in read_script(script).commands[-1].arguments[-1].problem
-
-
-def test_deep_nesting_ends():
-    assert read_script("run " + "${X:-" * 3000 + "}" * 3000).commands[-1].arguments[-1].problem
-
-
-@pytest.mark.parametrize(("expression", "value"), [
-    ("2 ** 10", 1024), ("-(3 - 5)", 2), ("7 % 4", 3), ("+1", 1), ("N * 2", 10),
-    ("-2 ** 2", 4), ("2 ** 3 ** 2", 512), ("10 - 3 - 2", 5), ("7 / -2", -3), ("N > 4 ? 8 : 1 / 0", 8),
-    ("0 && 1 / 0", 0), ("1 << 4 | 3 & 2 ^ 1", 19), ("!0 + ~5", -5), ("0x1F + 010", 39),
-    ("1 <= 2 || 1 / 0", 1), ("1, 2", 2)])
-def test_arithmetic(expression, value):
-    assert evaluate(expression, {"N": 5}.__getitem__) == value
-
-
-@pytest.mark.parametrize("expression", ["a.b + 1", "1.5", "f(1)", "08", "1 ? 2", "N = 3", "N++", "",
-                                        "(" * 200, "9 ** 64 * 9", "x" * 500])
-def test_what_is_no_arithmetic(expression):
-    with pytest.raises(NotArithmetic):
-        evaluate(expression, lambda name: 1)
+def test_a_job_is_read_with_them():
+    made = from_verl("#!/bin/bash\n#SBATCH --nodes=1\n#SBATCH --gpus-per-node=4\n" + launch(
+        "trainer.nnodes=$SLURM_NNODES", 'trainer.n_gpus_per_node="${SLURM_GPUS_PER_NODE}"'))
+    assert (written(made)["trainer.ranks"], written(made)["cluster.node_num"]) == (4, 1)

@@ -55,8 +55,7 @@ def test_a_command_within_a_loop_is_read_once_and_its_variables_are_not_known():
     assert made.entries[("cluster", "node_num")].value == 1
     assert [(u.given.key, u.given.line, u.to) for u in made.unknown] == [
         ("actor_rollout_ref.actor.optim.lr", 3, ["algorithm.optimizer.lr"])]
-    assert made.assumed == [(1, "the command that starts veRL stands in the `for` of line 1 (up to line 5): it was "
-                                "read once, as if it ran")]
+    assert made.assumed == [(2, "the command that starts veRL runs 2 times: what is not the same each time is unknown")]
     assert made.skipped == []
 
 

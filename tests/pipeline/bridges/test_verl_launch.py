@@ -9,17 +9,16 @@ from tests.bridges import from_verl, launch, written
 SIZES = "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=32"
 
 
-@pytest.mark.parametrize(("word", "kind", "known"), [
-    ("verl.trainer.main_ppo", "rl", True), ("verl/trainer/main_ppo.py", "rl", True), ("main_ppo.py", "rl", True),
-    ("recipe.dapo.main_dapo", "rl", True), ("recipe.dapo.src.main_dapo", "rl", True),
-    ("recipe.one_step_off_policy.async_main_ppo", "rl", True), ("$HOME/verl/verl/trainer/main_ppo.py", "rl", True),
-    ("recipe.entropy.main_entropy", "rl", False), ("verl.trainer.fsdp_sft_trainer", "sft", True),
-    ("verl.trainer.sft_trainer", "sft", True), ("verl/trainer/fsdp_sft_trainer.py", "sft", True),
-    ("verl.trainer.main_generation", "other", True), ("verl.trainer.main_eval", "other", True),
-    ("verl.model_merger", "other", True), ("recipe.spin.main_spin", "other", True)])
-def test_programs_are_told_apart_by_name(word, kind, known):
-    entry = entry_of(word)
-    assert (entry.kind, entry.known) == (kind, known)
+@pytest.mark.parametrize(("word", "kind"), [
+    ("verl.trainer.main_ppo", "rl"), ("verl/trainer/main_ppo.py", "rl"), ("main_ppo.py", "rl"),
+    ("recipe.dapo.main_dapo", "rl"), ("recipe.dapo.src.main_dapo", "rl"),
+    ("recipe.one_step_off_policy.async_main_ppo", "rl"), ("$HOME/verl/verl/trainer/main_ppo.py", "rl"),
+    ("verl.experimental.fully_async_policy.fully_async_main", "rl"),
+    ("verl.trainer.fsdp_sft_trainer", "sft"), ("verl.trainer.sft_trainer", "sft"),
+    ("verl/trainer/fsdp_sft_trainer.py", "sft"), ("verl.trainer.main_generation", "other"),
+    ("verl.trainer.main_eval", "other"), ("verl.model_merger", "other"), ("recipe.spin.main_spin", "other")])
+def test_programs_are_told_apart_by_name(word, kind):
+    assert entry_of(word).kind == kind
 
 
 @pytest.mark.parametrize("word", ["python3", "-m", "data.train_files=main_ppo", "verl", "train.py", "domain_ppo_x",
@@ -45,10 +44,34 @@ def test_beside_a_training_a_program_that_cannot_be_meant_is_passed_over():
     assert [line for line, _ in made.passed] == [2]
 
 
-def test_an_unknown_recipe_is_read_as_main_ppo_and_that_is_said():
-    made = from_verl(f"python3 -m recipe.entropy.main_entropy {SIZES} algorithm.adv_estimator=grpo\n")
-    assert written(made)["algorithm.algorithm_type"] == "grpo"
-    assert "recipe.entropy.main_entropy is not known" in made.assumed[0][1]
+@pytest.mark.parametrize("start", [
+    "python3 -m verl.trainer.main config=examples/config.yaml worker.actor.model.model_path=m",  # EasyR1
+    "python -m absolute_zero_reasoner.main_azr_ppo", "uv run --isolated -m skyrl.train.entrypoints.main_base",
+    "uv run -m examples.train.algorithms.dapo.main_dapo", "python3 -m main_gkd",
+    "python3 -m verl.trainer.main_ppo_split", "python3 -m recipe.entropy.main_entropy",
+    "python3 -m verl_tool.trainer.main_ppo", "torchrun --nproc_per_node=8 train.py", "python -m $MODULE",
+    "ray job submit -- python3 -m skyrl_train.entrypoints.main_base"])
+@pytest.mark.parametrize("before", ["", "python3 prepare.py --local_dir x\n"])
+def test_a_program_that_is_not_known_is_refused_by_name(start, before):
+    """Its settings look like veRL's and need not mean the same."""
+    words = start.split()
+    module = next(w for w in words[1:] if w.endswith(".py") or words[words.index(w) - 1] == "-m")
+    with pytest.raises(ConfigError) as error:
+        from_verl(f"{before}{start} {SIZES} trainer.total_epochs=3\n")
+    assert f"starts {module.replace('$MODULE', '${oc.env:MODULE}')}, which is not known" in str(error.value)
+    assert "Read are verl.trainer.main_ppo" in str(error.value)
+
+
+@pytest.mark.parametrize("start", ["bash train.sh", "./train", "$LAUNCH"])
+def test_a_command_that_hides_its_program_is_refused(start):
+    with pytest.raises(ConfigError, match="which is not known"):
+        from_verl(f"{start} {SIZES}\n")
+
+
+def test_beside_a_training_of_verl_another_program_is_named():
+    made = from_verl(f"python3 -m rllm.train {SIZES}\npython3 -m verl.trainer.main_ppo {SIZES}\n")
+    assert written(made)["synchronizer.sync_interval"] == 2
+    assert [line for line, what in made.skipped if "another command" in what] == [1]
 
 
 def test_rollouts_go_before_sft_in_a_script_that_starts_both():
@@ -87,6 +110,18 @@ def test_a_construct_that_was_not_followed_is_skipped_only_when_it_sets_somethin
 def test_a_launch_within_a_heredoc_is_not_read_and_the_error_says_where_it_is():
     with pytest.raises(ConfigError, match="The heredoc of line 2 holds one"):
         from_verl("ssh node bash <<EOF\npython3 -m verl.trainer.main_ppo trainer.nnodes=1\nEOF\n")
+
+
+def test_a_launch_behind_an_exit_is_not_read_and_the_error_says_why():
+    with pytest.raises(ConfigError, match="from line 2 on is behind an `exit`"):
+        from_verl("exit 1\npython3 -m verl.trainer.main_ppo trainer.nnodes=1\n")
+
+
+def test_a_variable_without_which_a_script_ends_is_unknown_behind_the_test():
+    made = from_verl('MODEL=${MODEL:-}\nif [ -z "$MODEL" ]; then\n  echo needed\n  exit 1\nfi\n'
+                     + launch("trainer.nnodes=1", "actor_rollout_ref.model.path=$MODEL"))
+    assert written(made)["cluster.node_num"] == 1
+    assert [u.why for u in made.unknown] == ["MODEL, with whose value here line 2 ends the script"]
 
 
 def test_a_heredoc_without_a_launch_changes_nothing():

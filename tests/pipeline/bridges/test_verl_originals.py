@@ -35,7 +35,7 @@ def test_verls_losses_over_responses_take_no_aggregation(loss):  # core_algos.py
 
 
 def test_a_kl_loss_whose_switch_is_not_known_is_not_called_off():
-    made = from_verl(launch(f"{ACTOR}.use_kl_loss=${{kl.on}}", f"{ACTOR}.kl_loss_coef=0.01",
+    made = from_verl(launch(f"'{ACTOR}.use_kl_loss=${{kl.on}}'", f"{ACTOR}.kl_loss_coef=0.01",
                             f"{ACTOR}.kl_loss_type=low_var_kl"))
     assert [(u.given.key, u.to) for u in made.unknown] == [(f"{ACTOR}.use_kl_loss", ["algorithm.kl_loss_fn"])]
     assert "is not known" in reasons(made)[f"{ACTOR}.kl_loss_coef"]
@@ -58,7 +58,7 @@ def test_the_rank_of_an_adapter_that_is_here_is_its_own(tmp_path):
 @pytest.mark.parametrize(("overrides", "interval"), [
     (("data.gen_batch_size=768",), 3), (("data.gen_batch_size=null",), 2),
     (("data.gen_batch_size=768", "algorithm.filter_groups.enable=True"), 2),
-    (("data.gen_batch_size=${data.train_batch_size}",), 2)])
+    (("'data.gen_batch_size=${data.train_batch_size}'",), 2)])
 def test_the_batch_of_the_loader_counts_where_groups_are_not_filtered(overrides, interval):
     made = from_verl(launch("algorithm.adv_estimator=grpo", "data.train_batch_size=512",
                             f"{ACTOR}.ppo_mini_batch_size=256", *overrides))
