@@ -16,23 +16,23 @@ WIDTH = 112
 LARGEST_FILE = 4 << 20  # bytes of a source
 
 
-def import_trinity(arguments) -> int:
+def import_trinity(file: str, arguments) -> int:
     """A configuration of Trinity-RFT, translated to a recipe, with an account of every key."""
     from pipeline.bridges.source import read_yaml
     from pipeline.bridges.trinity import translate
 
-    text, name = _read(arguments.file)
+    text, name = _read(file)
     return _finish(translate(read_yaml(text, name), name), arguments)
 
 
-def import_verl(arguments) -> int:
+def import_verl(file: str, arguments) -> int:
     """A launch script or configuration of veRL, translated to a recipe, with an account of every key."""
     from pipeline.bridges import verl
 
-    return _finish(verl.translate(*verl.read(*_read(arguments.file))), arguments)
+    return _finish(verl.translate(*verl.read(*_read(file))), arguments)
 
 
-def import_keys(arguments) -> int:
+def import_keys() -> int:
     """Every key of the Trinity-RFT guide and of veRL, and what it is here, as a Markdown page."""
     from pipeline.bridges.page import page
 

@@ -33,10 +33,11 @@ class Ended:
     output: "Output | None" = None
 
 
-def run(arguments) -> int:
+def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool) -> int:
     """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt.
 
-    First what `ouro config check` knows without reading data: a problem must not appear after a stage has run.
+    extra: words for snakemake. First what `ouro config check` knows without reading data: a problem must not appear
+    after a stage has run.
     """
     from pipeline.check import preflight
     from pipeline.check.judge import warnings
@@ -44,35 +45,35 @@ def run(arguments) -> int:
     from pipeline.run import failure, outcome
     from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
 
-    words = [MULTIRUN, *arguments.overrides] if arguments.multirun else arguments.overrides
-    plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=arguments.update_hub))
-    for line in [line for one in hub.plans_of(plan) for line in hub.moved(one)] if arguments.update_hub else ():
+    words = [MULTIRUN, *overrides] if multirun else overrides
+    plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=update_hub))
+    for line in [line for one in hub.plans_of(plan) for line in hub.moved(one)] if update_hub else ():
         print(f"ouro: {line}")
-    for line in plan.warnings if arguments.multirun else warnings(words):
+    for line in plan.warnings if multirun else warnings(words):
         preflight.warn(line)
     shown = outcome.of(plan)
-    if shown.complete and not arguments.snakemake:
+    if shown.complete and not extra:
         plan.freeze()  # the run's view may show another configuration
         print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete")
         print(outcome.conclude(shown))
         return 0
-    if asks_for_no_gpu(plan, arguments.snakemake):
+    if asks_for_no_gpu(plan, extra):
         preflight.warn("cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. "
                        "Set it to the GPUs of a node, or to 0 if none is meant.")
-    if not any(TELLS_ONLY.fullmatch(word) for word in arguments.snakemake):
+    if not any(TELLS_ONLY.fullmatch(word) for word in extra):
         hub.fetch_missing(plan.stages)  # here for its progress on the terminal; bare snakemake does it as it starts
     before = _made(plan)
-    ended = start(words, arguments.snakemake, plan, arguments.verbose)
+    ended = start(words, extra, plan, verbose)
     if ended.signal:
         print(f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept; type the same command to go on",
               file=sys.stderr)
         return SIGNALLED + ended.signal
-    if (ended.code == 0 or arguments.multirun) and _made(plan) != before:  # a dry run makes nothing
+    if (ended.code == 0 or multirun) and _made(plan) != before:  # a dry run makes nothing
         print(outcome.conclude(shown))
     if ended.code:
         if _made(plan) != before and (line := outcome.report_what_is_there(shown)):
             print(line)
-        print(explain(shown, ended, words, arguments.snakemake), file=sys.stderr)
+        print(explain(shown, ended, words, extra), file=sys.stderr)
     return ended.code
 
 
