@@ -85,10 +85,7 @@ def ouro():
     """
 
 
-ouro.list_commands = lambda _: list(ouro.commands)  # in the order of this file, not of the alphabet
-
-
-@ouro.command()
+@click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--template", type=click.Choice(["math", "chat", "agent", "preferences"]), help="default: math")
 @click.option("--from", "data", metavar="DATA",
@@ -107,7 +104,7 @@ def init(**given):
     return command.init(**given)
 
 
-@ouro.command(epilog="Words after -- go to snakemake: ouro run recipe=countdown -- -n")
+@click.command(epilog="Words after -- go to snakemake: ouro run recipe=countdown -- -n")
 @OVERRIDES
 @click.option("-v", "--verbose", is_flag=True, help="show all that snakemake and the stages print")
 @click.option("-m", "--multirun", is_flag=True, help="a sweep: values such as lr=1e-6,3e-6 are points")
@@ -135,7 +132,7 @@ def _name_and_overrides(root: Path, given: list[str]) -> tuple[list[str], list[s
     return names, overrides
 
 
-@ouro.command()
+@click.command()
 @words("given", "[RUN | key=value]...")
 @HERE
 def status(given, root):
@@ -161,7 +158,7 @@ class _Sql(click.Command):
         return super().parse_args(context, [f" {a}" if a.startswith("-- ") else a for a in args])
 
 
-@ouro.command(cls=_Sql)
+@click.command(cls=_Sql)
 @click.argument("question")
 @RUNS
 @HERE
@@ -196,7 +193,7 @@ def sql(question, runs, root, every, form, out, joined):
         print(text)
 
 
-@ouro.command()
+@click.command()
 @RUNS
 @HERE
 @click.option("--open", "browse", is_flag=True, help="open it in a browser")
@@ -219,7 +216,7 @@ def report(runs, root, browse):
             print("ouro: no browser was found here; open the file by hand.", file=sys.stderr)
 
 
-@ouro.command()
+@click.command()
 @words("names", "[RUN | SWEEP]...")
 @HERE
 @click.option("--metric", metavar="NAME",
@@ -246,7 +243,7 @@ def compare(names, root, metric, form):
         print(f"picture: {sweep_view.view.near(shown[0].report)}", file=sys.stderr)
 
 
-@ouro.command()
+@click.command()
 @words("given", "[RUN | algorithm=NAME | algorithm.KEY=VALUE]...")
 @HERE
 @click.option("--step", type=int, help="trainer step; default: the last one whose weights are there")
@@ -274,16 +271,16 @@ def replay(given, root, step, stage, form):
     return 0 if counterfactual.is_faithful(found["proof"]) else 1
 
 
-for command in (config, import_, stages):
-    ouro.add_command(command)
-
-
-@ouro.command()
+@click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell):
     """Print a completion script: eval "$(ouro completion bash)"."""
     print(get_completion_class(shell)(ouro, {}, "ouro", "_OURO_COMPLETE").source())
 
+
+for command in (init, run, status, sql, report, compare, replay, config, import_, stages, completion):
+    ouro.add_command(command)
+ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet
 
 if __name__ == "__main__":
     sys.exit(main())

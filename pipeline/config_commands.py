@@ -25,7 +25,7 @@ def config():
     """Check, show, explain or compare configurations."""
 
 
-@config.command()
+@click.command()
 @OVERRIDES
 @click.option("--no-data", is_flag=True, help="read no samples of the data files, and import no code of yours (faster)")
 @click.option("--no-call", is_flag=True,
@@ -54,7 +54,7 @@ def check(overrides, no_data, no_call, elsewhere):
     return 2 if report.problems else 0
 
 
-@config.command()
+@click.command()
 @OVERRIDES
 def show(overrides):
     """Print the composed configuration as YAML, secrets masked."""
@@ -64,7 +64,7 @@ def show(overrides):
     print(masked(explain.show(compose(overrides))))
 
 
-@config.command()
+@click.command()
 @click.argument("key")
 @OVERRIDES
 def explain(key, overrides):
@@ -82,7 +82,7 @@ def explain(key, overrides):
         raise ConfigError.of(TITLE, problems)
 
 
-@config.command()
+@click.command()
 @click.argument("a")
 @click.argument("b")
 @HERE
@@ -96,7 +96,7 @@ def diff(a, b, root):
     print(masked("\n".join(told(*sides(root, a, b)))))
 
 
-@config.command()
+@click.command()
 def reference():
     """Print every setting, with bounds and meaning, as Markdown."""
     from pipeline.check import explain
@@ -150,3 +150,7 @@ def import_(kind, file, **recipe):
         return command.import_keys()
     work = command.import_trinity if kind == "trinity" else command.import_verl
     return work(file, SimpleNamespace(**recipe))
+
+
+for each in (check, show, explain, diff, reference):
+    config.add_command(each)

@@ -36,8 +36,7 @@ class Ended:
 def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool) -> int:
     """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt.
 
-    extra: words for snakemake. First what `ouro config check` knows without reading data: a problem must not appear
-    after a stage has run.
+    extra: words for snakemake. A problem that is known without reading data must not appear after a stage has run.
     """
     from pipeline.check import preflight
     from pipeline.check.judge import warnings
@@ -54,8 +53,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     shown = outcome.of(plan)
     if shown.complete and not extra:
         plan.freeze()  # the run's view may show another configuration
-        print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete")
-        print(outcome.conclude(shown))
+        print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete\n{outcome.conclude(shown)}")
         return 0
     if asks_for_no_gpu(plan, extra):
         preflight.warn("cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. "
