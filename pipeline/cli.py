@@ -154,8 +154,9 @@ def status(given, root):
 
 class _Sql(click.Command):
     def parse_args(self, context, args):
-        """Accepts a question that begins with a comment (`-- why`), which is no option."""
-        return super().parse_args(context, [f" {a}" if a.startswith("-- ") else a for a in args])
+        """Accepts a question that begins with a comment: no option has a blank or line break in its name."""
+        return super().parse_args(context, [f" {a}" if a[:1] == "-" and a.partition("=")[0].split()[1:] else a
+                                            for a in args])
 
 
 @click.command(cls=_Sql)

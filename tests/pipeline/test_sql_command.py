@@ -151,7 +151,7 @@ def test_variables_of_our_own_process_are_no_tables(run, capsys):
 
 @pytest.mark.parametrize("question", ["EXPLAIN SELECT * FROM scores", "explain analyze select 1", "DESCRIBE scores",
                                       "SUMMARIZE scores", "SHOW TABLES", "FROM scores", "VALUES (1)", "SELECT 1;",
-                                      "-- why\nSELECT 1"])
+                                      "-- why\nSELECT 1", "--why\nSELECT 1 = 1"])
 def test_whatever_only_reads_is_answered(run, capsys, question):
     assert sql(run, capsys, question)[0] == 0
 
