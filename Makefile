@@ -1,26 +1,27 @@
 # make run    set up, run the default recipe, say what was learnt
 # make test   set up, lint, import contracts, unit tests, one whole pipeline with real vLLM and DeepSpeed
+# make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
 # make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(shell command -v python$(v) 2>/dev/null)) python3)
 BIN := .venv/bin
 # .venv/.gpu marks a set-up for GPUs, so that no other target installs the CPU builds over it
 LOCK := $(if $(wildcard .venv/.gpu),requirements-gpu.lock,requirements.lock)
 
-.PHONY: run test unit lint setup setup-gpu bench clean test-models
+.PHONY: run test unit lint setup setup-gpu bench house clean test-models
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
 	@$(BIN)/ouro run
 
 test: lint unit
-	$(BIN)/pytest -m slow --durations=5
+	$(BIN)/pytest -m slow --durations=5 --junitxml=.pytest_cache/slow.xml
 
 # random models in the shapes of known families, each through a whole pipeline; prints the table of docs/models.md
 test-models: .venv/.ready
 	$(BIN)/pytest -m models -s
 
 unit: .venv/.ready
-	$(BIN)/pytest
+	$(BIN)/pytest --junitxml=.pytest_cache/unit.xml
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
@@ -57,6 +58,11 @@ endif
 bench: .venv/.ready
 	$(BIN)/python -m pip install --quiet --no-deps --requirement benchmarks/requirements-trl.txt
 	@for name in rollout step overhead stages; do $(BIN)/python -m benchmarks.$$name $(RUN) || exit 1; done
+
+# the structure of the code and its limits, and which files a setting passes (half a minute, it trains one step)
+house: .venv/.ready
+	$(BIN)/python -m benchmarks.walk
+	$(BIN)/python -m benchmarks.house
 
 clean:
 	rm -rf store runs .snakemake mlflow.db

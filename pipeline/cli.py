@@ -1,217 +1,301 @@
-"""The command `ouro`: run a recipe, see how it goes, ask its tables, read its report.
+"""The command `ouro`: parses the command line with click, runs one command, and turns mistakes into exit codes."""
 
-    ouro run algorithm.optimizer.lr=4e-4        the default recipe with one setting changed
-    ouro run recipe=countdown -- -n             words after -- go to snakemake
-    ouro run -m algorithm.optimizer.lr=1e-6,3e-6 seed=1,2      a sweep: every combination; then `ouro compare`
-    ouro sql "select model, metric, value, low, high from scores"
-"""
-
-import argparse
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 
-from pipeline import commands, replay_command, sweep_commands
-from pipeline.bridges import command as bridges
-from pipeline.init.command import add_options, init
-from pipeline.run.invoke import INTERRUPTED, run
-from pipeline.store.errors import OuroError
+import click
+from click.shell_completion import get_completion_class, shell_complete
+
+from pipeline.config_commands import HERE, OVERRIDES, PATH, config, import_, stages, words
+from pipeline.store.errors import DataError, OuroError, QueryError, StageError, message
+
+FORMAT = click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table")
+RUNS = words("runs", "[RUN]...")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit code; a user's mistake is one message and exit code 2."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    own, snakemake = split_at_dashes(words)
+    given = sys.argv[1:] if argv is None else list(argv)
+    own, extra = split_at_dashes(given)
     try:
-        _refuse_shell(words)
-        arguments = parse(own)
-        arguments.snakemake = snakemake
-        _refuse_dashes(arguments)
-        return arguments.work(arguments)
+        _refuse_shell(given)
+        if "_OURO_COMPLETE" in os.environ:
+            return shell_complete(ouro, {}, "ouro", "_OURO_COMPLETE", os.environ["_OURO_COMPLETE"])
+        _refuse_dashes(own, extra)
+        with ouro.make_context("ouro", own, obj=extra) as context:
+            return ouro.invoke(context) or 0
+    except click.exceptions.Exit as done:  # --help, --version
+        return done.exit_code
+    except click.ClickException as mistake:
+        mistake.show()
+        if isinstance(mistake, click.NoSuchOption) and mistake.ctx and mistake.ctx.command is run:
+            print("Arguments for snakemake come after --", file=sys.stderr)
+        return mistake.exit_code
     except BrokenPipeError:  # the reader of our output left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return 128 + signal.SIGPIPE
     except (OuroError, OSError) as error:
-        from pipeline.store.errors import message
-
         print(message(error), file=sys.stderr)
         return getattr(error, "exit_code", 2)
     except KeyboardInterrupt:
         print("\nouro: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return 128 + signal.SIGINT
 
 
-class _Version(argparse.Action):
-    """`--version`: that of the distribution and, in a checkout, the commit; asked for only when it is wanted."""
+def split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The words before the first `--`, and those after it."""
+    at = argv.index("--") if "--" in argv else len(argv)
+    return argv[:at], argv[at + 1 :]
 
-    def __call__(self, parser, *_):
+
+def _refuse_shell(given: list[str]) -> None:
+    """Raises for what no command can work with: a current directory that is gone, a word that is no UTF-8."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise OuroError("the current directory was deleted. Go to one that exists (cd).") from error
+    for word in given:
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise OuroError(f"{word!a} is no valid UTF-8. Give the file or the name another name.")
+
+
+def _refuse_dashes(own: list[str], extra: list[str]) -> None:
+    """Raises for words after `--` that nobody would read, or that would replace the overrides."""
+    if extra and own[:1] != ["run"]:
+        raise OuroError(f"words after -- go to snakemake, which only `ouro run` starts: {shlex.join(extra)}. Write "
+                        "them before --, or leave them out.")
+    if any(w in ("-C", "--config") or w.startswith("--config=") for w in extra):
+        raise OuroError("snakemake's --config is how `ouro run` hands the overrides over. Write them before --: "
+                        "ouro run seed=2 -- -n")
+
+
+def _version(context: click.Context, _, wanted: bool) -> None:
+    """Prints the version of the distribution and, in a checkout, the commit."""
+    if wanted:
         from importlib.metadata import version
 
         from pipeline.job.context import commit
 
         at = commit()
         print(f"ouro {version('ouroboros-rft')}{'' if at == 'unknown' else f' (commit {at})'}")
-        parser.exit()
+        context.exit()
 
 
-def split_at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
-    """The words before the first `--`, and those after it."""
-    if "--" not in words:
-        return words, []
-    at = words.index("--")
-    return words[:at], words[at + 1 :]
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
+              help="Show the version, and the commit in a checkout.")
+def ouro():
+    """Run a recipe, see how it goes, ask its tables, read its report. key=value are Hydra overrides.
+
+    \b
+    ouro run algorithm.optimizer.lr=4e-4        the default recipe with one setting changed
+    ouro run recipe=countdown -- -n             words after -- go to snakemake
+    ouro run -m algorithm.optimizer.lr=1e-6,3e-6 seed=1,2      a sweep: every combination; then `ouro compare`
+    ouro sql "select model, metric, value, low, high from scores"
+    """
 
 
-def _refuse_shell(words: list[str]) -> None:
-    """Raises for what no command can work with: a current directory that is gone, a word that is no UTF-8."""
-    try:
-        Path.cwd()
-    except FileNotFoundError as error:
-        raise OuroError("the current directory was deleted. Go to one that exists (cd).") from error
-    for word in words:
-        if any("\ud800" <= letter <= "\udfff" for letter in word):
-            raise OuroError(f"{word!a} is no valid UTF-8. Give the file or the name another name.")
+@click.command()
+@click.argument("directory", metavar="DIR", type=PATH)
+@click.option("--template", type=click.Choice(["math", "chat", "agent", "preferences"]), help="default: math")
+@click.option("--from", "data", metavar="DATA",
+              help="jsonl or parquet file, a directory of them, or a dataset of save_to_disk")
+@click.option("--model", metavar="MODELDIR", help="Hugging Face model directory, with --from")
+@click.option("--prompt-key", metavar="COLUMN", help="the column of the prompt, with --from")
+@click.option("--response-key", metavar="COLUMN", help="the column of the response, with --from")
+def init(**given):
+    """Write a project directory: recipe, data, reward and test.
+
+    DIR is new or empty. A template runs at once, on a laptop. With --from the recipe is written for the columns of
+    DATA and for the model, and checked; what cannot be guessed is asked for.
+    """
+    from pipeline.init import command
+
+    return command.init(**given)
 
 
-def _refuse_dashes(arguments) -> None:
-    """Raises for words after `--` that nobody would read, or that would replace the overrides."""
-    words = arguments.snakemake
-    if words and arguments.work is not run:
-        raise OuroError(f"words after -- go to snakemake, which only `ouro run` starts: {shlex.join(words)}. Write "
-                        "them before --, or leave them out.")
-    if any(w in ("-C", "--config") or w.startswith("--config=") for w in words):
-        raise OuroError("snakemake's --config is how `ouro run` hands the overrides over. Write them before --: "
-                        "ouro run seed=2 -- -n")
+@click.command(epilog="Words after -- go to snakemake: ouro run recipe=countdown -- -n")
+@OVERRIDES
+@click.option("-v", "--verbose", is_flag=True, help="show all that snakemake and the stages print")
+@click.option("-m", "--multirun", is_flag=True, help="a sweep: values such as lr=1e-6,3e-6 are points")
+@click.option("--update-hub", is_flag=True, help="take the newest commits of the Hugging Face hub's repositories that "
+                                                 "the run names, not those that it has kept")
+@click.pass_obj
+def run(extra, **given):
+    """Make every stage of the recipe that is not complete yet.
+
+    Says first what `ouro config check` finds without reading data, and at the end what was learnt.
+    """
+    from pipeline.run import invoke
+
+    return invoke.run(extra=extra, **given)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line; every sub-command binds its function as `work`."""
-    plain = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser(prog="ouro", description=__doc__, formatter_class=plain)
-    top.add_argument("--version", action=_Version, nargs=0, help="show the version, and the commit in a checkout")
-    listed = top.add_subparsers(required=True, metavar="COMMAND", title="commands")
+def _name_and_overrides(root: Path, given: list[str]) -> tuple[list[str], list[str]]:
+    """The name of at most one run, and overrides; `s-lr=1` may also name a sweep's point."""
+    from pipeline.results import sweep_view
 
-    def command(name: str, work, group=listed, **more):
-        made = group.add_parser(name, help=_first_line(work), description=work.__doc__, **more)
-        made.set_defaults(work=work, several="overrides")
-        return made
-
-    add_options(command("init", init))
-    _overrides(it := command("run", run, epilog="Words after -- go to snakemake: ouro run recipe=countdown -- -n"))
-    it.add_argument("-v", "--verbose", action="store_true", help="show all that snakemake and the stages print")
-    it.add_argument("-m", "--multirun", action="store_true", help="a sweep: values such as lr=1e-6,3e-6 are points")
-    it.add_argument("--update-hub", action="store_true",
-                    help="take the newest commits of the Hugging Face hub's repositories that the run names, not those "
-                         "that it has kept")
-    _root(it := command("status", commands.status), several="words")
-    it.add_argument("words", nargs="*", metavar="RUN | key=value",
-                    help="project/name or name of a run or sweep (default: the latest), or the overrides of one")
-    _root(it := command("sql", commands.sql), several="runs")
-    it.add_argument("question", help="SQL over raw, tasks, rejected, experience, rollouts, trained, "
-                                            "reference, teacher, steps, samples, scores")
-    it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
-    it.add_argument("--all", action="store_true", help="all runs; the column `run` tells them apart")
-    it.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    it.add_argument("--out", type=_at_home, metavar="FILE", help="write the answer to FILE.parquet or FILE.csv")
-    it.add_argument("--with", dest="joined", action="append", default=[], metavar="name=FILE",
-                    help="a view over a parquet, csv, json or jsonl file of yours, to join with")
-    _root(it := command("report", commands.report), several="runs")
-    it.add_argument("runs", nargs="*", metavar="RUN", help="project/name or name; default: the latest")
-    it.add_argument("--open", action="store_true", help="open it in a browser")
-    _root(it := command("compare", sweep_commands.compare), several="runs")
-    it.add_argument("runs", nargs="*", metavar="RUN | SWEEP", help="project/name or name; default: the latest sweep")
-    it.add_argument("--metric", help="default: sampled_accuracy, or sampled_reward where no run has an accuracy")
-    it.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    _root(it := command("replay", replay_command.replay), several="words")
-    it.add_argument("words", nargs="*", metavar="RUN | algorithm=NAME | algorithm.KEY=VALUE",
-                    help="a run (default: the latest), and alternatives, with several values as in a sweep")
-    it.add_argument("--step", type=int, help="trainer step; default: the last one whose weights are there")
-    it.add_argument("--stage", help="default: the last that trains on rollouts")
-    it.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    _config(command, listed)
-    _bridges(command, listed)
-    _overrides(it := command("stages", commands.stages))
-    it.add_argument("--write", action="store_true", help="write stage.json and the run's view; runs nothing")
-    return top
+    overrides = [word for word in given if "=" in word and not sweep_view.is_known(root, word)]
+    names = [word for word in given if word not in overrides]
+    if len(names) > 1:
+        raise OuroError(f"needed the name of one run, found {', '.join(names)}.")
+    return names, overrides
 
 
-def _config(command, listed) -> None:
-    inner = listed.add_parser("config", help="the configuration: check, show, explain, diff, reference").add_subparsers(
-        required=True, metavar="check|show|explain|diff|reference")
-    _judging(command("check", commands.config_check, inner))
-    _sides(command("diff", sweep_commands.config_diff, inner))
-    _overrides(command("show", commands.config_show, inner))
-    it = command("explain", commands.config_explain, inner)
-    it.set_defaults(elsewhere=bridges.of_verl)
-    it.add_argument("key", help="e.g. algorithm.optimizer.lr, or trainer")
-    _overrides(it)
-    command("reference", commands.config_reference, inner)
+@click.command()
+@words("given", "[RUN | key=value]...")
+@HERE
+def status(given, root):
+    """Show how far each stage of a run or point of a sweep is.
+
+    RUN is project/name or name of a run or sweep, default: the latest; key=value are the overrides of one.
+    """
+    from pipeline.results import sweep_view, view
+    from pipeline.run.planning import make_checked_plan
+
+    name, overrides = _name_and_overrides(root, given)
+    if overrides and name:
+        raise OuroError("`ouro status` takes the name of one run, or overrides (key=value), not both.")
+    if overrides and root != Path():
+        raise OuroError("`ouro status` with overrides looks where they say: write checkpoint_root_dir=DIR for --root.")
+    shown = view.of_plan(make_checked_plan(overrides)) if overrides else sweep_view.find(root, *name)
+    print(sweep_view.status(shown))
 
 
-def _bridges(command, listed) -> None:
-    inner = listed.add_parser("import", help="a configuration of Trinity-RFT, or a script of veRL, as a recipe")
-    inner = inner.add_subparsers(required=True, metavar="trinity|verl|keys")
-    for name, work, what in (("trinity", bridges.import_trinity, "its YAML file"),
-                             ("verl", bridges.import_verl, "its launch script, overrides, or YAML file")):
-        it = command(name, work, inner)
-        it.add_argument("file", metavar="FILE", help=f"{what}; - is the standard input")
-        it.add_argument("--name", help="of the recipe: conf/recipe/NAME.yaml; default: the name of the run")
-        it.add_argument("--output", metavar="FILE", help="another place for the recipe")
-        it.add_argument("--stdout", action="store_true", help="print the recipe, write no file")
-        it.add_argument("--force", action="store_true", help="replace a recipe that says something else")
-    command("keys", bridges.import_keys, inner)
+class _Sql(click.Command):
+    def parse_args(self, context, args):
+        """Accepts a question that begins with a comment: no option has a blank or line break in its name."""
+        return super().parse_args(context, [f" {a}" if a[:1] == "-" and a.partition("=")[0].split()[1:] else a
+                                            for a in args])
 
 
-def parse(words: list[str]) -> argparse.Namespace:
-    """Parsed arguments. Names and overrides may stand behind options too, which argparse alone does not allow."""
-    top = parser()
-    arguments, behind = top.parse_known_args(words)
-    unknown = [word for word in behind if word.startswith("-")]
-    if unknown:
-        hint = ". Arguments for snakemake come after --" if arguments.work is run else ""
-        top.error(f"unknown option {' '.join(unknown)}{hint}")
-    if behind and not hasattr(arguments, arguments.several):
-        top.error(f"needed nothing more, found {' '.join(behind)}")
-    setattr(arguments, arguments.several, [*getattr(arguments, arguments.several, []), *behind])
-    return arguments
+@click.command(cls=_Sql)
+@click.argument("question")
+@RUNS
+@HERE
+@click.option("--all", "every", is_flag=True, help="all runs; the column `run` tells them apart")
+@FORMAT
+@click.option("--out", type=PATH, metavar="FILE", help="write the answer to FILE.parquet or FILE.csv")
+@click.option("--with", "joined", multiple=True, metavar="name=FILE",
+              help="a view over a parquet, csv, json or jsonl file of yours, to join with")
+def sql(question, runs, root, every, form, out, joined):
+    """Ask the tables of runs or sweeps one read-only question.
+
+    QUESTION is SQL over raw, tasks, rejected, experience, rollouts, trained, reference, teacher, steps, samples,
+    scores. RUN is project/name or name; default: the latest.
+    """
+    from pipeline.results import query, sweep_view, view
+    from pipeline.store.files import is_complete
+
+    named = [] if every else [sweep_view.find(root, name) for name in runs or [None]]
+    shown = view.views(root) if every else [run for one in named for run in sweep_view.runs_of(one)]
+    if wrong := [word for word in joined if not all(word.partition("=")[::2])]:
+        raise QueryError(f"--with {wrong[0]}: needed name=FILE, such as --with labels=labels.csv")
+    tables = {name: Path(file).expanduser() for name, _, file in (word.partition("=") for word in joined)}
+    session = query.session(shown, tables)
+    query.require_read_only(session, question)
+    text = (f"{query.export(session, question, out)} rows written to {out}" if out else
+            query.show(query.ask(session, question), form))
+    for one in shown:
+        if missing := [s.name for s in one.stages if not is_complete(s.directory)]:
+            print(f"ouro: {one.run} is not complete; its tables lack what is still to come of {', '.join(missing)}",
+                  file=sys.stderr)
+    if text:
+        print(text)
 
 
-def _first_line(work) -> str:
-    line = work.__doc__.splitlines()[0].rstrip(".")
-    return line[0].lower() + line[1:]
+@click.command()
+@RUNS
+@HERE
+@click.option("--open", "browse", is_flag=True, help="open it in a browser")
+def report(runs, root, browse):
+    """Print where the report of a run or sweep is.
+
+    RUN is project/name or name; default: the latest. The report of a sweep compares its points.
+    """
+    import webbrowser
+
+    from pipeline.results import sweep_view
+
+    for name in runs or [None]:
+        shown = sweep_view.find(root, name)
+        if not shown.report.exists():
+            raise StageError(f"{shown.run} has no report yet ({shown.report} does not exist). `ouro status "
+                             f"{shown.run}` shows how far it is; `ouro run` with the same overrides completes it.")
+        print(shown.report)
+        if browse and not webbrowser.open(shown.report.resolve().as_uri()):
+            print("ouro: no browser was found here; open the file by hand.", file=sys.stderr)
 
 
-def _overrides(command) -> None:
-    command.add_argument("overrides", nargs="*", metavar="key=value",
-                         help="Hydra overrides, e.g. seed=2 recipe=countdown")
+@click.command()
+@words("names", "[RUN | SWEEP]...")
+@HERE
+@click.option("--metric", metavar="NAME",
+              help="default: sampled_accuracy, or sampled_reward where no run has an accuracy")
+@FORMAT
+def compare(names, root, metric, form):
+    """Compare runs or the points of a sweep by their scores.
+
+    Shows what differs between them, the best first. Default: the points of the latest sweep.
+    """
+    from pipeline.results import query, sweep_view
+    from pipeline.results.compare import answer, compared, metric_of
+    from pipeline.results.compare_page import write
+    from pipeline.store.files import near
+
+    sweeps = [] if names else [one for one in sweep_view.known(root) if isinstance(one, sweep_view.SweepView)]
+    shown = [sweep_view.find(root, name) for name in names] or sweeps[:1]
+    if not shown:
+        raise DataError(f"no sweep below {root / 'runs'}. Start one with `ouro run -m`, or name the runs to compare.")
+    metric = metric or metric_of(shown)
+    rows = compared(shown, metric)
+    print(query.show(answer(rows), form))
+    if len(shown) == 1 and isinstance(shown[0], sweep_view.SweepView):
+        write(shown[0], rows, metric)
+        print(f"picture: {near(shown[0].report)}", file=sys.stderr)
 
 
-def _judging(command) -> None:
-    _overrides(command)
-    command.add_argument("--no-data", action="store_true",
-                         help="read no samples of the data files, and import no code of yours (faster)")
-    command.add_argument("--no-call", action="store_true",
-                         help="call no reward function of yours (one call each, for a judge that costs money)")
-    command.add_argument("--elsewhere", action="store_true",
-                         help="the run is for another machine: what is not on this one is listed, and no problem")
+@click.command()
+@words("given", "[RUN | algorithm=NAME | algorithm.KEY=VALUE]...")
+@HERE
+@click.option("--step", type=int, help="trainer step; default: the last one whose weights are there")
+@click.option("--stage", metavar="NAME", help="default: the last that trains on rollouts")
+@FORMAT
+def replay(given, root, step, stage, form):
+    """Apply other algorithms to a stored train batch.
+
+    Shows advantages, loss and gradient under each, and runs no rollout. A key may have several values, as in a sweep.
+    """
+    from pipeline.results import counterfactual, sweep_view
+
+    name, overrides = _name_and_overrides(root, given)
+    shown = sweep_view.find(root, *name)
+    if not isinstance(shown, sweep_view.View):
+        raise DataError(f"{shown.run} is a sweep; name one of its points: "
+                        f"{', '.join(entry.view.run for entry in shown.entries)}.")
+    chosen = counterfactual.choose_stage(shown, stage)
+    request = counterfactual.prepare(shown, chosen, step, overrides)
+    found = counterfactual.ask(request)
+    title = f"{shown.run}, stage {chosen.name}, trainer step {request['step']}"
+    print("\n".join([title, *counterfactual.proof_lines(found["proof"]), ""]),
+          file=sys.stdout if form == "table" else sys.stderr)
+    print(counterfactual.table(found["rows"], form))
+    return 0 if counterfactual.is_faithful(found["proof"]) else 1
 
 
-def _sides(command) -> None:
-    _root(command, several="nothing")
-    for side in ("a", "b"):
-        command.add_argument(side, metavar=side.upper(), help="a run (project/name or name), or overrides in quotes")
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell):
+    """Print a completion script: eval "$(ouro completion bash)"."""
+    print(get_completion_class(shell)(ouro, {}, "ouro", "_OURO_COMPLETE").source())
 
 
-def _at_home(path: str) -> Path:
-    return Path(path).expanduser()
-
-
-def _root(command, several: str) -> None:
-    command.set_defaults(several=several)
-    command.add_argument("--root", type=_at_home, default=Path(), metavar="DIR",
-                         help="directory that holds runs/ and store/ (checkpoint_root_dir); default: here")
-
+for command in (init, run, status, sql, report, compare, replay, config, import_, stages, completion):
+    ouro.add_command(command)
+ouro.list_commands = lambda _: list(ouro.commands)  # in this order, not that of the alphabet
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,23 +11,23 @@ from pipeline.store.errors import ConfigError
 LARGEST_FILE = 4 << 20  # bytes of a source
 
 
-def import_trinity(arguments) -> int:
+def import_trinity(file: str, arguments) -> int:
     """A configuration of Trinity-RFT, translated to a recipe, with an account of every key."""
     from pipeline.bridges import report, source, trinity
 
-    text, name = _read(arguments.file)
-    place = None if arguments.file == "-" else Path(arguments.file)
+    text, name = _read(file)
+    place = None if file == "-" else Path(file)
     return report.finish(trinity.translate(source.read_yaml(text, name), name, place), arguments)
 
 
-def import_verl(arguments) -> int:
+def import_verl(file: str, arguments) -> int:
     """A launch script or configuration of veRL, translated to a recipe, with an account of every key."""
     from pipeline.bridges import report, verl
 
-    return report.finish(verl.translate(*verl.read(*_read(arguments.file))), arguments)
+    return report.finish(verl.translate(*verl.read(*_read(file))), arguments)
 
 
-def import_keys(arguments) -> int:
+def import_keys() -> int:
     """Every key of the Trinity-RFT guide and of veRL, and what it is here, as a Markdown page."""
     from pipeline.bridges import page
 

@@ -3,12 +3,9 @@
 import operator
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.bridges.shell_syntax import Node, Unknown, reason, short, solid
-
-if TYPE_CHECKING:
-    from pipeline.bridges.shell_words import Words
 
 INTEGER = re.compile(r"\s*([-+]?)(?:(0[xX][0-9a-fA-F]{1,15})|(0[0-7]{1,20})|(\d{1,18}))\s*")
 NAME = re.compile(r"[A-Za-z_]\w*")
@@ -26,7 +23,7 @@ CALCULATED: dict[str, Callable[[int, int], int]] = {
 UNARY: dict[str, Callable[[int], int]] = {"-": operator.neg, "+": operator.pos, "!": operator.not_, "~": operator.inv}
 
 
-def calculate(node: Node, words: "Words") -> int:
+def calculate(node: Node, words: Any) -> int:
     """The value of an expression; what it assigns is assigned. Raises Unknown."""
     kind, op = node["Type"], node.get("Op", "")
     if kind == "Word":
@@ -58,7 +55,7 @@ def _assigns(op: str) -> bool:
     return op in ("++", "--") or (op.endswith("=") and op not in COMPARED)
 
 
-def _assign(node: Node, op: str, words: "Words") -> int:
+def _assign(node: Node, op: str, words: Any) -> int:
     name = node["X"]["raw"]
     if not NAME.fullmatch(name):
         raise Unknown(f"an assignment to {short(name)} within arithmetic")
@@ -109,7 +106,7 @@ def bracket(fields: list[str]) -> bool | None:
     return NUMBERS[op](int(left), int(right)) if is_number else None
 
 
-def clause(node: Node, words: "Words") -> bool | None:
+def clause(node: Node, words: Any) -> bool | None:
     """Whether the expression of `[[ ... ]]` holds; None where that is not known, or not understood."""
     kind, op = node["Type"], node.get("Op", "")
     if op in ("&&", "||"):
@@ -129,7 +126,7 @@ def clause(node: Node, words: "Words") -> bool | None:
     return None if same is None else same == (op != "!=")
 
 
-def fits(text: str, word: Node, words: "Words") -> bool | None:
+def fits(text: str, word: Node, words: Any) -> bool | None:
     """Whether a text matches a pattern as a whole; None where one of them is not known."""
     try:
         return word["raw"] == "*" or re.fullmatch(pattern(word, words), solid(text), re.DOTALL) is not None
@@ -137,7 +134,7 @@ def fits(text: str, word: Node, words: "Words") -> bool | None:
         return None
 
 
-def sliced(value: Any, part: Node, words: "Words") -> Any:
+def sliced(value: Any, part: Node, words: Any) -> Any:
     """`${X:first:count}` of a text or a list."""
     given = part["Slice"]
     first, count = calculate(given["Offset"], words), calculate(given["Length"], words) if "Length" in given else None
@@ -147,7 +144,7 @@ def sliced(value: Any, part: Node, words: "Words") -> Any:
     return value[start:None if count is None else max(start, start + count if count >= 0 else len(value) + count)]
 
 
-def changed(text: str, part: Node, words: "Words") -> str:
+def changed(text: str, part: Node, words: Any) -> str:
     """What `${X#a}`, `${X/a/b}`, `${X:1:2}` and `${X^^}` make of a text. Raises Unknown."""
     op, word = part.get("Exp", {}).get("Op", ""), part.get("Exp", {}).get("Word")
     if not (op or part.get("Slice") or "Repl" in part):
@@ -173,7 +170,7 @@ def changed(text: str, part: Node, words: "Words") -> str:
     return text
 
 
-def pattern(word: Node | None, words: "Words") -> str:
+def pattern(word: Node | None, words: Any) -> str:
     """A pattern of bash as a regular expression; what is quoted stands for itself. Raises Unknown."""
     found = ""
     for part in word.get("Parts", []) if word else []:

@@ -8,41 +8,23 @@ from pipeline.store import files
 from pipeline.store.errors import ConfigError, OuroError
 
 TEMPLATES = files.TEMPLATES / "init"
-NAMES = ("math", "chat", "agent", "preferences")
-USAGE = f"ouro init DIR [--template {'|'.join(NAMES)}], or ouro init DIR --from DATA --model MODELDIR"
 
 
-def init(arguments) -> int:
-    """A project directory with a recipe, data, a reward and its test: a template, or for your own data and model.
-
-    A template runs at once, on a laptop. With --from the recipe is written for the columns of DATA and for the model,
-    and checked; what cannot be guessed is asked for.
-    """
-    own = arguments.data is not None
-    if arguments.directory is None:
-        raise OuroError(f"needed the directory of the project: {USAGE}.")
-    if own != (arguments.model is not None) or (own and arguments.template):
-        raise OuroError(f"--from and --model go together, and without --template: {USAGE}.")
-    if not own and (arguments.prompt_key or arguments.response_key):
+def init(directory: Path, template: str | None, data: str | None, model: str | None, prompt_key: str | None,
+         response_key: str | None) -> int:
+    """Writes a project directory from a template, or for data and a model. Returns the exit code of the command."""
+    own = data is not None
+    if own != (model is not None) or (own and template):
+        raise OuroError("--from and --model go together, and without --template: ouro init DIR --template NAME, or "
+                        "ouro init DIR --from DATA --model MODELDIR.")
+    if not own and (prompt_key or response_key):
         raise OuroError("--prompt-key and --response-key name columns of the data of --from.")
-    directory = Path(arguments.directory)
     _refuse_full(directory)
     if own:
-        return _for_data(directory, arguments)
-    _copy(directory, arguments.template or NAMES[0])
+        return _for_data(directory, data, model, prompt_key, response_key)
+    _copy(directory, template or "math")
     _tell(directory)
     return 0
-
-
-def add_options(command) -> None:
-    """Adds the options of `ouro init` to its argparse parser."""
-    command.add_argument("directory", nargs="?", metavar="DIR", help="the project's directory: new, or empty")
-    command.add_argument("--template", choices=NAMES, help="default: math")
-    command.add_argument("--from", dest="data", metavar="DATA", help="jsonl or parquet file, a directory of them, or a "
-                                                                     "dataset of save_to_disk")
-    command.add_argument("--model", metavar="MODELDIR", help="Hugging Face model directory, with --from")
-    for side in ("prompt", "response"):
-        command.add_argument(f"--{side}-key", metavar="COLUMN", help=f"the column of the {side}, with --from")
 
 
 def _refuse_full(directory: Path) -> None:
@@ -76,7 +58,7 @@ def _tell(directory: Path) -> None:
     print(f"next: cd {directory} && ouro run     (its README.md says more)")
 
 
-def _for_data(directory: Path, arguments) -> int:
+def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, response_key: str | None) -> int:
     """A project for a data file and a model; the exit code of its `ouro config check`."""
     from pipeline.check import preflight
     from pipeline.check.judge import compose
@@ -84,15 +66,15 @@ def _for_data(directory: Path, arguments) -> int:
     from pipeline.init.columns import guess
     from pipeline.store.model_shape import absent_model, wrong_model
 
-    arguments.model = str(Path(arguments.model).expanduser())
-    if not Path(arguments.model).exists():
-        raise ConfigError(f"--model {arguments.model}: no such directory. The recipe is written from a model's files: "
+    model = str(Path(model).expanduser())
+    if not Path(model).exists():
+        raise ConfigError(f"--model {model}: no such directory. The recipe is written from a model's files: "
                           "fetch one of the hub with `hf download org/name --local-dir models/name` first.")
-    if problem := absent_model(arguments.model, "--model") or wrong_model(arguments.model, "--model"):
+    if problem := absent_model(model, "--model") or wrong_model(model, "--model"):
         raise ConfigError(problem)
-    data = recipe.read(arguments.data)
-    found = guess(data.rows, arguments.prompt_key, arguments.response_key)
-    written = recipe.files_of(found, data, Path(arguments.model).resolve(), TEMPLATES / "own")
+    data = recipe.read(source)
+    found = guess(data.rows, prompt_key, response_key)
+    written = recipe.files_of(found, data, Path(model).resolve(), TEMPLATES / "own")
     _copy(directory)
     for name, text in written.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)

@@ -135,7 +135,7 @@ def proof_lines(proof: list[list]) -> list[str]:
 
 def table(rows: dict[str, dict[str, Any]], form: str) -> str:
     """One column an algorithm for a person; one row an algorithm as CSV and JSON."""
-    from pipeline.results.query import Answer, as_table, show
+    from pipeline.results.query import Answer, aligned, show
 
     if form != "table":
         lines = [(name, *(row[measure] for measure in MEANINGS)) for name, row in rows.items()]
@@ -145,7 +145,7 @@ def table(rows: dict[str, dict[str, Any]], form: str) -> str:
     groups = [(row[LEAST] or "-").split(", ") for row in rows.values()]
     lines += [("" if place else MEANINGS[LEAST], *cells)
               for place, cells in enumerate(zip_longest(*groups, fillvalue=""))]
-    return as_table(Answer(["", *rows], lines)).rsplit("\n", 1)[0]
+    return aligned(["", *rows], lines)
 
 
 def _cell(value: float | str | None) -> str:

@@ -118,13 +118,13 @@ def says_how(key: str) -> bool:
 
 def told(a: Side, b: Side) -> list[str]:
     """The lines of the answer. Values that look like a secret are compared, and shown as ***."""
-    from pipeline.results.query import Answer, as_table
+    from pipeline.results.query import aligned
     from pipeline.settings.secrets import mask
 
     keys = differing([a.config, b.config])
     values = [flatten(mask(one.config)) for one in (a, b)]
     rows = [(key, *(_value(v, key) for v in values)) for key in keys]
-    lines = [as_table(Answer(["key", a.title, b.title], rows)).rsplit("\n", 1)[0]] if rows else ["no setting differs"]
+    lines = [aligned(["key", a.title, b.title], rows)] if rows else ["no setting differs"]
     if a.stages is None or b.stages is None:
         reasons = dict.fromkeys(one.unplanned for one in (a, b) if one.unplanned)
         return [*lines, "", *(f"stages are not compared, because that reads the files they are made of: {reason}"

@@ -10,7 +10,6 @@ import io
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -171,19 +170,21 @@ def columns_of_views(connection) -> str:
 
 
 def as_table(answer: Answer) -> str:
-    """Aligned columns, numbers to the right; control characters escaped, for rollout text is untrusted."""
-    cells = [[_cell(value) for value in row] for row in answer.rows]
-    widths = [max(map(_width, column)) for column in zip(answer.columns, *cells, strict=True)]
-    right = [all(v is None or (isinstance(v, (int, float, Decimal)) and not isinstance(v, bool)) for v in column)
-             for column in zip(*answer.rows, strict=True)] or [False] * len(widths)
+    """Aligned columns and the number of rows."""
+    count = len(answer.rows)
+    return f"{aligned(answer.columns, answer.rows)}\n({count} row{'' if count == 1 else 's'})"
 
-    def line(row: Sequence[str]) -> str:
-        padded = [" " * (w - _width(c)) + c if r else c + " " * (w - _width(c))
-                  for c, w, r in zip(row, widths, right, strict=True)]
-        return "  ".join(padded).rstrip()
 
-    body = [line(answer.columns), "  ".join("-" * w for w in widths), *map(line, cells)]
-    return "\n".join([*body, f"({len(cells)} row{'' if len(cells) == 1 else 's'})"])
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Aligned columns, numbers to the right; control characters are escaped, because rollout text is untrusted."""
+    import tabulate
+
+    tabulate.MIN_PADDING = 0  # a column is as wide as its widest cell; no argument sets it
+    numbers = [all(v in (None, "") or type(v) in (int, float, Decimal) for v in column)
+               for column in zip(*rows, strict=True)] or [False] * len(columns)
+    return tabulate.tabulate([[_cell(value) for value in row] for row in rows], [_printable(c) for c in columns],
+                             "simple", disable_numparse=True, preserve_whitespace=True,
+                             colalign=["right" if number else "left" for number in numbers])
 
 
 def _cell(value: Any) -> str:
@@ -191,15 +192,12 @@ def _cell(value: Any) -> str:
         return "NULL"
     if isinstance(value, float):
         return f"{value:.6g}"
-    text = json.dumps(plain(value), ensure_ascii=False) if isinstance(value, NESTED) else str(value)
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = _printable(json.dumps(plain(value), ensure_ascii=False) if isinstance(value, NESTED) else str(value))
     return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
 
 
-def _width(text: str) -> int:
-    """Columns on a terminal: wide characters take two, combining ones none."""
-    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
-    return len(text) + wide - sum(unicodedata.combining(c) > 0 for c in text)
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def as_csv(answer: Answer, header: bool = True) -> str:

@@ -1,12 +1,13 @@
 """Reads a sweep back: its points, how far each is, which failed. Like pipeline/results/view.py it writes nothing."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 from pipeline.compose import axes
 from pipeline.job.context import INTERRUPTED
 from pipeline.results import view
-from pipeline.results.query import Answer, as_table
+from pipeline.results.query import aligned
 from pipeline.results.view import Node, View
 from pipeline.store import files
 
@@ -100,10 +101,20 @@ def reached(run: View) -> str:
     return "complete" if done == len(states) else f"{done} of {len(states)} stages"
 
 
-def status(shown: SweepView) -> str:
-    """A line for each point, and why stages failed."""
+def status(shown: View | SweepView) -> str:
+    """A line for each stage of a run or point of a sweep, then what the stages say and why they failed."""
+    if isinstance(shown, SweepView):
+        return _status_of_points(shown)
+    states = [view.state(stage) for stage in shown.stages]
+    rows = [(s.name, s.state, "" if s.seconds is None else Decimal(f"{s.seconds:.1f}"), files.near(s.directory))
+            for s in states]
+    latest = [f"{s.name}: {line}" for s in states for line in filter(None, (s.latest, s.warning, s.problem))]
+    return "\n".join([shown.run, aligned(["stage", "state", "seconds", "directory"], rows), *latest])
+
+
+def _status_of_points(shown: SweepView) -> str:
     rows = [(e.view.run, reached(e.view)) for e in shown.entries]
-    lines = [shown.run, as_table(Answer(["point", "state"], rows)).rsplit("\n", 1)[0]]
+    lines = [shown.run, aligned(["point", "state"], rows)]
     failed = [(stage, problem) for stage in shown.stages if (problem := view.state(stage).problem)]
     return "\n".join([*lines, *(f"{s.name} ({points_with(shown, s)}): {problem}" for s, problem in failed)])
 

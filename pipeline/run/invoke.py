@@ -36,10 +36,10 @@ class Ended:
     output: "Output | None" = None
 
 
-def run(arguments) -> int:
+def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool) -> int:
     """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt.
 
-    First what `ouro config check` knows without reading data: a problem must not appear after a stage has run.
+    extra: words for snakemake. A problem that is known without reading data must not appear after a stage has run.
     """
     from pipeline.check import preflight
     from pipeline.check.judge import warnings
@@ -48,32 +48,31 @@ def run(arguments) -> int:
     from pipeline.run import failure, outcome
     from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
 
-    words = [MULTIRUN, *arguments.overrides] if arguments.multirun else arguments.overrides
-    plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=arguments.update_hub))
-    for one in hub.plans_of(plan) if arguments.update_hub else ():
+    words = [MULTIRUN, *overrides] if multirun else overrides
+    plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=update_hub))
+    for one in hub.plans_of(plan) if update_hub else ():
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
-    for line in plan.warnings if arguments.multirun else warnings(words):
+    for line in plan.warnings if multirun else warnings(words):
         preflight.warn(line)
     shown = outcome.of(plan)
-    if shown.complete and not arguments.snakemake:
+    if shown.complete and not extra:
         plan.freeze()  # the run's view may show another configuration
-        print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete")
-        print(outcome.conclude(shown))
+        print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete\n{outcome.conclude(shown)}")
         return 0
-    if asks_for_no_gpu(plan, arguments.snakemake):
+    if asks_for_no_gpu(plan, extra):
         preflight.warn("cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. "
                        "Set it to the GPUs of a node, or to 0 if none is meant.")
-    if not any(TELLS_ONLY.fullmatch(word) for word in arguments.snakemake):
+    if not any(TELLS_ONLY.fullmatch(word) for word in extra):
         hub.fetch_missing(plan.stages)  # here for its progress on the terminal; bare snakemake does it as it starts
     for line in outcome.made_again(plan):
         print(f"ouro: {line}")
     before = _made(plan)
-    again = typed(words, arguments.snakemake)
-    ended = start(words, arguments.snakemake, plan, arguments.verbose)
+    again = typed(words, extra)
+    ended = start(words, extra, plan, verbose)
     if ended.signal:
         print(f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept\n  to go on: {again}", file=sys.stderr)
         return SIGNALLED + ended.signal
-    if (ended.code == 0 or arguments.multirun) and _made(plan) != before:  # a dry run makes nothing
+    if (ended.code == 0 or multirun) and _made(plan) != before:  # a dry run makes nothing
         print(outcome.conclude(shown))
     if ended.code:
         if _made(plan) != before and (line := outcome.report_what_is_there(shown)):

@@ -29,15 +29,16 @@ def conclude(shown: View | SweepView) -> str:
 def _compared(shown: SweepView) -> str:
     from pipeline.results.compare import answer, compared, metric_of
     from pipeline.results.compare_page import write
-    from pipeline.results.query import as_table
+    from pipeline.results.query import aligned
 
     metric = metric_of([shown])
     rows = compared([shown], metric)
+    table = answer(rows)
     write(shown, rows, metric)
     done = sum(entry.view.complete for entry in shown.entries)
     apart = sum(len(entry.view.stages) for entry in shown.entries)
     counted = f"{shown.run}: {done} of {len(rows)} points complete; {len(shown.stages)} stages, {apart} without sharing"
-    return "\n".join([as_table(answer(rows)).rsplit("\n", 1)[0], counted, f"report: {shown.report}"])
+    return "\n".join([aligned(table.columns, table.rows), counted, f"report: {shown.report}"])
 
 
 def made_again(planned) -> list[str]:

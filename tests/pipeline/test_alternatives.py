@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import cli, replay_command
+from pipeline import cli
 from pipeline.compose.stage_settings import effective
 from pipeline.results.alternatives import alternatives
-from pipeline.store.errors import ConfigError, DataError
+from pipeline.store.errors import ConfigError
 from pipeline.store.files import write_json
 from tests.configs import changed
 
@@ -160,21 +160,20 @@ def test_an_unfaithful_replay_is_told_by_the_exit_code(tmp_path, monkeypatch, ca
     shown = View("toy/one", tmp_path, [Node("rft", "rft", tmp_path)])
     monkeypatch.setattr(sweep_view, "find", lambda root, *names: shown)
     monkeypatch.setattr(counterfactual, "prepare", lambda *asked: {"step": 7})
-    arguments = SimpleNamespace(words=[], root=tmp_path, stage=None, step=None, format="csv")
     for found, code in ((1.0, 0), (1.5, 1)):
         line = dict.fromkeys(counterfactual.MEANINGS) | {"rows": 4, "loss": found}
         answer = {"proof": [["loss", 1.0, found, 0.1]], "rows": {"as it was": line}}
         monkeypatch.setattr(counterfactual, "ask", lambda request, answer=answer: answer)
-        assert replay_command.replay(arguments) == code
+        assert cli.main(["replay", "--format", "csv"]) == code
         said = capsys.readouterr()
         assert said.out.splitlines()[1].startswith(f"as it was,4,,,,,{found},")
         assert ("DIFFERS" in said.err) == bool(code)
 
 
-def test_a_sweep_is_not_replayed(monkeypatch):
+def test_a_sweep_is_not_replayed(monkeypatch, capsys):
     from pipeline.results import sweep_view
 
     entry = SimpleNamespace(view=SimpleNamespace(run="toy/one-seed=1"))
     monkeypatch.setattr(sweep_view, "find", lambda root: SimpleNamespace(run="toy/one", entries=[entry]))
-    with pytest.raises(DataError, match="is a sweep; name one of its points: toy/one-seed=1"):
-        replay_command.replay(SimpleNamespace(words=[], root=None))
+    assert cli.main(["replay"]) == 2
+    assert "is a sweep; name one of its points: toy/one-seed=1" in capsys.readouterr().err

@@ -32,10 +32,10 @@ def test_a_mistake_is_one_message_and_exit_code_2(capsys):
 
 
 def test_help_is_quick_because_it_imports_nothing_heavy():
-    code = "import sys; from pipeline import cli; cli.parser(); print(*sys.modules)"
+    code = "import sys; from pipeline import cli; cli.main(['--help']); print(*sys.modules, file=sys.stderr)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=invoke.HOME)
     heavy = {"torch", "hydra", "omegaconf", "duckdb", "mlflow", "pyarrow", "numpy", "snakemake"}
-    assert not heavy & set(loaded.stdout.split())
+    assert not heavy & set(loaded.stderr.split())
 
 
 def test_a_check_without_data_takes_its_time_in_seconds_of_cpu():
@@ -48,15 +48,50 @@ def test_a_check_without_data_takes_its_time_in_seconds_of_cpu():
 
 
 def test_an_unknown_option_of_run_points_to_the_dashes(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["run", "-n"])
-    assert "unknown option -n. Arguments for snakemake come after --" in capsys.readouterr().err
+    assert cli.main(["run", "-n"]) == 2
+    assert "Arguments for snakemake come after --" in capsys.readouterr().err
 
 
 def test_nothing_more_where_nothing_more_is_needed(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["config", "reference", "seed=2"])
-    assert "needed nothing more, found seed=2" in capsys.readouterr().err
+    assert cli.main(["config", "reference", "seed=2"]) == 2
+    assert "(seed=2)" in capsys.readouterr().err
+
+
+def test_a_misspelt_command_names_the_nearest(capsys):
+    assert cli.main(["stauts"]) == 2
+    assert "'status'" in capsys.readouterr().err
+
+
+def test_a_value_that_no_option_has_is_refused(capsys):
+    assert cli.main(["sql", "SELECT 1", "--format", "xml"]) == 2
+    assert "json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["import", "keys", "x.yaml"], ["import", "verl"], ["import", "nemo", "x.yaml"]])
+def test_an_import_takes_a_file_of_a_known_kind(words, capsys):
+    assert cli.main(words) == 2
+    assert "ouro import" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_asks_ouro(shell, capsys):
+    assert cli.main(["completion", shell]) == 0
+    assert f"_OURO_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_commands_and_options_are_completed(capsys, monkeypatch):
+    for typed, at, expected in (("ouro st", 1, {"status", "stages"}),
+                                ("ouro config check --no-", 3, {"--no-data", "--no-call"})):
+        for name, value in (("_OURO_COMPLETE", "bash_complete"), ("COMP_WORDS", typed), ("COMP_CWORD", str(at))):
+            monkeypatch.setenv(name, value)
+        assert cli.main([]) == 0
+        assert {line.split(",")[1] for line in capsys.readouterr().out.splitlines()} == expected
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly():
+    command = f"{shlex.quote(sys.executable)} -m pipeline.cli config reference | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=invoke.HOME)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_status_shows_every_stage(run, capsys):
@@ -94,6 +129,5 @@ def test_report_names_the_file_or_says_how_to_make_it(run, capsys):
 
 def test_the_version_has_the_commit_of_the_checkout(capsys, monkeypatch):
     monkeypatch.setattr("pipeline.job.context.commit", lambda: "0123456789ab+dirty")
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["--version"])
-    assert (ended.value.code, capsys.readouterr().out) == (0, "ouro 0.1.0 (commit 0123456789ab+dirty)\n")
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == "ouro 0.1.0 (commit 0123456789ab+dirty)\n"

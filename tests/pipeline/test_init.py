@@ -12,8 +12,9 @@ import pytest
 from pipeline import cli
 from pipeline.check import preflight, samples
 from pipeline.check.judge import compose
-from pipeline.init.command import NAMES, TEMPLATES
+from pipeline.init.command import TEMPLATES
 
+NAMES = sorted(path.name for path in TEMPLATES.iterdir() if path.name not in ("common", "own", "shared"))
 SUMS = [(f"{i} + {i} = ?", str(2 * i)) for i in range(24)]
 TALK = "It is a long story, and it begins where every story begins."
 
@@ -280,7 +281,7 @@ def test_a_directory_that_is_not_empty_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("words", "shown"), [
-    ([], "needed the directory"), (["x", "--from", "a.jsonl"], "--model"), (["x", "--model", "m"], "--from"),
+    ([], "DIR"), (["x", "--from", "a.jsonl"], "--model"), (["x", "--model", "m"], "--from"),
     (["x", "--from", "a.jsonl", "--model", "m", "--template", "math"], "without --template"),
     (["x", "--prompt-key", "q"], "--from"), (["x", "--from", "a.jsonl", "--model", "nowhere"], "no such directory"),
 ])

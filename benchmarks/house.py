@@ -1,0 +1,116 @@
+"""Figures of the code's structure: rooms, floors, arrows, circles, lines, slowest tests. Exit code 1 beyond a limit.
+
+A room is `operators`, `workflows`, `stages`, each package in pipeline/, and the modules directly in pipeline/ (the
+command line). Rooms and files point to what they import, lazily or not (grimp reads the source). Floors are the longest
+chain of rooms; an upward arrow points to a higher layer of the first import contract in pyproject.toml.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+
+import grimp
+import networkx as nx
+from tabulate import tabulate
+
+from pipeline.store.files import HOME
+
+LIMITS = {"rooms": 15, "floors": 9, "arrows between rooms": 80, "upward arrows": 0, "circles of rooms": 0,
+          "circles of files": 0}
+LONG_FUNCTION = 40  # lines
+
+
+def room(module: str) -> str:
+    """The room of a module, such as `pipeline.store`."""
+    top, inner = [*module.split("."), ""][:2]
+    return f"{top}.{inner}" if top == "pipeline" and inner and (HOME / top / inner).is_dir() else top
+
+
+def import_graph() -> nx.DiGraph:
+    """Our modules, each with an edge to every module of ours that it imports."""
+    graph = grimp.build_graph("pipeline", "operators", "workflows", "stages", cache_dir=None)
+    files = nx.DiGraph((m, other) for m in graph.modules for other in graph.find_modules_directly_imported_by(m))
+    files.add_nodes_from(graph.modules)
+    return files
+
+
+def layers() -> dict[str, int]:
+    """The layer of each package or module that the first import contract names; 0 is the highest."""
+    contract = tomllib.loads((HOME / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    return {name.strip(): at for at, line in enumerate(contract["layers"]) for name in re.split("[|:]", line)}
+
+
+def structure(files: nx.DiGraph, layer_of: dict[str, int]) -> dict[str, list]:
+    """What LIMITS counts: the rooms, their longest chain, the arrows between them, those that point up, the circles."""
+    def layer(module: str) -> int:
+        return layer_of[max((n for n in layer_of if f"{module}.".startswith(f"{n}.")), key=len)]
+
+    def between_rooms(edges) -> nx.DiGraph:
+        graph = nx.DiGraph((room(a), room(b)) for a, b in edges if room(a) != room(b))
+        graph.add_nodes_from(map(room, files))
+        return graph
+
+    def circles(graph: nx.DiGraph) -> list[list[str]]:
+        return [sorted(c) for c in nx.strongly_connected_components(graph) if len(c) > 1]
+
+    rooms = between_rooms(files.edges)
+    upward = sorted((a, b) for a, b in files.edges if layer(b) < layer(a))
+    downwards = nx.condensation(between_rooms(set(files.edges).difference(upward)))
+    return {"rooms": sorted(rooms), "floors": nx.dag_longest_path(downwards),
+            "arrows between rooms": sorted(rooms.edges), "upward arrows": upward,
+            "circles of rooms": circles(rooms), "circles of files": circles(files)}
+
+
+def beyond(found: dict[str, list]) -> list[str]:
+    """The names of the limits that are not kept."""
+    return [name for name, limit in LIMITS.items() if len(found[name]) > limit]
+
+
+def tracked(pattern: str) -> Counter:
+    """Path -> lines of every file that git knows and the pattern matches, templates excluded."""
+    paths = subprocess.run(["git", "ls-files", pattern], cwd=HOME, capture_output=True, text=True, check=True).stdout
+    return Counter({path: len((HOME / path).read_text(encoding="utf-8").splitlines())
+                    for path in paths.split() if "templates/" not in path})
+
+
+def long_functions(paths: list[str]) -> list[tuple[str, int]]:
+    """(place, lines) of functions beyond LONG_FUNCTION."""
+    found = Counter({f"{path}:{node.name}": node.end_lineno - node.lineno + 1 for path in paths
+                     for node in ast.walk(ast.parse((HOME / path).read_text(encoding="utf-8")))
+                     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)})
+    return [(place, lines) for place, lines in found.most_common() if lines > LONG_FUNCTION]
+
+
+def test_seconds() -> Counter:
+    """Test -> seconds, of the JUnit files that the last `make test` left."""
+    return Counter({f"{case.get('classname')}::{case.get('name')}": float(case.get("time"))
+                    for file in (HOME / ".pytest_cache").glob("*.xml")
+                    for case in ElementTree.parse(file).iter("testcase")})
+
+
+def main() -> int:
+    """Prints the figures; 1 when a limit is not kept."""
+    found, per_room = structure(import_graph(), layers()), Counter()
+    python = Counter({path: n for path, n in tracked("*.py").items() if not path.startswith(("tests/", "benchmarks/"))})
+    for path, count in python.items():
+        per_room[room(path.removesuffix(".py").replace("/", "."))] += count
+    others = {"YAML in bridges": "pipeline/bridges/*.yaml", "README": "README.md", "tests": "tests/*.py"}
+    for headers, rows in (
+        (["room", "lines"], [*per_room.most_common(), ("all Python but tests and benchmarks", per_room.total())]),
+        (["", "lines"], [(what, tracked(pattern).total()) for what, pattern in others.items()]),
+        (["largest files", "lines"], python.most_common(10)),
+        (["functions beyond 40 lines", "lines"], long_functions(list(python))),
+        (["slowest tests of the last make test", "seconds"], test_seconds().most_common(10)),
+        (["beyond a limit", ""], [(name, " -> ".join(one)) for name in beyond(found) for one in found[name]]),
+        (["", "found", "limit"], [(name, len(found[name]), limit) for name, limit in LIMITS.items()]),
+    ):
+        print(tabulate(rows, headers), end="\n\n")
+    return 1 if beyond(found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

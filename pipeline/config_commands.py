@@ -1,0 +1,175 @@
+"""`ouro config`, `ouro stages` and `ouro import`: what is known of a configuration before it runs."""
+
+import shlex
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+
+from pipeline.store.errors import ConfigError, masked
+
+
+def words(name: str, metavar: str):
+    """A click argument that takes any number of words, as a list."""
+    return click.argument(name, nargs=-1, metavar=metavar, callback=lambda *given: list(given[-1]))
+
+
+class _Path(click.Path):
+    """A path; `~` is the home directory, as a shell leaves it in --root=~/runs."""
+
+    def convert(self, value, param, context):
+        return Path(super().convert(value, param, context)).expanduser()
+
+
+PATH = _Path()
+OVERRIDES = words("overrides", "[key=value]...")
+HERE = click.option("--root", type=PATH, default=Path(), metavar="DIR",
+                    help="directory that holds runs/ and store/ (checkpoint_root_dir); default: here")
+
+
+@click.group()
+def config():
+    """Check, show, explain or compare configurations."""
+
+
+@click.command()
+@OVERRIDES
+@click.option("--no-data", is_flag=True, help="read no samples of the data files, and import no code of yours (faster)")
+@click.option("--no-call", is_flag=True,
+              help="call no reward function of yours (one call each, for a judge that costs money)")
+@click.option("--elsewhere", is_flag=True,
+              help="the run is for another machine: what is not on this one is listed, and no problem")
+def check(overrides, no_data, no_call, elsewhere):
+    """List everything that is wrong, or the plan in numbers.
+
+    Judges the settings, the data and the fit to the machine.
+    """
+    from pipeline.check import incomplete, preflight
+    from pipeline.check.judge import judged, warnings
+    from pipeline.compose.compose import TITLE
+
+    composed, problems = judged(overrides)
+    if problems:
+        raise ConfigError.of(TITLE, [*problems, *incomplete.beside(composed, problems, elsewhere, not no_data)])
+    report = preflight.check(composed, elsewhere, data=not no_data, code=not no_data,
+                             call=not (no_data or no_call or elsewhere), ask=not no_data)
+    report.add("", warnings(overrides), "warnings")
+    if no_data:
+        report.add("", ["rows of data files, Data-Juicer operators, code of yours: --no-data leaves them out."],
+                   "unjudged")
+    print(preflight.text(report))
+    return 2 if report.problems else 0
+
+
+@click.command()
+@OVERRIDES
+def show(overrides):
+    """Print the composed configuration as YAML, secrets masked."""
+    from pipeline.check import explain
+    from pipeline.check.judge import compose
+
+    print(masked(explain.show(compose(overrides))))
+
+
+@click.command()
+@click.argument("key")
+@OVERRIDES
+def explain(key, overrides):
+    """Explain a setting, or list those below a prefix.
+
+    Shows type, meaning, bounds, default, value and where that comes from, of algorithm.optimizer.lr or trainer, say.
+    """
+    from pipeline.bridges.command import of_verl
+    from pipeline.check import explain
+    from pipeline.check.judge import judged
+    from pipeline.compose.compose import TITLE
+
+    composed, problems = judged(overrides)
+    print(masked(explain.explain(composed, key, overrides, not problems, of_verl)), flush=True)
+    if problems:  # what is wrong may be the very thing that is asked for
+        raise ConfigError.of(TITLE, problems)
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@HERE
+def diff(a, b, root):
+    """Show in which settings and stages two runs differ.
+
+    A and B are each a run (project/name or name), or overrides in quotes.
+    """
+    from pipeline.results.difference import sides, told
+
+    print(masked("\n".join(told(*sides(root, a, b)))))
+
+
+@click.command()
+def schema():
+    """Print the JSON schema of recipes, for editors."""
+    import json
+
+    from pipeline.settings.editor_schema import editor_schema
+
+    print(json.dumps(editor_schema(), indent=1, ensure_ascii=False))
+
+
+@click.command()
+def reference():
+    """Print every setting, with bounds and meaning, as Markdown."""
+    from pipeline.check import explain
+
+    print(explain.reference(), end="")
+
+
+@click.command()
+@OVERRIDES
+@click.option("--write", is_flag=True, help="write stage.json and the run's view; runs nothing")
+def stages(overrides, write):
+    """List the stages of a configuration and their commands."""
+    from pipeline.run.planning import make_checked_plan
+
+    plan = make_checked_plan(overrides)
+    if write:
+        plan.freeze()
+    for stage in plan.stages:
+        print(f"{stage.name}  ({stage.kind})\n  directory  {stage.directory}")
+        for role, directory in stage.inputs.items():
+            print(f"  input      {role} = {directory}")
+        for directory in stage.waits:
+            print(f"  waits for  {directory}")
+        print(f"  command    {shlex.join([sys.executable, '-m', f'stages.{stage.kind}', stage.directory])}")
+    if not write:
+        print("\n`ouro stages --write` makes the directories, so that the commands can be typed.")
+
+
+@click.command("import")
+@click.argument("kind", type=click.Choice(["trinity", "verl", "keys"]), metavar="trinity|verl|keys")
+@click.argument("file", required=False)
+@click.option("--name", help="of the recipe: conf/recipe/NAME.yaml; default: the name of the run")
+@click.option("--output", metavar="FILE", help="another place for the recipe")
+@click.option("--stdout", is_flag=True, help="print the recipe, write no file")
+@click.option("--force", is_flag=True, help="replace a recipe that says something else")
+def import_(kind, file, **recipe):
+    """Translate a configuration of Trinity-RFT or veRL.
+
+    Writes conf/recipe/NAME.yaml. Every key is accounted for. FILE may be - for the standard input.
+
+    \b
+    ouro import trinity FILE    a YAML file of Trinity-RFT
+    ouro import verl FILE       a launch script, overrides or YAML file of veRL
+    ouro import keys            every key of both, and what it is here, as a Markdown page
+    """
+    from pipeline.bridges import command
+
+    if (file is None) != (kind == "keys"):
+        raise click.UsageError("needed: ouro import trinity FILE, ouro import verl FILE, or ouro import keys")
+    if kind == "keys":
+        return command.import_keys()
+    work = command.import_trinity if kind == "trinity" else command.import_verl
+    return work(file, SimpleNamespace(**recipe))
+
+
+for each in (check, show, explain, diff, reference, schema):
+    config.add_command(each)
