@@ -71,7 +71,7 @@ def test_an_edited_function_is_another_stage():
         return {stage.name: stage.identity for stage in plan.stages}
 
     before = identity()
-    Path("own/parts.py").write_text(PARTS + "# sharper\n")
+    Path("own/parts.py").write_text(PARTS + "SHARPER = 1\n")
     after = identity()
     assert before["rft"] != after["rft"]
     assert before["sft"] == after["sft"]
