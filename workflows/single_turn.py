@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from pipeline.settings import arguments as arguments_of
 from pipeline.store.errors import ConfigError, pick
 from pipeline.store.user_errors import load_dotted
 from workflows.retry import retry_workflow
@@ -31,6 +32,8 @@ def load_workflow(name: str, arguments: dict[str, Any] | None = None) -> Callabl
     function = load_dotted(name) if ":" in name else pick(WORKFLOWS, name, "workflow")
     if not arguments:
         return function
+    if ":" not in name:
+        return partial(function, **arguments_of.WORKFLOWS[name].bind(name, arguments, "workflow_args"))
     ours = {PARAMETER: None} if asks_task(function) else {}
     try:
         inspect.signature(function).bind([], **ours, **arguments)
