@@ -8,7 +8,7 @@ from pipeline.settings.arguments.terms import Entropy
 ENTROPY = Entropy()
 
 
-def default(entropy: Tensor, entropy_coef: float = ENTROPY.entropy_coef) -> Tensor:
+def default(entropy: Tensor, entropy_coef=ENTROPY.entropy_coef) -> Tensor:
     """-entropy_coef H, [N], added to the policy loss (Williams & Peng 1991; Mnih et al. 2016, arXiv:1602.01783).
 
     entropy: H of the whole next-token distribution at each action token, nats, with gradient. Assumes the prefix as
@@ -18,7 +18,7 @@ def default(entropy: Tensor, entropy_coef: float = ENTROPY.entropy_coef) -> Tens
     return -entropy_coef * entropy
 
 
-def mix(entropy: Tensor, is_expert: Tensor, entropy_coef: float = ENTROPY.entropy_coef) -> Tensor:
+def mix(entropy: Tensor, is_expert: Tensor, entropy_coef=ENTROPY.entropy_coef) -> Tensor:
     """`default` on the rollouts of a mixed batch: -entropy_coef H there, 0 on expert rows (of Trinity-RFT, no paper).
 
     Assumes that uncertainty is worth keeping only at states that are the policy's own. Without expert rows it is

@@ -22,9 +22,8 @@ MISSES = 20_000  # draws without a new task after which the space counts as exha
 TIMES = "\u00d7"  # multiplication sign: not ASCII
 
 
-def countdown(seed: int, tasks: int, demonstrations: int, dirt: float, numbers: int = COUNTDOWN.numbers,
-              low: int = COUNTDOWN.low, high: int = COUNTDOWN.high,
-              largest_target: int = COUNTDOWN.largest_target) -> Iterator[RawTask]:
+def countdown(seed: int, tasks: int, demonstrations: int, dirt: float, numbers=COUNTDOWN.numbers, low=COUNTDOWN.low,
+              high=COUNTDOWN.high, largest_target=COUNTDOWN.largest_target) -> Iterator[RawTask]:
     """Countdown tasks, demonstrations and dirt in random order.
 
     tasks: distinct rows without a solution. demonstrations: distinct (task, solution) rows, solution a random valid

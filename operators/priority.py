@@ -11,7 +11,7 @@ from pipeline.settings.arguments.rows import DecayLimitRandomization, LinearDeca
 NOISY, LINEAR = DecayLimitRandomization(), LinearDecay()
 
 
-def linear_decay(decay: float = LINEAR.decay) -> str:
+def linear_decay(decay=LINEAR.decay) -> str:
     """weights_version - decay use_count (of Trinity-RFT, no paper): one use counts like `decay` versions of age.
 
     Assumes that fresh groups teach most. decay 0: the newest always; a negative one prefers what was used. Every group
@@ -20,8 +20,8 @@ def linear_decay(decay: float = LINEAR.decay) -> str:
     return f"(weights_version - {float(decay)!r}::DOUBLE * use_count)"
 
 
-def decay_limit_randomization(decay: float = NOISY.decay, use_count_limit: int = NOISY.use_count_limit,
-                              sigma: float = NOISY.sigma, seed: int = NOISY.seed) -> str:
+def decay_limit_randomization(decay=NOISY.decay, use_count_limit=NOISY.use_count_limit, sigma=NOISY.sigma,
+                              seed=NOISY.seed) -> str:
     """linear_decay plus normal noise of standard deviation sigma; NULL after use_count_limit uses (0: no limit).
 
     Of Trinity-RFT, no paper. The noise is a hash of (seed, group_id, use_count) by Box and Muller (1958): drawn anew

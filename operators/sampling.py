@@ -22,7 +22,7 @@ def default(step: int, train_batch_size: int) -> str:
     return _candidates("true")
 
 
-def staleness_control(step: int, train_batch_size: int, max_staleness: float = FRESH.max_staleness) -> str:
+def staleness_control(step: int, train_batch_size: int, max_staleness=FRESH.max_staleness) -> str:
     """The candidates whose weights are at most max_staleness trainer steps behind those of this step.
 
     weights_version >= max(step - max_staleness - 1, 0): step 1 trains version 0, so a fresh row has staleness 0 (of
@@ -32,15 +32,15 @@ def staleness_control(step: int, train_batch_size: int, max_staleness: float = F
     return _candidates(f"weights_version >= {oldest_version(step, max_staleness)!r}")
 
 
-def oldest_version(step: int, max_staleness: float = FRESH.max_staleness) -> float:
+def oldest_version(step: int, max_staleness=FRESH.max_staleness) -> float:
     """The oldest weights whose rollouts `staleness_control` lets optimizer step `step` train on."""
     if max_staleness == math.inf:
         return 0
     return max(step - max_staleness - 1, 0)
 
 
-def mix(step: int, train_batch_size: int, expert_data_ratio: float = MIX.expert_data_ratio,
-        sft_dataset_name: str = MIX.sft_dataset_name) -> str:
+def mix(step: int, train_batch_size: int, expert_data_ratio=MIX.expert_data_ratio,
+        sft_dataset_name=MIX.sft_dataset_name) -> str:
     """All candidates, and ceil(expert_data_ratio train_batch_size) rows of the auxiliary buffer sft_dataset_name.
 
     The ratio is taken as it is written in decimals: 0.07 of 100 rows is 7, where binary fractions make it 8. A run

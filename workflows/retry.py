@@ -12,8 +12,8 @@ from workflows.trajectory import Attempt, Trajectory
 RETRY = RetryWorkflow()
 
 
-def retry_workflow(prompt: list[int], task: TaskAtHand, max_env_steps: int = RETRY.max_env_steps,
-                   feedback: str | None = RETRY.feedback) -> Attempt:
+def retry_workflow(prompt: list[int], task: TaskAtHand, max_env_steps=RETRY.max_env_steps,
+                   feedback=RETRY.feedback) -> Attempt:
     """At most max_env_steps turns; ends when the reward functions' component `accuracy` says solved (1).
 
     feedback: the user's turn behind a wrong answer, in a conversation that keeps what was said; None: the question is

@@ -74,7 +74,7 @@ def _devices(config, index: int) -> list[str]:
     return [f"cuda:{first + copy}" for copy in range(models[index].engine_num)]
 
 
-def reward_model(rewards: Rewards, model: str | None = SCORE.model, weight: float = SCORE.weight) -> RewardFunction:
+def reward_model(rewards: Rewards, model=SCORE.model, weight=SCORE.weight) -> RewardFunction:
     """weight x the score of a model of explorer.auxiliary_models. model: its name, when there are several."""
     scorer = rewards.model(model)
 
@@ -86,9 +86,9 @@ def reward_model(rewards: Rewards, model: str | None = SCORE.model, weight: floa
     return score
 
 
-def overlong_penalty(rewards: Rewards, cache_length: int | None = OVERLONG.cache_length,
-                     max_response_length: int | None = OVERLONG.max_response_length,
-                     penalty_factor: float = OVERLONG.penalty_factor) -> RewardFunction:
+def overlong_penalty(rewards: Rewards, cache_length=OVERLONG.cache_length,
+                     max_response_length=OVERLONG.max_response_length,
+                     penalty_factor=OVERLONG.penalty_factor) -> RewardFunction:
     """The penalty on length of operators/shaping.py, beside a function that says what is right.
 
     max_response_length: null: model.max_response_tokens, at which a response is cut. cache_length: its last tokens,

@@ -19,9 +19,9 @@ CENTRED = "CASE WHEN min({0}) OVER g = max({0}) OVER g THEN 0.0 ELSE {0} - avg({
 WINDOW = "WINDOW g AS (PARTITION BY group_id)"
 
 
-def grpo(batch: pa.Table, epsilon: float = GRPO.epsilon, std_threshold: float | None = GRPO.std_threshold,
-         duplicate_experiences: bool = GRPO.duplicate_experiences, rank_penalty: float | None = GRPO.rank_penalty,
-         std_cal_level: str = GRPO.std_cal_level) -> pa.Table:
+def grpo(batch: pa.Table, epsilon=GRPO.epsilon, std_threshold=GRPO.std_threshold,
+         duplicate_experiences=GRPO.duplicate_experiences, rank_penalty=GRPO.rank_penalty,
+         std_cal_level=GRPO.std_cal_level) -> pa.Table:
     """Group-relative advantage (Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, section 4.1.2, outcome rewards).
 
     A = (r - mean_group) / (std + epsilon), std the unbiased (n - 1) form over the group, or over all rows with
@@ -110,7 +110,7 @@ def rloo(batch: pa.Table) -> pa.Table:
                            "* count(*) OVER g / (count(*) OVER g - 1) END")
 
 
-def opmd(batch: pa.Table, opmd_baseline: str = OPMD.opmd_baseline, tau: float = OPMD.tau) -> pa.Table:
+def opmd(batch: pa.Table, opmd_baseline=OPMD.opmd_baseline, tau=OPMD.tau) -> pa.Table:
     """Online policy mirror descent (Kimi k1.5, arXiv:2501.12599; Yao et al. 2025, arXiv:2509.24203): A = r - b.
 
     opmd_baseline mean: b the mean of the group. logavgexp: b = tau log mean exp(r / tau), tau > 0, the log-partition
@@ -124,7 +124,7 @@ def opmd(batch: pa.Table, opmd_baseline: str = OPMD.opmd_baseline, tau: float = 
     return _compare(batch, f"CASE WHEN count(*) OVER g = 1 THEN reward ELSE {compared} END")
 
 
-def asymre(batch: pa.Table, baseline_shift: float = ASYMRE.baseline_shift) -> pa.Table:
+def asymre(batch: pa.Table, baseline_shift=ASYMRE.baseline_shift) -> pa.Table:
     """Asymmetric REINFORCE (Arnal et al. 2025, arXiv:2506.20520): A = r - (mean_group + baseline_shift).
 
     A baseline below the mean learns more from successes than from failures, which is what off-policy data bear; a
@@ -135,8 +135,7 @@ def asymre(batch: pa.Table, baseline_shift: float = ASYMRE.baseline_shift) -> pa
                            f"- ({float(baseline_shift)!r}) END")
 
 
-def rec(batch: pa.Table, epsilon: float = REC.epsilon, std_normalize: bool = REC.std_normalize,
-        drop: str | None = REC.drop) -> pa.Table:
+def rec(batch: pa.Table, epsilon=REC.epsilon, std_normalize=REC.std_normalize, drop=REC.drop) -> pa.Table:
     """Group-relative REINFORCE of the REC family (Yao et al. 2025, arXiv:2509.24203): A = r - mean over the kept rows.
 
     std_normalize: divided by (population std of the kept + epsilon). drop balance: where rows below the mean outnumber

@@ -11,9 +11,8 @@ from pipeline.settings.arguments.advantages import Gigpo, StepWiseGrpo
 GIGPO, STEPS = Gigpo(), StepWiseGrpo()
 
 
-def step_wise_grpo(batch: pa.Table, epsilon: float = STEPS.epsilon, enable_step_norm: bool = STEPS.enable_step_norm,
-                   std_threshold: float | None = STEPS.std_threshold,
-                   std_cal_level: str = STEPS.std_cal_level) -> pa.Table:
+def step_wise_grpo(batch: pa.Table, epsilon=STEPS.epsilon, enable_step_norm=STEPS.enable_step_norm,
+                   std_threshold=STEPS.std_threshold, std_cal_level=STEPS.std_cal_level) -> pa.Table:
     """GRPO (Shao et al. 2024, arXiv:2402.03300) over runs, given to each of their turns (Trinity-RFT's step-wise GRPO).
 
     r is the reward of a run's last turn; A = (r - mean over the runs of the group) / (std + epsilon), std unbiased,
@@ -41,8 +40,7 @@ def step_wise_grpo(batch: pa.Table, epsilon: float = STEPS.epsilon, enable_step_
         """, "group_id", "run_index", "turn", "reward")
 
 
-def gigpo(batch: pa.Table, omega: float = GIGPO.omega, gamma: float = GIGPO.gamma, fnorm: str = GIGPO.fnorm,
-          epsilon: float = GIGPO.epsilon) -> pa.Table:
+def gigpo(batch: pa.Table, omega=GIGPO.omega, gamma=GIGPO.gamma, fnorm=GIGPO.fnorm, epsilon=GIGPO.epsilon) -> pa.Table:
     """Group in group (Feng et al. 2025, arXiv:2505.10978): A = A_episode + omega A_step.
 
     Episode: R = sum of a run's step rewards, A_E = (R - mean over the runs of the group) / d. Step: G_t = r_t + gamma

@@ -16,7 +16,7 @@ from pipeline.settings.arguments.advantages import Jsd, OnPolicyDistill, Ppo, Re
 JSD, DISTILL, PPO, PLUSPLUS = Jsd(), OnPolicyDistill(), Ppo(), Reinforceplusplus()
 
 
-def ppo(batch: pa.Table, gamma: float = PPO.gamma, lam: float = PPO.lam) -> pa.Table:
+def ppo(batch: pa.Table, gamma=PPO.gamma, lam=PPO.lam) -> pa.Table:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16), whitened over the batch.
 
     delta_k = r_k + gamma V_(k+1) - V_k,  G_k = delta_k + gamma lam G_(k+1), over the action tokens k of a response,
@@ -34,7 +34,7 @@ def ppo(batch: pa.Table, gamma: float = PPO.gamma, lam: float = PPO.lam) -> pa.T
     return _answer(batch, tokens, whiten(gains), gains + values)
 
 
-def reinforceplusplus(batch: pa.Table, gamma: float = PLUSPLUS.gamma) -> pa.Table:
+def reinforceplusplus(batch: pa.Table, gamma=PLUSPLUS.gamma) -> pa.Table:
     """REINFORCE++ (Hu 2025, arXiv:2501.03262): G_k = r_k + gamma G_(k+1), whitened over all action tokens of the batch.
 
     A = (G - mean) / sqrt(var + 1e-8), var unbiased. The baseline is the mean of the batch, so no groups are needed; it
@@ -57,7 +57,7 @@ def remax(batch: pa.Table) -> pa.Table:
     return _answer(batch, tokens, gains - batch["baseline_reward"].to_numpy()[tokens.rows], gains)
 
 
-def on_policy_distill(batch: pa.Table, kl_coef: float = DISTILL.kl_coef) -> pa.Table:
+def on_policy_distill(batch: pa.Table, kl_coef=DISTILL.kl_coef) -> pa.Table:
     """On-policy distillation (Gu et al. 2023, MiniLLM, arXiv:2306.08543; Agarwal et al. 2023, arXiv:2306.13649).
 
     A_t = kl_coef (log teacher - log student), the single-sample estimate of -KL(student || teacher) at token t on the
@@ -69,7 +69,7 @@ def on_policy_distill(batch: pa.Table, kl_coef: float = DISTILL.kl_coef) -> pa.T
     return _answer(batch, tokens, kl_coef * (teacher - student) - _penalties(batch, tokens))
 
 
-def jsd(batch: pa.Table, lambda_coef: float = JSD.lambda_coef, kl_coef: float = JSD.kl_coef) -> pa.Table:
+def jsd(batch: pa.Table, lambda_coef=JSD.lambda_coef, kl_coef=JSD.kl_coef) -> pa.Table:
     """Distillation by the generalised Jensen-Shannon divergence (Agarwal et al. 2023, arXiv:2306.13649, section 2).
 
     With student q, teacher p, b = lambda_coef and m = b p + (1 - b) q, the divergence at one state is

@@ -13,11 +13,10 @@ PPO, DECOUPLED, GSPO, SAPO, M2PO, SPPO = Ppo(), DecoupledPpo(), Gspo(), Sapo(), 
 Loss = tuple[Tensor, dict[str, Tensor]]
 
 
-def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, clip_range: float = PPO.clip_range,
-        clip_range_low: float | None = PPO.clip_range_low, clip_range_high: float | None = PPO.clip_range_high,
-        clip_ratio_c: float = PPO.clip_ratio_c, enable_sequence_masking: bool = PPO.enable_sequence_masking,
-        delta_sequence_masking: float = PPO.delta_sequence_masking,
-        fallback_to_policy_gradient: bool = PPO.fallback_to_policy_gradient) -> Loss:
+def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, clip_range=PPO.clip_range,
+        clip_range_low=PPO.clip_range_low, clip_range_high=PPO.clip_range_high, clip_ratio_c=PPO.clip_ratio_c,
+        enable_sequence_masking=PPO.enable_sequence_masking, delta_sequence_masking=PPO.delta_sequence_masking,
+        fallback_to_policy_gradient=PPO.fallback_to_policy_gradient) -> Loss:
     """Clipped surrogate (Schulman et al. 2017, arXiv:1707.06347, eq. 7) with the dual clip of Ye et al. 2020.
 
     ratio = exp(clamp(logprobs - old_logprobs, -20, 20))
@@ -52,9 +51,8 @@ def _surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, most:
 
 
 def decoupled_ppo(logprobs: Tensor, rollout_logprobs: Tensor, prox_logprobs: Tensor, advantages: Tensor,
-                  clip_range: float = DECOUPLED.clip_range, clip_range_low: float | None = DECOUPLED.clip_range_low,
-                  clip_range_high: float | None = DECOUPLED.clip_range_high,
-                  behave_weight_cap: float | None = DECOUPLED.behave_weight_cap) -> Loss:
+                  clip_range=DECOUPLED.clip_range, clip_range_low=DECOUPLED.clip_range_low,
+                  clip_range_high=DECOUPLED.clip_range_high, behave_weight_cap=DECOUPLED.behave_weight_cap) -> Loss:
     """PPO whose trust region is not around the stale policy that sampled (Hilton et al. 2021, arXiv:2110.00641).
 
     loss = w max(-A u, -A clip(u, 1 - low, 1 + high)), u = pi / pi_prox, w = pi_prox / pi_rollout without gradient, cut
@@ -73,8 +71,8 @@ def decoupled_ppo(logprobs: Tensor, rollout_logprobs: Tensor, prox_logprobs: Ten
     return weight * torch.maximum(unclipped, clipped), reported
 
 
-def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor,
-         clip_range_low: float = GSPO.clip_range_low, clip_range_high: float = GSPO.clip_range_high) -> Loss:
+def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, clip_range_low=GSPO.clip_range_low,
+         clip_range_high=GSPO.clip_range_high) -> Loss:
     """Group sequence policy optimisation (Zheng et al. 2025, arXiv:2507.18071).
 
     s = exp(mean over the row of log(pi / pi_old)), the length-normalised ratio of the whole response, and each token's
@@ -90,7 +88,7 @@ def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tenso
 
 
 def gspo_token(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor,
-               clip_range_low: float = GSPO.clip_range_low, clip_range_high: float = GSPO.clip_range_high) -> Loss:
+               clip_range_low=GSPO.clip_range_low, clip_range_high=GSPO.clip_range_high) -> Loss:
     """GSPO with an advantage of each token (arXiv:2507.18071, section 4.3).
 
     s_t = sg(s) pi_t / sg(pi_t), s as in gspo: its value is the row's, its gradient the token's; loss = max(-A_t s_t,
@@ -105,8 +103,8 @@ def gspo_token(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows:
     return torch.maximum(unclipped, clipped), statistics(logprobs, old_logprobs, clipped > unclipped)
 
 
-def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos: float = SAPO.tau_pos,
-         tau_neg: float = SAPO.tau_neg) -> Loss:
+def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos=SAPO.tau_pos,
+         tau_neg=SAPO.tau_neg) -> Loss:
     """Soft adaptive policy optimisation (Gao et al. 2025, arXiv:2511.20347).
 
     loss = -A (4 / tau) sigmoid(tau (ratio - 1)), tau = tau_pos where A > 0, tau_neg elsewhere, differentiated through
@@ -136,7 +134,7 @@ def importance_sampling(logprobs: Tensor, old_logprobs: Tensor, advantages: Tens
 
 
 def m2po(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: Tensor,
-         m2_threshold: float = M2PO.m2_threshold) -> Loss:
+         m2_threshold=M2PO.m2_threshold) -> Loss:
     """Second-moment trust policy optimisation (Zheng et al. 2025, arXiv:2510.01161, algorithm 1 and eq. 5).
 
     loss = -M A ratio. Of the tokens that PPO could clip (A > 0 and ratio > 1, or A < 0 and ratio < 1) those of the
@@ -166,7 +164,7 @@ def _within_second_moment(moments: Tensor, bound: Tensor, rows: Tensor, threshol
     return kept
 
 
-def sppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsilon: float = SPPO.epsilon) -> Loss:
+def sppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsilon=SPPO.epsilon) -> Loss:
     """Softmax PPO, a log ratio inside a hard region (Vaswani et al. 2021, arXiv:2108.05828): loss = -A log(ratio) I.
 
     I = 1 where 1 / (1 + epsilon) <= ratio <= 1 + epsilon, without gradient; outside a token teaches nothing, on

@@ -21,9 +21,9 @@ MIX, CHORD = Mix(), MixChord()
 Loss = tuple[Tensor, dict[str, Tensor]]
 
 
-def mix(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor, mu: float = MIX.mu,
-        clip_range: float = MIX.clip_range, clip_range_low: float | None = MIX.clip_range_low,
-        clip_range_high: float | None = MIX.clip_range_high, clip_ratio_c: float = MIX.clip_ratio_c) -> Loss:
+def mix(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor, mu=MIX.mu,
+        clip_range=MIX.clip_range, clip_range_low=MIX.clip_range_low, clip_range_high=MIX.clip_range_high,
+        clip_ratio_c=MIX.clip_ratio_c) -> Loss:
     """PPO on rollouts beside SFT on expert rows (Zhang et al. 2025, arXiv:2508.11408, with a fixed mu).
 
     loss = (1 - mu) PPO on the ones, mu (-log p) on the others. Assumes that the two are averaged apart. What
@@ -36,11 +36,10 @@ def mix(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
 
 
 def mix_chord(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor, step: Tensor,
-              mu_warmup_steps: int = CHORD.mu_warmup_steps, mu_decay_steps: int = CHORD.mu_decay_steps,
-              mu_peak: float = CHORD.mu_peak, mu_valley: float = CHORD.mu_valley,
-              enable_phi_function: bool = CHORD.enable_phi_function, cutoff_prob: float = CHORD.cutoff_prob,
-              clip_range: float = CHORD.clip_range, clip_range_low: float | None = CHORD.clip_range_low,
-              clip_range_high: float | None = CHORD.clip_range_high, clip_ratio_c: float = CHORD.clip_ratio_c) -> Loss:
+              mu_warmup_steps=CHORD.mu_warmup_steps, mu_decay_steps=CHORD.mu_decay_steps, mu_peak=CHORD.mu_peak,
+              mu_valley=CHORD.mu_valley, enable_phi_function=CHORD.enable_phi_function, cutoff_prob=CHORD.cutoff_prob,
+              clip_range=CHORD.clip_range, clip_range_low=CHORD.clip_range_low, clip_range_high=CHORD.clip_range_high,
+              clip_ratio_c=CHORD.clip_ratio_c) -> Loss:
     """CHORD (Zhang et al. 2025, arXiv:2508.11408): mix with mu = chord_mu(step) and, with enable_phi_function, sft_phi.
 
     chord_mu: from 0 to mu_peak in a line over mu_warmup_steps, to mu_valley by half a cosine over mu_decay_steps, then

@@ -16,8 +16,8 @@ DPO, IPO, KTO = Dpo(), Ipo(), Kto()
 Loss = tuple[Tensor, dict[str, Tensor]]
 
 
-def dpo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = DPO.beta,
-        label_smoothing: float = DPO.label_smoothing) -> Loss:
+def dpo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta=DPO.beta,
+        label_smoothing=DPO.label_smoothing) -> Loss:
     """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290, eq. 7).
 
     D = log(pi / ref) of chosen - of rejected; loss = -(1 - s) log sigmoid(beta D) - s log sigmoid(-beta D), with
@@ -30,7 +30,7 @@ def dpo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = DPO.
     return loss[rows // 2], _statistics(chosen, rejected, beta, rows)
 
 
-def ipo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = IPO.beta) -> Loss:
+def ipo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta=IPO.beta) -> Loss:
     """Identity preference optimisation (Azar et al. 2023, arXiv:2310.12036, eq. 17): loss = (D - 1 / (2 beta))^2.
 
     D as in dpo, a sum over tokens, not a mean; beta is the paper's tau. Assumes no model of preferences: the margin has
@@ -42,9 +42,8 @@ def ipo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = IPO.
     return loss[rows // 2], _statistics(chosen, rejected, beta, rows)
 
 
-def kto(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = KTO.beta,
-        desirable_weight: float = KTO.desirable_weight, undesirable_weight: float = KTO.undesirable_weight,
-        reference_point: float = KTO.reference_point) -> Loss:
+def kto(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta=KTO.beta, desirable_weight=KTO.desirable_weight,
+        undesirable_weight=KTO.undesirable_weight, reference_point=KTO.reference_point) -> Loss:
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024, arXiv:2402.01306).
 
     loss = w_d (1 - sigmoid(beta (g - z))) for a chosen row, w_u (1 - sigmoid(beta (z - g))) for a rejected one, g its

@@ -11,7 +11,7 @@ CISPO, OPMD, REC, TOPR = Cispo(), Opmd(), Rec(), Topr()
 Loss = tuple[Tensor, dict[str, Tensor]]
 
 
-def opmd(logprobs: Tensor, advantages: Tensor, tau: float = OPMD.tau) -> Loss:
+def opmd(logprobs: Tensor, advantages: Tensor, tau=OPMD.tau) -> Loss:
     """Online policy mirror descent (Kimi k1.5, arXiv:2501.12599; Yao et al. 2025, arXiv:2509.24203).
 
     loss = -A log pi / (1 + tau): the gradient of the squared consistency condition at pi = pi_old, tau >= 0 the
@@ -23,7 +23,7 @@ def opmd(logprobs: Tensor, advantages: Tensor, tau: float = OPMD.tau) -> Loss:
 
 
 def topr(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: Tensor,
-         advantage_threshold: float = TOPR.advantage_threshold, level: str = TOPR.level) -> Loss:
+         advantage_threshold=TOPR.advantage_threshold, level=TOPR.level) -> Loss:
     """Tapered off-policy REINFORCE (Le Roux et al. 2025, arXiv:2503.14286): loss = -alpha A log pi.
 
     alpha = 1 where A > advantage_threshold, else the ratio clipped to [0, 1], without gradient: failures fade as the
@@ -38,10 +38,9 @@ def topr(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: T
     return -alpha * advantages * logprobs, statistics(logprobs, rollout_logprobs, alpha < 1.0, alpha=alpha)
 
 
-def cispo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range_low: float = CISPO.clip_range_low,
-          clip_range_high: float = CISPO.clip_range_high, enable_mask_clip: bool = CISPO.enable_mask_clip,
-          mask_clip_range_low: float = CISPO.mask_clip_range_low,
-          mask_clip_range_high: float = CISPO.mask_clip_range_high) -> Loss:
+def cispo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range_low=CISPO.clip_range_low,
+          clip_range_high=CISPO.clip_range_high, enable_mask_clip=CISPO.enable_mask_clip,
+          mask_clip_range_low=CISPO.mask_clip_range_low, mask_clip_range_high=CISPO.mask_clip_range_high) -> Loss:
     """Clipped importance weights (MiniMax-M1, arXiv:2506.13585): loss = -A clip(ratio) M log pi.
 
     The clipped ratio, in [1 - clip_range_low, 1 + clip_range_high], carries no gradient, so a token that PPO would drop
@@ -57,11 +56,10 @@ def cispo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range
     return -advantages * weight * logprobs, statistics(logprobs, old_logprobs, weight != ratio)
 
 
-def rec(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, epsilon_low: float = REC.epsilon_low,
-        epsilon_high: float = REC.epsilon_high, epsilon_low_prime: float = REC.epsilon_low_prime,
-        epsilon_high_prime: float = REC.epsilon_high_prime, clip_mode: str = REC.clip_mode, weight: str = REC.weight,
-        regularizer: str = REC.regularizer, regularizer_coef: float = REC.regularizer_coef,
-        temp: float = REC.temp) -> Loss:
+def rec(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, epsilon_low=REC.epsilon_low,
+        epsilon_high=REC.epsilon_high, epsilon_low_prime=REC.epsilon_low_prime,
+        epsilon_high_prime=REC.epsilon_high_prime, clip_mode=REC.clip_mode, weight=REC.weight,
+        regularizer=REC.regularizer, regularizer_coef=REC.regularizer_coef, temp=REC.temp) -> Loss:
     """REINFORCE with clipping and regularisation, taken apart (Yao et al. 2025, arXiv:2509.24203).
 
     loss = -A' I log pi + c R. I by clip_mode: none 1; two-side 1 - low <= ratio <= 1 + high; one-side PPO's half of

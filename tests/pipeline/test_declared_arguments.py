@@ -110,6 +110,9 @@ OUTSIDE = {  # part -> (function, argument, value that it does not take)
     "priority_fn": [
         ("linear_decay", "decay", "1; DROP TABLE rows"), ("decay_limit_randomization", "sigma", -1),
         ("decay_limit_randomization", "use_count_limit", None)],
+    "default_reward_fn_type": [
+        ("overlong_penalty", "max_response_length", "all"), ("overlong_penalty", "cache_length", 0),
+        ("overlong_penalty", "penalty_factor", -1)],
     "generator": [("countdown", "tasks", -1), ("countdown", "dirt", 1.5), ("countdown", "numbers", 9)]}
 
 
