@@ -15,11 +15,10 @@ from pipeline.settings import arguments
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
 from pipeline.settings.arguments.base import Taker, problems
 from pipeline.settings.arguments.terms import Kl
-from pipeline.settings.arguments.users import Signature
+from pipeline.settings.arguments.users import Signature, batch_parameters
 from pipeline.settings.columns import ratio_column, ratio_problems, wrong_parameters
 from pipeline.settings.data import workflow_of
 from pipeline.settings.lora import adapter_problem
-from pipeline.settings.reward_signature import batch_parameters, wrong_reward
 from pipeline.settings.train_batch import REPLAY
 from pipeline.settings.unused import without_unused
 from pipeline.store.architecture import untrainable
@@ -166,7 +165,9 @@ def _wrong_rewards(config: dict[str, Any], functions: Functions) -> list[str]:
     explorer = config["buffer"]["explorer_input"]
     named = dict.fromkeys(name for _, one in _answered(config) for name in reward_functions(one, explorer))
     found = [(name, one) for name in named if (one := functions.get(name))]
-    return [line for name, one in found if (line := wrong_reward(name, one.positional, one.takes_others))]
+    return [f"'{name}' has {len(one.positional)} parameters by position ({', '.join(one.positional) or 'none'}); it is "
+            "called with 2, the response and its truth: needed f(response, answer, ...)." for name, one in found
+            if not (one.takes_others or len(one.positional) > 1 or batch_parameters(one.positional))]
 
 
 def _ratio_problems(algorithm: dict[str, Any], functions: Functions) -> list[str]:
@@ -277,7 +278,7 @@ def _used(algorithm: dict[str, Any]) -> list[str]:
 def part_taker(part: str, name: str, functions: Functions) -> Taker | None:
     """What a part of an algorithm takes in its `*_args`; of every estimate of a KL the same."""
     if part in ("kl_loss_fn", "kl_penalty_fn"):
-        return Kl
+        return arguments.KL_ESTIMATORS.get(name, Kl)
     own = functions.get(name)
     return replace(own, required=()) if own else arguments.TABLES[part].get(name)
 

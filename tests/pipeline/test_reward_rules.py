@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.check.judge import check, compose
-from pipeline.settings.reward_signature import batch_parameters
+from pipeline.settings.arguments.users import batch_parameters
 from tests.configs import changed, refused
 
 SOURCE = "buffer.explorer_input"

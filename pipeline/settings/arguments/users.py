@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+OF_A_BATCH = ("responses", "completions")  # a reward with a parameter of such a name takes all responses together
+UNKNOWN = ("completion_ids", "trainer_state")  # what TRL gives such a function besides, and we do not
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -56,3 +59,14 @@ class Signature:
         """Without the parameters of these names, which the caller gives."""
         return replace(self, required=[name for name in self.required if name not in given],
                        optional=[name for name in self.optional if name not in given])
+
+
+def batch_parameters(required: Sequence[str]) -> dict[str, str]:
+    """Parameter -> prompts, responses or answers, of a function that takes all responses together; else nothing.
+
+    required: its parameters without a default. The first that is neither `prompts` nor the responses gets the truths.
+    """
+    responses = [name for name in required if name in OF_A_BATCH][:1]
+    truths = [name for name in required if name not in (*OF_A_BATCH, *UNKNOWN, "prompts")][:1]
+    taken = {"responses": responses, "answers": truths, "prompts": [name for name in required if name == "prompts"]}
+    return {name: what for what, names in taken.items() for name in names} if responses else {}
