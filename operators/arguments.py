@@ -1,27 +1,26 @@
-"""Reads a named function's signature: the columns it needs, and the user's `*_args` merged over its own defaults."""
+"""Reads a named function's signature: the columns it needs, and the user's `*_args` merged over the defaults."""
 
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.store.errors import ConfigError, nearest
+from pipeline.settings.arguments import TABLES
+from pipeline.settings.arguments.base import problems
+from pipeline.settings.arguments.users import Signature
+from pipeline.store.errors import ConfigError
 
 
-def arguments(function: Callable, given: dict[str, Any], what: str) -> dict[str, Any]:
-    """The keyword arguments with a default of `function`, overlaid with `given`.
+def arguments(part: str, name: str, function: Callable, given: dict[str, Any], key: str) -> dict[str, Any]:
+    """The keyword arguments of `function`, `given` merged over their defaults.
 
-    Raises ConfigError for a name that the function does not have; `what` is the configuration key to blame.
+    part: last part of the setting that names it (pipeline/settings/arguments). key: the setting that holds `given`.
+    Raises ConfigError for names that the function does not have, and, of ours, for values that it does not take.
     """
-    own = {
-        name: p.default
-        for name, p in inspect.signature(function).parameters.items()
-        if p.default is not inspect.Parameter.empty
-    }
-    for name in given:
-        if name not in own:
-            raise ConfigError(f"{what}: '{function.__name__}' has no argument '{name}'.{nearest(name, own)} "
-                              f"It has: {', '.join(own) or 'none'}.")
+    if ":" not in name:
+        return TABLES[part][name].bind(name, given, key)
+    own = {one: p.default for one, p in inspect.signature(function).parameters.items() if p.default is not p.empty}
+    if found := problems(key, name, [Signature(optional=list(own))], given):
+        raise ConfigError(" ".join(found))
     return {**own, **given}
 
 
@@ -32,25 +31,3 @@ def needed_columns(function: Callable) -> tuple[str, ...]:
     """
     parameters = inspect.signature(function).parameters.values()
     return tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)
-
-
-def check_number(key: str, value: Any, least: float = -math.inf, most: float = math.inf,
-                 above: float | None = None) -> None:
-    """Raises ConfigError unless `value` is a finite number, least <= value <= most, and greater than `above`.
-
-    key: the configuration key to blame.
-    """
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if number and least <= value <= most and (above is None or value > above):
-        return
-    lower = f"greater than {above:g}" if above is not None else f"at least {least:g}" if least > -math.inf else ""
-    upper = f"at most {most:g}" if most < math.inf else ""
-    bounds = " and ".join(filter(None, (lower, upper)))
-    raise ConfigError(f"{key}={value!r}: needed a finite number{' ' * bool(bounds)}{bounds}.")
-
-
-def check_choice(key: str, value: Any, choices: tuple) -> None:
-    """Raises ConfigError unless `value` is one of `choices`."""
-    if value not in choices:
-        raise ConfigError(f"{key}={value!r}: needed one of {', '.join(map(repr, choices))}."
-                          f"{nearest(str(value), map(str, choices))}")

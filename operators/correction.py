@@ -8,10 +8,7 @@ outweighs the batch (Yao et al. 2025, "Your efficient RL framework secretly brin
 import torch
 from torch import Tensor
 
-from operators.arguments import check_choice, check_number
 from operators.losses.ratio import MOST, row_sum
-
-KEY = "algorithm.rollout_correction"
 
 
 def importance_correction(logprobs: Tensor, rollout_logprobs: Tensor, rows: Tensor, level: str = "token",
@@ -25,9 +22,6 @@ def importance_correction(logprobs: Tensor, rollout_logprobs: Tensor, rows: Tens
     stability"). Assumes two policies that are close: of the same weights their gap is of the program alone, of a stale
     row what the policy moved since is in it too. Equal log-probs give 1 everywhere. The log ratio is clamped to +-20.
     """
-    check_choice(f"{KEY}.level", level, ("none", "token", "sequence"))
-    check_choice(f"{KEY}.mode", mode, ("truncate", "mask"))
-    check_number(f"{KEY}.threshold", threshold, least=1)
     if level == "none":
         return torch.ones_like(rollout_logprobs), {"corrected": torch.zeros_like(rollout_logprobs)}
     change = (logprobs - rollout_logprobs).detach()

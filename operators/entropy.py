@@ -3,8 +3,12 @@
 import torch
 from torch import Tensor
 
+from pipeline.settings.arguments.terms import Entropy
 
-def default(entropy: Tensor, entropy_coef: float = 0.0) -> Tensor:
+ENTROPY = Entropy()
+
+
+def default(entropy: Tensor, entropy_coef=ENTROPY.entropy_coef) -> Tensor:
     """-entropy_coef H, [N], added to the policy loss (Williams & Peng 1991; Mnih et al. 2016, arXiv:1602.01783).
 
     entropy: H of the whole next-token distribution at each action token, nats, with gradient. Assumes the prefix as
@@ -14,7 +18,7 @@ def default(entropy: Tensor, entropy_coef: float = 0.0) -> Tensor:
     return -entropy_coef * entropy
 
 
-def mix(entropy: Tensor, is_expert: Tensor, entropy_coef: float = 0.0) -> Tensor:
+def mix(entropy: Tensor, is_expert: Tensor, entropy_coef=ENTROPY.entropy_coef) -> Tensor:
     """`default` on the rollouts of a mixed batch: -entropy_coef H there, 0 on expert rows (of Trinity-RFT, no paper).
 
     Assumes that uncertainty is worth keeping only at states that are the policy's own. Without expert rows it is

@@ -13,24 +13,23 @@ import json
 import random
 from collections.abc import Iterator
 
-from operators.arguments import check_number
+from pipeline.settings.arguments.rows import Countdown
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
 
+COUNTDOWN = Countdown.model_construct()  # its defaults
 MISSES = 20_000  # draws without a new task after which the space counts as exhausted
 TIMES = "\u00d7"  # multiplication sign: not ASCII
 
 
-def countdown(seed: int, tasks: int, demonstrations: int, dirt: float, numbers: int = 3, low: int = 1, high: int = 9,
-              largest_target: int = 99) -> Iterator[RawTask]:
+def countdown(seed: int, tasks: int, demonstrations: int, dirt: float, numbers=COUNTDOWN.numbers, low=COUNTDOWN.low,
+              high=COUNTDOWN.high, largest_target=COUNTDOWN.largest_target) -> Iterator[RawTask]:
     """Countdown tasks, demonstrations and dirt in random order.
 
     tasks: distinct rows without a solution. demonstrations: distinct (task, solution) rows, solution a random valid
     expression such as `7+5-3`. dirt: rows with one fault each, as a share of tasks + demonstrations, on top of them.
-    numbers: how many a task has, each low..high. Raises ConfigError for arguments outside their bounds, or when fewer
-    distinct rows exist than are asked for.
+    numbers: how many a task has, each low..high. Raises ConfigError when fewer distinct rows exist than are asked for.
     """
-    _check(tasks, demonstrations, dirt, numbers, low, high, largest_target)
     source = random.Random(f"countdown {seed}")
 
     def draw_task() -> RawTask:
@@ -75,20 +74,6 @@ def is_solvable(given: list[int], target: float) -> bool:
 def countdown_key(given: list[int], target: float) -> str:
     """Text that is the same for every order of the same task: `9=3 5 7`, numbers ascending."""
     return _question(sorted(given), target)
-
-
-def _check(tasks: int, demonstrations: int, dirt: float, numbers: int, low: int, high: int, largest: int) -> None:
-    for name, count in (("tasks", tasks), ("demonstrations", demonstrations)):
-        check_number(f"generator_args.{name}", count, least=0, most=10_000_000)
-    check_number("generator_args.dirt", dirt, least=0, most=1)
-    check_number("generator_args.numbers", numbers, least=2, most=6)
-    check_number("generator_args.low", low, least=0, most=999)
-    check_number("generator_args.high", high, least=low, most=999)
-    check_number("generator_args.largest_target", largest, least=0, most=9999)
-    for name, value in (("tasks", tasks), ("demonstrations", demonstrations), ("numbers", numbers), ("low", low),
-                        ("high", high), ("largest_target", largest)):
-        if not isinstance(value, int):
-            raise ConfigError(f"generator_args.{name}={value!r}: countdown needs a whole number.")
 
 
 def _draw(source: random.Random, numbers: int, low: int, high: int, largest: int) -> tuple[list[int], int]:

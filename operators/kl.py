@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from operators.arguments import check_number, needed_columns
+from operators.arguments import needed_columns
 from operators.choice import chosen_estimate
 from operators.losses.ratio import MOST
 
@@ -85,8 +85,6 @@ def adaptive_coefficient(coefficient: float, kl: float, target_kl: float, horizo
     target_kl is meant. batch: its rows; horizon: rows over which it would grow by the error e once. Assumes that a
     larger coefficient lowers the KL. At the target, or without rows, it stays; a coefficient of 0 stays 0 for ever.
     """
-    for name, value in (("target_kl", target_kl), ("horizon", horizon)):
-        check_number(f"algorithm.kl_penalty_fn_args.{name}", value, above=0)
     assert np.isfinite(kl), f"the KL of the batch is {kl}"
     error = min(max(kl / target_kl - 1.0, -0.2), 0.2)
     return coefficient * (1.0 + error * batch / horizon)

@@ -5,30 +5,29 @@ expression is over the columns group_id, weights_version (trainer step of the we
 batches that had it); the higher the earlier, NULL means never again.
 """
 
-from operators.arguments import check_number
 
-KEY = "buffer.trainer_input.experience_buffer.replay_buffer.priority_fn_args"
+from pipeline.settings.arguments.rows import DecayLimitRandomization, LinearDecay
+
+NOISY, LINEAR = DecayLimitRandomization(), LinearDecay()
 
 
-def linear_decay(decay: float = 2.0) -> str:
+def linear_decay(decay=LINEAR.decay) -> str:
     """weights_version - decay use_count (of Trinity-RFT, no paper): one use counts like `decay` versions of age.
 
     Assumes that fresh groups teach most. decay 0: the newest always; a negative one prefers what was used. Every group
     stays.
     """
-    check_number(f"{KEY}.decay", decay)
     return f"(weights_version - {float(decay)!r}::DOUBLE * use_count)"
 
 
-def decay_limit_randomization(decay: float = 2.0, use_count_limit: int = 3, sigma: float = 0.0, seed: int = 0) -> str:
+def decay_limit_randomization(decay=NOISY.decay, use_count_limit=NOISY.use_count_limit, sigma=NOISY.sigma,
+                              seed=NOISY.seed) -> str:
     """linear_decay plus normal noise of standard deviation sigma; NULL after use_count_limit uses (0: no limit).
 
     Of Trinity-RFT, no paper. The noise is a hash of (seed, group_id, use_count) by Box and Muller (1958): drawn anew
     after each use, and the same whenever it is asked for; it assumes that the order of near-equal groups should vary.
     Without noise and limit it is linear_decay.
     """
-    check_number(f"{KEY}.sigma", sigma, least=0)
-    check_number(f"{KEY}.use_count_limit", use_count_limit)
     priority = linear_decay(decay)
     if sigma > 0:
         first, second = (_uniform(seed, name) for name in "ab")

@@ -12,8 +12,11 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
+from pipeline.settings.arguments.answers import AccuracyReward, CountdownReward, FormatReward
 from pipeline.store.errors import ConfigError, DataError, pick
 from pipeline.store.user_errors import load_dotted
+
+ACCURACY, COUNTDOWN, FORMAT = AccuracyReward(), CountdownReward(), FormatReward()
 
 LONGEST_EXPRESSION = 256  # characters
 DEEPEST_NESTING = 32  # parentheses and signs within each other
@@ -123,7 +126,7 @@ def parse_countdown(answer: str) -> tuple[tuple[int, ...], int | float]:
     return tuple(given), target
 
 
-def countdown_reward(response: str, answer: str, format_score: float = 0.1) -> dict[str, float]:
+def countdown_reward(response: str, answer: str, format_score=COUNTDOWN.format_score) -> dict[str, float]:
     """1 for an expression that uses each given number once and equals the target, 0.1 for another expression, else 0.
 
     The expression is the text within the last <answer>…</answer>, or the whole response. Division by zero is a wrong
@@ -155,7 +158,7 @@ NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?", re.AS
 LONGEST_ANSWER = 512  # characters that are given to the mathematics parser
 
 
-def accuracy_reward(response: str, answer: str, timeout_seconds: int = 5) -> dict[str, float]:
+def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds) -> dict[str, float]:
     r"""1 when the response's final answer equals the truth's, else 0.
 
     Truth: what follows the last `####` (gsm8k), else its last \boxed{…}, else all of it. Response: what follows the
@@ -213,10 +216,7 @@ def _is_equal(found: str, truth: str, timeout_seconds: int) -> bool:
     return bool(verify(gold, parse(f"${found}$", parsing_timeout=limit), timeout_seconds=limit))
 
 
-THINK_ANSWER = r"\s*<think>(?:(?!</?think>|</?answer>).)*</think>\s*<answer>(?:(?!</?think>|</?answer>).)*</answer>\s*"
-
-
-def format_reward(response: str, answer: str, pattern: str = THINK_ANSWER, score: float = 0.1) -> dict[str, float]:
+def format_reward(response: str, answer: str, pattern=FORMAT.pattern, score=FORMAT.score) -> dict[str, float]:
     """+score when the whole response matches the pattern, else -score. Default: <think>…</think><answer>…</answer>."""
     return {"format_score": score if re.fullmatch(pattern, response, re.DOTALL) else -score}
 

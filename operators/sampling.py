@@ -9,10 +9,9 @@ the batch, in order. It depends on the tables and the step alone, so the same st
 import math
 from fractions import Fraction
 
-from operators.arguments import check_number
-from pipeline.store.errors import ConfigError
+from pipeline.settings.arguments.rows import Mix, StalenessControl
 
-KEY = "algorithm.sample_strategy_args"
+MIX, FRESH = Mix(), StalenessControl()
 
 
 def default(step: int, train_batch_size: int) -> str:
@@ -23,7 +22,7 @@ def default(step: int, train_batch_size: int) -> str:
     return _candidates("true")
 
 
-def staleness_control(step: int, train_batch_size: int, max_staleness: float = math.inf) -> str:
+def staleness_control(step: int, train_batch_size: int, max_staleness=FRESH.max_staleness) -> str:
     """The candidates whose weights are at most max_staleness trainer steps behind those of this step.
 
     weights_version >= max(step - max_staleness - 1, 0): step 1 trains version 0, so a fresh row has staleness 0 (of
@@ -33,15 +32,15 @@ def staleness_control(step: int, train_batch_size: int, max_staleness: float = m
     return _candidates(f"weights_version >= {oldest_version(step, max_staleness)!r}")
 
 
-def oldest_version(step: int, max_staleness: float = math.inf) -> float:
+def oldest_version(step: int, max_staleness=FRESH.max_staleness) -> float:
     """The oldest weights whose rollouts `staleness_control` lets optimizer step `step` train on."""
     if max_staleness == math.inf:
         return 0
-    check_number(f"{KEY}.max_staleness", max_staleness, least=0)
     return max(step - max_staleness - 1, 0)
 
 
-def mix(step: int, train_batch_size: int, expert_data_ratio: float = 0.5, sft_dataset_name: str = "sft_dataset") -> str:
+def mix(step: int, train_batch_size: int, expert_data_ratio=MIX.expert_data_ratio,
+        sft_dataset_name=MIX.sft_dataset_name) -> str:
     """All candidates, and ceil(expert_data_ratio train_batch_size) rows of the auxiliary buffer sft_dataset_name.
 
     The ratio is taken as it is written in decimals: 0.07 of 100 rows is 7, where binary fractions make it 8. A run
@@ -49,9 +48,6 @@ def mix(step: int, train_batch_size: int, expert_data_ratio: float = 0.5, sft_da
     epoch over them sees each once; fewer than a batch needs come several times in it. Assumes a loss that averages
     the two kinds apart, mix or mix_chord (Zhang et al. 2025, arXiv:2508.11408).
     """
-    check_number(f"{KEY}.expert_data_ratio", expert_data_ratio, above=0, most=1)
-    if not isinstance(sft_dataset_name, str):
-        raise ConfigError(f"{KEY}.sft_dataset_name={sft_dataset_name!r}: needed the name of an auxiliary buffer.")
     experts = math.ceil(Fraction(str(expert_data_ratio)) * train_batch_size)
     return f"""
         WITH turns AS (SELECT unnest(range({(step - 1) * experts}, {step * experts})) AS turn),

@@ -1,6 +1,5 @@
 """Changes of a reward by what the response is besides right or wrong: its length."""
 
-from operators.arguments import check_number
 from pipeline.store.errors import ConfigError
 
 
@@ -14,6 +13,5 @@ def overlong_penalty(length: int, max_response_length: int, cache_length: int, p
     if not 0 < cache_length < max_response_length:
         raise ConfigError(f"cache_length={cache_length}: needed between 0 and max_response_length="
                           f"{max_response_length}, both excluded.")
-    check_number("penalty_factor", penalty_factor, least=0)
     over = (length - (max_response_length - cache_length)) / cache_length
     return -penalty_factor * min(max(over, 0.0), 1.0)

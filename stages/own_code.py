@@ -3,28 +3,26 @@
     python -m stages.own_code request.json answer.json
     python -m stages.own_code --call request.json answer.json
 
-Started by `ouro run` and `ouro config check` (check/user_code.py). Answers, name by name, with lists of problems; the
-first that is not answered ended this process. With --call it calls one reward function with one row
+Started by `ouro run` and `ouro config check` (check/user_code.py). Answers, name by name, with what the function takes;
+the first that is not answered ended this process. With --call it calls one reward function with one row
 (pipeline/check/reward_call.py). It is no stage of the plan: it makes nothing that another reads.
 """
 
 import inspect
 import sys
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from operators.arguments import needed_columns
 from operators.formats import read_records
 from operators.generate import GENERATORS
 from operators.reward import load_reward
 from pipeline.check.data_sample import sample
 from pipeline.check.samples import ROWS
-from pipeline.check.user_code import REWARD, of_python
+from pipeline.check.user_code import of_python
 from pipeline.settings import secrets
-from pipeline.settings.columns import wrong_parameters
-from pipeline.settings.reward_signature import wrong_reward
+from pipeline.settings.arguments.users import Signature
 from pipeline.store import files
 from pipeline.store.errors import ConfigError
 from pipeline.store.records import RawTask
@@ -33,37 +31,22 @@ from workflows.prompts import turns_of
 from workflows.user_reward import Rule, taken_arguments
 
 
-def problems(question: dict[str, Any]) -> list[str]:
-    """What is wrong with a function: it does not import, is none, or has parameters that its caller does not know."""
-    name, part = question["name"], question["part"]
+def takes(name: str, is_reward: bool) -> dict[str, Any] | str | None:
+    """What a function takes (null where Python cannot tell), or in a line why it cannot be called."""
     try:
         function = load_dotted(name)
     except ConfigError as error:
-        return [str(error)]
+        return str(error)
     if isinstance(function, type):
-        return [f"'{name}' is a class; needed a function."]
+        return f"'{name}' is a class; needed a function."
     if inspect.isroutine(function) and of_python(function.__module__ or "builtins"):
-        return [f"'{name}' is a function of Python itself; needed one of yours, which may call it."]
+        return f"'{name}' is a function of Python itself; needed one of yours, which may call it."
     if not callable(function):
-        return [f"'{name}' is a {type(function).__name__}; needed a function."]
-    if part is None:
-        return []
-    if part == REWARD:
-        return _reward_problems(name, function)
-    try:
-        required = needed_columns(function)
-    except (TypeError, ValueError):  # a callable of C, whose parameters nobody can tell
-        return []
-    return wrong_parameters(part, required, question["algorithm"])
-
-
-def _reward_problems(name: str, function: Callable) -> list[str]:
-    try:
-        found = inspect.signature(function, follow_wrapped=False).parameters.values()
-    except (TypeError, ValueError):  # as above
-        return []
-    taken = [one.name for one in found if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    return list(filter(None, [wrong_reward(name, taken, any(one.kind is one.VAR_POSITIONAL for one in found))]))
+        return f"'{name}' is a {type(function).__name__}; needed a function."
+    if not is_reward and (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)):
+        return f"'{name}' is an `async def`, and nobody awaits it; needed a plain function."
+    found = Signature.of(function)
+    return found and asdict(found)
 
 
 def call(request: str, answer: str) -> None:
@@ -102,9 +85,9 @@ def _first_task(question: dict[str, Any]) -> RawTask | None:
 
 
 def main(request: str, answer: str) -> None:
-    found: list[list[str]] = []
-    for question in files.read_json(Path(request)):
-        found.append(problems(question))
+    found: list[dict | str | None] = []
+    for name, is_reward in files.read_json(Path(request)):
+        found.append(takes(name, is_reward))
         files.write_json(Path(answer), found)
 
 

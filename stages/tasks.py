@@ -6,10 +6,10 @@ configuration gives. (The plan hands over only what the stages behind this one r
 pipeline/store/data_files.py; what a record may look like: operators/formats.py.
 """
 
-import inspect
 from dataclasses import replace
 from typing import Any
 
+from operators.arguments import arguments
 from operators.formats import read_records
 from operators.generate import GENERATORS
 from pipeline.job.context import Context, run_stage
@@ -58,17 +58,12 @@ def _split(purpose: str, split: str, row: RawTask) -> str:
     return "text" if purpose == "text" else "preference" if split == "sft" and row.chosen is not None else split
 
 
-def generate(name: str, seed: int, arguments: dict[str, Any]) -> list[RawTask]:
+def generate(name: str, seed: int, given: dict[str, Any]) -> list[RawTask]:
     """Rows of a generator. Raises ConfigError for an unknown name, or arguments that it does not take."""
     generator = pick(GENERATORS, name, "generator")
-    try:
-        inspect.signature(generator).bind(seed, **arguments)
-    except TypeError as error:
-        raise ConfigError(f"{PIPELINE}.generator_args={arguments}: {error}. Generator '{name}' takes "
-                          f"{inspect.signature(generator)}; seed is the setting `seed`.") from error
-    rows = list(generator(seed, **arguments))
+    rows = list(generator(seed, **arguments("generator", name, generator, given, f"{PIPELINE}.generator_args")))
     if not rows:
-        raise DataError(f"generator '{name}' made no rows with {arguments}; ask for some tasks.")
+        raise DataError(f"generator '{name}' made no rows with {given}; ask for some tasks.")
     return rows
 
 

@@ -4,13 +4,16 @@ Each turn is a row of its own, because the next prompt goes through the chat tem
 answers otherwise than they were sampled.
 """
 
+from pipeline.settings.arguments.answers import RetryWorkflow
 from pipeline.store.errors import DataError
 from workflows.task_at_hand import TaskAtHand
 from workflows.trajectory import Attempt, Trajectory
 
+RETRY = RetryWorkflow()
 
-def retry_workflow(prompt: list[int], task: TaskAtHand, max_env_steps: int = 3,
-                   feedback: str | None = "That is not right. Try again.") -> Attempt:
+
+def retry_workflow(prompt: list[int], task: TaskAtHand, max_env_steps=RETRY.max_env_steps,
+                   feedback=RETRY.feedback) -> Attempt:
     """At most max_env_steps turns; ends when the reward functions' component `accuracy` says solved (1).
 
     feedback: the user's turn behind a wrong answer, in a conversation that keeps what was said; None: the question is

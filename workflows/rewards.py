@@ -6,7 +6,6 @@ what cannot be judged is no reward of 0.
 """
 
 import asyncio
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,10 +13,15 @@ from functools import partial
 from operators import shaping
 from operators.reward import load_reward
 from pipeline.job.shares import first_auxiliary_gpu
+from pipeline.settings.arguments.answers import REWARDS, ModelScore, OverlongPenalty
+from pipeline.settings.arguments.base import unknown
+from pipeline.settings.arguments.users import Signature
 from pipeline.store.digests import resolve
-from pipeline.store.errors import ConfigError, nearest
+from pipeline.store.errors import ConfigError
 from workflows.reward_model import RewardModel
 from workflows.user_reward import Components, Rule, taken_arguments
+
+SCORE, OVERLONG = ModelScore(), OverlongPenalty()
 
 # (prompts as messages {role, content}, responses, answers, tokens of each response that are the policy's own)
 # -> of each response its components, empty where the function does not apply, or why there are none
@@ -34,16 +38,16 @@ class Rewards:
         self._runner = asyncio.Runner()
 
     def of(self, taskset) -> list[RewardFunction]:
-        """Those of a task set; their components are summed. Raises ConfigError for an argument that none has."""
+        """Those of a task set; their components are summed. Raises ConfigError for an argument that none takes."""
         chosen = taskset.default_reward_fn_type or self.config.buffer.explorer_input.default_reward_fn_type
         names = [chosen] if isinstance(chosen, str) else chosen
         functions = [OPENED.get(name) or load_reward(name) for name in names]
-        taken = [taken_arguments(function, taskset.reward_fn_args) for function in functions]
-        for argument in taskset.reward_fn_args:
-            if not any(argument in own for own in taken):
-                known = [p for function in functions for p in inspect.signature(function).parameters]
-                raise ConfigError(f"reward_fn_args of task set '{taskset.name}': no reward function of "
-                                  f"{', '.join(names)} has an argument '{argument}'.{nearest(argument, known)}")
+        given, key = taskset.reward_fn_args, f"reward_fn_args of task set '{taskset.name}'"
+        takers = [REWARDS.get(name) or Signature.of(function) for name, function in zip(names, functions, strict=True)]
+        wrong = [line for taker in takers if taker for line in taker.wrong_values(key, given)]
+        if wrong := [*(f"{key}: {line}" for line in unknown(", ".join(names), takers, given)), *wrong]:
+            raise ConfigError(" ".join(wrong))
+        taken = [taken_arguments(function, given) for function in functions]
         retries = self.config.explorer.max_retry_times
         return [function(self, **own) if name in OPENED else
                 Rule(function, own, retries, "reward" if len(names) == 1 else name.rpartition(":")[2], self._runner)
@@ -70,7 +74,7 @@ def _devices(config, index: int) -> list[str]:
     return [f"cuda:{first + copy}" for copy in range(models[index].engine_num)]
 
 
-def reward_model(rewards: Rewards, model: str | None = None, weight: float = 1.0) -> RewardFunction:
+def reward_model(rewards: Rewards, model=SCORE.model, weight=SCORE.weight) -> RewardFunction:
     """weight x the score of a model of explorer.auxiliary_models. model: its name, when there are several."""
     scorer = rewards.model(model)
 
@@ -82,10 +86,9 @@ def reward_model(rewards: Rewards, model: str | None = None, weight: float = 1.0
     return score
 
 
-def overlong_penalty(
-    rewards: Rewards, cache_length: int | None = None, max_response_length: int | None = None,
-    penalty_factor: float = 1.0,
-) -> RewardFunction:
+def overlong_penalty(rewards: Rewards, cache_length=OVERLONG.cache_length,
+                     max_response_length=OVERLONG.max_response_length,
+                     penalty_factor=OVERLONG.penalty_factor) -> RewardFunction:
     """The penalty on length of operators/shaping.py, beside a function that says what is right.
 
     max_response_length: null: model.max_response_tokens, at which a response is cut. cache_length: its last tokens,

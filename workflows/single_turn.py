@@ -4,15 +4,17 @@ A workflow is a generator (workflows/trajectory.py). Many attempts run interleav
 threads.
 """
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from pipeline.settings.arguments import WORKFLOWS as DECLARED
+from pipeline.settings.arguments.base import problems
+from pipeline.settings.arguments.users import Signature
 from pipeline.store.errors import ConfigError, pick
 from pipeline.store.user_errors import load_dotted
 from workflows.retry import retry_workflow
-from workflows.task_at_hand import PARAMETER, asks_task
+from workflows.task_at_hand import PARAMETER
 from workflows.trajectory import Attempt, Trajectory
 
 
@@ -31,12 +33,10 @@ def load_workflow(name: str, arguments: dict[str, Any] | None = None) -> Callabl
     function = load_dotted(name) if ":" in name else pick(WORKFLOWS, name, "workflow")
     if not arguments:
         return function
-    ours = {PARAMETER: None} if asks_task(function) else {}
-    try:
-        inspect.signature(function).bind([], **ours, **arguments)
-    except TypeError as error:
-        raise ConfigError(f"workflow_args={arguments}: {error}. Workflow '{name}' takes "
-                          f"{inspect.signature(function)}; the first is the prompt, `{PARAMETER}` is given.") from error
+    own = Signature.of(function) if ":" in name else None
+    taker = own.without(*own.names()[:1], PARAMETER) if own else DECLARED.get(name)
+    if found := problems("workflow_args", name, [taker], arguments):
+        raise ConfigError(" ".join(found))
     return partial(function, **arguments)
 
 

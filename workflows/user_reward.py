@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from numbers import Number
 from typing import Any
 
-from pipeline.settings.reward_signature import batch_parameters
+from pipeline.settings.arguments.users import batch_parameters
 from pipeline.store.user_errors import brief
 
 Components = dict[str, float]

@@ -10,17 +10,18 @@ import pyarrow as pa
 
 from operators.advantages.action_tokens import action_tokens
 from operators.advantages.query import ask, require, require_finite
-from operators.arguments import check_choice, check_number
+from pipeline.settings.arguments.advantages import Asymre, Grpo, Opmd, Rec
 
-KEY = "algorithm.advantage_fn_args"
+ASYMRE, GRPO, OPMD, REC = Asymre(), Grpo(), Opmd(), Rec()
+
 # r - mean, exactly 0 where all rewards are equal: the mean of three times 0.1 is not 0.1 in binary
 CENTRED = "CASE WHEN min({0}) OVER g = max({0}) OVER g THEN 0.0 ELSE {0} - avg({0}) OVER g END"
 WINDOW = "WINDOW g AS (PARTITION BY group_id)"
 
 
-def grpo(batch: pa.Table, epsilon: float = 1e-6, std_threshold: float | None = None,
-         duplicate_experiences: bool = False, rank_penalty: float | None = None,
-         std_cal_level: str = "group") -> pa.Table:
+def grpo(batch: pa.Table, epsilon=GRPO.epsilon, std_threshold=GRPO.std_threshold,
+         duplicate_experiences=GRPO.duplicate_experiences, rank_penalty=GRPO.rank_penalty,
+         std_cal_level=GRPO.std_cal_level) -> pa.Table:
     """Group-relative advantage (Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, section 4.1.2, outcome rewards).
 
     A = (r - mean_group) / (std + epsilon), std the unbiased (n - 1) form over the group, or over all rows with
@@ -33,8 +34,6 @@ def grpo(batch: pa.Table, epsilon: float = 1e-6, std_threshold: float | None = N
     likely (ties share their mean rank), in mean, std and numerator: unlikely successes count more (after He et al.
     2025, arXiv:2506.02355). Assumes r >= 0.
     """
-    check_number(f"{KEY}.epsilon", epsilon, above=0)
-    check_choice(f"{KEY}.std_cal_level", std_cal_level, ("group", "batch"))
     require(batch, "group_id")
     require_finite(batch, "reward")
     batch = batch.append_column("score", _scores(batch, rank_penalty))
@@ -47,7 +46,6 @@ def grpo(batch: pa.Table, epsilon: float = 1e-6, std_threshold: float | None = N
                CASE WHEN equal THEN 0.0 ELSE gap / ({scale} + {float(epsilon)!r}) END AS advantage
         FROM measured""", "group_id", "score")
     if std_threshold is not None:
-        check_number(f"{KEY}.std_threshold", std_threshold, least=0)
         made = _without_small_spread(made, std_threshold, duplicate_experiences)
     return made.select(["experience_id", "advantage"])
 
@@ -56,7 +54,6 @@ def _scores(batch: pa.Table, rank_penalty: float | None) -> pa.Array:
     """The rewards, [B], lessened by the rank of their likelihood when rank_penalty is given."""
     if rank_penalty is None:
         return batch["reward"].combine_chunks()
-    check_number(f"{KEY}.rank_penalty", rank_penalty, least=0, most=1)
     require(batch, "rollout_logprobs")
     tokens = action_tokens(batch)
     sums = np.bincount(tokens.rows, tokens.take(batch, "rollout_logprobs"), len(batch))
@@ -113,7 +110,7 @@ def rloo(batch: pa.Table) -> pa.Table:
                            "* count(*) OVER g / (count(*) OVER g - 1) END")
 
 
-def opmd(batch: pa.Table, opmd_baseline: str = "mean", tau: float = 1.0) -> pa.Table:
+def opmd(batch: pa.Table, opmd_baseline=OPMD.opmd_baseline, tau=OPMD.tau) -> pa.Table:
     """Online policy mirror descent (Kimi k1.5, arXiv:2501.12599; Yao et al. 2025, arXiv:2509.24203): A = r - b.
 
     opmd_baseline mean: b the mean of the group. logavgexp: b = tau log mean exp(r / tau), tau > 0, the log-partition
@@ -121,35 +118,30 @@ def opmd(batch: pa.Table, opmd_baseline: str = "mean", tau: float = 1.0) -> pa.T
     a large tau. Assumes that the policy towards which is regularised sampled the group. Equal rewards give 0; a group
     of one has b = 0: A = r.
     """
-    check_choice(f"{KEY}.opmd_baseline", opmd_baseline, ("mean", "logavgexp"))
-    check_number(f"{KEY}.tau", tau, above=0)
     # reward - top is at most 0, so exp does not overflow
     soft = f"reward - top - {float(tau)!r} * ln(avg(exp((reward - top) / {float(tau)!r})) OVER g)"
     compared = CENTRED.format("reward") if opmd_baseline == "mean" else soft
     return _compare(batch, f"CASE WHEN count(*) OVER g = 1 THEN reward ELSE {compared} END")
 
 
-def asymre(batch: pa.Table, baseline_shift: float = -0.1) -> pa.Table:
+def asymre(batch: pa.Table, baseline_shift=ASYMRE.baseline_shift) -> pa.Table:
     """Asymmetric REINFORCE (Arnal et al. 2025, arXiv:2506.20520): A = r - (mean_group + baseline_shift).
 
     A baseline below the mean learns more from successes than from failures, which is what off-policy data bear; a
     shift of at least 0 may let the policy collapse. Assumes rewards on a scale on which the shift is small. Sums to -n
     shift over a group; equal rewards give -shift each; a group of one: A = r.
     """
-    check_number(f"{KEY}.baseline_shift", baseline_shift)
     return _compare(batch, f"CASE WHEN count(*) OVER g = 1 THEN reward ELSE ({CENTRED.format('reward')}) "
                            f"- ({float(baseline_shift)!r}) END")
 
 
-def rec(batch: pa.Table, epsilon: float = 1e-6, std_normalize: bool = False, drop: str | None = None) -> pa.Table:
+def rec(batch: pa.Table, epsilon=REC.epsilon, std_normalize=REC.std_normalize, drop=REC.drop) -> pa.Table:
     """Group-relative REINFORCE of the REC family (Yao et al. 2025, arXiv:2509.24203): A = r - mean over the kept rows.
 
     std_normalize: divided by (population std of the kept + epsilon). drop balance: where rows below the mean outnumber
     the others, as many of them as there are others are kept, chosen by a hash of experience_id; the rest get A = 0.
     Assumes independent responses to one task. Equal rewards give 0; a group of one keeps A = r (mean 0, std 1).
     """
-    check_number(f"{KEY}.epsilon", epsilon, above=0)
-    check_choice(f"{KEY}.drop", drop, (None, "balance"))
     require(batch, "group_id")
     require_finite(batch, "reward")
     kept = "good OR bads <= goods OR place <= goods" if drop == "balance" else "true"

@@ -6,13 +6,13 @@ The answer is one number a row, given to every action token of that turn.
 import pyarrow as pa
 
 from operators.advantages.query import ask, refuse_infinite, require, require_finite
-from operators.arguments import check_choice, check_number
+from pipeline.settings.arguments.advantages import Gigpo, StepWiseGrpo
 
-KEY = "algorithm.advantage_fn_args"
+GIGPO, STEPS = Gigpo(), StepWiseGrpo()
 
 
-def step_wise_grpo(batch: pa.Table, epsilon: float = 1e-6, enable_step_norm: bool = False,
-                   std_threshold: float | None = None, std_cal_level: str = "group") -> pa.Table:
+def step_wise_grpo(batch: pa.Table, epsilon=STEPS.epsilon, enable_step_norm=STEPS.enable_step_norm,
+                   std_threshold=STEPS.std_threshold, std_cal_level=STEPS.std_cal_level) -> pa.Table:
     """GRPO (Shao et al. 2024, arXiv:2402.03300) over runs, given to each of their turns (Trinity-RFT's step-wise GRPO).
 
     r is the reward of a run's last turn; A = (r - mean over the runs of the group) / (std + epsilon), std unbiased,
@@ -21,12 +21,8 @@ def step_wise_grpo(batch: pa.Table, epsilon: float = 1e-6, enable_step_norm: boo
     one run, or equal rewards, give 0. std_threshold: groups whose std is at most this, and those of one run, are left
     out.
     """
-    check_number(f"{KEY}.epsilon", epsilon, above=0)
-    check_choice(f"{KEY}.std_cal_level", std_cal_level, ("group", "batch"))
     require(batch, "group_id", "run_index", "turn")
     require_finite(batch, "reward")
-    if std_threshold is not None:
-        check_number(f"{KEY}.std_threshold", std_threshold, least=0)
     scale = "spread" if std_cal_level == "group" else "coalesce(stddev_samp(reward) OVER (), 1)"
     return ask(batch, f"""
         WITH runs AS (
@@ -44,8 +40,7 @@ def step_wise_grpo(batch: pa.Table, epsilon: float = 1e-6, enable_step_norm: boo
         """, "group_id", "run_index", "turn", "reward")
 
 
-def gigpo(batch: pa.Table, omega: float = 1.0, gamma: float = 1.0, fnorm: str = "none",
-          epsilon: float = 1e-6) -> pa.Table:
+def gigpo(batch: pa.Table, omega=GIGPO.omega, gamma=GIGPO.gamma, fnorm=GIGPO.fnorm, epsilon=GIGPO.epsilon) -> pa.Table:
     """Group in group (Feng et al. 2025, arXiv:2505.10978): A = A_episode + omega A_step.
 
     Episode: R = sum of a run's step rewards, A_E = (R - mean over the runs of the group) / d. Step: G_t = r_t + gamma
@@ -56,9 +51,6 @@ def gigpo(batch: pa.Table, omega: float = 1.0, gamma: float = 1.0, fnorm: str = 
     the same observation of two tasks promises different returns. Assumes that equal hashes are the same state.
     Degenerate: one run in a group gives A_E = 0, a bucket of one or of equal returns A_S = 0.
     """
-    check_choice(f"{KEY}.fnorm", fnorm, ("none", "std"))
-    for name, value in (("omega", omega), ("gamma", gamma), ("epsilon", epsilon)):
-        check_number(f"{KEY}.{name}", value, least=0)
     require(batch, "group_id", "run_index", "turn", "state_hash")
     require_finite(batch, "reward")
     if "step_reward" not in batch.column_names:

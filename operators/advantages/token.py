@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from operators.advantages.action_tokens import Tokens, action_tokens, whiten
 from operators.advantages.query import require_finite
-from operators.arguments import check_number
+from pipeline.settings.arguments.advantages import Jsd, OnPolicyDistill, Ppo, Reinforceplusplus
 
-KEY = "algorithm.advantage_fn_args"
+JSD, DISTILL, PPO, PLUSPLUS = Jsd(), OnPolicyDistill(), Ppo(), Reinforceplusplus()
 
 
-def ppo(batch: pa.Table, gamma: float = 1.0, lam: float = 1.0) -> pa.Table:
+def ppo(batch: pa.Table, gamma=PPO.gamma, lam=PPO.lam) -> pa.Table:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16), whitened over the batch.
 
     delta_k = r_k + gamma V_(k+1) - V_k,  G_k = delta_k + gamma lam G_(k+1), over the action tokens k of a response,
@@ -25,8 +25,6 @@ def ppo(batch: pa.Table, gamma: float = 1.0, lam: float = 1.0) -> pa.Table:
     critic of the policy that sampled; one that is wrong biases G unless lam = 1. Degenerate: a single action token in
     the whole batch, or equal G, have A = 0; with lam = gamma = 1, G is reward to come - V.
     """
-    check_number(f"{KEY}.gamma", gamma, least=0, most=1)
-    check_number(f"{KEY}.lam", lam, least=0, most=1)
     tokens = action_tokens(batch)
     values = tokens.take(batch, "values")
     ahead = np.append(values[1:], 0.0)[: len(values)]
@@ -36,13 +34,12 @@ def ppo(batch: pa.Table, gamma: float = 1.0, lam: float = 1.0) -> pa.Table:
     return _answer(batch, tokens, whiten(gains), gains + values)
 
 
-def reinforceplusplus(batch: pa.Table, gamma: float = 1.0) -> pa.Table:
+def reinforceplusplus(batch: pa.Table, gamma=PLUSPLUS.gamma) -> pa.Table:
     """REINFORCE++ (Hu 2025, arXiv:2501.03262): G_k = r_k + gamma G_(k+1), whitened over all action tokens of the batch.
 
     A = (G - mean) / sqrt(var + 1e-8), var unbiased. The baseline is the mean of the batch, so no groups are needed; it
     assumes tasks whose rewards are on one scale. returns = G. Degenerate: equal returns, or a single token, give 0.
     """
-    check_number(f"{KEY}.gamma", gamma, least=0, most=1)
     tokens = action_tokens(batch)
     gains = tokens.sums_from_behind(tokens.rewards(batch), gamma)
     return _answer(batch, tokens, whiten(gains), gains)
@@ -60,20 +57,19 @@ def remax(batch: pa.Table) -> pa.Table:
     return _answer(batch, tokens, gains - batch["baseline_reward"].to_numpy()[tokens.rows], gains)
 
 
-def on_policy_distill(batch: pa.Table, kl_coef: float = 1.0) -> pa.Table:
+def on_policy_distill(batch: pa.Table, kl_coef=DISTILL.kl_coef) -> pa.Table:
     """On-policy distillation (Gu et al. 2023, MiniLLM, arXiv:2306.08543; Agarwal et al. 2023, arXiv:2306.13649).
 
     A_t = kl_coef (log teacher - log student), the single-sample estimate of -KL(student || teacher) at token t on the
     student's own tokens. Assumes that the student drew them and that both models number tokens alike. No reward enters.
     Needs teacher_logprobs, old_logprobs. Degenerate: 0 where both agree; unbounded below where the teacher excludes.
     """
-    check_number(f"{KEY}.kl_coef", kl_coef, above=0)
     tokens = action_tokens(batch)
     student, teacher = tokens.take(batch, "old_logprobs"), tokens.take(batch, "teacher_logprobs")
     return _answer(batch, tokens, kl_coef * (teacher - student) - _penalties(batch, tokens))
 
 
-def jsd(batch: pa.Table, lambda_coef: float = 0.5, kl_coef: float = 1.0) -> pa.Table:
+def jsd(batch: pa.Table, lambda_coef=JSD.lambda_coef, kl_coef=JSD.kl_coef) -> pa.Table:
     """Distillation by the generalised Jensen-Shannon divergence (Agarwal et al. 2023, arXiv:2306.13649, section 2).
 
     With student q, teacher p, b = lambda_coef and m = b p + (1 - b) q, the divergence at one state is
@@ -87,8 +83,6 @@ def jsd(batch: pa.Table, lambda_coef: float = 0.5, kl_coef: float = 1.0) -> pa.T
     (log ratio at most 20), which spreads over all that the teacher says; b = 1 for D / (1 - b) -> KL(q || p),
     A = log(p / q), which is on_policy_distill. Assumes tokens drawn from q. Needs teacher_logprobs, old_logprobs.
     """
-    check_number(f"{KEY}.lambda_coef", lambda_coef, least=0, most=1)
-    check_number(f"{KEY}.kl_coef", kl_coef, above=0)
     tokens = action_tokens(batch)
     gap = tokens.take(batch, "teacher_logprobs") - tokens.take(batch, "old_logprobs")  # log(p / q)
     if lambda_coef == 0:

@@ -5,16 +5,18 @@ import math
 import torch
 from torch import Tensor
 
-from operators.arguments import check_number
-from operators.losses.ratio import KEY, clip_bounds, log_ratio, row_mean, statistics
+from operators.losses.ratio import clip_bounds, log_ratio, row_mean, statistics
+from pipeline.settings.arguments.losses import DecoupledPpo, Gspo, M2po, Ppo, Sapo, Sppo
+
+PPO, DECOUPLED, GSPO, SAPO, M2PO, SPPO = Ppo(), DecoupledPpo(), Gspo(), Sapo(), M2po(), Sppo()
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 
 
-def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, clip_range: float = 0.2,
-        clip_range_low: float | None = None, clip_range_high: float | None = None, clip_ratio_c: float = 3.0,
-        enable_sequence_masking: bool = False, delta_sequence_masking: float = 0.1,
-        fallback_to_policy_gradient: bool = False) -> Loss:
+def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, clip_range=PPO.clip_range,
+        clip_range_low=PPO.clip_range_low, clip_range_high=PPO.clip_range_high, clip_ratio_c=PPO.clip_ratio_c,
+        enable_sequence_masking=PPO.enable_sequence_masking, delta_sequence_masking=PPO.delta_sequence_masking,
+        fallback_to_policy_gradient=PPO.fallback_to_policy_gradient) -> Loss:
     """Clipped surrogate (Schulman et al. 2017, arXiv:1707.06347, eq. 7) with the dual clip of Ye et al. 2020.
 
     ratio = exp(clamp(logprobs - old_logprobs, -20, 20))
@@ -26,7 +28,6 @@ def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
     fallback_to_policy_gradient: old is taken to be new, which is exact on-policy; ratio 1, gradient -A. Assumes a
     policy close to the one that sampled: the ratio of a token leaves out that of its prefix. A = 0 gives 0.
     """
-    check_number(f"{KEY}.clip_ratio_c", clip_ratio_c, above=1)
     old = logprobs.detach() if fallback_to_policy_gradient else old_logprobs
     loss, clipped, bounded = _surrogate(logprobs, old, advantages, clip_ratio_c,
                                         clip_bounds(clip_range, clip_range_low, clip_range_high))
@@ -50,8 +51,8 @@ def _surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, most:
 
 
 def decoupled_ppo(logprobs: Tensor, rollout_logprobs: Tensor, prox_logprobs: Tensor, advantages: Tensor,
-                  clip_range: float = 0.2, clip_range_low: float | None = None, clip_range_high: float | None = None,
-                  behave_weight_cap: float | None = None) -> Loss:
+                  clip_range=DECOUPLED.clip_range, clip_range_low=DECOUPLED.clip_range_low,
+                  clip_range_high=DECOUPLED.clip_range_high, behave_weight_cap=DECOUPLED.behave_weight_cap) -> Loss:
     """PPO whose trust region is not around the stale policy that sampled (Hilton et al. 2021, arXiv:2110.00641).
 
     loss = w max(-A u, -A clip(u, 1 - low, 1 + high)), u = pi / pi_prox, w = pi_prox / pi_rollout without gradient, cut
@@ -61,8 +62,6 @@ def decoupled_ppo(logprobs: Tensor, rollout_logprobs: Tensor, prox_logprobs: Ten
     prox = rollout it is PPO without the dual clip. A = 0 gives 0. A train batch is one update here, so prox = pi and
     u = 1 in value: w acts, the clip never does.
     """
-    if behave_weight_cap is not None:
-        check_number(f"{KEY}.behave_weight_cap", behave_weight_cap, above=0)
     cap = math.inf if behave_weight_cap is None else behave_weight_cap
     ratio = log_ratio(logprobs, prox_logprobs).exp()
     low, high = clip_bounds(clip_range, clip_range_low, clip_range_high)
@@ -72,8 +71,8 @@ def decoupled_ppo(logprobs: Tensor, rollout_logprobs: Tensor, prox_logprobs: Ten
     return weight * torch.maximum(unclipped, clipped), reported
 
 
-def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, clip_range_low: float = 3e-4,
-         clip_range_high: float = 4e-4) -> Loss:
+def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, clip_range_low=GSPO.clip_range_low,
+         clip_range_high=GSPO.clip_range_high) -> Loss:
     """Group sequence policy optimisation (Zheng et al. 2025, arXiv:2507.18071).
 
     s = exp(mean over the row of log(pi / pi_old)), the length-normalised ratio of the whole response, and each token's
@@ -81,7 +80,6 @@ def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tenso
     as groups give it; for one of each token: gspo_token. Averaged as seq-mean-token-mean it is the mean over responses.
     A row of one token is PPO with narrow bounds and without the dual clip; A = 0 gives 0.
     """
-    check_number(f"{KEY}.clip_range_low", clip_range_low, most=1)
     ratio = row_mean(logprobs - old_logprobs, rows).clamp(-20.0, 20.0).exp()
     advantage = row_mean(advantages, rows)
     unclipped = -advantage * ratio
@@ -90,7 +88,7 @@ def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tenso
 
 
 def gspo_token(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor,
-               clip_range_low: float = 3e-4, clip_range_high: float = 4e-4) -> Loss:
+               clip_range_low=GSPO.clip_range_low, clip_range_high=GSPO.clip_range_high) -> Loss:
     """GSPO with an advantage of each token (arXiv:2507.18071, section 4.3).
 
     s_t = sg(s) pi_t / sg(pi_t), s as in gspo: its value is the row's, its gradient the token's; loss = max(-A_t s_t,
@@ -98,7 +96,6 @@ def gspo_token(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows:
     advantage is constant over a row, its loss and gradient, summed over the row, are those of gspo. Averaged as
     seq-mean-token-mean. A = 0 gives 0.
     """
-    check_number(f"{KEY}.clip_range_low", clip_range_low, most=1)
     sequence = row_mean(logprobs - old_logprobs, rows).clamp(-20.0, 20.0).exp().detach()
     ratio = sequence * (logprobs - logprobs.detach()).exp()
     unclipped = -advantages * ratio
@@ -106,8 +103,8 @@ def gspo_token(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows:
     return torch.maximum(unclipped, clipped), statistics(logprobs, old_logprobs, clipped > unclipped)
 
 
-def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos: float = 1.0,
-         tau_neg: float = 1.05) -> Loss:
+def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos=SAPO.tau_pos,
+         tau_neg=SAPO.tau_neg) -> Loss:
     """Soft adaptive policy optimisation (Gao et al. 2025, arXiv:2511.20347).
 
     loss = -A (4 / tau) sigmoid(tau (ratio - 1)), tau = tau_pos where A > 0, tau_neg elsewhere, differentiated through
@@ -116,8 +113,6 @@ def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos: fl
     Assumes rows of a policy near by: far off every gate is shut. At ratio 1 the gradient is the policy gradient,
     whatever tau; A = 0 gives 0. Averaged as seq-mean-token-mean. clip_fraction counts gates below 1/2.
     """
-    check_number(f"{KEY}.tau_pos", tau_pos, above=0)
-    check_number(f"{KEY}.tau_neg", tau_neg, above=0)
     tau = torch.full_like(logprobs, tau_neg).masked_fill(advantages > 0, tau_pos)
     ratio = log_ratio(logprobs, old_logprobs).exp()
     soft = torch.sigmoid(tau * (ratio - 1.0))
@@ -139,7 +134,7 @@ def importance_sampling(logprobs: Tensor, old_logprobs: Tensor, advantages: Tens
 
 
 def m2po(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: Tensor,
-         m2_threshold: float = 0.04) -> Loss:
+         m2_threshold=M2PO.m2_threshold) -> Loss:
     """Second-moment trust policy optimisation (Zheng et al. 2025, arXiv:2510.01161, algorithm 1 and eq. 5).
 
     loss = -M A ratio. Of the tokens that PPO could clip (A > 0 and ratio > 1, or A < 0 and ratio < 1) those of the
@@ -152,7 +147,6 @@ def m2po(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: T
     update a batch, the moment measures staleness. Assumes, as ppo, a close policy. At ratio 1 nothing is dropped and
     the gradient is -A; A = 0 gives 0.
     """
-    check_number(f"{KEY}.m2_threshold", m2_threshold, least=0)
     change = log_ratio(logprobs, rollout_logprobs)
     kept = _within_second_moment(change.detach().square(), advantages * change.detach() > 0, rows, m2_threshold)
     loss = torch.where(kept, -advantages * change.exp(), torch.zeros_like(change))
@@ -170,14 +164,13 @@ def _within_second_moment(moments: Tensor, bound: Tensor, rows: Tensor, threshol
     return kept
 
 
-def sppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsilon: float = 0.3) -> Loss:
+def sppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsilon=SPPO.epsilon) -> Loss:
     """Softmax PPO, a log ratio inside a hard region (Vaswani et al. 2021, arXiv:2108.05828): loss = -A log(ratio) I.
 
     I = 1 where 1 / (1 + epsilon) <= ratio <= 1 + epsilon, without gradient; outside a token teaches nothing, on
     whichever side. The gradient inside is -A grad log pi: the plain policy gradient, which assumes that the region is
     small. At ratio 1 the loss is 0 and its gradient -A; A = 0 gives 0.
     """
-    check_number(f"{KEY}.epsilon", epsilon, above=0)
     change = logprobs - old_logprobs
     inside = change.detach().abs() <= math.log1p(epsilon)
     loss = torch.where(inside, -advantages * change, torch.zeros_like(change))

@@ -4,8 +4,9 @@ import math
 
 from torch import Tensor
 
-from operators.arguments import check_number
-from operators.losses.ratio import KEY
+from pipeline.settings.arguments.losses import SftPhi
+
+SFT_PHI = SftPhi()
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 
@@ -28,14 +29,13 @@ def sft_is(logprobs: Tensor) -> Loss:
     return -logprobs * logprobs.detach().exp(), {}
 
 
-def sft_phi(logprobs: Tensor, cutoff_prob: float = 1.0) -> Loss:
+def sft_phi(logprobs: Tensor, cutoff_prob: float = SFT_PHI.cutoff_prob) -> Loss:
     """CHORD's token weights (Zhang et al. 2025, arXiv:2508.11408): -p (1 - p) min(log p, log cutoff), p constant.
 
     Tokens that the policy is sure of, or has no idea of, pull least; 1/2 pulls most. cutoff_prob < 1: tokens already
     likelier than that teach nothing. Assumes, as sft_is, that what is shown is not wholly foreign: at p = 0, as at
     p = 1, there is no gradient.
     """
-    check_number(f"{KEY}.cutoff_prob", cutoff_prob, most=1, above=0)
     probability = logprobs.detach().exp()
     held = logprobs.clamp(max=math.log(cutoff_prob)) if cutoff_prob < 1 else logprobs
     return -held * probability * (1.0 - probability), {}

@@ -12,34 +12,34 @@ import math
 import torch
 from torch import Tensor
 
-from operators.arguments import check_number
 from operators.losses.clipped import ppo
 from operators.losses.demonstrations import sft, sft_phi
-from operators.losses.ratio import KEY
+from pipeline.settings.arguments.losses import Mix, MixChord
+
+MIX, CHORD = Mix(), MixChord()
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 
 
-def mix(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor, mu: float = 0.1,
-        clip_range: float = 0.2, clip_range_low: float | None = None, clip_range_high: float | None = None,
-        clip_ratio_c: float = 3.0) -> Loss:
+def mix(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor, mu=MIX.mu,
+        clip_range=MIX.clip_range, clip_range_low=MIX.clip_range_low, clip_range_high=MIX.clip_range_high,
+        clip_ratio_c=MIX.clip_ratio_c) -> Loss:
     """PPO on rollouts beside SFT on expert rows (Zhang et al. 2025, arXiv:2508.11408, with a fixed mu).
 
     loss = (1 - mu) PPO on the ones, mu (-log p) on the others. Assumes that the two are averaged apart. What
     old_logprobs and advantages hold on expert rows is not read. mu: 0 no imitation, 1 nothing else; without expert rows
     it is (1 - mu) PPO.
     """
-    check_number(f"{KEY}.mu", mu, least=0, most=1)
     clip = {"clip_range": clip_range, "clip_range_low": clip_range_low, "clip_range_high": clip_range_high,
             "clip_ratio_c": clip_ratio_c}
     return _mixed(logprobs, old_logprobs, advantages, rows, is_expert, mu, sft(logprobs)[0], clip)
 
 
-def mix_chord(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor,
-              step: Tensor, mu_warmup_steps: int = 0, mu_decay_steps: int = 0, mu_peak: float = 0.1,
-              mu_valley: float = 0.1, enable_phi_function: bool = True, cutoff_prob: float = 1.0,
-              clip_range: float = 0.2, clip_range_low: float | None = None, clip_range_high: float | None = None,
-              clip_ratio_c: float = 3.0) -> Loss:
+def mix_chord(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor, step: Tensor,
+              mu_warmup_steps=CHORD.mu_warmup_steps, mu_decay_steps=CHORD.mu_decay_steps, mu_peak=CHORD.mu_peak,
+              mu_valley=CHORD.mu_valley, enable_phi_function=CHORD.enable_phi_function, cutoff_prob=CHORD.cutoff_prob,
+              clip_range=CHORD.clip_range, clip_range_low=CHORD.clip_range_low, clip_range_high=CHORD.clip_range_high,
+              clip_ratio_c=CHORD.clip_ratio_c) -> Loss:
     """CHORD (Zhang et al. 2025, arXiv:2508.11408): mix with mu = chord_mu(step) and, with enable_phi_function, sft_phi.
 
     chord_mu: from 0 to mu_peak in a line over mu_warmup_steps, to mu_valley by half a cosine over mu_decay_steps, then
@@ -55,10 +55,6 @@ def mix_chord(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: 
 
 def chord_mu(step: int, warmup: int, decay: int, peak: float, valley: float) -> float:
     """Linear from 0 to peak in `warmup` steps, by a half cosine to valley in `decay` more, then valley."""
-    for name, value in (("mu_peak", peak), ("mu_valley", valley)):
-        check_number(f"{KEY}.{name}", value, least=0, most=1)
-    for name, value in (("mu_warmup_steps", warmup), ("mu_decay_steps", decay)):
-        check_number(f"{KEY}.{name}", value, least=0)
     if step < warmup:
         return peak * step / warmup
     if step >= warmup + decay:

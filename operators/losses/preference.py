@@ -8,42 +8,42 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from operators.arguments import check_number
-from operators.losses.ratio import KEY, row_vector
+from operators.losses.ratio import row_vector
+from pipeline.settings.arguments.losses import Dpo, Ipo, Kto
+
+DPO, IPO, KTO = Dpo(), Ipo(), Kto()
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 
 
-def dpo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1, label_smoothing: float = 0.0) -> Loss:
+def dpo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta=DPO.beta,
+        label_smoothing=DPO.label_smoothing) -> Loss:
     """Direct preference optimisation (Rafailov et al. 2023, arXiv:2305.18290, eq. 7).
 
     D = log(pi / ref) of chosen - of rejected; loss = -(1 - s) log sigmoid(beta D) - s log sigmoid(-beta D), with
     s = label_smoothing <= 1/2 the share of wrong labels (conservative DPO, Mitchell 2023). Assumes preferences that
     follow Bradley and Terry's model. At pi = ref: log 2; the same response twice teaches nothing.
     """
-    check_number(f"{KEY}.beta", beta, above=0)
-    check_number(f"{KEY}.label_smoothing", label_smoothing, least=0, most=0.5)
     chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows)
     margin = beta * (chosen - rejected)
     loss = -(1.0 - label_smoothing) * logsigmoid(margin) - label_smoothing * logsigmoid(-margin)
     return loss[rows // 2], _statistics(chosen, rejected, beta, rows)
 
 
-def ipo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1) -> Loss:
+def ipo(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta=IPO.beta) -> Loss:
     """Identity preference optimisation (Azar et al. 2023, arXiv:2310.12036, eq. 17): loss = (D - 1 / (2 beta))^2.
 
     D as in dpo, a sum over tokens, not a mean; beta is the paper's tau. Assumes no model of preferences: the margin has
     a target, so certain ones do not drive the policy to the ends. At pi = ref: 1 / (4 beta^2); at the target 0; the
     same response twice teaches nothing.
     """
-    check_number(f"{KEY}.beta", beta, above=0)
     chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows)
     loss = (chosen - rejected - 1.0 / (2.0 * beta)).square()
     return loss[rows // 2], _statistics(chosen, rejected, beta, rows)
 
 
-def kto(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1, desirable_weight: float = 1.0,
-        undesirable_weight: float = 1.0, reference_point: float = 0.0) -> Loss:
+def kto(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta=KTO.beta, desirable_weight=KTO.desirable_weight,
+        undesirable_weight=KTO.undesirable_weight, reference_point=KTO.reference_point) -> Loss:
     """Kahneman-Tversky optimisation (Ethayarajh et al. 2024, arXiv:2402.01306).
 
     loss = w_d (1 - sigmoid(beta (g - z))) for a chosen row, w_u (1 - sigmoid(beta (z - g))) for a rejected one, g its
@@ -52,10 +52,6 @@ def kto(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor, beta: float = 0.1,
     is cut. 0 is exact at the start, and assumes later that the policy stays near the reference. At pi = ref and z = 0
     each row has half its weight.
     """
-    check_number(f"{KEY}.beta", beta, above=0)
-    for name, value in (("desirable_weight", desirable_weight), ("undesirable_weight", undesirable_weight),
-                        ("reference_point", reference_point)):
-        check_number(f"{KEY}.{name}", value, least=0)
     chosen, rejected = _log_ratios(logprobs, ref_logprobs, rows)
     good = desirable_weight * torch.sigmoid(beta * (reference_point - chosen))
     bad = undesirable_weight * torch.sigmoid(beta * (rejected - reference_point))

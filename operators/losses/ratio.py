@@ -6,9 +6,6 @@ A row is one sequence; rows are never split over micro-batches, so a sum over a 
 import torch
 from torch import Tensor
 
-from operators.arguments import check_number
-
-KEY = "algorithm.policy_loss_fn_args"
 MOST = 20.0  # exp(20) = 5e8: far outside every trust region, and finite in float32 after any product
 
 
@@ -18,10 +15,7 @@ def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
 
 
 def clip_bounds(clip_range: float, low: float | None, high: float | None) -> tuple[float, float]:
-    """(1 - low, 1 + high); a bound that is None is clip_range. Raises ConfigError for one below 0."""
-    for name, value in (("clip_range", clip_range), ("clip_range_low", low), ("clip_range_high", high)):
-        if value is not None:
-            check_number(f"{KEY}.{name}", value, least=0)
+    """(1 - low, 1 + high); a bound that is None is clip_range."""
     return 1.0 - (clip_range if low is None else low), 1.0 + (clip_range if high is None else high)
 
 

@@ -3,13 +3,15 @@
 import torch
 from torch import Tensor
 
-from operators.arguments import check_choice, check_number
-from operators.losses.ratio import KEY, clip_bounds, log_ratio, row_mean, row_sum, statistics
+from operators.losses.ratio import clip_bounds, log_ratio, row_mean, row_sum, statistics
+from pipeline.settings.arguments.losses import Cispo, Opmd, Rec, Topr
+
+CISPO, OPMD, REC, TOPR = Cispo(), Opmd(), Rec(), Topr()
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 
 
-def opmd(logprobs: Tensor, advantages: Tensor, tau: float = 1.0) -> Loss:
+def opmd(logprobs: Tensor, advantages: Tensor, tau=OPMD.tau) -> Loss:
     """Online policy mirror descent (Kimi k1.5, arXiv:2501.12599; Yao et al. 2025, arXiv:2509.24203).
 
     loss = -A log pi / (1 + tau): the gradient of the squared consistency condition at pi = pi_old, tau >= 0 the
@@ -17,12 +19,11 @@ def opmd(logprobs: Tensor, advantages: Tensor, tau: float = 1.0) -> Loss:
     assumes rollouts that are nearly the policy's own, or a baseline that bears older ones. tau only scales the loss.
     A = 0 gives 0.
     """
-    check_number(f"{KEY}.tau", tau, least=0)
     return -advantages * logprobs / (1.0 + tau), {}
 
 
 def topr(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: Tensor,
-         advantage_threshold: float = 0.0, level: str = "sequence") -> Loss:
+         advantage_threshold=TOPR.advantage_threshold, level=TOPR.level) -> Loss:
     """Tapered off-policy REINFORCE (Le Roux et al. 2025, arXiv:2503.14286): loss = -alpha A log pi.
 
     alpha = 1 where A > advantage_threshold, else the ratio clipped to [0, 1], without gradient: failures fade as the
@@ -31,16 +32,15 @@ def topr(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: T
     engine's log-probs whatever bypass_old_logprobs says. Assumes A whose sign says good or bad, as rewards of +-1. At
     ratio 1 it is REINFORCE; a failure that the policy no longer makes has alpha 0; A = 0 gives 0.
     """
-    check_choice(f"{KEY}.level", level, ("sequence", "token"))
     change = (logprobs - rollout_logprobs).detach()
     change = row_sum(change, rows) if level == "sequence" else change
     alpha = torch.where(advantages > advantage_threshold, torch.ones_like(change), change.clamp(max=0.0).exp())
     return -alpha * advantages * logprobs, statistics(logprobs, rollout_logprobs, alpha < 1.0, alpha=alpha)
 
 
-def cispo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range_low: float = 1.0,
-          clip_range_high: float = 0.28, enable_mask_clip: bool = False, mask_clip_range_low: float = 1.0,
-          mask_clip_range_high: float = 0.28) -> Loss:
+def cispo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range_low=CISPO.clip_range_low,
+          clip_range_high=CISPO.clip_range_high, enable_mask_clip=CISPO.enable_mask_clip,
+          mask_clip_range_low=CISPO.mask_clip_range_low, mask_clip_range_high=CISPO.mask_clip_range_high) -> Loss:
     """Clipped importance weights (MiniMax-M1, arXiv:2506.13585): loss = -A clip(ratio) M log pi.
 
     The clipped ratio, in [1 - clip_range_low, 1 + clip_range_high], carries no gradient, so a token that PPO would drop
@@ -48,8 +48,6 @@ def cispo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range
     mask_clip_range_low and A < 0; else M = 1. Assumes, as ppo, a close policy. At ratio 1 it is REINFORCE; with a low
     bound of 0, the default, a token that has become impossible weighs 0; A = 0 gives 0.
     """
-    for name, value in (("mask_clip_range_low", mask_clip_range_low), ("mask_clip_range_high", mask_clip_range_high)):
-        check_number(f"{KEY}.{name}", value, least=0)
     ratio = log_ratio(logprobs, old_logprobs).exp().detach()
     weight = ratio.clamp(*clip_bounds(0.0, clip_range_low, clip_range_high))
     masked = ((ratio > 1.0 + mask_clip_range_high) & (advantages > 0)) | (
@@ -58,10 +56,10 @@ def cispo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range
     return -advantages * weight * logprobs, statistics(logprobs, old_logprobs, weight != ratio)
 
 
-def rec(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, epsilon_low: float = 0.2,
-        epsilon_high: float = 0.2, epsilon_low_prime: float = 0.6, epsilon_high_prime: float = 2.0,
-        clip_mode: str = "none", weight: str = "none", regularizer: str = "none", regularizer_coef: float = 0.0,
-        temp: float = 1.0) -> Loss:
+def rec(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, epsilon_low=REC.epsilon_low,
+        epsilon_high=REC.epsilon_high, epsilon_low_prime=REC.epsilon_low_prime,
+        epsilon_high_prime=REC.epsilon_high_prime, clip_mode=REC.clip_mode, weight=REC.weight,
+        regularizer=REC.regularizer, regularizer_coef=REC.regularizer_coef, temp=REC.temp) -> Loss:
     """REINFORCE with clipping and regularisation, taken apart (Yao et al. 2025, arXiv:2509.24203).
 
     loss = -A' I log pi + c R. I by clip_mode: none 1; two-side 1 - low <= ratio <= 1 + high; one-side PPO's half of
@@ -72,14 +70,6 @@ def rec(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
     Without a clip or a weight it assumes nothing of the policy that sampled. At ratio 1 all but the weight advantage is
     REINFORCE and R; A = 0 leaves R.
     """
-    check_choice(f"{KEY}.clip_mode", clip_mode, ("none", "two-side", "one-side", "ring", "gspo-one-side"))
-    check_choice(f"{KEY}.weight", weight, ("none", "importance_sampling", "gspo_importance_sampling", "advantage"))
-    check_choice(f"{KEY}.regularizer", regularizer, ("none", "k2", "forward-kl"))
-    check_number(f"{KEY}.temp", temp, above=0)
-    for name, value in (("epsilon_low", epsilon_low), ("epsilon_high", epsilon_high), ("epsilon_low_prime",
-                        epsilon_low_prime), ("epsilon_high_prime", epsilon_high_prime),
-                        ("regularizer_coef", regularizer_coef)):
-        check_number(f"{KEY}.{name}", value, least=0)
     ratio = log_ratio(logprobs, old_logprobs).exp().detach()
     row_ratio = row_mean((logprobs - old_logprobs).detach(), rows).clamp(-20.0, 20.0).exp()
     tested = row_ratio if clip_mode == "gspo-one-side" else ratio

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from pipeline.bridges.translation import Entry, Path, Translation, places
-from pipeline.check import signatures
-from pipeline.check.references import PARTS, reward_signature, workflow_signature
-from pipeline.check.signatures import Signature
+from pipeline.check.references import PARTS, part_taker, reward_taker, workflow_taker
 from pipeline.settings.algorithms import DEMONSTRATED, filled
+from pipeline.settings.arguments.base import Taker, unknown
 from pipeline.store.errors import ConfigError
 
 SECTION, SOURCE = "algorithm", ("buffer", "explorer_input")
@@ -20,7 +19,7 @@ def leave_out_unknown(made: Translation) -> None:
         if len(inner) < 3 or inner[0] != SECTION or not str(inner[1]).endswith("_args"):
             continue
         part = str(inner[1]).removesuffix("_args")
-        whys = [_why(name, signature, str(inner[2])) for name, signature in _functions(made, part, scope)]
+        whys = [_why(name, [taker], str(inner[2])) for name, taker in _functions(made, part, scope)]
         if whys and all(whys):
             made.withdraw(path, whys[0])
 
@@ -37,7 +36,7 @@ def _of_sets(made: Translation) -> None:
             made.withdraw(path, "no reward function is named that takes it: there a workflow brings one.")
             continue
         names = [name or "simple_workflow"] if not isinstance(name, list) else name
-        found = signatures.together([(workflow_signature if is_workflow else reward_signature)(str(n)) for n in names])
+        found = [(workflow_taker if is_workflow else reward_taker)(str(n), {}) for n in names]
         if why := _why(", ".join(map(str, names)), found, str(path[size + 1])):
             made.withdraw(path, why)
 
@@ -51,21 +50,16 @@ def _of_set(made: Translation, of_set: Path, name: str) -> object:
                  and made.entries[place].value is not None), None)
 
 
-def _why(name: str, signature: Signature | None, argument: str) -> str | None:
-    problems = signature.problems({argument: None}, None) if signature else []
-    return f"'{name}' {problems[0]}" if problems else None
+def _why(name: str, takers: list[Taker | None], argument: str) -> str | None:
+    return next(iter(unknown(name, takers, [argument])), None)
 
 
-def _functions(made: Translation, part: str, scope: Path) -> Iterator[tuple[str, Signature | None]]:
+def _functions(made: Translation, part: str, scope: Path) -> Iterator[tuple[str, Taker | None]]:
     """(name, what it takes) of a part's function: in a stage, or in every stage; None where it cannot be told."""
     stages = sorted({path[:2] for path in made.entries if path[0] == "stages"}, key=str)
     for one in [scope] if scope else stages or [()]:
         name = _function(made, part, one)
-        known = PARTS.get(part)
-        if name is None or known is None:
-            yield str(name), None
-        else:
-            yield name, known if isinstance(known, Signature) else signatures.table(*known).get(name)
+        yield str(name), part_taker(part, name, {}) if name and part in PARTS else None
 
 
 def _function(made: Translation, part: str, stage: Path) -> str | None:

@@ -19,7 +19,7 @@ from pipeline.check import batch_rules, fit, installation, references, stage_rul
 from pipeline.check.memory import GIB
 from pipeline.check.reward_call import call_rewards
 from pipeline.check.step_rules import step_notes
-from pipeline.check.user_code import import_problems
+from pipeline.check.user_code import Functions, imported
 from pipeline.compose.stage_settings import effective
 from pipeline.job.devices import Gpus, gpus_by_stage
 from pipeline.plan import hub
@@ -100,10 +100,10 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     hub.judge_downloads(report)
     if data:
         _preview(report, config, list(stages.values()))
-    if code:
-        _import(report, stages, elsewhere, call)
+    functions = _import(report, stages, elsewhere, call) if code else {}
     _gpus(report, list(gpus.values()))
-    needed = [_stage(report, settings, starts[name], name, gpus[name]) for name, settings in stages.items()]
+    needed = [_stage(report, settings, starts[name], name, gpus[name], functions)
+              for name, settings in stages.items()]
     for name, model in teachers.items():
         if model and _made(report.plan, name) is not None:
             _teacher(report, stages[name], (starts[name], model), name, gpus[name])
@@ -166,13 +166,16 @@ def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None
     report.facts.append(("data", [tuple(fact) for fact in found["facts"]]))
 
 
-def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool) -> None:
-    """Imports, and calls, what stages that are still to be made name of the user's code, in processes of their own."""
+def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool) -> Functions:
+    """Imports, and calls, what stages that are still to be made name of the user's code, in processes of their own;
+    returns what was imported."""
     waiting = [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
     told = "\n".join([*report.problems, *report.unjudged])
-    report.add("", import_problems(waiting, list(references.PARTS), told), "unjudged" if elsewhere else "problems")
+    functions, wrong = imported(waiting, told)
+    report.add("", wrong, "unjudged" if elsewhere else "problems")
     if call:
         report.facts.append(("rewards", call_rewards(waiting, "\n".join(report.problems), report.add)))
+    return functions
 
 
 def _gpus(report: Report, gpus: list[Gpus]) -> None:
@@ -185,16 +188,17 @@ def _gpus(report: Report, gpus: list[Gpus]) -> None:
                         "own."], "unjudged")
 
 
-def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus) -> float | None:
+def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus,
+           functions: Functions) -> float | None:
     """Judges one training stage, unless it is complete, and describes it; returns the bytes that it still takes of the
-    disk, if known. start: the section `model` that names its model."""
+    disk, if known. start: the section `model` that names its model. functions: the user's that were imported."""
     made = _made(report.plan, name)
     shape = read_shape(start)
     judged = Report("") if made is None else report  # of what is complete nothing is wrong
-    judged.add(name, [*references.untrainable_models(config, start), *references.wrong_arguments(config)])
+    judged.add(name, [*references.untrainable_models(config, start), *references.wrong_arguments(config, functions)])
     judged.add(name, [fit.count_problem(config, gpus)])
-    notes = [references.loss_note(config), references.clip_note(config), references.estimate_note(config),
-             *step_notes(config), *batch_rules.batch_notes(config)]
+    notes = [references.loss_note(config, functions), references.clip_note(config, functions),
+             references.estimate_note(config), *step_notes(config), *batch_rules.batch_notes(config)]
     judged.add(name, notes, "warnings")
     learns = [("LoRA", words)] if shape and (words := fit.adapter_words(shape, config)) else []
     facts = [*workload.described(config), *learns, ("GPUs", fit.gpu_words(config, gpus))]

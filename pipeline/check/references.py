@@ -1,24 +1,24 @@
 """What a configuration names outside itself: files, a model, the user's code, functions' arguments. Is it all there?"""
 
-from collections.abc import Iterator
-from functools import reduce
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.check import signatures
-from pipeline.check.parameters import Limit, Parameter
 from pipeline.check.reward_rules import reward_functions
-from pipeline.check.signatures import Signature
 from pipeline.check.sources import sources, tasksets
-from pipeline.check.user_code import REWARD, absent_packages, by_position, of_python, positional, wrong_function
+from pipeline.check.user_code import Functions, of_python
 from pipeline.check.workload import explores
 from pipeline.plan.modes import TRAINING, kind_of
 from pipeline.plan.teacher import KEY, asks_teacher
+from pipeline.settings import arguments
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
+from pipeline.settings.arguments.base import Taker, problems
+from pipeline.settings.arguments.terms import Kl
+from pipeline.settings.arguments.users import Signature, batch_parameters
 from pipeline.settings.columns import ratio_column, ratio_problems, wrong_parameters
 from pipeline.settings.data import workflow_of
 from pipeline.settings.lora import adapter_problem
-from pipeline.settings.reward_signature import batch_parameters, wrong_reward
 from pipeline.settings.train_batch import REPLAY
 from pipeline.settings.unused import without_unused
 from pipeline.store.architecture import untrainable
@@ -89,10 +89,9 @@ def untrainable_models(config: dict[str, Any], start: dict[str, Any]) -> list[st
 
 
 def missing_code(config: dict[str, Any]) -> list[str]:
-    """The user's modules that are named, or packages that they import, and that are not on this machine."""
-    named = {name: key for name, key in _code(config).items() if not of_python(name)}
-    return [f"{key}: {problem}" for name, key in named.items() for problem in (
-        absent_packages(name) if _module(name) else [f"'{name}': no such module.{_nearest_module(name)} {NEEDED}"])]
+    """The user's modules that are named and that are not on this machine."""
+    return [f"{key}: '{name}': no such module.{_nearest_module(name)} {NEEDED}" for name, key in _code(config).items()
+            if not _module(name) and not of_python(name)]
 
 
 def wrong_adapters(config: dict[str, Any]) -> list[str]:
@@ -104,7 +103,7 @@ def wrong_adapters(config: dict[str, Any]) -> list[str]:
 def wrong_code(config: dict[str, Any]) -> list[str]:
     """The user's modules that are here and cannot be read, or lack the function that is named."""
     return [f"{key}: {problem}" for name, key in _code(config).items() if _module(name) or of_python(name)
-            for problem in _code_problem(name, is_reward=REWARD in key)]
+            for problem in _code_problem(name)]
 
 
 def _code(config: dict[str, Any]) -> dict[str, str]:
@@ -125,84 +124,93 @@ def _module(dotted: str) -> Path | None:
     return module_file(dotted.partition(":")[0])
 
 
-def _code_problem(dotted: str, is_reward: bool) -> list[str]:
+def _code_problem(dotted: str) -> list[str]:
     if of_python(dotted):
         return [f"'{dotted}' is a function of Python itself; needed one of yours, which may call it."]
     try:
         digest_code(dotted)
     except ConfigError as error:
         return [str(error)]
-    return list(filter(None, [wrong_function(dotted, is_reward)]))
+    return []
 
 
-def wrong_arguments(config: dict[str, Any]) -> list[str]:
+def wrong_arguments(config: dict[str, Any], functions: Functions | None = None) -> list[str]:
     """Arguments in `*_args` that the function they are for does not have, or that it lacks, or does not take with
     that value; parameters of a user's function that its caller does not know.
 
-    config: the settings of one stage.
+    config: the settings of one stage. functions: the user's that were imported; others of the user's are not judged.
     """
-    wrong = [problem for key, name, given, signature, passed in _named(config) if signature
-             for problem in (*(f"{key}: '{name}' {line}" for line in signature.problems(given, passed)),
-                             *signature.wrong_values(key, given))]
-    wrong += _without_task(config) + _ratio_problems(config["algorithm"])
-    return _wrong_parameters(config) + _wrong_rewards(config) + wrong
+    known = functions or {}
+    wrong = [line for found in _named(config, known) for line in problems(*found)]
+    wrong += _without_task(config, known) + _ratio_problems(config["algorithm"], known)
+    return _wrong_parameters(config, known) + _wrong_rewards(config, known) + wrong
 
 
-def _wrong_parameters(config: dict[str, Any]) -> list[str]:
-    """What is wrong with the parameters of the user's functions that are parts of a stage's algorithm, one line each.
-
-    What cannot be read from source (a name that is assigned, a compiled module) is judged when the stage starts.
-    """
+def _wrong_parameters(config: dict[str, Any], functions: Functions) -> list[str]:
+    """What is wrong with the parameters of the user's functions that are parts of a stage's algorithm."""
     algorithm = config["algorithm"]
-    found = {part: _in("", "", algorithm[part]) for part in _used(algorithm) if ":" in (algorithm[part] or "")}
-    return [problem for part, signature in found.items() if signature for problem in by_position(
-        part, algorithm[part]) or wrong_parameters(
-            part, (*signature.required, *("**" for _ in range(signature.anything))), algorithm)]
+    found = {part: functions.get(algorithm[part]) for part in _used(algorithm)}
+    return [problem for part, one in found.items() if one for problem in by_position(part, algorithm[part], one)
+            or wrong_parameters(part, (*one.required, *("**" for _ in range(one.takes_anything))), algorithm)]
 
 
-def _wrong_rewards(config: dict[str, Any]) -> list[str]:
-    """What is wrong with the parameters of the user's reward functions, as far as their source says it."""
+def by_position(part: str, name: str, function: Signature) -> list[str]:
+    """The line for parameters that take no name, in a function that is called by the names of columns."""
+    if part == "advantage_fn" or not function.only_positional:
+        return []
+    return [f"algorithm.{part}={name} takes {', '.join(function.only_positional)} by position alone, and a column is "
+            "handed over by its name. Take the '/' out."]
+
+
+def _wrong_rewards(config: dict[str, Any], functions: Functions) -> list[str]:
+    """What is wrong with the parameters of the user's reward functions."""
     explorer = config["buffer"]["explorer_input"]
     named = dict.fromkeys(name for _, one in _answered(config) for name in reward_functions(one, explorer))
-    found = {name: positional(name) for name in named if ":" in name and _in("", "", name)}
-    return [line for name, taken in found.items() if taken and (line := wrong_reward(name, *taken))]
+    found = [(name, one) for name in named if (one := functions.get(name))]
+    return [f"'{name}' has {len(one.positional)} parameters by position ({', '.join(one.positional) or 'none'}); it is "
+            "called with 2, the response and its truth: needed f(response, answer, ...)." for name, one in found
+            if not (one.takes_others or len(one.positional) > 1 or batch_parameters(one.positional))]
 
 
-def _ratio_problems(algorithm: dict[str, Any]) -> list[str]:
+def _ratio_problems(algorithm: dict[str, Any], functions: Functions) -> list[str]:
     """What is wrong with the loss's ratio beside rollout_correction and masks, one line each."""
-    if algorithm["algorithm_type"] in GIVEN or not algorithm["policy_loss_fn"]:
-        return []
-    signature = _in(*PARTS["policy_loss_fn"], algorithm["policy_loss_fn"])
-    return ratio_problems(algorithm, signature.required) if signature else []
+    taken = None if algorithm["algorithm_type"] in GIVEN else loss_columns(algorithm, functions)
+    return ratio_problems(algorithm, taken) if taken is not None else []
 
 
-def _named(config: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, int | None]]:
-    """(key of the arguments, function, arguments, its signature, parameters that its caller gives: see Signature)."""
+def loss_columns(algorithm: dict[str, Any], functions: Functions) -> Sequence[str] | None:
+    """The columns that the policy loss takes; None where that is not known."""
+    name = algorithm["policy_loss_fn"] or ""
+    ours, own = arguments.POLICY_LOSSES.get(name), functions.get(name)
+    return ours.columns if ours else own.required if own else None
+
+
+def _named(config: dict[str, Any], functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:
+    """(key of the arguments, functions, what they take: None where that is not known, arguments)."""
     pipeline = config["data_processor"]["task_pipeline"]
     if name := pipeline["generator"]:
         key = "data_processor.task_pipeline.generator_args"
-        yield key, name, pipeline["generator_args"], _in("operators/generate.py", "GENERATORS", name), 1
+        yield key, name, [arguments.GENERATORS.get(name)], pipeline["generator_args"]
     explorer = config["buffer"]["explorer_input"]
-    yield from _parts(config["algorithm"])
+    yield from _parts(config["algorithm"], functions)
     replay = config["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
     if replay["enable"]:
-        signature = _in("operators/priority.py", "PRIORITIES", replay["priority_fn"])
-        yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], replay["priority_fn_args"], signature, None
+        taker = arguments.PRIORITIES.get(replay["priority_fn"])
+        yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], [taker], replay["priority_fn_args"]
     for key, taskset in _answered(config):
         names = reward_functions(taskset, explorer)
-        signature = signatures.together([reward_signature(name) for name in names])
-        yield f"{key}.reward_fn_args", ", ".join(names), taskset["reward_fn_args"], signature, 0
+        takers = [reward_taker(name, functions) for name in names]
+        yield f"{key}.reward_fn_args", ", ".join(names), takers, taskset["reward_fn_args"]
         workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
-        yield f"{key}.workflow_args", workflow, taskset["workflow_args"], workflow_signature(workflow), 0
+        yield f"{key}.workflow_args", workflow, [workflow_taker(workflow, functions)], taskset["workflow_args"]
 
 
-def _without_task(config: dict[str, Any]) -> list[str]:
+def _without_task(config: dict[str, Any], functions: Functions) -> list[str]:
     """The user's workflows that take no argument, where a task is the first."""
     places = [(key, key.removeprefix("buffer.explorer_input."), one) for key, one in _answered(config)]
     named = [(key, workflow_of(one, config["buffer"]["explorer_input"], place)) for key, place, one in places]
     return [f"{key}: the workflow '{name}' takes no argument; needed a first one, the task." for key, name in named
-            if ":" in name and (found := signatures.dotted(name)) and not found.required + found.optional
-            and not found.anything]
+            if (found := functions.get(name)) and not (found.names() or found.takes_others or found.takes_anything)]
 
 
 def _answered(config: dict[str, Any]) -> list[tuple[str, dict]]:
@@ -211,16 +219,14 @@ def _answered(config: dict[str, Any]) -> list[tuple[str, dict]]:
             if place.startswith("eval_") or explores(config)]
 
 
-def _parts(algorithm: dict[str, Any]) -> Iterator[tuple[str, str, dict, Signature | None, None]]:
-    """The parts of an algorithm that have arguments, as `_named` tells them."""
+def _parts(algorithm: dict[str, Any], functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:
+    """The parts of an algorithm that have arguments, as `_named` gives them."""
     for part in _used(algorithm):
-        name, found = algorithm[part], PARTS[part]
-        if name:
-            signature = found if isinstance(found, Signature) else _in(*found, name)
-            yield f"algorithm.{part}_args", name, algorithm[f"{part}_args"], signature, None
+        if name := algorithm[part]:
+            yield f"algorithm.{part}_args", name, [part_taker(part, name, functions)], algorithm[f"{part}_args"]
 
 
-def loss_note(config: dict[str, Any]) -> str | None:
+def loss_note(config: dict[str, Any], functions: Functions) -> str | None:
     """The warning about a loss that is handed no advantages where a stage of these settings makes some."""
     algorithm = config["algorithm"]
     name = algorithm["policy_loss_fn"]
@@ -228,8 +234,8 @@ def loss_note(config: dict[str, Any]) -> str | None:
         return None
     if algorithm["advantage_fn"] in CHOOSES_ROWS:
         return None
-    signature = _in(*PARTS["policy_loss_fn"], name)
-    if signature is None or signature.anything or "advantages" in (*signature.required, *signature.optional):
+    taken = loss_columns(algorithm, functions)
+    if taken is None or "advantages" in taken:
         return None
     return (f"algorithm.policy_loss_fn={name} takes no advantages: every response that advantage_fn="
             f"{algorithm['advantage_fn']} keeps is learnt alike, whatever its reward. Choose another loss if that is "
@@ -245,20 +251,20 @@ def estimate_note(config: dict[str, Any]) -> str | None:
             "it holds the policy to nothing. Take k2 or k3, or use it as algorithm.kl_penalty_fn.")
 
 
-def clip_note(config: dict[str, Any]) -> str | None:
+def clip_note(config: dict[str, Any], functions: Functions) -> str | None:
     """The warning about a loss whose ratio is 1 at every update, so that its clip never acts."""
     algorithm = config["algorithm"]
     name, given = algorithm["policy_loss_fn"], algorithm["policy_loss_fn_args"]
     if algorithm["algorithm_type"] in GIVEN or kind_of(config) not in ("rft", "offline"):
         return None
-    signature = _in(*PARTS["policy_loss_fn"], name)
-    if signature is None:
+    taken = loss_columns(algorithm, functions)
+    if taken is None:
         return None
-    if ratio_column(algorithm, signature.required) == "old_logprobs":
+    if ratio_column(algorithm, taken) == "old_logprobs":
         return (f"algorithm.bypass_old_logprobs=false: a train batch is one update, so {name}'s ratio to the policy "
                 "just before it is 1, and clipping cannot act. rollout_correction bounds stale rows.")
     clips = [key for key in given if key.startswith("clip_")]
-    if "prox_logprobs" in signature.required and clips:
+    if "prox_logprobs" in taken and clips:
         return (f"algorithm.policy_loss_fn_args.{clips[0]}: a train batch is one update, so {name}'s ratio to the "
                 "policy just before it is 1, and clipping cannot act. The importance weight bounds stale rows.")
     return None
@@ -271,41 +277,26 @@ def _used(algorithm: dict[str, Any]) -> list[str]:
     return [part for part in PARTS if algorithm["algorithm_type"] not in GIVEN or part not in ON_ROLLOUTS]
 
 
-def reward_signature(name: str) -> Signature | None:
-    """The arguments of a reward function, less those that its caller gives."""
-    if name in signatures.table("workflows/rewards.py", "OPENED"):
-        return signatures.table("workflows/rewards.py", "OPENED")[name].after(1)
-    found = _in("operators/reward.py", "REWARDS", name)
-    given = batch_parameters(found.required) if found else {}
-    return reduce(Signature.without, given, found) if given else found and found.after(2)
+def part_taker(part: str, name: str, functions: Functions) -> Taker | None:
+    """What a part of an algorithm takes in its `*_args`; of every estimate of a KL the same."""
+    if part in ("kl_loss_fn", "kl_penalty_fn"):
+        return arguments.KL_ESTIMATORS.get(name, Kl)
+    own = functions.get(name)
+    return replace(own, required=()) if own else arguments.TABLES[part].get(name)
 
 
-def workflow_signature(name: str) -> Signature | None:
-    """The arguments of a workflow, less the prompt and the task, which its caller gives."""
-    found = _in("workflows/single_turn.py", "WORKFLOWS", name)
-    return found and found.after(1).without("task")
+def reward_taker(name: str, functions: Functions) -> Taker | None:
+    """What a reward function takes, less what its caller gives."""
+    own = functions.get(name)
+    return own.without(*(batch_parameters(own.required) or own.names()[:2])) if own else arguments.REWARDS.get(name)
 
 
-def _in(file: str, table: str, name: str) -> Signature | None:
-    """A name of one of our tables, or the user's function; None when it is neither (another check says so)."""
-    if ":" not in name:
-        return signatures.table(file, table).get(name)
-    return None if _module(name) is None or _code_problem(name, is_reward=True) else signatures.dotted(name)
+def workflow_taker(name: str, functions: Functions) -> Taker | None:
+    """What a workflow takes, less the prompt and the task, which its caller gives."""
+    own = functions.get(name)
+    return own.without(*own.names()[:1], "task") if own else arguments.WORKFLOWS.get(name)
 
 
-# the arguments of every estimator of KL: fields of KLTerm in stages/learner/objective.py (a test compares them)
-STEERED = Limit(above=0, when="adaptive")
-KL = Signature((), ("kl_coef", "adaptive", "target_kl", "horizon"), anything=False, parameters={
-    "kl_coef": Parameter(float, 0.001, (Limit(least=0),)), "adaptive": Parameter(bool, False),
-    "target_kl": Parameter(float | None, None, (STEERED,)), "horizon": Parameter(float | None, None, (STEERED,))})
-
-# settings below `algorithm` that have `*_args` beside them -> file and table of their functions, or what all take
-PARTS = {
-    "sample_strategy": ("operators/sampling.py", "SAMPLE_STRATEGIES"),
-    "advantage_fn": ("operators/advantage.py", "ADVANTAGES"),
-    "policy_loss_fn": ("operators/loss.py", "POLICY_LOSSES"),
-    "kl_loss_fn": KL,
-    "kl_penalty_fn": KL,
-    "entropy_loss_fn": ("operators/entropy.py", "ENTROPY_LOSSES"),
-}
+# settings below `algorithm` that have `*_args` beside them
+PARTS = ("sample_strategy", "advantage_fn", "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
 ON_ROLLOUTS = ("sample_strategy", "advantage_fn", "kl_penalty_fn")

@@ -1,9 +1,8 @@
 """Rules between reward functions, the task sets that name them, and the models of `explorer.auxiliary_models`."""
 
-import math
-
 from pipeline.compose.stage_settings import effective, entries
 from pipeline.plan.modes import kind_of
+from pipeline.settings.arguments.answers import OverlongPenalty
 from pipeline.settings.data import eval_places, train_places
 from pipeline.store.errors import nearest
 
@@ -72,21 +71,16 @@ def _resampled_blindly(source: dict) -> list[str]:
 def _overlong(place: str, given: dict, longest: int) -> list[str]:
     """What is wrong with the arguments of a set's penalty on length. longest: tokens of the longest response."""
     key, most = f"buffer.explorer_input.{place}.reward_fn_args", given.get("max_response_length")
-    cache, factor = given.get("cache_length"), given.get("penalty_factor", 1.0)
-    problems = []
-    if most is not None and not (_is_number(most) and 1 < most <= longest):
-        problems.append(f"{key}.max_response_length={most}: a response is cut at model.max_response_tokens={longest}; "
-                        "needed a number of tokens from 2 up to that, or null, which is that.")
-    elif cache is not None and not (_is_number(cache) and 0 < cache < (most or longest)):
-        problems.append(f"{key}.cache_length={cache}: needed between 0 and max_response_length={most or longest}, both "
-                        "excluded: the last tokens, in which the penalty grows.")
-    if not (_is_number(factor) and factor >= 0):
-        problems.append(f"{key}.penalty_factor={factor}: needed a number, at least 0.")
-    return problems
-
-
-def _is_number(value) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    cache = given.get("cache_length")
+    if OverlongPenalty.wrong_values(key, given):  # told where all arguments are judged
+        return []
+    if most and most > longest:
+        return [f"{key}.max_response_length={most}: a response is cut at model.max_response_tokens={longest}; "
+                "needed a number of tokens from 2 up to that, or null, which is that."]
+    if cache and cache >= (most or longest):
+        return [f"{key}.cache_length={cache}: needed between 0 and max_response_length={most or longest}, both "
+                "excluded: the last tokens, in which the penalty grows."]
+    return []
 
 
 def _auxiliary_models(models: list[dict]) -> list[str]:

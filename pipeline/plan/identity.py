@@ -109,26 +109,29 @@ BY_MEANING = ("data_processor.task_pipeline.config_path",)  # of these, YAML fil
 # Our files that hold what settings name (functions of the tables), and what a setting switches on in a stage of that
 # kind. What the rest of the code means by its files is records.FORMAT. A test has every other file with its reason.
 ARGUMENTS = ("operators/arguments.py", "operators/choice.py")
-ADVANTAGES = ("operators/advantage.py", "operators/advantages/action_tokens.py", "operators/advantages/group.py",
+DECLARED = "pipeline/settings/arguments"  # the defaults of their arguments
+ADVANTAGES = (f"{DECLARED}/advantages.py", f"{DECLARED}/rows.py", "operators/advantage.py",
+              "operators/advantages/action_tokens.py", "operators/advantages/group.py",
               "operators/advantages/query.py", "operators/advantages/steps.py", "operators/advantages/token.py",
               "operators/priority.py", "operators/sampling.py", "stages/learner/critic.py",
               "stages/learner/batches/experts.py", "stages/learner/penalty.py", "stages/learner/replay.py",
               "stages/learner/batches/sampling.py", "stages/learner/teacher.py")
-LOSSES = ("operators/aggregation.py", "operators/correction.py", "operators/entropy.py", "operators/kl.py",
+LOSSES = (f"{DECLARED}/losses.py", f"{DECLARED}/terms.py", "operators/aggregation.py",
+          "operators/correction.py", "operators/entropy.py", "operators/kl.py",
           "operators/loss.py", "operators/losses/clipped.py", "operators/losses/demonstrations.py",
           "operators/losses/mixture.py", "operators/losses/preference.py", "operators/losses/ratio.py",
           "operators/losses/weighted.py", "stages/learner/engine/adapter.py", "stages/learner/objective.py",
           "stages/learner/engine/rates.py", *ARGUMENTS)
 DEMONSTRATIONS = ("stages/learner/batches/demonstrations.py", "stages/learner/batches/preferences.py",
                   "stages/learner/batches/texts.py", "workflows/demonstrations.py", "workflows/prompts.py")
-ANSWERING = ("operators/reward.py", "operators/shaping.py", "workflows/prompts.py", "workflows/retry.py",
-             "workflows/reward_model.py", "workflows/rewards.py", "workflows/single_turn.py",
+ANSWERING = (f"{DECLARED}/answers.py", "operators/reward.py", "operators/shaping.py", "workflows/prompts.py",
+             "workflows/retry.py", "workflows/reward_model.py", "workflows/rewards.py", "workflows/single_turn.py",
              "workflows/task_at_hand.py", "workflows/trajectory.py", "workflows/user_reward.py", *ARGUMENTS)
 EXPLORING = (*ANSWERING, "stages/explorer/resample.py")
 EVALUATING = (*ANSWERING, "operators/statistics.py", "workflows/evaluation.py", "workflows/leakage.py")
 
 CODE = {
-    "tasks": ("operators/generate.py", "operators/formats.py", *ARGUMENTS),
+    "tasks": (f"{DECLARED}/rows.py", "operators/generate.py", "operators/formats.py", *ARGUMENTS),
     "curate": ("operators/curation.py", "operators/generate.py", "operators/juicer.py", "operators/reward.py",
                "operators/shaping.py", *ARGUMENTS),
     "model": ("stages/model.py",),

@@ -6,6 +6,7 @@ from typing import Any
 from pipeline.check import references
 from pipeline.check.recorded_rules import lacking
 from pipeline.check.rules import rules_of_stage
+from pipeline.check.user_code import imported
 from pipeline.compose import axes
 from pipeline.compose.stage_settings import entries, laid_over
 from pipeline.plan.modes import Line
@@ -90,8 +91,9 @@ def _unfit(settings: dict, original: dict) -> list[str]:
     if algorithm["advantage_fn"] in WITH_TEACHER and original["advantage_fn"] not in WITH_TEACHER:
         return [f"algorithm.advantage_fn={algorithm['advantage_fn']} needs the log-probs of a teacher, and this stage "
                 "has none."]
-    return [*rules_of_stage(settings), *references.missing_code(settings), *references.wrong_code(settings),
-            *references.wrong_arguments(settings)]
+    absent = [*references.missing_code(settings), *references.wrong_code(settings)]
+    functions, wrong = imported([settings], "\n".join(absent))
+    return [*rules_of_stage(settings), *absent, *wrong, *references.wrong_arguments(settings, functions)]
 
 
 def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:

@@ -2,16 +2,11 @@
 
 from typing import Any
 
-from pipeline.settings import algorithms
+from pipeline.settings import algorithms, arguments
 from pipeline.settings.setting import Section, section, setting
 
-# the tables' own names (a test compares them): they are checked before anything heavy is imported
-KL_ESTIMATORS = ("none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3")
-ADVANTAGES = ("asymre", "dr_grpo", "gigpo", "grpo", "jsd", "on_policy_distill", "opmd", "ppo", "raft", "rec",
-              "reinforce", "reinforceplusplus", "remax", "rloo", "step_wise_grpo")
-POLICY_LOSSES = ("cispo", "decoupled_ppo", "dpo", "gspo", "gspo_token", "importance_sampling", "ipo", "kto", "m2po",
-                 "mix", "mix_chord", "opmd", "ppo", "rec", "sapo", "sft", "sft_is", "sft_phi", "sppo", "topr")
-SAMPLE_STRATEGIES = ("default", "mix", "staleness_control")
+KL_ESTIMATORS, ADVANTAGES = tuple(arguments.KL_ESTIMATORS), tuple(arguments.ADVANTAGES)
+POLICY_LOSSES, SAMPLE_STRATEGIES = tuple(arguments.POLICY_LOSSES), tuple(arguments.SAMPLE_STRATEGIES)
 
 
 class Optimizer(Section):
@@ -87,7 +82,7 @@ class Algorithm(Section):
     loss_agg_mode: str | None = setting(
         None, "how the loss of tokens becomes one number, over the whole train batch; null: the algorithm's "
         "own, else as the policy loss's paper has it; seq-mean-token-sum-norm divides by model.max_response_tokens",
-        choices=("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"))
+        choices=tuple(arguments.AGGREGATIONS))
     kl_loss_fn: str | None = setting(
         None, "KL to the reference, the model that the stage begins with, as a part of the loss; name in "
         "operators/kl.py; null: the algorithm's own", names=KL_ESTIMATORS)
@@ -97,7 +92,7 @@ class Algorithm(Section):
                                         names=KL_ESTIMATORS)
     kl_penalty_fn_args: dict[str, Any] = setting({}, "as kl_loss_fn_args")
     entropy_loss_fn: str | None = setting(None, "entropy bonus; name in operators/entropy.py",
-                                          names=("default", "mix", "none"))
+                                          names=tuple(arguments.ENTROPY_LOSSES))
     entropy_loss_fn_args: dict[str, Any] = setting({}, "entropy_coef 0.0; entropy is reported in any case")
     bypass_old_logprobs: bool = setting(True, "old log-probs of the loss: true: the rollout's; false: scored by the "
                                               "trainer before the step, one forward more; the ratio of a loss "

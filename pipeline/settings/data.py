@@ -2,12 +2,11 @@
 
 from typing import Any
 
+from pipeline.settings import arguments
 from pipeline.settings.setting import Section, section, setting
 
-# the tables' own names (a test compares them): they are checked before anything heavy is imported
-WORKFLOWS = ("simple_workflow", "retry_workflow")
-REWARDS = ("countdown_reward", "accuracy_reward", "format_reward", "overlong_penalty", "reward_model")
-PRIORITIES = ("decay_limit_randomization", "linear_decay", "linear_decay_use_count_control_randomization")
+WORKFLOWS, REWARDS = tuple(arguments.WORKFLOWS), tuple(arguments.REWARDS)
+PRIORITIES = tuple(arguments.PRIORITIES)
 COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  # texts that curation sees
 
 SHOWN, EXPERTS = "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers"
@@ -139,7 +138,7 @@ class TrainerInput(Section):
 
 class TaskPipeline(Section):
     generator: str | None = setting(None, "makes raw tasks instead of reading inputs; name in operators/generate.py",
-                                     choices=("countdown",))
+                                     choices=tuple(arguments.GENERATORS))
     generator_args: dict[str, Any] = setting({}, "arguments of the generator")
     inputs: list[str] = setting([], "files and directories for tasksets without a path, split by the recipe")
     split: str = setting("train", "the split of inputs to read where directories tell splits apart")

@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from pipeline.settings.arguments.rows import Mix
 from pipeline.store.errors import ConfigError
 
-# the arguments of sample_strategy mix at their defaults (operators/sampling.py; a test compares them)
-EXPERT_DATA_RATIO, EXPERT_BUFFER = 0.5, "sft_dataset"
+MIX = Mix()
 
 RATIO = "algorithm.sample_strategy_args.expert_data_ratio"
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
@@ -50,12 +50,12 @@ def train_batch(config) -> TrainBatch:
 
 
 def expert_ratio(algorithm) -> float:
-    return algorithm.sample_strategy_args.get("expert_data_ratio", EXPERT_DATA_RATIO)
+    return algorithm.sample_strategy_args.get("expert_data_ratio", MIX.expert_data_ratio)
 
 
 def expert_buffer(algorithm: dict) -> str:
     """Name of the auxiliary buffer that sample_strategy mix takes rows from."""
-    return algorithm["sample_strategy_args"].get("sft_dataset_name", EXPERT_BUFFER)
+    return algorithm["sample_strategy_args"].get("sft_dataset_name", MIX.sft_dataset_name)
 
 
 def share(key: str, ratio: float) -> Fraction:

@@ -15,16 +15,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from operators.arguments import arguments, check_number, needed_columns
+from operators.arguments import arguments, needed_columns
 from operators.choice import chosen_estimate, chosen_loss
 from operators.correction import importance_correction
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS, adaptive_coefficient
 from operators.loss import PAIRED, POLICY_LOSSES, natural_aggregation
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
+from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.columns import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
 from pipeline.store.errors import ConfigError
 from stages.learner.engine.packing import Aggregation
+
+KL = Kl()
 
 
 @dataclass
@@ -36,22 +39,17 @@ class KLTerm:
     """
 
     estimator: str
-    kl_coef: float = 0.001
-    adaptive: bool = False
-    target_kl: float | None = None
-    horizon: float | None = None
+    kl_coef: float = KL.kl_coef
+    adaptive: bool = KL.adaptive
+    target_kl: float | None = KL.target_kl
+    horizon: float | None = KL.horizon
 
     @classmethod
     def of(cls, algorithm, part: str) -> "KLTerm":
         """part: kl_loss_fn or kl_penalty_fn. Raises ConfigError for what does not exist or does not fit together."""
         key, name = f"algorithm.{part}", getattr(algorithm, part)
         refuse_parameters(algorithm, part, chosen_estimate(KL_ESTIMATORS, name, key))
-        made = cls(name, **arguments(cls, getattr(algorithm, f"{part}_args"), f"{key}_args"))
-        check_number(f"{key}_args.kl_coef", made.kl_coef, least=0)
-        if made.adaptive:
-            check_number(f"{key}_args.target_kl (adaptive=true)", made.target_kl, above=0)
-            check_number(f"{key}_args.horizon (adaptive=true)", made.horizon, above=0)
-        return made
+        return cls(name, **Kl.bind(name, getattr(algorithm, f"{part}_args"), f"{key}_args"))
 
     @property
     def function(self) -> Callable[..., Tensor]:
@@ -80,7 +78,8 @@ class Objective:
         if not demonstrated:
             refuse_parameters(algorithm, "policy_loss_fn", function)
         given = {} if demonstrated else algorithm.policy_loss_fn_args
-        self.policy_loss = partial(function, **arguments(function, given, "algorithm.policy_loss_fn_args"))
+        self.policy_loss = partial(function, **arguments("policy_loss_fn", self.name, function, given,
+                                                         "algorithm.policy_loss_fn_args"))
         self.kl = KLTerm("none") if demonstrated else KLTerm.of(algorithm, "kl_loss_fn")
         self.entropy_loss, self.needs_entropy_gradient = _entropy_loss(algorithm, demonstrated)
         self.correction = correction_arguments(algorithm)
@@ -164,8 +163,7 @@ def _entropy_loss(algorithm, demonstrated: bool) -> tuple[partial, bool]:
     if not demonstrated:
         refuse_parameters(algorithm, "entropy_loss_fn", function)
     given = {} if demonstrated else algorithm.entropy_loss_fn_args
-    bound = arguments(function, given, "algorithm.entropy_loss_fn_args")
-    check_number("algorithm.entropy_loss_fn_args.entropy_coef", bound.get("entropy_coef", 0.0))
+    bound = arguments("entropy_loss_fn", name, function, given, "algorithm.entropy_loss_fn_args")
     return partial(function, **bound), bool(bound.get("entropy_coef", ":" in name))
 
 

@@ -29,7 +29,8 @@ class Replay:
         oldest weights whose rollouts it may train on.
         """
         function = pick(PRIORITIES, settings.priority_fn, f"{REPLAY}.priority_fn")
-        self.priority = function(**arguments(function, settings.priority_fn_args, f"{REPLAY}.priority_fn_args"))
+        self.priority = function(**arguments("priority_fn", settings.priority_fn, function, settings.priority_fn_args,
+                                             f"{REPLAY}.priority_fn_args"))
         self.session, self.groups = session, groups
         self.cooldown, self.fresh, self.oldest = settings.reuse_cooldown_time, fresh, oldest
         self.session.execute("""CREATE TABLE replayed (group_id VARCHAR PRIMARY KEY, explored INTEGER, position BIGINT,

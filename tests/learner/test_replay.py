@@ -74,8 +74,8 @@ def test_a_cool_down_keeps_a_group_back(stage):
 
 def test_uses_are_counted_and_limited(stage, monkeypatch):
     """The oldest first, at most two uses: 1/0 in step 2, 1/1 in step 3, then 2/0, 2/1, 3/0."""
-    def oldest(use_count_limit: int = 2) -> str:
-        return f"(CASE WHEN use_count < {use_count_limit} THEN -weights_version END)"
+    def oldest(decay: float) -> str:
+        return "(CASE WHEN use_count < 2 THEN -weights_version END)"
 
     monkeypatch.setitem(priority.PRIORITIES, "linear_decay", oldest)
     source = Rollouts(stage())
@@ -125,7 +125,7 @@ def test_what_a_row_was_used_for_is_in_its_record(stage):
 @pytest.mark.parametrize(("override", "words"), [
     (f"{REPLAY}.priority_fn=linear", "unknown .*priority_fn 'linear'"),
     (f"{REPLAY}.priority_fn_args.decai=1", "'linear_decay' has no argument 'decai'. Did you mean 'decay'?"),
-    (f"{REPLAY}.priority_fn_args.decay=x", "priority_fn_args.decay='x': needed a finite number")])
+    (f"{REPLAY}.priority_fn_args.decay=x", "priority_fn_args.decay': needed a number, found the text 'x'")])
 def test_a_priority_that_does_not_exist_is_refused(stage, override, words):
     with pytest.raises(ConfigError, match=words):
         Rollouts(stage(override))

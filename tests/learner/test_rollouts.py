@@ -279,7 +279,7 @@ def test_the_stage_publishes_and_ends_as_the_schedule_says(stage):
 @pytest.mark.parametrize(("override", "words"), [
     ("algorithm.advantage_fn=grop", r"unknown algorithm\.advantage_fn 'grop'. Did you mean 'grpo'\?"),
     ("algorithm.advantage_fn_args.epsilom=1", r"'grpo' has no argument 'epsilom'. Did you mean 'epsilon'\?"),
-    ("algorithm.advantage_fn_args.epsilon=0", "needed a finite number greater than 0")])
+    ("algorithm.advantage_fn_args.epsilon=0", "needed a number greater than 0")])
 def test_an_advantage_that_does_not_exist_is_refused(stage, override, words):
     with pytest.raises(ConfigError, match=words):
         Rollouts(stage(override))

@@ -5,13 +5,14 @@ import yaml
 
 from operators.advantage import ADVANTAGES
 from operators.aggregation import AGGREGATIONS
-from operators.arguments import arguments, needed_columns
+from operators.arguments import needed_columns
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS
 from operators.loss import PAIRED, POLICY_LOSSES
 from operators.sampling import SAMPLE_STRATEGIES
 from pipeline.check.judge import compose
 from pipeline.check.rules import COMPARE
+from pipeline.settings import arguments
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, MIXED_LOSSES, meant, ours
 from pipeline.store.files import CONF
 
@@ -36,9 +37,9 @@ def test_an_algorithm_names_parts_that_exist(path):
     if path.stem not in DEMONSTRATED:
         assert set(found) >= NEEDED | {"policy_loss_fn"}
         assert ("advantage_fn" in found) == (path.stem not in FROM_FILES)
-    for key, table in TABLES.items():
+    for key in TABLES:
         if key in found:
-            arguments(table[found[key]], found.get(f"{key}_args", {}), key)
+            arguments.TABLES[key][found[key]].bind(found[key], found.get(f"{key}_args", {}), key)
     assert found.get("loss_agg_mode", "token-mean") in AGGREGATIONS
 
 

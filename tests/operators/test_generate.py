@@ -79,18 +79,9 @@ def test_asking_for_more_than_exists_says_how_many_there_are():
         list(countdown(1, 9, 0, 0, numbers=2, low=1, high=2))
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ({"tasks": -1}, "tasks=-1"),
-    ({"dirt": 1.5}, "dirt=1.5"),
-    ({"numbers": 9}, "numbers=9"),
-    ({"low": 5, "high": 4}, "high=4"),
-    ({"tasks": "many"}, "tasks='many'"),
-    ({"tasks": 2.5}, "whole number"),
-    ({"low": 200, "high": 300, "largest_target": 0, "numbers": 3}, "Raise largest_target"),
-])
-def test_arguments_outside_their_bounds(arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        list(countdown(1, **{"tasks": 1, "demonstrations": 0, "dirt": 0, **arguments}))
+def test_targets_that_no_numbers_reach_are_refused():
+    with pytest.raises(ConfigError, match="Raise largest_target"):
+        list(countdown(1, 1, 0, 0, low=200, high=300, largest_target=0))
 
 
 def test_table():

@@ -11,7 +11,7 @@ from itertools import product
 import pytest
 import torch
 
-from operators.arguments import arguments, needed_columns
+from operators.arguments import needed_columns
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS
 from operators.loss import POLICY_LOSSES
@@ -67,7 +67,7 @@ def compare(function, objective, extra: dict) -> Counter:
 
         new = torch.tensor(held, dtype=torch.float64, requires_grad=True)
         columns = tensors(given) | {"logprobs": new, "entropy": new}
-        made = function(**{name: columns[name] for name in needed_columns(function)}, **arguments(function, extra, "x"))
+        made = function(**{name: columns[name] for name in needed_columns(function)}, **extra)
         loss = made[0] if isinstance(made, tuple) else made
         loss = (loss * torch.tensor(weights, dtype=torch.float64)).sum()
         found = torch.autograd.grad(loss, new)[0].tolist() if loss.requires_grad else [0.0] * len(held)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.aggregation import AGGREGATIONS, token_weights, token_weights_by_kind
-from operators.arguments import arguments, needed_columns
+from operators.arguments import needed_columns
 from operators.loss import NATURAL_AGGREGATION, PAIRED, POLICY_LOSSES
 from pipeline.settings.algorithms import MIXED_LOSSES
 from pipeline.settings.config import POLICY_LOSSES as NAMES
@@ -44,8 +44,7 @@ def batch(lengths, seed, spread=0.5):
 
 def call(name, columns, extra=None):
     function = POLICY_LOSSES[name]
-    bound = arguments(function, extra or {}, "x")
-    return function(**{column: columns[column] for column in needed_columns(function)}, **bound)
+    return function(**{column: columns[column] for column in needed_columns(function)}, **(extra or {}))
 
 
 def total(name, columns, extra=None, counted=None):

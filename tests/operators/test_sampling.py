@@ -1,17 +1,9 @@
 """Sample strategies, asked of DuckDB: six candidates of versions 0 to 5, three expert rows."""
 
-import math
 
 import duckdb
-import pytest
 
-from operators.arguments import arguments
-from operators.priority import PRIORITIES
 from operators.sampling import SAMPLE_STRATEGIES, default, mix, oldest_version, staleness_control
-from pipeline.settings.algorithm import SAMPLE_STRATEGIES as STRATEGY_NAMES
-from pipeline.settings.data import PRIORITIES as PRIORITY_NAMES
-from pipeline.settings.train_batch import EXPERT_BUFFER, EXPERT_DATA_RATIO
-from pipeline.store.errors import ConfigError
 
 
 def ask(query, candidates=6, experts=3):
@@ -55,19 +47,3 @@ def test_mix_takes_a_share_of_expert_rows_in_turn():
 def test_every_strategy_answers_with_its_defaults():
     for function in SAMPLE_STRATEGIES.values():
         assert len(ask(function(1, 4), candidates=2)) == (4 if function is mix else 2)
-
-
-def test_the_defaults_that_the_schedule_counts_with_are_those_of_the_strategy():
-    given = arguments(mix, {}, "x")
-    assert given == {"expert_data_ratio": EXPERT_DATA_RATIO, "sft_dataset_name": EXPERT_BUFFER}
-    assert set(PRIORITY_NAMES) == set(PRIORITIES)
-    assert set(STRATEGY_NAMES) == set(SAMPLE_STRATEGIES)
-
-
-@pytest.mark.parametrize(("function", "given"), [
-    (mix, {"expert_data_ratio": 1.5}), (mix, {"expert_data_ratio": None}), (mix, {"expert_data_ratio": 0}),
-    (mix, {"sft_dataset_name": 7}), (staleness_control, {"max_staleness": -1}),
-    (staleness_control, {"max_staleness": math.nan})])
-def test_arguments_out_of_bounds_are_refused(function, given):
-    with pytest.raises(ConfigError, match=rf"sample_strategy_args\.{next(iter(given))}"):
-        function(1, 4, **given)

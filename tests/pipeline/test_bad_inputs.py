@@ -138,13 +138,6 @@ def test_a_file_of_the_project_that_is_none_is_named(checked, tmp_path, capsys, 
     assert f"{tmp_path / 'conf' / name}: there is no such file" in capsys.readouterr().err
 
 
-def test_a_workflow_that_takes_no_task(checked, tmp_path):
-    (tmp_path / "ouro_bad_flow.py").write_text("def none(): pass\ndef any_(*given): pass\n")
-    key = "buffer.explorer_input.default_workflow_type=ouro_bad_flow"
-    assert "'ouro_bad_flow:none' takes no argument" in checked(f"{key}:none")[1]
-    assert "takes no argument" not in checked(f"{key}:any_")[1]
-
-
 @pytest.mark.parametrize("content", ["[]", "{}", "3"])
 def test_a_plan_that_is_none(tmp_path, content, capsys):
     (plan := tmp_path / "runs" / "p" / "r" / "plan.json").parent.mkdir(parents=True)

@@ -6,6 +6,7 @@ import pytest
 
 from pipeline.check import preflight, references
 from pipeline.check.judge import compose
+from pipeline.check.user_code import imported
 from pipeline.compose.stage_settings import effective
 from pipeline.job import devices
 from pipeline.plan.plan import make_plan
@@ -14,8 +15,7 @@ from pipeline.settings import algorithms
 from pipeline.settings.columns import columns, wrong_parameters
 from pipeline.store.errors import ConfigError
 
-PARTS = '''"""Parts of an algorithm. Nobody may import this before a stage starts."""
-raise SystemExit
+PARTS = '''"""Parts of an algorithm."""
 
 def centred(batch, scale=1.0): ...
 def two(batch, other): ...
@@ -41,7 +41,7 @@ def project(tmp_path, monkeypatch):
     """A project of the user's with a package and a conf/, as the current directory."""
     monkeypatch.setattr(devices, "torch_has_cuda", lambda: False)
     monkeypatch.chdir(tmp_path)
-    for path, text in {"own/__init__.py": "raise SystemExit\n", "own/parts.py": PARTS,
+    for path, text in {"own/__init__.py": "", "own/parts.py": PARTS,
                        "conf/algorithm/mine.yaml": MINE}.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
@@ -162,10 +162,10 @@ def test_a_kl_of_the_users_own_has_the_arguments_of_all():
 
 def test_offline_training_and_pairs_are_checked_too():
     offline = rft("algorithm.advantage_fn=own.parts:two") | {"mode": "train"}
-    assert "has 2 parameters" in references.wrong_arguments(offline)[0]
+    assert "has 2 parameters" in references.wrong_arguments(offline, imported([offline])[0])[0]
     pairs = rft("algorithm.policy_loss_fn=own.parts:loss")
     pairs["algorithm"] |= {"algorithm_type": "dpo", "advantage_fn": None}
-    assert "asks for a column 'advantages'" in references.wrong_arguments(pairs)[0]
+    assert "asks for a column 'advantages'" in references.wrong_arguments(pairs, imported([pairs])[0])[0]
 
 
 def test_which_columns_there_are_depends_on_what_is_trained_on():

@@ -3,8 +3,8 @@
 import pytest
 
 from pipeline.check import preflight, user_code
-from pipeline.check.references import PARTS, wrong_arguments, wrong_code
-from pipeline.check.user_code import absent_packages, by_position, import_problems, wrong_function
+from pipeline.check.references import wrong_arguments, wrong_code
+from pipeline.check.user_code import imported
 from pipeline.compose.stage_settings import effective
 from pipeline.store.errors import ConfigError
 from tests.configs import changed, overridden
@@ -44,13 +44,24 @@ def stages(*names: str) -> list[dict]:
     return [overridden(f"algorithm.policy_loss_fn='{name}'") for name in names]
 
 
+def lines(*names: str) -> list[str]:
+    """What is wrong with losses of these names, after they were imported."""
+    configs = stages(*names)
+    functions, wrong = imported(configs)
+    return [*wrong, *(line for config in configs for line in wrong_arguments(config, functions))]
+
+
 @pytest.mark.parametrize(("name", "words"), [
-    ("const", "'mine.parts:const' is 3; needed a function."), ("names", "'mine.parts:names' is ['a']; needed a"),
+    ("const", "'mine.parts:const' is a int; needed a function."), ("names", "'mine.parts:names' is a list; needed a"),
+    ("made", "'mine.parts:made' is a int; needed a function."),
     ("later", "'mine.parts:later' is an `async def`, and nobody awaits it"),
-    ("f", None), ("lazy", None), ("made", None), ("again", None), ("posonly", None)])
-def test_what_is_no_function_is_read_from_the_source(project, name, words):
-    said = wrong_function(f"mine.parts:{name}")
-    assert said is None if words is None else said.startswith(words)
+    ("lazy", "algorithm.policy_loss_fn=mine.parts:lazy asks for a column 'colour'"),
+    ("posonly", "algorithm.policy_loss_fn=mine.parts:posonly takes logprobs by position alone"),
+    ("f", None), ("again", None)])
+def test_what_cannot_be_called_is_found_by_importing_it(project, name, words):
+    found = lines(f"mine.parts:{name}")
+    assert len(found) == (words is not None)
+    assert all(line.startswith(words) for line in found)
 
 
 def rewarding(name: str) -> dict:
@@ -61,64 +72,63 @@ def rewarding(name: str) -> dict:
     ("one", "has 1 parameters by position (response); it is called with 2, the response and its truth: needed "
             "f(response, answer, ...)."),
     ("none", "has 0 parameters by position (none)"), ("named", "has 1 parameters by position (response)"),
-    ("two", None), ("more", None), ("every", None), ("of_one", None), ("wrapped", None), ("later", None),
+    ("two", None), ("more", None), ("every", None), ("of_one", "has 1 parameters by position"),
+    ("wrapped", None), ("later", None),
     ("batch", None)])
 def test_a_reward_function_is_called_with_a_response_and_its_truth(project, name, words):
-    """What the source does not say, of a lambda or below a decorator, is left to the import."""
-    config = rewarding(name)
-    said = wrong_arguments(effective(config, config["stages"][1]))
+    config = effective(rewarding(name), rewarding(name)["stages"][1])
+    functions, wrong = imported([config])
+    said = wrong + wrong_arguments(config, functions)
     assert len(said) == (words is not None)
     assert all(line.startswith(f"'mine.rewards:{name}' {words}") for line in said)
 
 
 def test_an_async_function_is_a_reward_and_no_loss(project):
-    assert wrong_code(rewarding("later")) == []
-    (line,) = wrong_code(stages("mine.rewards:later")[0])
+    assert imported([rewarding("later")])[1] == []
+    (line,) = lines("mine.rewards:later")
     assert "is an `async def`, and nobody awaits it" in line
 
 
 def test_a_function_of_all_responses_is_not_asked_for_what_it_is_given(project):
-    (line,) = wrong_arguments(effective(rewarding("trl"), rewarding("trl")["stages"][1]))[:1]
+    config = effective(rewarding("trl"), rewarding("trl")["stages"][1])
+    line = wrong_arguments(config, imported([config])[0])[0]
     assert line.endswith("'mine.rewards:trl' needs the argument 'scale'.")
 
 
-def test_a_reward_function_that_the_source_does_not_tell_is_judged_by_import(project):
-    names = ("of_one", "of_two", "wrapped", "one")
-    (line,) = import_problems([rewarding(name) for name in names], [*PARTS])
-    assert line.startswith("'mine.rewards:of_one' has 1 parameters by position (response)")
+def test_arguments_of_a_users_function_are_judged_once_it_is_imported(project):
+    config = overridden("algorithm.policy_loss_fn='mine.parts:f'", "algorithm.policy_loss_fn_args={cop: 2}")
+    (line,) = wrong_arguments(config, imported([config])[0])
+    assert "'mine.parts:f' has no argument 'cop'. Did you mean 'cap'? It has: cap." in line
+    assert wrong_arguments(config) == []  # --no-data: nothing of the user's is run
+
+
+@pytest.mark.parametrize(("name", "told"), [("none", True), ("every", False)])
+def test_a_workflow_takes_a_task(project, name, told):
+    config = overridden(f"buffer.explorer_input.default_workflow_type='mine.rewards:{name}'")
+    found = wrong_arguments(effective(config, config["stages"][1]), imported([config])[0])
+    assert bool(found) == told
+    assert all(f"the workflow 'mine.rewards:{name}' takes no argument; needed a first" in line for line in found)
 
 
 def test_a_module_that_is_no_python_is_left_to_the_import(project):
     (project / "mine/broken.py").write_text("def f(:\n")
     rewarded = overridden("buffer.explorer_input.default_reward_fn_type='mine.broken:f'")
     for config in (*stages("mine.broken:f"), rewarded):
-        (line,) = import_problems([config], [*PARTS])
+        _, (line,) = imported([config])
         assert line.startswith("'mine.broken:f' cannot be imported: SyntaxError")
 
 
-def test_columns_are_handed_over_by_name(project):
-    (line,) = by_position("policy_loss_fn", "mine.parts:posonly")
-    assert line.startswith("algorithm.policy_loss_fn=mine.parts:posonly takes logprobs by position alone")
-    assert by_position("policy_loss_fn", "mine.parts:f") == by_position("advantage_fn", "mine.parts:posonly") == []
-
-
-def test_a_package_that_is_not_installed_is_told_without_running_anything(project):
-    (line,) = absent_packages("mine.absent:f")
-    assert line == (f"'mine.absent:f' cannot be imported: {project}/mine/absent.py, line 2, imports "
-                    "no_such_package.inner, and no no_such_package is installed here.")
-    (line,) = absent_packages("mine.deep:f")
-    assert "mine/absent.py, line 2" in line
-
-
-@pytest.mark.parametrize("name", ["careful", "later", "within", "raises", "parts"])
-def test_imports_that_a_module_may_do_without_are_not_judged(project, name):
-    assert absent_packages(f"mine.{name}:f") == []
+def test_a_package_that_is_not_installed_is_found_by_the_import(project):
+    (line,) = lines("mine.deep:f")
+    assert line.startswith("'mine.deep:f' cannot be imported: ModuleNotFoundError: No module named 'no_such_package'")
+    assert "mine/absent.py" in line
+    assert lines("mine.careful:f", "mine.within:f") == []
 
 
 def test_every_module_is_imported_once_in_a_process_of_its_own(project):
     """The third ends the process; the one behind it is asked all the same. `lazy` can only be judged by import."""
     names = ("mine.raises:f", "mine.parts:made", "mine.ends:f", "mine.parts:lazy", "mine.parts:f")
-    first, second, third, fourth = import_problems(stages(*names), [*PARTS])
+    first, second, third, fourth = lines(*names)
     assert first.startswith("'mine.raises:f' cannot be imported: RuntimeError: boom")
     assert second == "'mine.parts:made' is a int; needed a function."
     assert third == "'mine.ends:f' cannot be imported: the process that tried ended with exit code 3."
@@ -127,13 +137,13 @@ def test_every_module_is_imported_once_in_a_process_of_its_own(project):
 
 def test_what_is_told_already_and_what_is_ours_starts_no_process(project, monkeypatch):
     monkeypatch.setattr(user_code, "_ask", None)
-    assert import_problems(stages("mine.raises:f"), [*PARTS], "'mine.raises:f' cannot be imported") == []
-    assert import_problems([overridden()], [*PARTS]) == []
+    assert imported(stages("mine.raises:f"), "'mine.raises:f' cannot be imported") == ({}, [])
+    assert imported([overridden()]) == ({}, [])
 
 
 def test_an_import_that_does_not_end_is_told(project, monkeypatch):
     monkeypatch.setattr(user_code, "WAIT", 2)
-    (line,) = import_problems(stages("mine.slow:f"), [*PARTS])
+    _, (line,) = imported(stages("mine.slow:f"))
     assert line == "'mine.slow:f' cannot be imported: the process that tried had not ended after 2 s."
 
 
@@ -151,7 +161,7 @@ def test_functions_of_python_and_classes_are_refused_before_they_are_called(proj
     (project / "mine/borrowed.py").write_text("from os import system as score\n")
     (project / "mine/own.py").write_text("class Judge:\n    def __init__(self, response, answer): ...\n")
     source = changed({"buffer.explorer_input.default_reward_fn_type": name})
-    found = wrong_code(source) or import_problems([source], list(PARTS))
+    found = wrong_code(source) or imported([source])[1]
     assert len(found) == 1
     assert name in found[0]
     assert "needed a function" in found[0] or "of Python itself" in found[0]

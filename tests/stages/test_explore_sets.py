@@ -79,7 +79,7 @@ def test_limits_are_those_of_each_set(mixed):
 
 @pytest.mark.parametrize(("change", "error", "words"), [
     ({"name": "nobody"}, DataError, r"taskset 'nobody': .*tasks\.parquet has no task of this set"),
-    ({"workflow_args": {"frist": 1}}, ConfigError, r"workflow_args=.*unexpected .*'frist'.*\(prompt, first=50\)")])
+    ({"workflow_args": {"frist": 1}}, ConfigError, r"workflow_args: .* no argument 'frist'. Did you mean 'first'")])
 def test_a_set_that_cannot_be_explored_is_named(mixed, change, error, words):
     with pytest.raises(error, match=words):
         Explorer(mixed(sets=[SETS[0], {**SETS[1], **change}]))

@@ -77,7 +77,7 @@ def test_each_function_takes_the_arguments_it_has(opened):
     """weight is the model's, score the format's: -0.25 x 1 and 3 x 2."""
     functions = opened(["format_reward", "reward_model"], {"weight": 3, "score": 0.25}, Scorer(2.0, 2.0, 2.0))
     assert rewarded(functions)[0].components == {"format_score": -0.25, "reward_model": 6.0}
-    with pytest.raises(ConfigError, match=r"of reward_model has an argument 'wieght'\. Did you mean 'weight'"):
+    with pytest.raises(ConfigError, match=r"'reward_model' has no argument 'wieght'. Did you mean 'weight'"):
         opened("reward_model", {"wieght": 1}, Scorer())
     assert opened(["tests.workflows.test_rewards:takes_all", "reward_model"], {"anything": 1}, Scorer())
 

@@ -57,18 +57,15 @@ class Rollouts:
         algorithm = config.algorithm
         function = chosen_advantage(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
         refuse_parameters(algorithm, "advantage_fn", function)
-        bound = arguments(function, algorithm.advantage_fn_args, "algorithm.advantage_fn_args")
+        bound = arguments("advantage_fn", algorithm.advantage_fn, function, algorithm.advantage_fn_args,
+                          "algorithm.advantage_fn_args")
         self.advantage = partial(function, **bound)
         self.penalty = KLTerm.of(algorithm, "kl_penalty_fn")
         self.correction = correction_arguments(algorithm) or {"level": "token"}  # measured even where it is not taken
         self.session = tables.connect()
         self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
-        self.session.register("nothing", tables.to_arrow([], records.Experience))
         self.sampling = Sampling(context, self.session)
         self.replay = self._replay()
-        nothing = Cut(0, [], [], self._usable("nothing", range(1, 2)), frozenset(), [], 0.0, {})
-        if ":" not in algorithm.advantage_fn:  # the user's need not know what to make of no rows
-            self.advantage(_with_estimates(nothing, ESTIMATES))  # a wrong argument is refused before any wait
 
     def _schedule(self) -> Schedule:
         sets = read_train(self.context.inputs["tasks"], self.context.config.buffer.explorer_input)

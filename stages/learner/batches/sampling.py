@@ -34,9 +34,9 @@ class Sampling:
         algorithm, self.session = context.config.algorithm, session
         self.name = algorithm.sample_strategy or "default"
         function = pick(SAMPLE_STRATEGIES, self.name, "algorithm.sample_strategy")
-        self.bound = arguments(function, algorithm.sample_strategy_args, "algorithm.sample_strategy_args")
+        self.bound = arguments("sample_strategy", self.name, function, algorithm.sample_strategy_args,
+                               "algorithm.sample_strategy_args")
         self.query = partial(function, **self.bound)
-        self.query(1, 1)  # a wrong argument is refused before anything is waited for
         # of recorded experience a stage cuts batches of its own size, and mixes nothing in (check/sample_rules.py)
         self.batch_size = train_batch(context.config).total if self.name == "mix" else 0
         self.rows = expert_rows(context, self.bound["sft_dataset_name"]) if self.name == "mix" else []

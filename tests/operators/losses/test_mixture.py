@@ -7,7 +7,6 @@ import torch
 
 from operators.aggregation import token_weights_by_kind
 from operators.losses.mixture import chord_mu, mix, mix_chord
-from pipeline.store.errors import ConfigError
 
 ROWS = torch.tensor([0, 1, 1, 2, 2, 2])
 EXPERT = ROWS == 2
@@ -68,11 +67,3 @@ def test_a_micro_batch_of_one_kind_has_no_other_term():
     row = torch.tensor([0])
     assert mix(new, old, advantages, row, torch.tensor([False]))[0].tolist() == pytest.approx([-0.9 * 2])
     assert mix(new, old, advantages, row, torch.tensor([True]))[0].tolist() == pytest.approx([0.1])
-
-
-@pytest.mark.parametrize(("function", "arguments"), [
-    (mix, {"mu": 1.5}), (mix_chord, {"mu_peak": -1, "step": torch.tensor(1)}),
-    (mix_chord, {"mu_valley": 2, "step": torch.tensor(1)})])
-def test_arguments_out_of_bounds_are_refused(function, arguments):
-    with pytest.raises(ConfigError, match=rf"policy_loss_fn_args\.{next(iter(arguments))}"):
-        call(function, **arguments)

@@ -7,7 +7,6 @@ import torch
 
 from operators.losses.demonstrations import sft, sft_is, sft_phi
 from operators.losses.weighted import cispo, opmd, rec, topr
-from pipeline.store.errors import ConfigError
 
 
 def tensor(*values):
@@ -106,18 +105,3 @@ def test_demonstrations():
     assert loss.tolist() == pytest.approx([0.25 * math.log(2), -0.09 * math.log(0.8)])
     loss.sum().backward()
     assert logs.grad.tolist() == pytest.approx([-0.25, 0])
-
-
-@pytest.mark.parametrize(("function", "arguments"), [
-    (rec, {"clip_mode": "three-side"}), (rec, {"weight": "ratio"}), (rec, {"regularizer": "k3"}), (rec, {"temp": 0}),
-    (topr, {"level": "batch"})])
-def test_arguments_out_of_bounds_are_refused(function, arguments):
-    with pytest.raises(ConfigError, match=rf"policy_loss_fn_args\.{next(iter(arguments))}"):
-        scores(function, [1.0], [1.0], **arguments)
-
-
-def test_arguments_of_losses_without_a_ratio_are_refused_too():
-    with pytest.raises(ConfigError, match=r"tau=-0\.1"):
-        opmd(tensor(-1), tensor(1), tau=-0.1)
-    with pytest.raises(ConfigError, match="cutoff_prob=0"):
-        sft_phi(tensor(-1), cutoff_prob=0)

@@ -1,0 +1,26 @@
+"""The arguments of every function that a setting names, declared once: type, unit, bounds, default, meaning, rules.
+
+A table binds names to models. Functions take their defaults from the models, and settings are judged by them.
+"""
+
+from pipeline.settings.arguments.advantages import ADVANTAGES
+from pipeline.settings.arguments.answers import REWARDS, WORKFLOWS
+from pipeline.settings.arguments.losses import POLICY_LOSSES
+from pipeline.settings.arguments.rows import GENERATORS, PRIORITIES, SAMPLE_STRATEGIES
+from pipeline.settings.arguments.terms import AGGREGATIONS, ENTROPY_LOSSES, KL_ESTIMATORS
+
+# last part of a setting that names a function -> the functions of ours
+TABLES = {
+    "sample_strategy": SAMPLE_STRATEGIES,
+    "advantage_fn": ADVANTAGES,
+    "policy_loss_fn": POLICY_LOSSES,
+    "kl_loss_fn": KL_ESTIMATORS,
+    "kl_penalty_fn": KL_ESTIMATORS,
+    "entropy_loss_fn": ENTROPY_LOSSES,
+    "loss_agg_mode": AGGREGATIONS,
+    "priority_fn": PRIORITIES,
+    "generator": GENERATORS,
+    "default_reward_fn_type": REWARDS,
+    "default_workflow_type": WORKFLOWS,
+    "default_eval_workflow_type": WORKFLOWS,
+}

@@ -1,0 +1,90 @@
+"""Arguments of the advantages: functions of operators/advantages/."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.settings.arguments.base import Arguments, described
+
+
+class Asymre(Arguments):
+    """Asymmetric REINFORCE: the reward less the mean of the group, shifted down."""
+    baseline_shift: float = Field(-0.1, description="added to the mean; below 0 successes teach more than failures")
+
+
+class Gigpo(Arguments):
+    """Group in group, for attempts of several turns: of whole attempts, and of turns from the same state."""
+    omega: float = Field(1.0, ge=0, description="weight of the advantage of the turn")
+    gamma: float = Field(1.0, ge=0, description="discount from one turn to the next")
+    fnorm: Literal["none", "std"] = Field("none", description="std: differences are divided by std + epsilon")
+    epsilon: float = Field(1e-6, ge=0, description="added to the standard deviation")
+
+
+class Compared(Arguments):
+    """Rewards compared within a group and divided by their standard deviation."""
+    epsilon: float = Field(1e-6, gt=0, description="added to the standard deviation")
+    std_threshold: float | None = Field(
+        None, ge=0, description="groups whose standard deviation is at most this, and groups of one, are left out")
+    std_cal_level: Literal["group", "batch"] = Field("group", description="rows whose standard deviation divides")
+
+
+class Grpo(Compared):
+    """Group-relative advantage: the reward less the mean of the group, over their standard deviation."""
+    duplicate_experiences: bool = Field(False, description="true: kept groups replace those of std_threshold")
+    rank_penalty: float | None = Field(
+        None, ge=0, le=1, description="share of the reward that the likeliest responses of a group lose, by rank")
+
+
+class StepWiseGrpo(Compared):
+    """GRPO over attempts of several turns, given to each of their turns."""
+    enable_step_norm: bool = Field(False, description="true: divided by the number of turns of the attempt")
+
+
+class Jsd(Arguments):
+    """Distillation by the generalised Jensen-Shannon divergence to a teacher."""
+    lambda_coef: float = Field(0.5, ge=0, le=1, description=(
+        "share of the teacher in the mixture; at 0 KL(teacher || student), at 1 KL(student || teacher)"))
+    kl_coef: float = Field(1.0, gt=0, description="factor of the advantage")
+
+
+class OnPolicyDistill(Arguments):
+    """On-policy distillation: log teacher - log student of each token."""
+    kl_coef: float = Field(1.0, gt=0, description="factor of the advantage")
+
+
+class Opmd(Arguments):
+    """Online policy mirror descent: the reward less a baseline of the group."""
+    opmd_baseline: Literal["mean", "logavgexp"] = Field("mean", description="logavgexp: tau log mean exp(r / tau)")
+    tau: float = Field(1.0, gt=0, description="temperature of logavgexp")
+
+
+class Ppo(Arguments):
+    """Generalised advantage estimation with a critic, whitened over the batch."""
+    gamma: float = Field(1.0, ge=0, le=1, description="discount from one action token to the next")
+    lam: float = Field(1.0, ge=0, le=1, description="weight of later estimates; 1 is free of the critic's bias")
+
+
+class Rec(Arguments):
+    """Group-relative REINFORCE of the REC family: the reward less the mean over the kept rows."""
+    epsilon: float = Field(1e-6, gt=0, description="added to the standard deviation")
+    std_normalize: bool = Field(False, description="true: divided by the standard deviation of the kept rows")
+    drop: Literal["balance"] | None = Field(None, description="balance: as many rows below the mean are kept as above")
+
+
+class Reinforceplusplus(Arguments):
+    """REINFORCE++: discounted returns, whitened over all action tokens of the batch."""
+    gamma: float = Field(1.0, ge=0, le=1, description="discount from one action token to the next")
+
+
+ADVANTAGES = {
+    "asymre": Asymre,
+    "dr_grpo": described(Arguments, "GRPO without the division by the standard deviation."),
+    "gigpo": Gigpo, "grpo": Grpo, "jsd": Jsd, "on_policy_distill": OnPolicyDistill, "opmd": Opmd, "ppo": Ppo,
+    "raft": described(Arguments, "Reward-ranked fine-tuning: the best row of each group, A = 1, and no others."),
+    "rec": Rec,
+    "reinforce": described(Arguments, "The reward itself, without a baseline."),
+    "reinforceplusplus": Reinforceplusplus,
+    "remax": described(Arguments, "ReMax: the return less the reward of the greedy response to the task."),
+    "rloo": described(Arguments, "Leave-one-out: the reward less the mean of the others in the group."),
+    "step_wise_grpo": StepWiseGrpo,
+}

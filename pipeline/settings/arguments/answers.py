@@ -1,0 +1,53 @@
+"""Arguments of workflows and of the functions that reward a response."""
+
+from pydantic import Field
+
+from pipeline.settings.arguments.base import Arguments, described
+
+THINK_ANSWER = r"\s*<think>(?:(?!</?think>|</?answer>).)*</think>\s*<answer>(?:(?!</?think>|</?answer>).)*</answer>\s*"
+
+
+class CountdownReward(Arguments):
+    """1 for an expression that reaches the target with every number, and accuracy."""
+    format_score: float = Field(0.1, description="of an expression with a wrong value; 0: right or wrong alone")
+
+
+class AccuracyReward(Arguments):
+    """1 where the final answer equals the truth, as math_verify compares them, and accuracy."""
+    timeout_seconds: int = Field(5, ge=1, description="of reading, and of comparing, one answer")
+
+
+class FormatReward(Arguments):
+    """score where the whole response matches a pattern, else -score."""
+    pattern: str = Field(THINK_ANSWER, description="regular expression; default: <think>…</think><answer>…</answer>")
+    score: float = Field(0.1, description="of a response that matches")
+
+
+class OverlongPenalty(Arguments):
+    """The penalty on length, beside a function that says what is right."""
+    cache_length: int | None = Field(None, ge=1, description="last tokens, which cost; null: a fifth of the longest")
+    max_response_length: int | None = Field(None, ge=2, description="the longest; null: model.max_response_tokens")
+    penalty_factor: float = Field(1.0, ge=0, description="the whole penalty")
+
+
+class ModelScore(Arguments):
+    """The score of a model of explorer.auxiliary_models."""
+    model: str | None = Field(None, description="its name there; null: the only one")
+    weight: float = Field(1.0, description="factor of the score")
+
+
+class RetryWorkflow(Arguments):
+    """The same question again, until the answer is right."""
+    max_env_steps: int = Field(3, ge=1, description="most turns of an attempt")
+    feedback: str | None = Field("That is not right. Try again.", description=(
+        "user's turn after a wrong answer; null: the question again"))
+
+
+REWARDS = {
+    "countdown_reward": CountdownReward, "accuracy_reward": AccuracyReward, "format_reward": FormatReward,
+    "overlong_penalty": OverlongPenalty, "reward_model": ModelScore,
+}
+WORKFLOWS = {
+    "simple_workflow": described(Arguments, "One prompt, one response."),
+    "retry_workflow": RetryWorkflow,
+}

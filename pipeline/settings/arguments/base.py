@@ -1,0 +1,124 @@
+"""What every model of arguments shares: strict types, and what is wrong with given arguments, one line each."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from pipeline.settings.arguments.users import Signature
+from pipeline.store.errors import ConfigError, nearest
+
+TYPES = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text"}
+BOUNDS = (("gt", "greater than"), ("ge", "at least"), ("lt", "less than"), ("le", "at most"))
+
+
+class Arguments(BaseModel):
+    """The arguments that a configuration may give one named function.
+
+    The first line of a model's docstring says what the function is. columns: what its caller gives it by name.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+    columns: ClassVar[tuple[str, ...]] = ()
+    takes_anything: ClassVar[bool] = False
+
+    @classmethod
+    def summary(cls) -> str:
+        """What the function is, in a line."""
+        return cls.__doc__.partition("\n")[0]
+
+    @classmethod
+    def bind(cls, name: str, given: dict[str, Any], key: str) -> dict[str, Any]:
+        """Every argument of the function `name`, `given` merged over the defaults. key: the setting that holds them.
+
+        Raises ConfigError with everything that is wrong.
+        """
+        if found := problems(key, name, [cls], given):
+            raise ConfigError(" ".join(found))
+        return dict(cls.model_validate(given))
+
+    @classmethod
+    def names(cls) -> Sequence[str]:
+        return list(cls.model_fields)
+
+    @classmethod
+    def needed(cls) -> Sequence[str]:
+        return [name for name, field in cls.model_fields.items() if field.is_required()]
+
+    @classmethod
+    def wrong_values(cls, key: str, given: dict[str, Any]) -> list[str]:
+        """Lines for values of the wrong type and outside of bounds; names that it does not have are not looked at."""
+        try:
+            cls.model_validate({name: value for name, value in given.items() if name in cls.model_fields})
+        except ValidationError as error:
+            return [_worded(cls, key, one) for one in error.errors(include_url=False) if one["type"] != "missing"]
+        return []
+
+
+Taker = type[Arguments] | Signature  # what takes arguments: a function of ours, or of the user's
+
+
+def described(model: type[Arguments], summary: str, *columns: str) -> type[Arguments]:
+    """A model with the same arguments, or none, for a function of its own."""
+    return type(model.__name__, (model,), {"__doc__": summary, "__module__": model.__module__, "columns": columns})
+
+
+def problems(key: str, name: str, takers: Sequence[Taker | None], given: dict[str, Any]) -> list[str]:
+    """What is wrong with arguments that several functions are called with, each with those that it has.
+
+    key: the setting that holds them. name: of the functions. takers: None for a function that is not known here.
+    """
+    known = [taker for taker in takers if taker]
+    missing = dict.fromkeys(need for taker in known for need in taker.needed() if need not in given)
+    return [*(f"{key}: {line}" for line in unknown(name, takers, given)),
+            *(f"{key}: '{name}' needs the argument '{need}'." for need in missing),
+            *dict.fromkeys(line for taker in known for line in taker.wrong_values(key, given))]
+
+
+def unknown(name: str, takers: Sequence[Taker | None], given: Sequence[str] | dict[str, Any]) -> list[str]:
+    """A line for each given argument that no function has; none when one of the functions is not known."""
+    if not all(takers) or any(taker.takes_anything for taker in takers):
+        return []
+    has = dict.fromkeys(one for taker in takers for one in taker.names())
+    return [f"'{name}' has no argument '{one}'.{nearest(one, has)} It has: {', '.join(has) or 'none'}."
+            for one in given if one not in has]
+
+
+def choices(field: FieldInfo) -> tuple:
+    """The values that a field with choices may have; none of another field."""
+    kinds = [field.annotation, *get_args(field.annotation)]
+    found = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
+    return (*found, None) if found and type(None) in kinds else found
+
+
+def bounds(field: FieldInfo) -> str:
+    """`at least 0 and at most 1`; empty without bounds."""
+    return " and ".join(f"{word} {getattr(one, sign)}" for sign, word in BOUNDS for one in field.metadata
+                        if getattr(one, sign, None) is not None)
+
+
+def shown(value: Any) -> str:
+    """A value as YAML has it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _worded(model: type[Arguments], key: str, error: dict[str, Any]) -> str:
+    """The line for one of pydantic's errors."""
+    value, place = error["input"], f"{key}.{error['loc'][0]}"
+    field = model.model_fields[error["loc"][0]]
+    if error["type"] == "value_error":
+        return f"{place}={shown(value)}: {error['ctx']['error']}."
+    if options := choices(field):
+        words = map(shown, options)
+        return f"{place}={shown(value)}: needed one of {', '.join(words)}.{nearest(str(value), map(shown, options))}"
+    if error["type"] in TYPES:
+        return f"key '{place}': needed {TYPES[error['type']]}, found {_found(value)}."
+    finite = " finite" * (isinstance(value, float) and not math.isfinite(value))
+    return f"{place}={shown(value)}: needed a{finite} number {bounds(field)}".rstrip() + "."
+
+
+def _found(value: Any) -> str:
+    kinds = {dict: "a mapping", list: "a list", str: f"the text {value!r}"}
+    return kinds.get(type(value), shown(value))

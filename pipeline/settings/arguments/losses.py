@@ -1,0 +1,160 @@
+"""Arguments of the policy losses, and the columns that each takes: functions of operators/losses/."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from pipeline.settings.arguments.base import Arguments, described
+
+RATIO = ("logprobs", "old_logprobs", "advantages")
+MIXED = (*RATIO, "rows", "is_expert")
+PAIRED = ("logprobs", "ref_logprobs", "rows")
+
+
+class Clip(Arguments):
+    """The bounds 1 - low and 1 + high of a ratio."""
+    clip_range: float = Field(0.2, ge=0, description="both bounds, unless they are set apart")
+    clip_range_low: float | None = Field(None, ge=0, description="the ratio is clipped at 1 - this; null: clip_range")
+    clip_range_high: float | None = Field(None, ge=0, description="the ratio is clipped at 1 + this; null: clip_range")
+
+
+class DualClip(Clip):
+    """The same, with a bound for negative advantages."""
+    clip_ratio_c: float = Field(3.0, gt=1, description="where A < 0 the loss is at most -A times this (dual clip)")
+
+
+class Cispo(Arguments):
+    """Clipped importance weights: a token that PPO would drop still teaches."""
+    columns = RATIO
+    clip_range_low: float = Field(1.0, ge=0, description="the weight is clipped at 1 - this; 1: no bound below")
+    clip_range_high: float = Field(0.28, ge=0, description="the weight is clipped at 1 + this")
+    enable_mask_clip: bool = Field(False, description="true: tokens that PPO would clip by the mask's ranges weigh 0")
+    mask_clip_range_low: float = Field(1.0, ge=0, description="of the mask, where A < 0: ratios below 1 - this")
+    mask_clip_range_high: float = Field(0.28, ge=0, description="of the mask, where A > 0: ratios above 1 + this")
+
+
+class DecoupledPpo(Clip):
+    """PPO whose trust region is not around the stale policy that sampled."""
+    columns = ("logprobs", "rollout_logprobs", "prox_logprobs", "advantages")
+    behave_weight_cap: float | None = Field(None, gt=0, description="largest weight of a token; null: no bound")
+
+
+class Dpo(Arguments):
+    """Direct preference optimisation, on pairs."""
+    columns = PAIRED
+    beta: float = Field(0.1, gt=0, description="strength of the regularisation towards the reference")
+    label_smoothing: float = Field(0.0, ge=0, le=0.5, description="share of pairs whose preference is wrong")
+
+
+class Gspo(Arguments):
+    """Group sequence policy optimisation: the ratio of the whole response, normalised by its length."""
+    columns = (*RATIO, "rows")
+    clip_range_low: float = Field(3e-4, ge=0, le=1, description="the ratio is clipped at 1 - this")
+    clip_range_high: float = Field(4e-4, ge=0, description="the ratio is clipped at 1 + this")
+
+
+class Ipo(Arguments):
+    """Identity preference optimisation, on pairs: the margin has a target, 1 / (2 beta)."""
+    columns = PAIRED
+    beta: float = Field(0.1, gt=0, description="the paper's tau")
+
+
+class Kto(Arguments):
+    """Kahneman-Tversky optimisation, on pairs whose two responses are judged apart."""
+    columns = PAIRED
+    beta: float = Field(0.1, gt=0, description="strength of the regularisation towards the reference")
+    desirable_weight: float = Field(1.0, ge=0, description="of chosen responses")
+    undesirable_weight: float = Field(1.0, ge=0, description="of rejected responses")
+    reference_point: float = Field(0.0, ge=0, description="KL(policy || reference) to compare with, given, nats")
+
+
+class M2po(Arguments):
+    """Second-moment trust policy: the tokens of the largest squared log ratios teach nothing."""
+    columns = ("logprobs", "rollout_logprobs", "advantages", "rows")
+    m2_threshold: float = Field(0.04, ge=0, description="largest mean of the squared log ratio over a row")
+
+
+class Mix(DualClip):
+    """PPO on rollouts beside the likelihood of expert rows, with a fixed share."""
+    columns = MIXED
+    mu: float = Field(0.1, ge=0, le=1, description="share of imitation; the rest is PPO's")
+
+
+class MixChord(DualClip):
+    """CHORD: mix, with a share that follows a schedule and token weights for imitation."""
+    columns = (*MIXED, "step")
+    mu_warmup_steps: int = Field(0, ge=0, description="optimizer steps in which mu rises from 0 to mu_peak")
+    mu_decay_steps: int = Field(0, ge=0, description="optimizer steps after them in which mu falls to mu_valley")
+    mu_peak: float = Field(0.1, ge=0, le=1, description="share of imitation after the warmup")
+    mu_valley: float = Field(0.1, ge=0, le=1, description="share of imitation at the end")
+    enable_phi_function: bool = Field(True, description="true: expert rows have the loss sft_phi; false: sft")
+    cutoff_prob: float = Field(1.0, gt=0, le=1, description="of sft_phi: likelier tokens teach nothing")
+
+
+class Opmd(Arguments):
+    """Online policy mirror descent: -A log pi / (1 + tau)."""
+    columns = ("logprobs", "advantages")
+    tau: float = Field(1.0, ge=0, description="strength of the regularisation; it only scales the loss")
+
+
+class Ppo(DualClip):
+    """PPO's clipped surrogate with the dual clip."""
+    columns = (*RATIO, "rows")
+    enable_sequence_masking: bool = Field(False, description="true: rows with A < 0 far from the policy teach nothing")
+    delta_sequence_masking: float = Field(0.1, description="of the mask: largest mean of old - new log-prob, nats")
+    fallback_to_policy_gradient: bool = Field(False, description="true: the ratio is 1, exact for fresh rollouts")
+
+
+class Rec(Arguments):
+    """REINFORCE with a choice of clips, weights and regularisers."""
+    columns = (*RATIO, "rows")
+    epsilon_low: float = Field(0.2, ge=0, description="the clip acts below the ratio 1 - this")
+    epsilon_high: float = Field(0.2, ge=0, description="the clip acts above the ratio 1 + this")
+    epsilon_low_prime: float = Field(0.6, ge=0, description="ring: where A >= 0, ratios up to 1 - this teach again")
+    epsilon_high_prime: float = Field(2.0, ge=0, description="ring: where A <= 0, ratios from 1 + this teach again")
+    clip_mode: Literal["none", "two-side", "one-side", "ring", "gspo-one-side"] = Field(
+        "none", description="where tokens teach nothing: one-side is PPO's; gspo-one-side by the ratio of the row")
+    weight: Literal["none", "importance_sampling", "gspo_importance_sampling", "advantage"] = Field(
+        "none", description="factor of A: the ratio of the token, of the row, or exp(A / temp)")
+    regularizer: Literal["none", "k2", "forward-kl"] = Field(
+        "none", description="added: k2 the squared log ratio, forward-kl the negative log-likelihood")
+    regularizer_coef: float = Field(0.0, ge=0, description="weight of the regularizer")
+    temp: float = Field(1.0, gt=0, description="of weight advantage")
+
+
+class Sapo(Arguments):
+    """Soft adaptive policy optimisation: a gate that fades with the ratio, in place of a clip."""
+    columns = RATIO
+    tau_pos: float = Field(1.0, gt=0, description="sharpness of the gate where A > 0")
+    tau_neg: float = Field(1.05, gt=0, description="sharpness of the gate elsewhere")
+
+
+class SftPhi(Arguments):
+    """Likelihood weighted by p (1 - p), CHORD's token weights."""
+    columns = ("logprobs",)
+    cutoff_prob: float = Field(1.0, gt=0, le=1, description="likelier tokens teach nothing")
+
+
+class Sppo(Arguments):
+    """Softmax PPO: the log ratio, inside a hard region."""
+    columns = RATIO
+    epsilon: float = Field(0.3, gt=0, description="the region is 1 / (1 + epsilon) <= ratio <= 1 + epsilon")
+
+
+class Topr(Arguments):
+    """Tapered off-policy REINFORCE: failures fade as the policy forgets them."""
+    columns = ("logprobs", "rollout_logprobs", "advantages", "rows")
+    advantage_threshold: float = Field(0.0, description="advantages above it have weight 1")
+    level: Literal["sequence", "token"] = Field("sequence", description="the ratio of the response, or of the token")
+
+
+POLICY_LOSSES = {
+    "cispo": Cispo, "decoupled_ppo": DecoupledPpo, "dpo": Dpo, "gspo": Gspo,
+    "gspo_token": described(Gspo, "GSPO with an advantage of each token.", *Gspo.columns),
+    "importance_sampling": described(Arguments, "The unclipped surrogate: -A times the ratio.", *RATIO),
+    "ipo": Ipo, "kto": Kto, "m2po": M2po, "mix": Mix, "mix_chord": MixChord, "opmd": Opmd, "ppo": Ppo,
+    "rec": Rec, "sapo": Sapo,
+    "sft": described(Arguments, "Negative log-likelihood of the given tokens.", "logprobs"),
+    "sft_is": described(Arguments, "Likelihood weighted by the token's probability (dynamic fine-tuning).", "logprobs"),
+    "sft_phi": SftPhi, "sppo": Sppo, "topr": Topr,
+}

@@ -1,0 +1,59 @@
+"""Arguments of what makes and chooses rows: generators of tasks, sample strategies, priorities of a replay."""
+
+import math
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from pipeline.settings.arguments.base import Arguments, described
+
+
+class Countdown(Arguments):
+    """Countdown: reach a target with all of the given numbers, by + and -; with demonstrations and faulty rows."""
+    tasks: int = Field(ge=0, le=10_000_000, description="distinct rows without a solution")
+    demonstrations: int = Field(ge=0, le=10_000_000, description="distinct rows with a random valid solution")
+    dirt: float = Field(ge=0, le=1, description="rows with one fault each, as a share of the others, on top of them")
+    numbers: int = Field(3, ge=2, le=6, description="how many a task has")
+    low: int = Field(1, ge=0, le=999, description="smallest number")
+    high: int = Field(9, ge=0, le=999, validate_default=True, description="largest number")
+    largest_target: int = Field(99, ge=0, le=9999, description="targets are 0 up to this")
+
+    @field_validator("high")
+    @classmethod
+    def _not_below_low(cls, value: int, info: ValidationInfo) -> int:
+        if value < info.data.get("low", value):
+            raise ValueError(f"needed a number at least low={info.data['low']}")
+        return value
+
+
+class Mix(Arguments):
+    """What the schedule offers, and rows of an auxiliary buffer beside it."""
+    expert_data_ratio: float = Field(0.5, gt=0, le=1, description="share of expert rows in a train batch, rounded up")
+    sft_dataset_name: str = Field("sft_dataset", description="name in buffer.trainer_input.auxiliary_buffers")
+
+
+class StalenessControl(Arguments):
+    """What the schedule offers, without rows that are too old."""
+    max_staleness: float = Field(math.inf, ge=0, allow_inf_nan=True, description="trainer steps that weights may lag")
+
+
+class LinearDecay(Arguments):
+    """Version of the weights less decay times the number of uses."""
+    decay: float = Field(2.0, description="versions of age that one use counts like")
+
+
+class DecayLimitRandomization(LinearDecay):
+    """linear_decay with noise, and no use after a limit."""
+    use_count_limit: int = Field(3, description="uses after which a group never comes again; 0: no limit")
+    sigma: float = Field(0.0, ge=0, description="standard deviation of the noise, in versions")
+    seed: int = Field(0, description="of the noise")
+
+
+GENERATORS = {"countdown": Countdown}
+SAMPLE_STRATEGIES = {
+    "default": described(Arguments, "What the schedule offers, in its order and however old."),
+    "mix": Mix, "staleness_control": StalenessControl,
+}
+PRIORITIES = {
+    "decay_limit_randomization": DecayLimitRandomization, "linear_decay": LinearDecay,
+    "linear_decay_use_count_control_randomization": DecayLimitRandomization,  # its name in the guide
+}

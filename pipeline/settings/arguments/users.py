@@ -1,0 +1,72 @@
+"""What a function of the user's takes, as Python says it in the process that imports it (stages/own_code.py)."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+OF_A_BATCH = ("responses", "completions")  # a reward with a parameter of such a name takes all responses together
+UNKNOWN = ("completion_ids", "trainer_state")  # what TRL gives such a function besides, and we do not
+
+
+@dataclass(frozen=True)
+class Signature:
+    """required, optional: names of the parameters without and with a default, in order.
+
+    positional: those that are given by position, and only_positional: by position alone, below its decorators.
+    takes_others, takes_anything: whether it has *others and **anything. text, doc: as written, and the first line of
+    its docstring.
+    """
+
+    required: Sequence[str] = ()
+    optional: Sequence[str] = ()
+    positional: Sequence[str] = ()
+    only_positional: Sequence[str] = ()
+    takes_others: bool = False
+    takes_anything: bool = False
+    text: str = ""
+    doc: str = ""
+
+    @classmethod
+    def of(cls, function: Callable) -> Self | None:
+        """None for a callable whose parameters Python cannot tell, such as one of C."""
+        try:
+            found, outer = (inspect.signature(function, follow_wrapped=inner) for inner in (True, False))
+        except (TypeError, ValueError):
+            return None
+        named = [p for p in found.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        kinds = {p.name: p.kind for p in outer.parameters.values()}
+        by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return cls(
+            [p.name for p in named if p.default is p.empty], [p.name for p in named if p.default is not p.empty],
+            [name for name, kind in kinds.items() if kind in by_position],
+            [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_ONLY],
+            inspect.Parameter.VAR_POSITIONAL in kinds.values(),
+            any(p.kind is p.VAR_KEYWORD for p in found.parameters.values()), str(found),
+            (inspect.getdoc(function) or "").partition("\n")[0])
+
+    def names(self) -> Sequence[str]:
+        return [*self.required, *self.optional]
+
+    def needed(self) -> Sequence[str]:
+        return self.required
+
+    def wrong_values(self, key: str, given: dict[str, Any]) -> list[str]:
+        """Nothing: the function itself says what it does not take."""
+        return []
+
+    def without(self, *given: str) -> Self:
+        """Without the parameters of these names, which the caller gives."""
+        return replace(self, required=[name for name in self.required if name not in given],
+                       optional=[name for name in self.optional if name not in given])
+
+
+def batch_parameters(required: Sequence[str]) -> dict[str, str]:
+    """Parameter -> prompts, responses or answers, of a function that takes all responses together; else nothing.
+
+    required: its parameters without a default. The first that is neither `prompts` nor the responses gets the truths.
+    """
+    responses = [name for name in required if name in OF_A_BATCH][:1]
+    truths = [name for name in required if name not in (*OF_A_BATCH, *UNKNOWN, "prompts")][:1]
+    taken = {"responses": responses, "answers": truths, "prompts": [name for name in required if name == "prompts"]}
+    return {name: what for what, names in taken.items() for name in names} if responses else {}

@@ -1,0 +1,187 @@
+"""The models of arguments: functions take exactly what is declared, and wrong values are refused before a run."""
+
+import inspect
+import math
+import subprocess
+import sys
+
+import pytest
+
+from operators import advantage, aggregation, entropy, generate, kl, loss, priority, reward, sampling
+from pipeline.settings import arguments
+from pipeline.settings.arguments.base import choices, problems
+from pipeline.settings.arguments.terms import Kl
+from pipeline.settings.arguments.users import Signature
+from workflows import rewards, single_turn
+
+# part -> (the functions, how many parameters from the first their caller gives; None: those of `columns`)
+FUNCTIONS = {
+    "sample_strategy": (sampling.SAMPLE_STRATEGIES, 2), "advantage_fn": (advantage.ADVANTAGES, 1),
+    "policy_loss_fn": (loss.POLICY_LOSSES, None), "entropy_loss_fn": (entropy.ENTROPY_LOSSES, None),
+    "priority_fn": (priority.PRIORITIES, 0), "generator": (generate.GENERATORS, 1),
+    "default_reward_fn_type": (reward.REWARDS | rewards.OPENED, 2),
+    "default_workflow_type": (single_turn.WORKFLOWS, 1)}
+PAIRS = [(part, name) for part, (functions, _) in FUNCTIONS.items() for name in functions]
+
+
+@pytest.mark.parametrize("part", [*FUNCTIONS, "kl_loss_fn", "loss_agg_mode"])
+def test_every_function_is_declared_and_no_other(part):
+    tables = {"kl_loss_fn": kl.KL_ESTIMATORS, "loss_agg_mode": aggregation.AGGREGATIONS}
+    bound = tables.get(part) or FUNCTIONS[part][0]
+    assert set(bound) == set(arguments.TABLES[part])
+
+
+@pytest.mark.parametrize(("part", "name"), PAIRS)
+def test_a_function_takes_what_is_declared_with_the_declared_defaults(part, name):
+    functions, given = FUNCTIONS[part]
+    model, parameters = arguments.TABLES[part][name], list(inspect.signature(functions[name]).parameters.values())
+    given = len(model.columns) if given is None else 1 if name in rewards.OPENED else given
+    if model.columns:
+        assert tuple(p.name for p in parameters[:given]) == model.columns
+    own = {p.name: p.default for p in parameters[given:] if p.name != "task"}
+    assert set(own) == set(model.model_fields)
+    for argument, field in model.model_fields.items():
+        assert own[argument] == (inspect.Parameter.empty if field.is_required() else field.default)
+        assert field.description
+
+
+@pytest.mark.parametrize("name", arguments.KL_ESTIMATORS)
+def test_an_estimate_of_a_kl_takes_the_declared_columns(name):
+    model = arguments.KL_ESTIMATORS[name]
+    assert tuple(inspect.signature(kl.KL_ESTIMATORS[name]).parameters) == model.columns
+    assert list(model.model_fields) == list(Kl.model_fields)
+
+
+@pytest.mark.parametrize(("part", "name"), PAIRS)
+def test_every_argument_is_judged_and_its_default_passes(part, name):
+    model = arguments.TABLES[part][name]
+    for argument, field in model.model_fields.items():
+        assert model.wrong_values("args", {argument: {"of": "no type at all"}}), argument
+        if not field.is_required():
+            assert model.wrong_values("args", {argument: field.default}) == []
+
+
+LOSS, ADVANTAGE, COUNTDOWN = arguments.POLICY_LOSSES, arguments.ADVANTAGES, arguments.GENERATORS["countdown"]
+STALE = arguments.SAMPLE_STRATEGIES["staleness_control"]
+
+
+@pytest.mark.parametrize(("model", "given", "found", "needed"), [
+    (LOSS["ppo"], {"clip_range": "0.2"}, "'0.2'", "a number"), (LOSS["ppo"], {"clip_range": None}, "null", "a number"),
+    (LOSS["ppo"], {"clip_range": True}, "true", "a number"), (LOSS["ppo"], {"clip_range": -1}, "=-1", "at least 0"),
+    (LOSS["ppo"], {"clip_range": math.inf}, "=inf", "finite"),
+    (LOSS["ppo"], {"clip_range": math.nan}, "=nan", "finite"),
+    (LOSS["ppo"], {"clip_ratio_c": 1}, "=1", "greater than 1"), (LOSS["mix"], {"clip_ratio_c": 1}, "=1", "than 1"),
+    (LOSS["gspo"], {"clip_range_low": 2}, "=2", "at least 0 and at most 1"),
+    (LOSS["mix_chord"], {"mu_peak": 2}, "=2", "at least 0 and at most 1"),
+    (LOSS["topr"], {"level": "tokn"}, "=tokn", "one of sequence, token. Did you mean 'token'?"),
+    (ADVANTAGE["ppo"], {"gamma": [1]}, "a list", "a number"),
+    (ADVANTAGE["rec"], {"drop": "balnce"}, "=balnce", "balance, null"),
+    (ADVANTAGE["grpo"], {"duplicate_experiences": "yes"}, "'yes'", "true or false"),
+    (COUNTDOWN, {"tasks": 1000.0}, "1000.0", "a whole number"), (COUNTDOWN, {"tasks": True}, "true", "a whole number"),
+    (COUNTDOWN, {"tasks": 10**7 + 1}, "=10000001", "at most 10000000"),
+    (STALE, {"max_staleness": -1}, "=-1", "at least 0"), (STALE, {"max_staleness": math.nan}, "=nan", "finite"),
+    (arguments.REWARDS["format_reward"], {"pattern": 5}, "5", "a text"),
+    (arguments.REWARDS["overlong_penalty"], {"penalty_factor": -1}, "=-1", "at least 0"),
+])
+def test_a_wrong_value_is_refused_with_its_key(model, given, found, needed):
+    (line,) = model.wrong_values("args", given)
+    assert all(words in line for words in (f"args.{next(iter(given))}", found, needed))
+
+
+OUTSIDE = {  # part -> (function, argument, value that it does not take)
+    "advantage_fn": [
+        ("grpo", "epsilon", 0), ("grpo", "epsilon", math.nan), ("grpo", "epsilon", "1e-6"),
+        ("grpo", "std_cal_level", "bach"), ("grpo", "std_threshold", -1), ("grpo", "rank_penalty", 2),
+        ("opmd", "tau", 0), ("opmd", "opmd_baseline", "median"), ("asymre", "baseline_shift", math.inf),
+        ("rec", "drop", "some"), ("gigpo", "fnorm", "sdt"), ("gigpo", "gamma", -1), ("step_wise_grpo", "epsilon", 0),
+        ("step_wise_grpo", "std_cal_level", "run"), ("step_wise_grpo", "std_threshold", math.nan),
+        ("ppo", "gamma", 1.5), ("ppo", "lam", -0.1), ("reinforceplusplus", "gamma", math.nan),
+        ("jsd", "lambda_coef", 2), ("jsd", "kl_coef", 0), ("on_policy_distill", "kl_coef", -1)],
+    "policy_loss_fn": [
+        ("ppo", "clip_ratio_c", 1.0), ("sapo", "tau_pos", 0), ("sapo", "tau_neg", 0), ("sppo", "epsilon", 0),
+        ("m2po", "m2_threshold", -1), ("mix", "mu", 1.5), ("mix_chord", "mu_peak", -1), ("mix_chord", "mu_valley", 2),
+        ("dpo", "beta", 0), ("dpo", "label_smoothing", 0.6), ("ipo", "beta", -1), ("kto", "reference_point", -1),
+        ("rec", "clip_mode", "three-side"), ("rec", "weight", "ratio"), ("rec", "regularizer", "k3"),
+        ("rec", "temp", 0), ("topr", "level", "batch"), ("opmd", "tau", -0.1), ("sft_phi", "cutoff_prob", 0),
+        ("cispo", "mask_clip_range_low", -1), ("decoupled_ppo", "behave_weight_cap", 0)],
+    "sample_strategy": [
+        ("mix", "expert_data_ratio", 1.5), ("mix", "expert_data_ratio", None), ("mix", "expert_data_ratio", 0),
+        ("mix", "sft_dataset_name", 7)],
+    "priority_fn": [
+        ("linear_decay", "decay", "1; DROP TABLE rows"), ("decay_limit_randomization", "sigma", -1),
+        ("decay_limit_randomization", "use_count_limit", None)],
+    "default_reward_fn_type": [
+        ("overlong_penalty", "max_response_length", "all"), ("overlong_penalty", "cache_length", 0),
+        ("overlong_penalty", "penalty_factor", -1)],
+    "generator": [("countdown", "tasks", -1), ("countdown", "dirt", 1.5), ("countdown", "numbers", 9)]}
+
+
+@pytest.mark.parametrize(("part", "name", "argument", "value"),
+                         [(part, *case) for part, cases in OUTSIDE.items() for case in cases])
+def test_what_a_function_does_not_take_is_refused(part, name, argument, value):
+    (line,) = arguments.TABLES[part][name].wrong_values("args", {argument: value})
+    assert f"args.{argument}" in line
+
+
+@pytest.mark.parametrize(("model", "given"), [
+    (LOSS["ppo"], {"clip_range": 0, "clip_range_low": None, "clip_range_high": 0.28}),
+    (ADVANTAGE["grpo"], {"std_threshold": None, "rank_penalty": 1}), (ADVANTAGE["rec"], {"drop": None}),
+    (STALE, {"max_staleness": math.inf}), (STALE, {"max_staleness": 0})])
+def test_a_right_value_passes(model, given):
+    assert model.wrong_values("args", given) == []
+
+
+def test_the_largest_number_is_not_below_the_smallest():
+    given = {"tasks": 1, "demonstrations": 0, "dirt": 0}
+    (line,) = COUNTDOWN.wrong_values("args", given | {"low": 12})
+    assert line.startswith("args.high=9: ")
+    assert "low=12" in line
+    assert COUNTDOWN.wrong_values("args", given | {"low": 12, "high": 12}) == []
+
+
+def test_what_steers_a_kl_is_needed_where_it_is_steered():
+    assert Kl.wrong_values("kl", {"kl_coef": 0.1, "target_kl": None}) == []
+    assert Kl.wrong_values("kl", {"adaptive": True, "target_kl": 0.1, "horizon": 100}) == []
+    lines = Kl.wrong_values("kl", {"adaptive": True, "target_kl": 0})
+    assert [line.partition(":")[0] for line in lines] == ["kl.target_kl=0", "kl.horizon=null"]
+    assert "adaptive=true" in lines[1]
+
+
+def test_functions_that_share_arguments_take_those_that_any_has():
+    """As the reward functions of a set do; of one that is not known nothing is said."""
+    takers = [arguments.REWARDS["format_reward"], Signature(["scale"], ["shift"])]
+    assert problems("args", "a, b", takers, {"score": 1, "scale": 2}) == []
+    unknown, missing, value = problems("args", "a, b", takers, {"scor": 1, "pattern": 3})
+    assert "no argument 'scor'. Did you mean 'score'?" in unknown
+    assert missing == "args: 'a, b' needs the argument 'scale'."
+    assert "args.pattern" in value
+    assert problems("args", "a, b", [takers[0], None], {"scor": 1}) == []
+    assert problems("args", "a, b", [Signature(takes_anything=True)], {"scor": 1}) == []
+
+
+def test_what_a_users_function_takes():
+    def made(a, /, b, *others, c, d=1, **more):
+        """First line.
+
+        Second.
+        """
+
+    found = Signature.of(made)
+    assert (found.required, found.optional, found.positional, found.only_positional) == (
+        ["a", "b", "c"], ["d"], ["a", "b"], ["a"])
+    assert found.takes_others
+    assert found.takes_anything
+    assert found.doc == "First line."
+    assert found.without("a", "d").names() == ["b", "c"]
+    assert Signature.of(dict) is None  # of C: Python cannot tell
+
+
+def test_choices_are_those_of_the_type():
+    assert choices(ADVANTAGE["rec"].model_fields["drop"]) == ("balance", None)
+    assert choices(ADVANTAGE["rec"].model_fields["epsilon"]) == ()
+
+
+def test_declared_arguments_import_nothing_heavy():
+    code = ("import sys; import pipeline.settings.arguments; "
+            "assert not {'torch', 'pyarrow', 'numpy', 'operators'} & set(sys.modules)")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
