@@ -1,7 +1,7 @@
-"""Loss aggregation as token weights that are fixed over the whole train batch, before it is cut into micro-batches.
+"""Loss aggregation as token weights, fixed over the whole train batch before it is split.
 
-The loss of a batch is sum_r weight_r * sum_t loss_rt, over rows r and their action tokens t. So neither the split into
-micro-batches nor the number of ranks changes it, and an average of averages cannot arise.
+The loss of a batch is sum_r weight_r * sum_t loss_rt, over rows r and their action tokens t. It therefore does not
+depend on the split into micro-batches or on the number of ranks, and averages of averages cannot occur.
 """
 
 from collections.abc import Callable

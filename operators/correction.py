@@ -1,8 +1,8 @@
-"""Importance correction between two policies that should be one: the engine that sampled and the trainer that scores.
+"""Importance correction for the mismatch between the sampling engine and the training model.
 
-The same weights give other log-probs in another program (other kernels, other precision), so even a fresh rollout is
-slightly off-policy. The weight trainer / rollout mends that; where it is far from 1 it must be bounded, or one token
-outweighs the batch (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
+The same weights give different log-probs in different programs (kernels, precision), so even a fresh rollout is
+slightly off-policy. The weight trainer / rollout corrects this; it must be bounded where it is far from 1, or one token
+dominates the batch (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
 """
 
 import torch

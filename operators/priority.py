@@ -1,8 +1,8 @@
-"""Which experience to train on again first: priorities as SQL expressions, so a replay can be asked for its reasons.
+"""Replay priorities as SQL expressions, so that their values can be queried.
 
-What is replayed is a group, the rollouts of one task in one explorer step, because advantages compare them. An
-expression is over the columns group_id, weights_version (trainer step of the weights that made it) and use_count (train
-batches that had it); the higher the earlier, NULL means never again.
+The unit of replay is a group, the rollouts of one task in one explorer step, because advantages compare them. An
+expression uses the columns group_id, weights_version (trainer step of the weights that generated it) and use_count
+(train batches that used it); higher values come first, NULL means never again.
 """
 
 
@@ -46,5 +46,5 @@ def _uniform(seed: int, name: str) -> str:
 PRIORITIES = {
     "decay_limit_randomization": decay_limit_randomization,
     "linear_decay": linear_decay,
-    "linear_decay_use_count_control_randomization": decay_limit_randomization,  # its name in the guide
+    "linear_decay_use_count_control_randomization": decay_limit_randomization,  # its name in the Trinity-RFT guide
 }

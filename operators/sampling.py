@@ -1,9 +1,9 @@
-"""Which rows a train batch is made of: queries over the views `candidates` and `experts`.
+"""Sample strategies: queries over the views `candidates` and `experts` that select a train batch.
 
-candidates: the usable rollouts that the schedule offers to optimizer step `step`, those that it replays included, with
+candidates: the usable rollouts that the schedule provides for optimizer step `step`, including replayed ones, with
 experience_id, position (their order) and weights_version. experts: the rows of an auxiliary data set, with
 experience_id and position, 0 .. count - 1. A query yields (experience_id, is_expert, place), place from 1: the rows of
-the batch, in order. It depends on the tables and the step alone, so the same step takes the same rows after a resume.
+the batch, in order. It depends only on the tables and the step, so a resumed stage selects the same rows.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Changes of a reward by what the response is besides right or wrong: its length."""
+"""Reward shaping by properties other than correctness: response length."""
 
 from pipeline.store.errors import ConfigError
 

@@ -1,6 +1,6 @@
-"""Advantages of whole responses: one number a row, compared within the rows of a group.
+"""Advantages of whole responses: one number per row, compared within a group.
 
-A group is the rows of one task in one explorer step (`group_id`). The answer's advantage is given to each action token.
+A group is the rows of one task in one explorer step (`group_id`). The advantage applies to each action token.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pipeline.settings.arguments.advantages import Asymre, Grpo, Opmd, Rec
 
 ASYMRE, GRPO, OPMD, REC = Asymre(), Grpo(), Opmd(), Rec()
 
-# r - mean, exactly 0 where all rewards are equal: the mean of three times 0.1 is not 0.1 in binary
+# r - mean, exactly 0 where all rewards are equal: in binary the mean of three times 0.1 is not 0.1
 CENTRED = "CASE WHEN min({0}) OVER g = max({0}) OVER g THEN 0.0 ELSE {0} - avg({0}) OVER g END"
 WINDOW = "WINDOW g AS (PARTITION BY group_id)"
 
@@ -51,7 +51,7 @@ def grpo(batch: pa.Table, epsilon=GRPO.epsilon, std_threshold=GRPO.std_threshold
 
 
 def _scores(batch: pa.Table, rank_penalty: float | None) -> pa.Array:
-    """The rewards, [B], lessened by the rank of their likelihood when rank_penalty is given."""
+    """The rewards, [B], reduced by likelihood rank when rank_penalty is set."""
     if rank_penalty is None:
         return batch["reward"].combine_chunks()
     require(batch, "rollout_logprobs")
@@ -66,7 +66,7 @@ def _scores(batch: pa.Table, rank_penalty: float | None) -> pa.Array:
 
 
 def _without_small_spread(made: pa.Table, threshold: float, duplicate: bool) -> pa.Table:
-    """Leaves out groups of one and of a spread up to `threshold`; with `duplicate`, draws kept ones instead."""
+    """Drops groups of one and groups with std up to `threshold`; with `duplicate`, resamples kept ones."""
     kept_row = np.asarray(made["members"]) > 1
     kept_row &= np.asarray(made["spread"]) > threshold
     kept = made.filter(pa.array(kept_row))
@@ -176,7 +176,7 @@ def raft(batch: pa.Table) -> pa.Table:
 
 
 def _compare(batch: pa.Table, advantage: str) -> pa.Table:
-    """advantage: SQL over `reward`, the `top` reward of the row's group, and the window g of that."""
+    """advantage: SQL over `reward`, the `top` reward of the row's group, and the window g of that group."""
     require(batch, "group_id")
     require_finite(batch, "reward")
     return ask(batch, f"""

@@ -1,6 +1,6 @@
-"""Advantages of agents that act in turns: a run is (group_id, run_index), and each of its turns is a row of its own.
+"""Advantages of multi-turn agents: a run is (group_id, run_index), and each of its turns is a row.
 
-The answer is one number a row, given to every action token of that turn.
+The result is one number per row, applied to every action token of that turn.
 """
 
 import pyarrow as pa
@@ -79,7 +79,7 @@ def gigpo(batch: pa.Table, omega=GIGPO.omega, gamma=GIGPO.gamma, fnorm=GIGPO.fno
 
 
 def _normalised(value: str, window: str, fnorm: str, epsilon: float) -> str:
-    """SQL for (value - mean) / d over a window; exactly 0 where all are equal, one value included."""
+    """SQL for (value - mean) / d over a window; exactly 0 where all values are equal."""
     over = f"OVER ({window})"
     scale = f"(stddev_samp({value}) {over} + {float(epsilon)!r})" if fnorm == "std" else "1"
     return (f"(CASE WHEN min({value}) {over} = max({value}) {over} THEN 0.0 "

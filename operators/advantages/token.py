@@ -1,9 +1,9 @@
 """Advantages of single tokens: GAE with a critic, discounted returns, distillation from a teacher.
 
-All of them see action tokens only: a token of the environment is skipped, not stepped over with a value of 0. The
-answer is a list [R] a row, 0 at every other token. `reward` may be one number a row, on the last action token, or
-token_rewards [R] (operators.advantages.action_tokens.py). No reward enters distillation: what a KL penalty takes off
-each token, kl_penalties [R], comes off its advantage itself.
+All use action tokens only: environment tokens are skipped, not treated as steps with value 0. The result is a list [R]
+per row, 0 at all other tokens. `reward` is either one number per row, on the last action token, or token_rewards [R]
+(operators/advantages/action_tokens.py). Distillation uses no reward: there the KL penalty of each token, kl_penalties
+[R], is subtracted from its advantage.
 """
 
 import numpy as np
@@ -95,11 +95,11 @@ def jsd(batch: pa.Table, lambda_coef=JSD.lambda_coef, kl_coef=JSD.kl_coef) -> pa
 
 
 def _penalties(batch: pa.Table, tokens: Tokens) -> np.ndarray:
-    """[N] what the KL penalty takes off each token where no reward enters; 0 without one."""
+    """[N] KL penalty of each token for advantages without reward; 0 without a penalty."""
     return tokens.take(batch, "kl_penalties") if "kl_penalties" in batch.column_names else np.zeros(len(tokens.rows))
 
 
 def _answer(batch: pa.Table, tokens: Tokens, advantage: np.ndarray, returns: np.ndarray | None = None) -> pa.Table:
-    """[N] arrays as list columns beside experience_id."""
+    """[N] arrays as list columns, with experience_id."""
     columns = {"experience_id": batch["experience_id"], "advantage": tokens.lists(advantage)}
     return pa.table(columns if returns is None else columns | {"returns": tokens.lists(returns)})

@@ -1,4 +1,4 @@
-"""Losses on the ratio of the policy to the one that sampled, held near 1: gradients flow through the ratio itself."""
+"""Losses on the clipped ratio to the sampling policy, with gradients through the ratio itself."""
 
 import math
 
@@ -41,7 +41,7 @@ def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
 
 def _surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, most: float,
                bounds: tuple[float, float]) -> tuple[Tensor, Tensor, Tensor]:
-    """(loss [N], where it is clipped, where the dual clip `most` holds it)."""
+    """(loss [N], where it is clipped, where the dual clip `most` applies)."""
     ratio = log_ratio(logprobs, old_logprobs).exp()
     unclipped, clipped = -advantages * ratio, -advantages * ratio.clamp(*bounds)
     pessimistic = torch.maximum(unclipped, clipped)
@@ -154,7 +154,7 @@ def m2po(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: T
 
 
 def _within_second_moment(moments: Tensor, bound: Tensor, rows: Tensor, threshold: float) -> Tensor:
-    """[N] false on the largest moments of each row's bound tokens, until the mean of the others is within threshold."""
+    """[N] false on each row's largest bound moments, until the mean of the rest is within threshold."""
     kept = torch.ones_like(bound)
     for row in rows.unique():
         inside = torch.nonzero(bound & (rows == row)).flatten()

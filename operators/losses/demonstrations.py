@@ -1,4 +1,4 @@
-"""Losses of demonstrated tokens: the negative log-likelihood, and two that weigh tokens by their likelihood."""
+"""Losses of demonstrated tokens: the negative log-likelihood, and two likelihood-weighted variants."""
 
 import math
 

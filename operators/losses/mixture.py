@@ -1,10 +1,10 @@
-"""Losses of batches in which rows of an expert stand beside rollouts: likelihood for the ones, PPO for the others.
+"""Losses of batches that mix demonstrations (likelihood) and rollouts (PPO).
 
-The two kinds are averaged apart (operators/aggregation.py, token_weights_by_kind), so
+The two kinds are averaged separately (operators/aggregation.py, token_weights_by_kind), so
 
-    total = (1 - mu) mean over rollouts of PPO + mu mean over expert rows of SFT
+total = (1 - mu) mean over rollouts of PPO + mu mean over demonstrations of SFT
 
-whatever the share of expert rows, the micro-batches and the ranks. A batch without one kind lacks its term.
+for any share of demonstrations, micro-batches and ranks. A batch without one kind lacks its term.
 """
 
 import math
@@ -64,7 +64,7 @@ def chord_mu(step: int, warmup: int, decay: int, peak: float, valley: float) -> 
 
 def _mixed(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor, mu: float,
            imitation: Tensor, clip: dict) -> Loss:
-    """Statistics of PPO stand on rollouts, sft_loss (before mu) and mu on expert rows; 0 on the other kind."""
+    """PPO statistics on rollouts, sft_loss (before mu) and mu on demonstrations; 0 on the other kind."""
     zero = torch.zeros_like(logprobs)
     old = torch.where(is_expert, logprobs.detach(), old_logprobs)
     reinforced, found = ppo(logprobs, old, torch.where(is_expert, zero, advantages), rows, **clip)

@@ -1,7 +1,7 @@
-"""Losses of preferred against rejected responses: rows 2k and 2k + 1 of a micro-batch are pair k, the chosen one first.
+"""Losses on preference pairs: rows 2k and 2k + 1 of a micro-batch are pair k, the chosen one first.
 
-Every token of a pair carries the loss of its pair (kto: of its row), so that averaged as seq-mean-token-mean, exactly
-the mean over pairs remains. A log-ratio of a response is the sum over its action tokens, row by row.
+Every token has the loss of its pair (kto: of its row), so that the seq-mean-token-mean average is exactly the mean over
+pairs. The log-ratio of a response is the sum over its action tokens.
 """
 
 import torch
@@ -67,6 +67,6 @@ def _log_ratios(logprobs: Tensor, ref_logprobs: Tensor, rows: Tensor) -> tuple[T
 
 
 def _statistics(chosen: Tensor, rejected: Tensor, beta: float, rows: Tensor) -> dict[str, Tensor]:
-    """chosen_reward and rejected_reward (beta log-ratio), accuracy (1 where the chosen one's is higher), [N]."""
+    """chosen_reward and rejected_reward (beta log-ratio), accuracy (1 where the chosen's is higher), [N]."""
     values = {"chosen_reward": beta * chosen, "rejected_reward": beta * rejected, "accuracy": (chosen > rejected)}
     return {name: value.detach().to(chosen.dtype)[rows // 2] for name, value in values.items()}

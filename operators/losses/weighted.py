@@ -1,4 +1,4 @@
-"""Losses that weigh the log-prob of each token: the ratio to the policy that sampled only enters a constant weight."""
+"""Losses that weight each token's log-prob; a ratio to the sampling policy is a constant weight."""
 
 import torch
 from torch import Tensor
