@@ -6,7 +6,7 @@ preference pairs are solved and unsolved responses of the warmed-up policy to th
 trained with `grpo`. The difference is paired: accuracy after minus before on each of 256 held-out tasks, from 8
 responses sampled at temperature 1 and from the greedy one, with 95% intervals over tasks.
 
-python -m benchmarks.algorithms --root /tmp/algorithms            # all of them, an hour on two idle cores
+    python -m benchmarks.algorithms --root /tmp/algorithms            # all of them, an hour on two idle cores
     python -m benchmarks.algorithms --root /tmp/algorithms pairs      # one family; existing results are kept
     python -m benchmarks.algorithms --page                            # the saved results as the table of the docs
 """

@@ -1,6 +1,6 @@
 """Runs the GPU path: sft and a few rft steps of a random model with Qwen2.5-0.5B's shape, colocated.
 
-python -m benchmarks.gpu_path --root /tmp/gpu --steps 5
+    python -m benchmarks.gpu_path --root /tmp/gpu --steps 5
 
 64 tasks x 8 rollouts, 128 prompt + 512 response tokens, colocated on one GPU with engine sleep. Requires a GPU, vllm
 and deepspeed, but neither Snakemake nor Data-Juicer (tasks are written and stages started directly). Random weights

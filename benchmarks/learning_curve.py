@@ -1,6 +1,6 @@
 """Draws the README's plot: training solve rate by step, and held-out scores, of several runs.
 
-python -m benchmarks.learning_curve countdown seed2 seed3 --out docs/learning-curve.png
+    python -m benchmarks.learning_curve countdown seed2 seed3 --out docs/learning-curve.png
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """TRL's GRPOTrainer with our model, tasks and reward: one process, transformers generate, no vLLM.
 
-python -m benchmarks.trl_grpo RFT_STAGE_DIR OUTPUT.json --steps 40
+    python -m benchmarks.trl_grpo RFT_STAGE_DIR OUTPUT.json --steps 40
 
 Takes model, tasks and settings from an rft stage's stage.json: tasks x repeats per step, lengths, learning rate, clip
 range, temperature; one update per generation, no KL term, float32, no gradient checkpointing, all cores. Writes the

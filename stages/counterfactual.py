@@ -1,6 +1,6 @@
 """Replays a stored train batch under other algorithms: `ouro replay`.
 
-python -m stages.counterfactual request.json answer.json
+    python -m stages.counterfactual request.json answer.json
 
 Started by results/counterfactual.py. Rebuilds the batch of a trainer step from the stage's tables, scores it with the
 weights before that step, and computes loss and gradient under the stage's own algorithm, which must reproduce the

@@ -1,6 +1,6 @@
 """Imports the functions that a configuration names before anything runs, to catch errors early.
 
-python -m stages.own_code request.json answer.json
+    python -m stages.own_code request.json answer.json
     python -m stages.own_code --call request.json answer.json
 
 Started by `ouro run` and `ouro config check` (check/user_code.py). The answer lists, name by name, what each function

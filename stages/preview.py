@@ -1,6 +1,6 @@
 """Checks a sample of every data file before a run: required columns exist, prompts fit the model.
 
-python -m stages.preview request.json answer.json
+    python -m stages.preview request.json answer.json
 
 Started by `ouro config check` (pipeline/check/samples.py). Draws rows at random (pipeline/check/data_sample.py) and
 applies the model's chat template and tokenizer. The answer lists problems, warnings, what could not be checked, and

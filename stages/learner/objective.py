@@ -1,6 +1,6 @@
 """The loss of an optimizer step, assembled from the named parts of an algorithm, per action token.
 
-loss = correction * policy loss + kl_coef * KL(policy, reference) + entropy loss
+    loss = correction * policy loss + kl_coef * KL(policy, reference) + entropy loss
 
 Summed with the weights of one aggregation (operators/aggregation.py), fixed over the whole batch before it is split.
 The correction accounts for the rollout engine's probabilities differing from the trainer's: pi_old / pi_rollout where

@@ -1,6 +1,6 @@
 """One engine of a pool, run in a process started by workflows/engines/engine_pool.py.
 
-python -m workflows.engines.engine_process FD CORES
+    python -m workflows.engines.engine_process FD CORES
 
 FD: the inherited end of a socket pair. CORES: the CPU cores to use, joined by commas. Each message is (method,
 arguments), the first one `open` with the arguments of engines.open.open_one; each answer is (True, value) or (False,
