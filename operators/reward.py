@@ -128,10 +128,10 @@ def parse_countdown(answer: str) -> tuple[tuple[int, ...], int | float]:
 
 
 def countdown_reward(response: str, answer: str, format_score=COUNTDOWN.format_score) -> dict[str, float]:
-    """1 for an expression that uses each given number once and equals the target, 0.1 for another expression, else 0.
+    """1 for an expression with each given number once that equals the target, format_score for others.
 
-    The expression is the text within the last <answer>…</answer>, or the whole response. Division by zero is a wrong
-    value. format_score: what an expression that is wrong earns; 0 gives a plain right/wrong reward.
+    0 for other text. The expression is the last <answer>…</answer>, or the whole response. Division by zero is a wrong
+    value. format_score: reward of a wrong expression; 0 gives a binary reward.
     """
     solved = _solves(_tagged(response), answer)
     return {"accuracy": float(solved or 0), "format_score": format_score if solved is False else 0.0}
@@ -218,7 +218,7 @@ def _is_equal(found: str, truth: str, timeout_seconds: int) -> bool:
 
 
 def format_reward(response: str, answer: str, pattern=FORMAT.pattern, score=FORMAT.score) -> dict[str, float]:
-    """+score when the whole response matches the pattern, else -score. Default: <think>…</think><answer>…</answer>."""
+    """+score if the whole response matches, else -score. Default: <think>…</think><answer>…</answer>."""
     return {"format_score": score if re.fullmatch(pattern, response, re.DOTALL) else -score}
 
 
