@@ -37,6 +37,7 @@ class Actor:
     def __init__(self, model_path: Path, config, process: Process, temperature: float = 1.0, refers: bool = False,
                  engine: type[ZeroEngine] = ZeroEngine):
         """config: the stage's settings (algorithm, trainer, model, seed).
+
         refers: keep the initial weights (or adapter) in host memory, for `reference_logprobs`. engine: of a replay,
         which does not train (stages/learner/replay_engine.py).
         """

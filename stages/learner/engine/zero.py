@@ -75,6 +75,7 @@ class Process:
 
 def _import_deepspeed():
     """The package, imported with MLflow hidden.
+
     DeepSpeed's autotuner, unused here, would import MLflow and with it pandas: most of the import's processor time.
     """
     loaded = sys.modules.get("mlflow")
