@@ -1,7 +1,7 @@
-# The order of the stages, and nothing else: what they are is decided in pipeline/plan/plan.py, what they do in stages/.
+# Only the order of the stages; pipeline/plan/plan.py defines them, and stages/ implements them.
 #   snakemake --cores all                                                     the default recipe
 #   snakemake --cores all --config overrides="algorithm.optimizer.lr=4e-4"    Hydra overrides, space-separated
-#   snakemake --cores all --config overrides="-m seed=1,2"                    a sweep: what its points share is made once
+#   snakemake --cores all --config overrides="-m seed=1,2"                    a sweep: shared stages run once
 import os
 import sys
 import time
@@ -23,7 +23,7 @@ PLAN = load_plan(config, ask=workflow.is_main_process)  # a job has no network
 onstart:
     written(PLAN)
     if os.environ.get("OURO_SUMMARY_FOLLOWS"):
-        print(STARTED, file=sys.stderr, flush=True)  # from here on the output is for the log file
+        print(STARTED, file=sys.stderr, flush=True)  # later output goes to the log file only
 
 
 onsuccess:
@@ -50,12 +50,12 @@ for rule_name, stage in named_rules(PLAN.stages):
         input:
             [ancient(manifest) for manifest in stage.upstream],
         output:
-            update(stage.manifest),  # not deleted first: another run may have made it since, or be about to
+            update(stage.manifest),  # not deleted first: another run may have written it, or be about to
         log:
             stage.error,
         threads: stage.threads
         resources:
-            gpu=stage.gpus,  # the name that SLURM's executor asks GPUs by; here pipeline/job/claims.py gives them out
+            gpu=stage.gpus,  # SLURM's executor requests GPUs by this name; locally pipeline/job/claims.py assigns them
         params:
             kind=stage.kind,
             directory=subpath(output[0], parent=True),

@@ -1,13 +1,13 @@
-"""Every algorithm trained for real: does a policy solve more held-out tasks after it than before, and by how much?
+"""Trains every algorithm and measures the change in held-out accuracy, with 95% intervals.
 
-Each family of algorithms is one sweep over the countdown recipe (`ouro run -m`): the same warmup, tasks, seed and, but
-for what the family's line says, the same settings. Families whose algorithms learn from something else than rewards
-make it first: preference pairs are solved and unsolved responses of the warmed-up policy to the same task, the teacher
-is what `grpo` made of that policy. The difference is paired: accuracy after minus before of each of the 256 held-out
-tasks, by 8 responses sampled at temperature 1 and by the greedy one, each with its 95% interval over tasks.
+Each family of algorithms is one sweep over the countdown recipe (`ouro run -m`) with the same warmup, tasks, seed and
+settings, except for those in the family's line. Families that do not learn from rewards generate their data first:
+preference pairs are solved and unsolved responses of the warmed-up policy to the same task, the teacher is that policy
+trained with `grpo`. The difference is paired: accuracy after minus before on each of 256 held-out tasks, from 8
+responses sampled at temperature 1 and from the greedy one, with 95% intervals over tasks.
 
-    python -m benchmarks.algorithms --root /tmp/algorithms            # all of them, an hour on two quiet cores
-    python -m benchmarks.algorithms --root /tmp/algorithms pairs      # one family; what is there is not made again
+    python -m benchmarks.algorithms --root /tmp/algorithms            # all of them, an hour on two idle cores
+    python -m benchmarks.algorithms --root /tmp/algorithms pairs      # one family; existing results are kept
     python -m benchmarks.algorithms --page                            # the saved results as the table of the docs
 """
 
@@ -46,8 +46,8 @@ HELD_OUT = "SELECT question, answer FROM tasks WHERE split = 'test' ORDER BY row
 class Family:
     """Algorithms that are trained with the same settings.
 
-    key: the setting that names the algorithm. settings: of the last stage, given the root directory of the runs; may
-    make files that they name. before: name of the evaluation that they are compared with.
+    key: the setting that names the algorithm. settings: for the last stage, given the root directory of the runs; may
+    write files that they name. before: name of the baseline evaluation.
     """
 
     about: str
@@ -63,7 +63,7 @@ def rollouts(root: Path) -> tuple[str, ...]:
 
 
 def explored(root: Path, **questions: str) -> dict[str, Path]:
-    """Answers to questions about a run whose last stage only explores, each as a Parquet file."""
+    """Answers to SQL questions about a run whose last stage only explores, each as a Parquet file."""
     launch(root, "name=explored", "stages.rft.mode=explore", "buffer.total_steps=60")
     session = tables.connect([("run", stage.directory) for stage in find_view(root, f"{PROJECT}/explored").stages])
     made = {name: root / f"{name}.parquet" for name in questions}
@@ -73,14 +73,17 @@ def explored(root: Path, **questions: str) -> dict[str, Path]:
 
 
 def mixed(root: Path) -> tuple[str, ...]:
-    """A quarter of each batch are demonstrations, on top of the rollouts."""
+    """Adds demonstrations, a quarter of each batch, to the rollouts."""
     return (*rollouts(root), "stages.rft.buffer.trainer_input.auxiliary_buffers.sft_dataset={}",
             "stages.rft.algorithm.sample_strategy_args.expert_data_ratio=0.25")
 
 
 def pairs(root: Path) -> tuple[str, ...]:
-    """Preference pairs from the tables of a stage that only explores. Responses have six tokens, so the reference
-    holds the policy with a beta ten times that which is usual for hundreds."""
+    """Builds preference pairs from the tables of a stage that only explores.
+
+    Responses have six tokens, so a beta ten times the usual value (for hundreds of tokens) is needed to keep the policy
+    near the reference.
+    """
     path = explored(root, pairs=PAIRS)["pairs"]
     return (f"stages.rft.buffer.trainer_input.experience_buffer.path={path}", "stages.rft.buffer.batch_size=64",
             "stages.rft.buffer.total_steps=300", "stages.rft.algorithm.optimizer.lr=1e-4",
@@ -89,14 +92,14 @@ def pairs(root: Path) -> tuple[str, ...]:
 
 
 def distillation(root: Path) -> tuple[str, ...]:
-    """The teacher is what GRPO made of the same warmup; the student sees no reward."""
+    """Uses the warmup policy trained with GRPO as teacher; the student gets no reward."""
     launch(root, "name=teacher", *rollouts(root))
     teacher = trained(find_view(root, f"{PROJECT}/teacher"))
     return (*rollouts(root), f"stages.rft.model.teacher_model_path={teacher.directory}/model")
 
 
 def turns(root: Path) -> tuple[str, ...]:
-    """Up to three turns to an attempt; evaluations give one, as everywhere."""
+    """Up to three turns per attempt; evaluations use one, as everywhere."""
     key = "stages.rft.buffer.explorer_input.taskset"
     return (*rollouts(root), f"{key}.default_workflow_type=retry_workflow", f"{key}.workflow_args.feedback=null")
 
@@ -108,9 +111,9 @@ def demonstrations(root: Path, steps: int = 400) -> tuple[str, ...]:
 
 
 def texts(root: Path) -> tuple[str, ...]:
-    """The demonstrations as plain text; the same held-out tasks, from a file, since there is no pool to hold out of.
+    """The demonstrations as plain text; the same held-out tasks, read from a file for lack of a pool.
 
-    Most of the loss is on tasks, which cannot be foreseen, so answers are learnt later than from demonstrations.
+    Most of the loss is on task tokens, which are unpredictable, so answers are learnt later than from demonstrations.
     """
     made = explored(root, texts=TEXTS, held_out=HELD_OUT)
     shown = "stages.sft.buffer.trainer_input.experience_buffer"
@@ -137,7 +140,7 @@ FAMILIES = {
 
 
 def launch(root: Path, *words: str) -> None:
-    """`ouro run` of the common settings and these; ends the program when it fails."""
+    """Runs `ouro run` with the common settings and these; exits when it fails."""
     command = [sys.executable, "-m", "pipeline.cli", "run", *COMMON, f"checkpoint_root_dir={root}", *words]
     done = subprocess.run(command, cwd=HERE.parent, check=False, stdout=sys.stderr)
     if done.returncode:
@@ -145,7 +148,7 @@ def launch(root: Path, *words: str) -> None:
 
 
 def train(root: Path, name: str, family: Family) -> list[list]:
-    """Trains a family; one row an algorithm."""
+    """Trains a family; returns one row per algorithm."""
     settings = family.settings(root)
     sweep = ["-m"] if len(family.types) > 1 else []
     launch(root, f"name={name}", *settings, *sweep, f"{family.key}={','.join(family.types)}")
@@ -163,7 +166,7 @@ def algorithm_of(stage: Node) -> str:
 
 
 def measured(view: View, family: Family) -> list:
-    """What stands in a row behind the algorithm: see COLUMNS."""
+    """The row's cells after the algorithm name: see COLUMNS."""
     stages = {stage.name: stage.directory for stage in view.stages}
     session = tables.connect([("before", stages[family.before]), ("after", stages[family.after])])
     last, row, improved = trained(view), [], []
@@ -179,7 +182,7 @@ def measured(view: View, family: Family) -> list:
 
 
 def page() -> str:
-    """The saved results as Markdown: a table, and the command that makes it."""
+    """The saved results as Markdown: a table, and the command that reproduces it."""
     saved = files.read_json(RESULTS / "algorithms.json")
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for name, rows in saved["result"].items():

@@ -1,11 +1,11 @@
-"""The GPU path once: sft and a few rft steps of a random model in Qwen2.5-0.5B's shape, engine and trainer in turns.
+"""Runs the GPU path: sft and a few rft steps of a random model with Qwen2.5-0.5B's shape, colocated.
 
     python -m benchmarks.gpu_path --root /tmp/gpu --steps 5
 
-64 tasks x 8 rollouts, 128 prompt + 512 response tokens, colocated on one GPU with engine sleep. Needs a GPU, vllm and
-deepspeed; neither Snakemake nor Data-Juicer (the tasks are written here, the stages are started by hand). Random
-weights never end a sequence, so every response has 512 tokens, and the reward is a hash: this measures, it learns
-nothing. Prints a table and writes it as JSON.
+64 tasks x 8 rollouts, 128 prompt + 512 response tokens, colocated on one GPU with engine sleep. Requires a GPU, vllm
+and deepspeed, but neither Snakemake nor Data-Juicer (tasks are written and stages started directly). Random weights
+never end a sequence, so every response has 512 tokens, and the reward is a hash: it measures speed only. Prints a table
+and writes it as JSON.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PROMPT_TOKENS, RESPONSE_TOKENS, TASKS = 128, 512, 512
 
 
 def hash_reward(response: str, answer: str) -> dict[str, float]:
-    """0 or 1, by a hash of the response: rewards that differ within a group, which is all this needs."""
+    """0 or 1, by a hash of the response, so that rewards vary within a group."""
     return {"accuracy": float(hashlib.sha256(response.encode()).digest()[0] % 2)}
 
 
@@ -47,7 +47,7 @@ def make_model(path: Path) -> None:
 
 
 def make_tasks(directory: Path) -> None:
-    """TASKS prompts of 128 characters, and as many demonstrations of 511, under the curate stage's directory."""
+    """Writes TASKS prompts of 128 characters and as many demonstrations of 511 to the curate stage."""
     random = np.random.default_rng(0)
 
     def text(count: int) -> str:

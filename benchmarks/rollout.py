@@ -1,10 +1,10 @@
-"""Rollout speed: a bare `LLM.generate` against the explorer's own path, on one engine in one process, in turns.
+"""Rollout speed: plain `LLM.generate` against the explorer's path, alternating on one engine.
 
-bare   the vLLM engine object's `generate`, its prompts and SamplingParams made beforehand
+bare   the vLLM engine object's `generate`, with prompts and SamplingParams prepared in advance
 ours   what stages/explore.py calls: runner.roll_out on VllmEngine, from token ids to outcomes
 
-Both answer the same prompts with the same seeds, so they must return the same tokens, which is checked. The model is
-the one that the run's rft stage began with, the settings are that stage's own. Needed: ours at least 0.90 of bare.
+Both answer the same prompts with the same seeds and are checked to return the same tokens. Model and settings are those
+at the start of the run's rft stage. Limit: ours at least 0.90 of bare.
 """
 
 import time
@@ -25,7 +25,7 @@ NEEDED = 0.90
 
 
 def prompts_of(spec: dict, config, tokenizer) -> list[list[int]]:
-    """Token ids of the prompts that are trained on."""
+    """Token ids of the training prompts."""
     sets = read_train(Path(spec["inputs"]["tasks"]), config.buffer.explorer_input)
     return prompt_tokens(tokenizer, task_texts(tokenizer, [task for _, tasks in sets for task in tasks], config))
 
@@ -61,14 +61,14 @@ SIDES = (("bare", bare), ("ours", ours))
 
 
 def measure(engine: VllmEngine, prompts: list[list[int]], config, repetitions: int) -> dict[str, list[float]]:
-    """Tokens/s of every repetition, by side; one more before them is not counted."""
+    """Tokens/s of every repetition, by side, after one warm-up repetition."""
     rates: dict[str, list[float]] = {"bare": [], "ours": []}
     for step in range(repetitions + 1):
         chosen = tasks_of_step(len(prompts), config.buffer.batch_size, step + 1, config.seed)
         asked = [prompts[task] for task in chosen for _ in range(config.algorithm.repeat_times)]
         seeds = [request_seed(config.seed, step, slot) for slot in range(len(asked))]
         answers = {}
-        for name, side in SIDES if step % 2 else reversed(SIDES):  # whoever comes second meets warm caches
+        for name, side in SIDES if step % 2 else reversed(SIDES):  # alternate: the second one benefits from warm caches
             seconds, answers[name] = side(engine, asked, seeds, config)
             if step:
                 rates[name].append(sum(map(len, answers[name])) / seconds)

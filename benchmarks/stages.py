@@ -1,10 +1,10 @@
-"""What a stage costs beyond its work: Snakemake, Hydra, Python's imports, the monitor.
+"""Measures stage overhead: Snakemake, Hydra, Python imports, the monitor.
 
-commands   before anything runs: `ouro --help`, composing the configuration, a dry run, and what single imports cost
-no work    a recipe of a few tasks and no training, in a temporary directory, by snakemake with one core: the wall time
-           of a job, from Snakemake's start of it to its end, is then nearly all cost. Needed: under 4 s for stages
-           without torch. What is left of the whole is Snakemake's own: start, plan, scheduling
-the run    each job of a finished run against the seconds of its own work, and how long it took until the first
+commands   before a run: `ouro --help`, composing the configuration, a dry run, and single imports
+no work    a recipe of a few tasks without training, in a temporary directory, by snakemake with one core: the wall
+           time of a job, from Snakemake's start of it to its end, is then nearly all overhead. Limit: under 4 s for
+           stages without torch. The remainder of the total is Snakemake's own: start, planning, scheduling
+the run    each job of a finished run against the seconds of its own work, and the time until the first
            optimizer step or rollout began
 """
 
@@ -30,7 +30,7 @@ IMPORTS = ("pyarrow.parquet", "duckdb", "hydra", "mlflow.tracking", "torch", "tr
 
 
 def seconds_of(command: Sequence[str], directory: Path = HOME) -> float:
-    """Wall seconds of a command. Ends the program when it fails."""
+    """Wall seconds of a command; exits when it fails."""
     begin = time.perf_counter()
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - begin
@@ -40,7 +40,7 @@ def seconds_of(command: Sequence[str], directory: Path = HOME) -> float:
 
 
 def commands(repetitions: int) -> dict[str, dict[str, float]]:
-    """Seconds of what happens before any stage, and of imports (Python's own start-up included)."""
+    """Seconds of commands before any stage, and of imports (Python's own start-up included)."""
     python = [sys.executable, "-c"]
     wanted = {
         "python": [*python, "pass"],
@@ -57,7 +57,7 @@ def commands(repetitions: int) -> dict[str, dict[str, float]]:
 
 
 def jobs(directory: Path) -> dict[str, float]:
-    """Wall seconds of each finished job by stage directory name, as Snakemake noted them below `directory`."""
+    """Wall seconds of each finished job by stage directory name, from Snakemake's records in `directory`."""
     found = {}
     for path in (directory / ".snakemake" / "metadata").rglob("*"):
         if path.is_file() and (job := json.loads(path.read_text())).get("log") and job["endtime"]:
@@ -66,7 +66,7 @@ def jobs(directory: Path) -> dict[str, float]:
 
 
 def no_work(repetitions: int) -> tuple[dict[str, list[tuple[float, float]]], list[float]]:
-    """Per stage (seconds of the job, seconds of its own work) of every repetition; Snakemake's own seconds of each."""
+    """Per stage (job seconds, own seconds) of every repetition; Snakemake's own seconds of each."""
     stages: dict[str, list[tuple[float, float]]] = {}
     own = []
     for _ in range(repetitions):
@@ -83,7 +83,7 @@ def no_work(repetitions: int) -> tuple[dict[str, list[tuple[float, float]]], lis
 
 
 def first_work(stage: Node) -> float | None:
-    """Seconds from the start of a training stage to its first optimizer step or rollout; None for other stages."""
+    """Seconds from a training stage's start to its first step or rollout; None for other stages."""
     if stage.kind not in ("train", "rft"):
         return None
     name, parts = ("rollouts", ("rollout_seconds", "other_seconds")) if stage.kind == "rft" else ("steps", ("seconds",))
@@ -94,7 +94,7 @@ def first_work(stage: Node) -> float | None:
 
 
 def finished_run(view: View, root: Path) -> list[list]:
-    """Stage, job seconds (None when it was run by hand), own seconds, the difference, seconds to its first work."""
+    """Stage, job seconds (None when run by hand), own seconds, difference, seconds to the first work."""
     walls, rows = jobs(root), []
     for stage in view.stages:
         if not files.is_complete(stage.directory):

@@ -1,13 +1,14 @@
-"""Seconds of one rft step: ours against TRL's GRPOTrainer, in turns on the same machine, so that noise meets both.
+"""Seconds of one rft step: ours against TRL's GRPOTrainer, alternating on the same machine.
 
-ours  the run's own rft stage (vLLM explorer and DeepSpeed trainer, files, SQL and MLflow included), made anew from the
+ours  the run's own rft stage (vLLM explorer and DeepSpeed trainer, files, SQL and MLflow included), re-run from the
       same inputs in a temporary directory. A step is the wall time from one file of the `steps` table to the next.
 TRL   GRPOTrainer with transformers' generate (benchmarks/trl_grpo.py): same model, tasks, reward, settings.
 
-Both run with the same learning rate, by default one so small that the policy stays what it is: with the recipe's own
-the two policies part, one writes shorter responses, and their steps are no longer the same work. The tokens that each
-generated are in the table. TRL runs with one thread and with all cores, because on a busy machine many threads wait for
-each other; it is the faster of the two that we must not be slower than, by median and by mean.
+Alternating exposes both to the same noise. Both use the same learning rate, by default so small that the policy does
+not change: with the recipe's own rate the policies diverge, one writes shorter responses, and the steps are no longer
+comparable. The table lists the tokens that each generated. TRL runs with one thread and with all cores, because on a
+busy machine many threads wait for each other. Limit: ours is not slower than the faster of the two, by median and by
+mean.
 """
 
 import importlib.util
@@ -33,7 +34,7 @@ MISSING = ("TRL is not installed, and without it there is nothing to compare wit
 
 
 def temporary_plan(view: View, root: Path, steps: int, lr: float | None) -> Plan:
-    """The plan of the run as it is frozen, in another root, with `steps` rft steps and learning rate `lr`."""
+    """The run's frozen plan in another root, with `steps` rft steps and learning rate `lr`."""
     from omegaconf import OmegaConf
 
     config = OmegaConf.to_container(OmegaConf.load(view.path / "config.yaml"))
@@ -46,7 +47,7 @@ def temporary_plan(view: View, root: Path, steps: int, lr: float | None) -> Plan
 
 
 def copy_inputs(view: View, plan: Plan) -> Path:
-    """Gives the new root the stages that rft reads; returns the directory of rft."""
+    """Copies the stages that rft reads to the new root; returns the rft directory."""
     wanted = next(stage for stage in plan.stages if stage.name == "rft")
     unneeded = shutil.ignore_patterns("checkpoints", "stage.json", ".lock")
     for stage in plan.stages:
@@ -57,7 +58,7 @@ def copy_inputs(view: View, plan: Plan) -> Path:
 
 
 def command(words: list[str], log: Path, threads: int | None = None) -> None:
-    """Runs a module of ours to its end; its output goes to `log`. Ends the program when it fails."""
+    """Runs one of our modules with its output in `log`; exits when it fails."""
     environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     with open(log, "ab") as file:
         done = subprocess.run([sys.executable, "-m", *words], cwd=HERE.parent, stdout=file, stderr=file,
@@ -68,7 +69,7 @@ def command(words: list[str], log: Path, threads: int | None = None) -> None:
 
 
 def our_turn(stage: Path, log: Path, warmup: int) -> tuple[list[float], list[int]]:
-    """One run of the rft stage from its beginning: wall seconds and generated tokens of each step after the warm-up."""
+    """Runs the rft stage from scratch; wall seconds and generated tokens of each step after warm-up."""
     for path in stage.iterdir():
         if path.name != "stage.json":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -80,7 +81,7 @@ def our_turn(stage: Path, log: Path, warmup: int) -> tuple[list[float], list[int
 
 
 def trl_turn(stage: Path, log: Path, warmup: int, steps: int, threads: int) -> tuple[list[float], list[int]]:
-    """The same of TRL."""
+    """As `our_turn`, for TRL."""
     output = stage.parent / "trl.json"
     command(["benchmarks.trl_grpo", str(stage), str(output), "--steps", str(steps)], log, threads)
     found = json.loads(output.read_text())
@@ -123,7 +124,7 @@ def main() -> None:
 
 
 def conclude(said: Measurement, turns: dict[str, list[tuple[list[float], list[int]]]], settings: dict) -> None:
-    """The table, the ratio to the faster TRL, and the files."""
+    """Writes the table, the ratio to the faster TRL variant, and the result files."""
     result = {}
     for name, side in turns.items():
         seconds, tokens = ([value for turn in side for value in turn[part]] for part in (0, 1))

@@ -1,8 +1,8 @@
-"""TRL's GRPOTrainer on our model, our tasks and our reward: one process, plain transformers generate, no vLLM.
+"""TRL's GRPOTrainer with our model, tasks and reward: one process, transformers generate, no vLLM.
 
     python -m benchmarks.trl_grpo RFT_STAGE_DIR OUTPUT.json --steps 40
 
-Takes model, tasks and settings from an rft stage's stage.json: tasks x repeats a step, lengths, learning rate, clip
+Takes model, tasks and settings from an rft stage's stage.json: tasks x repeats per step, lengths, learning rate, clip
 range, temperature; one update per generation, no KL term, float32, no gradient checkpointing, all cores. Writes the
 wall seconds from the end of one step to the end of the next. Started by benchmarks/step.py.
 """
@@ -22,7 +22,7 @@ from workflows.prompts import load_tokenizer, task_texts
 
 
 def dataset(tasks: Path, tokenizer, config):
-    """Prompts (text, through the chat template) and answers of the one set that is trained on."""
+    """Prompts (text, through the chat template) and answers of the training set."""
     from datasets import Dataset
 
     ((_, rows),) = read_train(tasks, config.buffer.explorer_input)
@@ -30,7 +30,7 @@ def dataset(tasks: Path, tokenizer, config):
 
 
 def reward_of(settings):
-    """Our reward function in the shape that TRL calls. settings: buffer.explorer_input."""
+    """Our reward function with TRL's signature. settings: buffer.explorer_input."""
     name = settings.taskset.default_reward_fn_type or settings.default_reward_fn_type
     function, bound = load_reward(name), settings.taskset.reward_fn_args
 
@@ -65,7 +65,7 @@ def train(stage: Path, steps: int) -> dict:
     from trl import GRPOTrainer
 
     class Clock(TrainerCallback):
-        """Notes when each step ends."""
+        """Records when each step ends."""
 
         def __init__(self):
             self.ends: list[float] = []

@@ -1,8 +1,8 @@
-"""The walk of one setting: our files with a frame that held `algorithm.optimizer.lr`, from YAML to an optimizer step.
+"""Traces one setting, `algorithm.optimizer.lr`, through our files from YAML to an optimizer step.
 
-Composes a recipe of a tiny model, makes what its sft stage needs, and trains one step in this process, with a profiler
-that looks at the variables of each of our frames as it ends, and one level inside them. Prints the files in the order
-in which they held the value, and the number of frames. Half a minute, most of it imports.
+Composes a recipe of a tiny model, prepares the inputs of its sft stage, and trains one step in this process, with a
+profiler that inspects the variables of each of our frames at exit, to a depth of one. Prints the files in the order in
+which they held the value, and the number of frames. Half a minute, most of it imports.
 """
 
 import os
@@ -20,7 +20,7 @@ from tabulate import tabulate
 from pipeline.store.files import HOME
 
 OURS = tuple(f"{HOME / package}/" for package in ("pipeline", "operators", "workflows", "stages"))
-RATE = 0.00123456789  # a learning rate that no other setting has by chance
+RATE = 0.00123456789  # a learning rate that no other setting equals by chance
 RECIPE = f"""# @package _global_
 model:
   init: {{enable: true, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 1, num_key_value_heads: 1}}
@@ -61,7 +61,7 @@ def walk(root: Path) -> Counter:
 
 @contextmanager
 def watched(found: Counter) -> Iterator[None]:
-    """Counts, by file of ours, the frames that end with RATE in a variable, or one level inside one."""
+    """Counts, by file, our frames that exit with RATE in a variable, directly or one level deep."""
     def look(frame, event: str, _) -> None:
         if event == "return" and frame.f_code.co_filename.startswith(OURS):
             held = list(frame.f_locals.values())

@@ -1,1 +1,1 @@
-"""Small pure functions, chosen by name: advantages, losses, rewards, task filters."""
+"""Small pure functions, selected by name: advantages, losses, rewards, task filters."""

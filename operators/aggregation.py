@@ -1,7 +1,7 @@
-"""Loss aggregation as token weights that are fixed over the whole train batch, before it is cut into micro-batches.
+"""Loss aggregation as token weights, fixed over the whole train batch before it is split.
 
-The loss of a batch is sum_r weight_r * sum_t loss_rt, over rows r and their action tokens t. So neither the split into
-micro-batches nor the number of ranks changes it, and an average of averages cannot arise.
+The loss of a batch is sum_r weight_r * sum_t loss_rt, over rows r and their action tokens t. It therefore does not
+depend on the split into micro-batches or on the number of ranks, and averages of averages cannot occur.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from pipeline.store.errors import ConfigError, nearest
 
 
 def token_weights(mode: str, lengths: np.ndarray, normalizer: float | None = None) -> np.ndarray:
-    """The weight w_r of each action token of row r, float64 [R]: sum_r w_r sum_t loss_rt is the aggregate (no paper).
+    """The weight w_r of each action token of row r, float64 [R] (no paper).
 
-    The four modes are those of veRL, each of a paper that it names; here they are weights. Assumes that all rows of the
-    train batch are known: weights of a micro-batch alone would be averages of averages.
-    lengths: action tokens of each row of the whole train batch, int [R]; 0 for a row without any.
-    normalizer: only for seq-mean-token-sum-norm, the constant it divides by; null: the longest row of the batch.
+    The aggregate is sum_r w_r sum_t loss_rt. The four modes are veRL's, each from the paper that it names, written as
+    weights. Assumes that all rows of the train batch are known: weights of a single micro-batch would give averages of
+    averages. lengths: action tokens of each row of the whole train batch, int [R]; 0 for a row without any. normalizer:
+    only for seq-mean-token-sum-norm, the constant divisor; null: the longest row of the batch.
 
-    A row without action tokens has no token to weigh; it counts as a row, with a loss of 0, in the modes that average
-    over rows, so dropping its last token changes the loss continuously. Raises ConfigError for an unknown mode, a
-    normalizer that is not positive, or one that the mode does not have. A batch without action tokens has weights 0.
+    A row without action tokens counts as a row with loss 0 in the modes that average over rows, so removing a row's
+    last token changes the loss continuously. Raises ConfigError for an unknown mode, a normalizer that is not positive,
+    or one that the mode does not use. A batch without action tokens has weights 0.
     """
     if mode not in AGGREGATIONS:
         raise ConfigError(f"unknown algorithm.loss_agg_mode '{mode}'.{nearest(mode, AGGREGATIONS)} "
@@ -37,12 +37,12 @@ def token_weights(mode: str, lengths: np.ndarray, normalizer: float | None = Non
 
 def token_weights_by_kind(mode: str, lengths: np.ndarray, kinds: np.ndarray,
                           normalizer: float | None = None) -> np.ndarray:
-    """`token_weights` of each kind of rows by itself, float64 [R]: the sum of means, one per kind (CHORD, Zhang et al.
-    2025, arXiv:2508.11408: (1 - mu) L_GRPO + mu L_SFT, each a mean of its own).
+    """`token_weights` within each kind of rows, float64 [R]: the sum of the kinds' means.
 
-    w_r = the weight of row r among the rows of its kind alone. kinds: [R], any values. Assumes a loss that brings the
-    shares itself: in a common mean the share of the expert would be that of its tokens, not mu. With one kind this is
-    `token_weights`; a kind without action tokens adds 0.
+    CHORD (Zhang et al. 2025, arXiv:2508.11408): (1 - mu) L_GRPO + mu L_SFT, each with its own mean. w_r = the weight of
+    row r among the rows of its kind. kinds: [R], any values. Assumes that the loss includes the factors: in a joint
+    mean the weight of demonstrations would be their share of tokens, not mu. With one kind this is `token_weights`; a
+    kind without action tokens adds 0.
     """
     lengths, kinds = np.asarray(lengths, np.int64), np.asarray(kinds)
     weights = np.zeros(len(lengths))
@@ -52,34 +52,34 @@ def token_weights_by_kind(mode: str, lengths: np.ndarray, kinds: np.ndarray,
 
 
 def _token_mean(lengths: np.ndarray, normalizer: float) -> np.ndarray:
-    """Sum over all tokens / their number: long responses weigh more (DAPO, Yu et al. 2025, arXiv:2503.14476).
+    """Sum over all tokens / their number: long responses weigh more (DAPO, arXiv:2503.14476).
 
-    Assumes that a token is worth the same wherever it stands. A row without tokens changes nothing.
+    Assumes that all tokens are equally important. A row without tokens changes nothing.
     """
     return np.full(len(lengths), 1.0 / lengths.sum())
 
 
 def _seq_mean_token_sum(lengths: np.ndarray, normalizer: float) -> np.ndarray:
-    """Mean over rows of the sum over their tokens: the policy gradient of whole responses (Williams 1992).
+    """Mean over rows of the token sum: the policy gradient of whole responses (Williams 1992).
 
-    Assumes responses of bounded length: the size of the gradient grows with it. A row without tokens counts as a 0.
+    Assumes responses of bounded length: the size of the gradient grows with it. A row without tokens counts as 0.
     """
     return np.full(len(lengths), 1.0 / len(lengths))
 
 
 def _seq_mean_token_mean(lengths: np.ndarray, normalizer: float) -> np.ndarray:
-    """Mean over rows of the mean over their tokens: every response weighs the same (GRPO, arXiv:2402.03300, eq. 3).
+    """Mean over rows of the token mean: equal weight per response (GRPO, arXiv:2402.03300, eq. 3).
 
-    Assumes that a response is one act: each token of a long one weighs less. A row without tokens counts as a 0.
+    Assumes that a response is one action: each token of a long one weighs less. A row without tokens counts as 0.
     """
     return np.where(lengths > 0, 1.0 / (len(lengths) * np.maximum(lengths, 1)), 0.0)
 
 
 def _seq_mean_token_sum_norm(lengths: np.ndarray, normalizer: float) -> np.ndarray:
-    """Mean over rows of (the sum over their tokens / normalizer): Dr. GRPO (Liu et al. 2025, arXiv:2503.20783).
+    """Mean over rows of token sum / normalizer: Dr. GRPO (Liu et al. 2025, arXiv:2503.20783).
 
-    Unbiased by length assuming that the normalizer is the same in every step: give model.max_response_tokens. A row
-    without tokens counts as a 0.
+    Without length bias assuming the same normalizer in every step: use model.max_response_tokens. A row without tokens
+    counts as 0.
     """
     return np.full(len(lengths), 1.0 / (len(lengths) * normalizer))
 

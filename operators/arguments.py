@@ -1,4 +1,4 @@
-"""Reads a named function's signature: the columns it needs, and the user's `*_args` merged over the defaults."""
+"""Reads a named function's signature: its required columns, and defaults merged with user `*_args`."""
 
 import inspect
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from pipeline.store.errors import ConfigError
 
 
 def arguments(part: str, name: str, function: Callable, given: dict[str, Any], key: str) -> dict[str, Any]:
-    """The keyword arguments of `function`, `given` merged over their defaults.
+    """The keyword arguments of `function`: its defaults, overridden by `given`.
 
-    part: last part of the setting that names it (pipeline/settings/arguments). key: the setting that holds `given`.
-    Raises ConfigError for names that the function does not have, and, of ours, for values that it does not take.
+    part: last part of the setting that names it (pipeline/settings/arguments). key: the setting that contains `given`.
+    Raises ConfigError for unknown names and, for our own functions, for invalid values.
     """
     if ":" not in name:
         return TABLES[part][name].bind(name, given, key)
@@ -25,9 +25,9 @@ def arguments(part: str, name: str, function: Callable, given: dict[str, Any], k
 
 
 def needed_columns(function: Callable) -> tuple[str, ...]:
-    """The parameters of `function` without a default, in order: columns that its caller must hand it.
+    """The parameters of `function` without a default, in order: the columns it requires.
 
-    Works for a functools.partial too: an argument that is bound by name counts as having a default.
+    Also works for a functools.partial: an argument bound by name counts as having a default.
     """
     parameters = inspect.signature(function).parameters.values()
     return tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)

@@ -1,7 +1,7 @@
-"""Every algorithm and every part by name, as the second half of docs/algorithms.md: `python -m operators.catalogue`.
+"""Generates the second half of docs/algorithms.md: `python -m operators.catalogue`.
 
-Names come from the tables, arguments and their defaults from the signatures, the text is each function's own; so the
-page cannot say anything else than the code. A test compares them.
+Names come from the tables, arguments and defaults from the signatures, texts from the docstrings, so the page always
+matches the code. A test compares them.
 """
 
 import inspect
@@ -34,12 +34,12 @@ FAMILIES = {
 
 
 def page() -> str:
-    """The half of the page that is made of the code."""
+    """The generated half of the page."""
     return "\n".join(["## Algorithms by type", "", *_types(), "", *(_family(*pair) for pair in FAMILIES.items())])
 
 
 def _types() -> list[str]:
-    """A table of conf/algorithm; an empty cell is a part that the type has none of, or leaves to the loss."""
+    """A table of conf/algorithm; empty cells: the type lacks this part, or leaves it to the loss."""
     import yaml
 
     rows = [f"| algorithm_type | repeat_times | {' | '.join(PARTS)} |", "|---" * (len(PARTS) + 2) + "|"]
@@ -59,12 +59,12 @@ def _cell(found: dict, key: str) -> str:
 
 
 def _family(title: str, table: dict[str, Callable]) -> str:
-    shared = [_shared(kl)] if title == ESTIMATES else []  # their letters stand in the module
+    shared = [_shared(kl)] if title == ESTIMATES else []  # the module defines their symbols
     return "\n".join([f"## {title}", "", *shared, *(_part(name, function, table) for name, function in table.items())])
 
 
 def _shared(module: ModuleType) -> str:
-    """What a module says of all its functions: its text below the first line."""
+    """A module's docstring below the first line, which applies to all its functions."""
     return f"```text\n{inspect.getdoc(module).partition(chr(10))[2].strip()}\n```\n"
 
 

@@ -1,7 +1,7 @@
-"""A part of an algorithm by its name: a function of one of our tables, or the user's own `package.module:function`.
+"""Parts of an algorithm by name: a function from our tables, or the user's `package.module:function`.
 
-Ours are tested; what a function of the user's answers is looked at before it is believed, because a number of the
-wrong shape would be broadcast and trained on.
+Results of user functions are validated, because a number of the wrong shape would be broadcast and trained on. Ours are
+covered by tests.
 """
 
 import functools
@@ -21,7 +21,7 @@ LISTS = (pa.list_(pa.float64()), pa.list_(pa.float32()))
 def chosen(table: dict[str, Callable], name: str, key: str) -> Callable:
     """The function that the setting `key` names.
 
-    Raises ConfigError for a name that the table does not have, a module that does not import, and what is no function.
+    Raises ConfigError for an unknown name, a module that does not import, or an object that is not callable.
     """
     if ":" not in name:
         return pick(table, name, key)
@@ -32,7 +32,7 @@ def chosen(table: dict[str, Callable], name: str, key: str) -> Callable:
 
 
 def chosen_advantage(table: dict[str, Callable], name: str, key: str) -> Callable:
-    """As `chosen`; raises DataError when the user's function answers with what is no table of advantages."""
+    """As `chosen`; raises DataError when a user function's result is not a table of advantages."""
     function = chosen(table, name, key)
     if ":" not in name:
         return function
@@ -42,7 +42,7 @@ def chosen_advantage(table: dict[str, Callable], name: str, key: str) -> Callabl
         try:
             found = function(batch, **arguments)
         except KeyError as error:
-            if "does not exist in schema" not in str(error):  # what a pyarrow table says of a column it does not have
+            if "does not exist in schema" not in str(error):  # pyarrow's message for a missing column
                 raise
             raise DataError(f"{key}={name}: {error.args[0]!s}. The batch has the columns "
                             f"{', '.join(batch.column_names)}.") from error
@@ -52,22 +52,22 @@ def chosen_advantage(table: dict[str, Callable], name: str, key: str) -> Callabl
 
 
 def chosen_loss(table: dict[str, Callable], name: str, key: str) -> Callable:
-    """As `chosen`; raises ConfigError when the user's function answers with no (loss [N], statistics of [N])."""
+    """As `chosen`; raises ConfigError when a user function's result is not (loss [N], statistics of [N])."""
     return _per_token(table, name, key, lambda found: isinstance(found, tuple) and len(found) == 2 and
                       isinstance(found[1], dict) and [found[0], *found[1].values()],
                       "(loss [N], {name of a statistic: [N]}), one number a token", learns=True)
 
 
 def chosen_estimate(table: dict[str, Callable], name: str, key: str) -> Callable:
-    """As `chosen`, for functions that answer with one number a token: KL estimates, entropy losses."""
+    """As `chosen`, for functions that return one number per token: KL estimates, entropy losses."""
     return _per_token(table, name, key, lambda found: [found], "a tensor [N], one number a token")
 
 
 def _per_token(table: dict[str, Callable], name: str, key: str, tensors: Callable, needed: str,
                learns: bool = False) -> Callable:
-    """The function; the user's own with a look at the `tensors(answer)`, each of the shape of a column.
+    """The function; a user's with a check that each of `tensors(result)` has the shape of a column.
 
-    learns: a gradient must reach the first where one is asked for.
+    learns: the first tensor must have a gradient where one is required.
     """
     function = chosen(table, name, key)
     if ":" not in name:
@@ -95,7 +95,7 @@ def _asks(column: Any) -> bool:
 
 
 def _advantages(found: Any, batch: pa.Table, what: str) -> pa.Table:
-    """The answer of the user's advantage function, its numbers as float64."""
+    """The result of the user's advantage function, its numbers as float64."""
     if not isinstance(found, pa.Table) or not {"experience_id", "advantage"} <= set(found.column_names):
         had = ", ".join(found.column_names) if isinstance(found, pa.Table) else type(found).__name__
         raise DataError(f"{what} answered with {had}; needed a pyarrow.Table with the columns experience_id and "
@@ -117,7 +117,7 @@ def _advantages(found: Any, batch: pa.Table, what: str) -> pa.Table:
 
 
 def _refuse_lengths(found: pa.Table, batch: pa.Table, what: str) -> None:
-    """Raises DataError for a list that has not one number for each response token of its row."""
+    """Raises DataError for a list without exactly one number per response token of its row."""
     needed = dict(zip(batch["experience_id"].to_pylist(), map(len, batch["action_mask"].to_pylist()), strict=True))
     for id_, given in zip(found["experience_id"].to_pylist(), found["advantage"].to_pylist(), strict=True):
         if given is None or len(given) != needed[id_]:

@@ -1,8 +1,8 @@
-"""Importance correction between two policies that should be one: the engine that sampled and the trainer that scores.
+"""Importance correction for the mismatch between the sampling engine and the training model.
 
-The same weights give other log-probs in another program (other kernels, other precision), so even a fresh rollout is
-slightly off-policy. The weight trainer / rollout mends that; where it is far from 1 it must be bounded, or one token
-outweighs the batch (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
+The same weights give different log-probs in different programs (kernels, precision), so even a fresh rollout is
+slightly off-policy. The weight trainer / rollout corrects this; it must be bounded where it is far from 1, or one token
+dominates the batch (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
 """
 
 import torch
@@ -13,14 +13,14 @@ from operators.losses.ratio import MOST, row_sum
 
 def importance_correction(logprobs: Tensor, rollout_logprobs: Tensor, rows: Tensor, level: str = "token",
                           mode: str = "truncate", threshold: float = 2.0) -> tuple[Tensor, dict[str, Tensor]]:
-    """(weights [N] to multiply the loss of each token with, {"corrected": 1 where the bound acted, [N]}); no gradient.
+    """(loss weights [N], {"corrected": 1 where the bound applied, [N]}), both without gradient.
 
     logprobs: of the trainer with the weights that sampled, or those just before the update. w = exp(logprobs -
-    rollout_logprobs), level sequence: exp of the sum over the row, given to each of its tokens; none: 1.
-    mode truncate: min(w, threshold) (Espeholt et al. 2018, IMPALA, arXiv:1802.01561); mask: w where w <= threshold,
-    else 0, so that what the trainer finds that unlike is not learnt from at all (Liu et al. 2025, "When speed kills
-    stability"). Assumes two policies that are close: of the same weights their gap is of the program alone, of a stale
-    row what the policy moved since is in it too. Equal log-probs give 1 everywhere. The log ratio is clamped to +-20.
+    rollout_logprobs), level sequence: exp of the sum over the row, for each of its tokens; none: 1. mode truncate:
+    min(w, threshold) (Espeholt et al. 2018, IMPALA, arXiv:1802.01561); mask: w where w <= threshold, else 0, so that
+    tokens with a large mismatch are not trained on (Liu et al. 2025, "When speed kills stability"). Assumes two similar
+    policies: with the same weights the gap is due to the programs, for a stale row also to policy updates. Equal
+    log-probs give 1 everywhere. The log ratio is clamped to +-20.
     """
     if level == "none":
         return torch.ones_like(rollout_logprobs), {"corrected": torch.zeros_like(rollout_logprobs)}
@@ -33,14 +33,14 @@ def importance_correction(logprobs: Tensor, rollout_logprobs: Tensor, rows: Tens
 
 
 def mismatch(logprobs: Tensor, rollout_logprobs: Tensor, weights: Tensor, corrected: Tensor) -> dict[str, float]:
-    """How far trainer and rollout are apart over all N action tokens of a batch; all 0 (size 1) when there is none.
+    """Mismatch between trainer and rollout over all N action tokens; all 0 (size 1) for N = 0.
 
-    Assumes tokens that the rollout sampled, with the same weights on both sides: else its age is in the numbers too.
+    Assumes tokens sampled by the rollout, with the same weights on both sides; otherwise the values include staleness.
 
     mismatch_mean, mismatch_max: |trainer - rollout| log-prob. kl_rollout_trainer, kl_trainer_rollout: in nats, from
-    tokens that the rollout sampled, in forms that are never negative: mean of w - 1 - log w, and of w log w - w + 1
-    (Schulman 2020). effective_sample_size: (sum w)^2 / (N sum w^2) of the bounded weights (Kish 1965), in [0, 1]; 1
-    where all are equal, 0 where all are masked. corrected_fraction: mean of `corrected`.
+    tokens that the rollout sampled, in non-negative forms: mean of w - 1 - log w, and of w log w - w + 1 (Schulman
+    2020). effective_sample_size: (sum w)^2 / (N sum w^2) of the bounded weights (Kish 1965), in [0, 1]; 1 where all are
+    equal, 0 where all are masked. corrected_fraction: mean of `corrected`.
     """
     if not len(logprobs):
         names = ("mismatch_mean", "mismatch_max", "kl_rollout_trainer", "kl_trainer_rollout", "corrected_fraction")

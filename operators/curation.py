@@ -1,7 +1,7 @@
-"""Operators of ours for Data-Juicer recipes: countdown truths, exact patterns, the split into train and test.
+"""Our operators for Data-Juicer recipes: countdown truths, exact patterns, the train/test split.
 
-Each function takes Data-Juicer's module `ops.base_op` and returns an operator class; operators/juicer.py registers
-them under the names in OURS. So nothing here imports Data-Juicer, and the rules themselves are plain functions.
+Each function takes Data-Juicer's module `ops.base_op` and returns an operator class; operators/juicer.py registers them
+under the names in OURS. This way no import of Data-Juicer is needed here, and the rules themselves are plain functions.
 """
 
 import hashlib
@@ -16,12 +16,12 @@ from pipeline.store.errors import DataError
 MOST_NUMBERS = 12
 
 Row = dict[str, Any]
-STATS, META = "__dj__stats__", "__dj__meta__"  # columns in which Data-Juicer's operators leave what they computed
+STATS, META = "__dj__stats__", "__dj__meta__"  # columns in which Data-Juicer's operators store their results
 
 
 def _countdown_solvable_filter(base):
     class CountdownSolvableFilter(base.Filter):
-        """Keeps rows whose `answer` is a well-formed countdown truth that + and - can reach, in some order."""
+        """Keeps rows whose `answer` is a well-formed countdown truth, reachable with + and - in some order."""
 
         def compute_stats_single(self, sample, context=False):
             sample[STATS]["countdown"] = countdown_problem(sample["answer"]) or "solvable"
@@ -35,7 +35,7 @@ def _countdown_solvable_filter(base):
 
 def _full_match_filter(base):
     class FullMatchFilter(base.Filter):
-        """Keeps rows whose text matches a regular expression from its first to its last character."""
+        """Keeps rows whose whole text matches a regular expression."""
 
         def __init__(self, pattern: str, *args, **kwargs):
             super().__init__(*args, **kwargs)
@@ -53,7 +53,7 @@ def _full_match_filter(base):
 
 def _join_columns_mapper(base):
     class JoinColumnsMapper(base.Mapper):
-        """Adds a column: the texts of others, null as empty, with a line end between them. For deduplication."""
+        """Adds a column joining the texts of others by line ends, null as empty. For deduplication."""
 
         def __init__(self, columns: list[str], into: str = "text", *args, **kwargs):
             super().__init__(*args, **kwargs)
@@ -70,8 +70,8 @@ def _split_by_hash_mapper(base):
         """Fills the column `split`: test for a share `test_ratio` of all keys, chosen by hash, else train.
 
         A row with a solution is a demonstration (split sft), one with two responses a pair (split preference); either
-        is left out when its key is held out for the test. A row that has its split already keeps it.
-        key: a name in KEYS. The same key lands in the same split in every run and every file.
+        is dropped when its key is held out for the test. A row that already has a split keeps it. key: a name in KEYS.
+        The same key gets the same split in every run and every file.
         """
 
         _batched_op = True
@@ -101,14 +101,14 @@ def _split_by_hash_mapper(base):
 
 
 def _shows(row: Row) -> str | None:
-    """The split of a row that shows a response: sft or preference; None for a task alone."""
+    """The split of a row that contains a response: sft or preference; None for a task alone."""
     if row["solution"] is not None:
         return "sft"
     return "preference" if row.get("chosen") is not None else None
 
 
 def countdown_problem(answer: str) -> str | None:
-    """Why a countdown truth is of no use, or None."""
+    """Why a countdown truth is invalid, or None."""
     try:
         given, target = parse_countdown(answer)
     except DataError as error:
@@ -119,11 +119,11 @@ def countdown_problem(answer: str) -> str | None:
 
 
 def hash_share(key: str) -> float:
-    """A number in [0, 1), uniform over keys, from the first 8 bytes of the sha256 of a key."""
+    """A number in [0, 1), uniform over keys, from the first 8 bytes of the key's sha256."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
 
 
-# what a split keeps together
+# the key whose rows a split keeps together
 KEYS: dict[str, Callable[[Row], str]] = {
     "countdown": lambda row: countdown_key(*parse_countdown(row["answer"])),
     "question": lambda row: " ".join(row["question"].split()),

@@ -1,7 +1,7 @@
-"""From a record of a data file to a raw task: which key holds what (`format`), prompts as text or as conversations.
+"""Converts records of data files to raw tasks by a column mapping, the settings section `format`.
 
-A record that cannot be used becomes a row with its `problem`; only what is wrong with a whole file is an error. A
-prompt is kept as its last user's turn (`question`, which curation looks at) and the turns before it (`context`).
+An unusable record becomes a row with its `problem`; only faults of a whole file are errors. A prompt is stored as its
+last user turn (`question`, which curation reads) and the turns before it (`context`).
 """
 
 import json
@@ -13,15 +13,15 @@ from pipeline.store.errors import DataError, nearest
 from pipeline.store.records import RawTask
 
 ROLES = ("system", "user", "assistant", "tool")
-ABSENT = object()  # what `look_up` finds where a record lacks the key
+ABSENT = object()  # returned by `look_up` for a missing key
 
 
 class Unusable(ValueError):
-    """A record that cannot become a task, and why."""
+    """A record cannot become a task; the message says why."""
 
 
 def look_up(record: dict, key: str | None) -> Any:
-    """The value under a key, which may lead into structs (`extra_info.answer`); ABSENT when the record lacks it."""
+    """The value under a key, which may be a path into structs (`extra_info.answer`); ABSENT if missing."""
     if key is None:
         return ABSENT
     if key in record:
@@ -31,7 +31,7 @@ def look_up(record: dict, key: str | None) -> Any:
 
 
 def as_text(value: Any) -> str | None:
-    """Text as it is, null and ABSENT as null, anything else as JSON. Raises Unusable for what is no JSON either."""
+    """Text unchanged, null and ABSENT as null, anything else as JSON. Raises Unusable for other values."""
     if value is None or value is ABSENT:
         return None
     if isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value)):
@@ -40,7 +40,7 @@ def as_text(value: Any) -> str | None:
 
 
 def as_turns(value: Any) -> list[dict[str, str]]:
-    """A conversation, or its JSON text, as turns of exactly role and content. Raises Unusable for anything else."""
+    """A conversation, or its JSON text, as turns {role, content}. Raises Unusable for anything else."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -65,9 +65,9 @@ def _turn(number: int, turn: Any) -> dict[str, str]:
 
 
 def read_records(records: Iterable[dict], columns, purpose: str, file: str, first: int) -> Iterator[RawTask]:
-    """Raw tasks of one file, numbered from `first`. columns: the settings of a `format`. purpose: a key of READ.
+    """Raw tasks of one file, numbered from `first`. columns: a `format`. purpose: a key of READ.
 
-    Raises DataError when no record of the file has a key that is needed, naming what it has.
+    Raises DataError, naming the existing keys, when a required key is missing from all records of the file.
     """
     wanted = needed_keys(columns, purpose)
     seen: set[str] = set()
@@ -89,7 +89,7 @@ def read_records(records: Iterable[dict], columns, purpose: str, file: str, firs
 
 
 def column_names(record: dict[str, Any], prefix: str = "") -> list[str]:
-    """Keys of a record as a format may name them; those within structs too: `reward_model.ground_truth`."""
+    """Keys of a record as a format may name them, with those in structs: `reward_model.ground_truth`."""
     names = []
     for key, value in record.items():
         names.append(f"{prefix}{key}")
@@ -99,9 +99,9 @@ def column_names(record: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def needed_keys(columns, purpose: str) -> dict[str, str]:
-    """Key that a file must have -> setting of the format that names it.
+    """Required key of a file -> setting of the format that names it.
 
-    A pair needs no response, and messages may end with one: whether a record without has one is said row by row.
+    Pairs need no response key, and messages may end with one: records without a response are reported row by row.
     """
     prompt = "prompt_key"
     if columns.prompt_type == "messages" and columns.messages_key is not None:
@@ -136,7 +136,7 @@ def _refuse_surrogates(made: RawTask) -> None:
 
 
 def _prompt(record: dict, columns) -> list[dict[str, str]]:
-    """All turns that the record's prompt has; of a plain one at most system and user, none when it is null."""
+    """All turns of a record's prompt; for a plain prompt at most system and user, none when it is null."""
     if columns.prompt_type == "messages":
         return as_turns(look_up(record, columns.messages_key or columns.prompt_key))
     question = look_up(record, columns.prompt_key)
@@ -148,7 +148,7 @@ def _prompt(record: dict, columns) -> list[dict[str, str]]:
 
 
 def _split(turns: list[dict[str, str]], is_plain: bool) -> tuple[list[dict[str, str]], str | None]:
-    """(turns before the question, question): the question is the last turn and the user's; null in a plain prompt."""
+    """(turns before the question, question): the last turn, by the user; null for an empty plain prompt."""
     if is_plain and (not turns or turns[-1]["role"] != "user"):
         return turns, None
     if turns[-1]["role"] != "user":
@@ -169,7 +169,7 @@ def _pair(record: dict, columns) -> tuple[str | None, str | None]:
 
 
 def _response(value: Any) -> str | None:
-    """A response as text: of messages the last turn, which is the assistant's."""
+    """A response as text; for messages the last turn, by the assistant."""
     if isinstance(value, dict):
         value = [value]
     if not isinstance(value, list):
@@ -181,13 +181,13 @@ def _response(value: Any) -> str | None:
 
 
 def _read_demonstration(row: int, record: dict, columns) -> RawTask:
-    """A demonstration, or, where the record has both responses of one, a pair."""
+    """A demonstration, or a pair where the record has both responses."""
     turns, is_plain = _prompt(record, columns), columns.prompt_type == "plaintext"
     chosen, rejected = _pair(record, columns)
     truth = as_text(look_up(record, columns.truth_key)) if columns.truth_key else None
     if chosen is not None:
         if not is_plain and len(turns) > 1 and turns[-1] == {"role": "assistant", "content": chosen}:
-            turns = turns[:-1]  # the conversation is given with its preferred end
+            turns = turns[:-1]  # the conversation includes its preferred response
         context, question = _split(turns, is_plain)
         return RawTask(row, question, chosen if truth is None else truth, None, context, chosen, rejected)
     if not is_plain and turns[-1]["role"] == "assistant":
@@ -204,7 +204,7 @@ def _read_demonstration(row: int, record: dict, columns) -> RawTask:
 
 
 def _read_text(row: int, record: dict, columns) -> RawTask:
-    """Plain text, which is no answer to anything."""
+    """Plain text without an answer."""
     text = as_text(look_up(record, columns.prompt_key))
     if not text:
         raise Unusable(f"no text under '{columns.prompt_key}' (format.prompt_key)")

@@ -1,10 +1,9 @@
-"""Generators of raw tasks: seeded, so the same arguments give the same rows, and dirty, as real files are.
+"""Generators of raw tasks: seeded, hence reproducible, and with faulty rows, as in real files.
 
-`countdown`: reach a target with all of the given numbers, each used once, with + and -. After Countdown's numbers
-round as Gandhi et al. (2024, "Stream of Search") and TinyZero use it, with two of the four operators. The space is
-small (three numbers of 1..9: 2,682 tasks, 570 when the order of the numbers is ignored), so tasks are drawn without
-repetition and the split into train and test, made in curation, goes by `countdown_key`: no permutation of a held-out
-task is ever trained on.
+`countdown`: reach a target with all of the given numbers, each used once, with + and -. After Countdown's numbers round
+as used by Gandhi et al. (2024, "Stream of Search") and TinyZero, with two of the four operators. The space is small
+(three numbers of 1..9: 2,682 tasks, 570 up to the order of the numbers), so tasks are drawn without repetition, and
+curation splits train and test by `countdown_key`: no permutation of a held-out task is in the training data.
 """
 
 import dataclasses
@@ -24,11 +23,11 @@ TIMES = "\u00d7"  # multiplication sign: not ASCII
 
 def countdown(seed: int, tasks: int, demonstrations: int, dirt: float, numbers=COUNTDOWN.numbers, low=COUNTDOWN.low,
               high=COUNTDOWN.high, largest_target=COUNTDOWN.largest_target) -> Iterator[RawTask]:
-    """Countdown tasks, demonstrations and dirt in random order.
+    """Countdown tasks, demonstrations and faulty rows in random order.
 
     tasks: distinct rows without a solution. demonstrations: distinct (task, solution) rows, solution a random valid
-    expression such as `7+5-3`. dirt: rows with one fault each, as a share of tasks + demonstrations, on top of them.
-    numbers: how many a task has, each low..high. Raises ConfigError when fewer distinct rows exist than are asked for.
+    expression such as `7+5-3`. dirt: additional rows with one fault each, as a share of tasks + demonstrations.
+    numbers: how many a task has, each low..high. Raises ConfigError when fewer distinct rows exist than requested.
     """
     source = random.Random(f"countdown {seed}")
 
@@ -48,7 +47,7 @@ def countdown(seed: int, tasks: int, demonstrations: int, dirt: float, numbers=C
 
 
 def expressions(given: list[int], target: int) -> list[str]:
-    """Every `a+b-c` over all the given numbers that equals the target, each once, sorted; empty when there is none.
+    """Every distinct `a+b-c` over all the given numbers that equals the target, sorted; may be empty.
 
     All orders and signs: n! * 2^(n-1) candidates, so meant for a handful of numbers.
     """
@@ -64,15 +63,15 @@ def expressions(given: list[int], target: int) -> list[str]:
 def is_solvable(given: list[int], target: float) -> bool:
     """Whether some order of the numbers with + and - between them equals the target.
 
-    The first number of an expression has no minus before it and order does not matter, so it is enough to try every
-    choice of signs that leaves at least one plus: 2^n - 1 candidates.
+    The first number of an expression has no minus before it and order does not matter, so it is enough to try all sign
+    choices with at least one plus: 2^n - 1 candidates.
     """
     signs = itertools.product((1, -1), repeat=len(given))
     return any(1 in s and sum(a * n for a, n in zip(s, given, strict=True)) == target for s in signs)
 
 
 def countdown_key(given: list[int], target: float) -> str:
-    """Text that is the same for every order of the same task: `9=3 5 7`, numbers ascending."""
+    """A text that is equal for all orders of the same task: `9=3 5 7`, numbers ascending."""
     return _question(sorted(given), target)
 
 
@@ -94,12 +93,12 @@ def _row(given: list[int], target: int, solution: str | None = None) -> RawTask:
 
 
 def _question(given: list[int], target: int | float) -> str:
-    """Target first: however long it is, the numbers stand where they always stand, counted from the answer."""
+    """Target first, so that the numbers keep their positions relative to the answer."""
     return f"{target}={' '.join(map(str, given))}"
 
 
 def _distinct(draw, count: int, what: str) -> list[RawTask]:
-    """`count` rows that differ in (question, solution), in the order in which they were drawn."""
+    """`count` rows that differ in (question, solution), in drawing order."""
     rows: dict[tuple, RawTask] = {}
     misses = 0
     while len(rows) < count:
@@ -113,7 +112,7 @@ def _distinct(draw, count: int, what: str) -> list[RawTask]:
 
 
 # ------------------------------------------------------------------------------------------------------------- dirt
-# Each takes a random source and a clean row and returns a row with one fault that real files have.
+# Each takes a random source and a clean row and returns a row with one realistic fault.
 
 
 def _duplicate(source: random.Random, row: RawTask) -> RawTask:
@@ -155,7 +154,7 @@ def _non_ascii(source: random.Random, row: RawTask) -> RawTask:
 
 
 def _whitespace(source: random.Random, row: RawTask) -> RawTask:
-    """Tabs, no-break spaces and a line end in place of single spaces: mappers can mend it."""
+    """Tabs, no-break spaces and a line end instead of single spaces: repairable by mappers."""
     return dataclasses.replace(row, question=row.question.replace(" ", source.choice(("\t", "\u00a0"))) + " \n")
 
 

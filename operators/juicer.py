@@ -1,10 +1,10 @@
-"""The one door to Data-Juicer: its recipes, its operators, run so that every dropped row has a reason.
+"""The Data-Juicer wrapper: runs recipes and operators so that every dropped row has a reason.
 
 A recipe is Data-Juicer's own YAML: `process:` lists operators with their arguments, `text_keys:` names the column that
-they look at (`question` when it is not given; an operator's own `text_key` wins). Departures from its executor: it runs
-in this process on batches of rows without Ray; a failing operator always fails the stage; nothing is ever installed at
-run time; every filter computes its own statistics instead of taking up those an earlier filter left under the same
-name. Our own operators, OURS in operators/curation.py, are registered beside Data-Juicer's.
+they read (default `question`; an operator's own `text_key` takes precedence). Differences from its executor: it runs in
+this process on batches of rows without Ray; a failing operator always fails the stage; nothing is ever installed at run
+time; every filter computes its own statistics instead of reusing those of an earlier filter with the same name. Our own
+operators, OURS in operators/curation.py, are registered in addition to Data-Juicer's.
 """
 
 import inspect
@@ -21,7 +21,7 @@ from typing import Any
 from operators.curation import META, OURS, STATS, Row
 from pipeline.store.errors import ConfigError, OuroError, StageError, nearest
 
-BATCH = 1000  # rows handed to an operator at once
+BATCH = 1000  # rows passed to an operator at once
 REQUIRED = ("question", "answer")
 ALWAYS = {"skip_op_error": False, "turbo": True, "auto_op_parallelism": False}
 
@@ -34,7 +34,7 @@ class Dropped:
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """A recipe file. Raises ConfigError when it is missing, no YAML, or has no list `process`."""
+    """Reads a recipe file. Raises ConfigError when it is missing, not YAML, or has no list `process`."""
     import yaml
 
     try:
@@ -50,18 +50,18 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def inline_recipe(operators: list[dict[str, Any]], text_keys: list[str]) -> dict[str, Any]:
-    """A recipe out of operators with a `name` and `args`, as the Trinity-RFT guide writes them."""
+    """A recipe from operators with `name` and `args`, as in the Trinity-RFT guide."""
     return {"process": [{one["name"]: one.get("args") or {}} for one in operators], "text_keys": text_keys}
 
 
 def run_recipe(rows: Sequence[Row], recipe: dict, log: Callable[[str], None],
                processes: int = 1) -> tuple[list[Row], list[Dropped]]:
-    """Runs a recipe over rows of text columns that carry a number `row`.
+    """Runs a recipe over rows of text columns that have a number `row`.
 
-    processes: how many share the rows of a mapper or a filter; the result is the same.
-    Returns the rows that were kept, in order, with what mappers changed or added, and what was dropped by which
-    operator and why. A row without question or answer is dropped first. Raises ConfigError for an unknown operator or
-    argument, StageError (or the operator's own OuroError) with the operator's name when one fails.
+    processes: number of processes for a mapper or a filter; the result is the same. Returns the kept rows, in order, as
+    changed by mappers, and the dropped ones with operator and reason. A row without question or answer is dropped
+    first. Raises ConfigError for an unknown operator or argument, StageError (or the operator's own OuroError) with the
+    operator's name when one fails.
     """
     kept, dropped = _drop_null(rows)
     log(f"required_columns: kept {len(kept)}, dropped {len(dropped)}")
@@ -91,7 +91,7 @@ def _text_key(recipe: dict) -> str:
 
 
 def _items(recipe: dict):
-    """(operator name, arguments) of each line of `process`; a line may be a bare name."""
+    """(operator name, arguments) of each item of `process`, which may be only a name."""
     for item in recipe["process"]:
         if isinstance(item, str):
             yield item, {}
@@ -103,7 +103,7 @@ def _items(recipe: dict):
 
 
 def problems(recipe: dict) -> list[str]:
-    """What is wrong with a recipe's operators and their arguments, one line each, without running any."""
+    """Faults in a recipe's operators and arguments, one line each, without running any."""
     found, items = [], _items(recipe)
     while True:
         try:
@@ -115,7 +115,7 @@ def problems(recipe: dict) -> list[str]:
 
 
 def _import_data_juicer():
-    """Imports Data-Juicer without Ray and without its run-time installation of packages; returns its base module."""
+    """Imports Data-Juicer without Ray and its run-time package installation; returns its base module."""
     os.environ.update(UV_OFFLINE="1", PIP_NO_INDEX="1")
     for name, attribute in (("tracer.ray_tracer", "RayTracer"), ("data.ray_dataset", "RayDataset")):
         module = types.ModuleType(f"data_juicer.core.{name}")
@@ -155,13 +155,13 @@ def _build(name: str, arguments: dict, text_key: str):
 
     try:
         return load_ops([{name: {"text_key": text_key, **arguments, **ALWAYS}}])[0]
-    except Exception as error:  # whatever a constructor raises is due to the arguments or to a missing package
+    except Exception as error:  # a constructor may raise anything, due to its arguments or a missing package
         raise ConfigError(f"operator '{name}' cannot be made with {arguments} "
                           f"({type(error).__name__}: {error}).") from error
 
 
 def _accepted(kind: type) -> set[str]:
-    """Argument names that an operator's constructor and those of its bases take; the rest would vanish in **kwargs."""
+    """Argument names of an operator's constructor and its bases; others would be lost in **kwargs."""
     names = set(kind._BASE_PARAMS)
     for base in kind.__mro__:
         if "__init__" in vars(base):
@@ -170,7 +170,7 @@ def _accepted(kind: type) -> set[str]:
 
 
 def _run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list[Dropped]]:
-    """Runs one operator over all rows; its failure is an error that names it."""
+    """Runs one operator over all rows; a failure becomes an error that names it."""
     from data_juicer.ops import base_op
 
     kinds = ((base_op.Mapper, _map), (base_op.Filter, _filter), (base_op.Deduplicator, _deduplicate),
@@ -185,15 +185,17 @@ def _run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list
         return run(operator, rows) if rows else ([], [])
     except OuroError as error:
         raise type(error)(f"operator '{operator._name}': {error}") from error
-    except Exception as error:  # an operator's code may raise anything; no row may be lost by it
+    except Exception as error:  # an operator may raise anything; no row may be lost
         columns = ", ".join(k for k in rows[0] if k not in (STATS, META))
         raise StageError(f"operator '{operator._name}' failed ({type(error).__name__}: {error}). Columns it was given: "
                          f"{columns}. Correct its arguments in the recipe or take it out.") from error
 
 
 def _share(run: Callable, operator, rows: list[Row], processes: int) -> tuple[list[Row], list[Dropped]]:
-    """Runs an operator that looks at each row alone in several processes: forked ones, as a class of ours is made at
-    run time and no other process could be sent it."""
+    """Runs a row-wise operator in several forked processes.
+
+    Forked, because our operator classes are created at run time and cannot be pickled.
+    """
     global _shared
     _shared = run, operator
     with multiprocessing.get_context("fork").Pool(processes) as pool:
@@ -201,7 +203,7 @@ def _share(run: Callable, operator, rows: list[Row], processes: int) -> tuple[li
     return [row for kept, _ in parts for row in kept], [d for _, gone in parts for d in gone]
 
 
-_shared: tuple[Callable, Any] | None = None  # what the forked processes run
+_shared: tuple[Callable, Any] | None = None  # read by the forked processes
 
 
 def _run_shared(rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
@@ -219,7 +221,7 @@ def _batches(rows: list[Row]):
 
 
 def _map(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
-    """A mapper may change rows and leave some out (with a reason in its dict `reasons`), not multiply them."""
+    """A mapper may change rows and drop some (with a reason in its dict `reasons`), not add any."""
     kept: list[Row] = []
     for batch in _batches(rows):
         if operator.is_batched_op():
@@ -255,7 +257,7 @@ def _filter(operator, rows: list[Row]) -> tuple[list[Row], list[Dropped]]:
 
 
 def _explain(operator, stats: dict) -> str:
-    """What a filter saw and what it keeps: `text_len=231, kept 5..64`."""
+    """A filter's statistics and what it keeps: `text_len=231, kept 5..64`."""
     saw = [f"{k}={round(v, 4) if isinstance(v, float) else v}" for k, v in stats.items()]
     names = [n for n in inspect.signature(type(operator).__init__).parameters if n.startswith(("min_", "max_"))]
     bounds = {name[:3]: getattr(operator, name, None) for name in names}

@@ -2,14 +2,14 @@
 
 Every function takes [N] tensors, one entry per action token of a micro-batch, and returns the loss of each token [N]
 and a dict of [N] statistics. Its parameters without a default name the columns that it needs (operators/arguments.py),
-the others are the user's. How tokens are weighted into one number is not decided here: the learner multiplies by
-weights that are fixed over the whole train batch, so the result depends neither on micro-batches nor on ranks.
+the others are user settings. Tokens are weighted elsewhere: the learner multiplies by weights that are fixed over the
+whole train batch, so the result depends neither on micro-batches nor on ranks.
 
 Columns: logprobs (with gradient), old_logprobs (the policy that sampled, or with bypass_old_logprobs=false the one
-before this update), rollout_logprobs (the engine's, always), prox_logprobs (the policy before this update),
-ref_logprobs (the reference), advantages, rows (index of the row in the micro-batch, int64; rows are never split),
-is_expert (bool; a loss that asks for it has expert rows and rollouts averaged apart, by token_weights_by_kind), step
-(0-d, the optimizer step from 1).
+before this update), rollout_logprobs (always the engine's), prox_logprobs (the policy before this update), ref_logprobs
+(the reference), advantages, rows (index of the row in the micro-batch, int64; rows are never split), is_expert (bool; a
+loss that uses it has demonstrations and rollouts averaged separately, by token_weights_by_kind), step (0-d, the
+optimizer step from 1).
 """
 
 from typing import Any
@@ -39,17 +39,17 @@ POLICY_LOSSES = {
     "topr": weighted.topr,
 }
 
-# losses whose objective is not the mean over tokens, whatever their arguments (operators/aggregation.py)
+# losses whose objective is not the mean over tokens for any arguments (operators/aggregation.py)
 NATURAL_AGGREGATION = dict.fromkeys(("dpo", "gspo", "gspo_token", "ipo", "kto", "sapo"), "seq-mean-token-mean")
 
-PAIRED = ("dpo", "ipo", "kto")  # rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected one of a pair
+PAIRED = ("dpo", "ipo", "kto")  # rows 2k and 2k + 1 of a micro-batch are the chosen and the rejected response of a pair
 
 
 def natural_aggregation(name: str, given: dict[str, Any]) -> str:
-    """The aggregation of a loss with the arguments `given`, unless algorithm.loss_agg_mode is set.
+    """The aggregation of a loss with arguments `given` when algorithm.loss_agg_mode is not set.
 
-    The mean over tokens, but over responses for those of NATURAL_AGGREGATION, and for rec where it looks at whole
-    responses (clip_mode gspo-one-side): in a mean over tokens, the long ones among them would weigh more.
+    The mean over tokens; over responses for those in NATURAL_AGGREGATION, and for rec where it uses whole responses
+    (clip_mode gspo-one-side), because a mean over tokens would weight long ones more.
     """
     if name == "rec" and given.get("clip_mode") == "gspo-one-side":
         return "seq-mean-token-mean"

@@ -1,8 +1,8 @@
-"""Which experience to train on again first: priorities as SQL expressions, so a replay can be asked for its reasons.
+"""Replay priorities as SQL expressions, so that their values can be queried.
 
-What is replayed is a group, the rollouts of one task in one explorer step, because advantages compare them. An
-expression is over the columns group_id, weights_version (trainer step of the weights that made it) and use_count (train
-batches that had it); the higher the earlier, NULL means never again.
+The unit of replay is a group, the rollouts of one task in one explorer step, because advantages compare them. An
+expression uses the columns group_id, weights_version (trainer step of the weights that generated it) and use_count
+(train batches that used it); higher values come first, NULL means never again.
 """
 
 
@@ -12,21 +12,21 @@ NOISY, LINEAR = DecayLimitRandomization(), LinearDecay()
 
 
 def linear_decay(decay=LINEAR.decay) -> str:
-    """weights_version - decay use_count (of Trinity-RFT, no paper): one use counts like `decay` versions of age.
+    """weights_version - decay use_count (of Trinity-RFT, no paper).
 
-    Assumes that fresh groups teach most. decay 0: the newest always; a negative one prefers what was used. Every group
-    stays.
+    One use counts like `decay` versions of age. Assumes that fresh groups are the most useful. decay 0: always the
+    newest; a negative one prefers used groups. All groups stay eligible.
     """
     return f"(weights_version - {float(decay)!r}::DOUBLE * use_count)"
 
 
 def decay_limit_randomization(decay=NOISY.decay, use_count_limit=NOISY.use_count_limit, sigma=NOISY.sigma,
                               seed=NOISY.seed) -> str:
-    """linear_decay plus normal noise of standard deviation sigma; NULL after use_count_limit uses (0: no limit).
+    """linear_decay plus normal noise with std sigma; NULL after use_count_limit uses (0: no limit).
 
-    Of Trinity-RFT, no paper. The noise is a hash of (seed, group_id, use_count) by Box and Muller (1958): drawn anew
-    after each use, and the same whenever it is asked for; it assumes that the order of near-equal groups should vary.
-    Without noise and limit it is linear_decay.
+    Of Trinity-RFT, no paper. The noise is a hash of (seed, group_id, use_count) by Box and Muller (1958): new after
+    each use, and reproducible; it assumes that the order of near-equal groups should vary. Without noise and limit it
+    is linear_decay.
     """
     priority = linear_decay(decay)
     if sigma > 0:
@@ -46,5 +46,5 @@ def _uniform(seed: int, name: str) -> str:
 PRIORITIES = {
     "decay_limit_randomization": decay_limit_randomization,
     "linear_decay": linear_decay,
-    "linear_decay_use_count_control_randomization": decay_limit_randomization,  # its name in the guide
+    "linear_decay_use_count_control_randomization": decay_limit_randomization,  # its name in the Trinity-RFT guide
 }

@@ -1,7 +1,8 @@
-"""Reward functions: `f(response, answer, **arguments) -> components`, both texts, the reward being their sum.
+"""Reward functions: `f(response, answer, **arguments) -> components`, whose sum is the reward.
 
-A component named `accuracy` is 1 when the task is solved and 0 when not. A response is a model's output and is never
-evaluated as code. A truth (`answer`) that is malformed is a DataError: the row failed, which is not a wrong answer.
+Response and answer are texts. A component named `accuracy` is 1 when the task is solved and 0 when not. A response is a
+model's output and is never evaluated as code. A malformed truth (`answer`) is a DataError: the row failed, which is not
+the same as a wrong answer.
 """
 
 import json
@@ -19,7 +20,7 @@ from pipeline.store.user_errors import load_dotted
 ACCURACY, COUNTDOWN, FORMAT = AccuracyReward(), CountdownReward(), FormatReward()
 
 LONGEST_EXPRESSION = 256  # characters
-DEEPEST_NESTING = 32  # parentheses and signs within each other
+DEEPEST_NESTING = 32  # depth of parentheses and signs
 TOLERANCE = Fraction(1, 100_000)
 
 # ------------------------------------------------------------------------------------------------------- arithmetic
@@ -32,8 +33,8 @@ class NotAnExpression(ValueError):
 def parse_arithmetic(text: str) -> tuple[Fraction | None, list[int]]:
     """Value and whole-number literals, in order, of an expression of + - * / ( ) and unary signs.
 
-    The value is exact; None when a division by zero occurs. Raises NotAnExpression when the text does not parse, is
-    longer than LONGEST_EXPRESSION or nests deeper than DEEPEST_NESTING. Recursive descent:
+    The value is exact; None for a division by zero. Raises NotAnExpression when the text does not parse, is longer than
+    LONGEST_EXPRESSION or nests deeper than DEEPEST_NESTING. Recursive descent:
     sum := product (('+' | '-') product)*;  product := atom (('*' | '/') atom)*;  atom := number | '(' sum ')' | ±atom.
     """
     if len(text) > LONGEST_EXPRESSION:
@@ -48,7 +49,7 @@ def parse_arithmetic(text: str) -> tuple[Fraction | None, list[int]]:
 
 
 class _Parser:
-    """Position in a list of tokens, and the literals met so far."""
+    """Position in a list of tokens, and the literals read so far."""
 
     def __init__(self, tokens: list[str]):
         self.tokens, self.position, self.literals = tokens, 0, []
@@ -106,7 +107,7 @@ class _Parser:
 def parse_countdown(answer: str) -> tuple[tuple[int, ...], int | float]:
     """Numbers and target of a countdown truth such as `{"numbers": [3, 5, 7], "target": 9}`.
 
-    Raises DataError, saying what is wrong, when it is anything else.
+    Raises DataError with the reason for anything else.
     """
     needed = 'needed JSON such as {"numbers": [3, 5, 7], "target": 9}'
     try:
@@ -127,18 +128,18 @@ def parse_countdown(answer: str) -> tuple[tuple[int, ...], int | float]:
 
 
 def countdown_reward(response: str, answer: str, format_score=COUNTDOWN.format_score) -> dict[str, float]:
-    """1 for an expression that uses each given number once and equals the target, 0.1 for another expression, else 0.
+    """1 for an expression with each given number once that equals the target, format_score for others.
 
-    The expression is the text within the last <answer>…</answer>, or the whole response. Division by zero is a wrong
-    value. format_score: what an expression that is wrong earns; 0 gives a plain right/wrong reward.
+    0 for other text. The expression is the last <answer>…</answer>, or the whole response. Division by zero is a wrong
+    value. format_score: reward of a wrong expression; 0 gives a binary reward.
     """
     solved = _solves(_tagged(response), answer)
     return {"accuracy": float(solved or 0), "format_score": format_score if solved is False else 0.0}
 
 
-@lru_cache(4096)  # the responses of a group repeat one another
+@lru_cache(4096)  # responses within a group are often equal
 def _solves(text: str, answer: str) -> bool | None:
-    """Whether an expression solves a countdown task; None for a text that is no expression."""
+    """Whether an expression solves a countdown task; None for a text that is not an expression."""
     given, target = parse_countdown(answer)
     try:
         value, literals = parse_arithmetic(text)
@@ -155,7 +156,7 @@ def _tagged(response: str) -> str:
 # ------------------------------------------------------------------------------------------------------ mathematics
 
 NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?", re.ASCII)
-LONGEST_ANSWER = 512  # characters that are given to the mathematics parser
+LONGEST_ANSWER = 512  # characters passed to the mathematics parser
 
 
 def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout_seconds) -> dict[str, float]:
@@ -177,7 +178,7 @@ def accuracy_reward(response: str, answer: str, timeout_seconds=ACCURACY.timeout
 
 
 def final_answer(text: str) -> str | None:
-    r"""What is marked as the answer: the line after the last `####`, else inside the last \boxed{…}; None without."""
+    r"""The marked answer: the line after the last `####`, else the last \boxed{…}; None without a mark."""
     _, mark, rest = text.rpartition("####")
     if mark and rest.strip():
         return rest.strip().splitlines()[0].strip()
@@ -193,7 +194,7 @@ def final_answer(text: str) -> str | None:
 
 
 def _number(text: str) -> Fraction | None:
-    """The value of a plain number, with or without a currency or percent sign around it; None for anything else."""
+    """The value of a plain number with an optional currency or percent sign; None for anything else."""
     bare = text.strip().strip("$%").rstrip(".").strip()
     if not NUMBER.fullmatch(bare) or len(bare) > LONGEST_ANSWER:
         return None
@@ -217,14 +218,14 @@ def _is_equal(found: str, truth: str, timeout_seconds: int) -> bool:
 
 
 def format_reward(response: str, answer: str, pattern=FORMAT.pattern, score=FORMAT.score) -> dict[str, float]:
-    """+score when the whole response matches the pattern, else -score. Default: <think>…</think><answer>…</answer>."""
+    """+score if the whole response matches, else -score. Default: <think>…</think><answer>…</answer>."""
     return {"format_score": score if re.fullmatch(pattern, response, re.DOTALL) else -score}
 
 
 def load_reward(name: str) -> Callable[..., dict[str, float]]:
-    """The reward function of a name below, or `module:function` of the user's project.
+    """The reward function with a name below, or the user's `module:function`.
 
-    Raises ConfigError when there is none, or the module does not import.
+    Raises ConfigError for an unknown name or a module that does not import.
     """
     if ":" not in name:
         return pick(REWARDS, name, "reward function (or give module:function)")

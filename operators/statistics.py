@@ -1,4 +1,4 @@
-"""Estimates of an evaluation, with 95% intervals. Tasks are the independent units; their responses are not."""
+"""Evaluation estimates with 95% intervals. Tasks are independent units; their responses are not."""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean of one value in [0, 1] per task, and its 95% interval: (mean, low, high).
 
-    Student's t interval with the standard error over tasks (clustered: the responses to a task are correlated, so they
-    count once) of the values and two more, a 0 and a 1. As in Agresti & Coull 1998 (The American Statistician 52), who
-    add two of each to a proportion, these pull the middle to 1/2 and leave doubt where all tasks agree: 0 of n does not
-    end at 0, and one method serves proportions and means of shares. Of evaluations of 2 to 500 tasks it covers the true
-    rate in 93% or more, whatever the rate (tests/operators/test_statistics.py). The mean is always inside, at most one
-    standard error from the middle.
+    Student's t interval with the standard error over tasks (clustered, because responses to the same task are
+    correlated) of the values plus a 0 and a 1. As in Agresti & Coull 1998 (The American Statistician 52), who add two
+    of each to a proportion, these shrink the centre towards 1/2 and keep the interval wide where all tasks agree: 0 of
+    n has an upper bound above 0, and one method serves proportions and means of shares. For evaluations of 2 to 500
+    tasks it covers the true rate in 93% or more, for any rate (tests/operators/test_statistics.py). The mean is always
+    inside, at most one standard error from the centre.
     """
     count = len(values)
     more = [*values, 0.0, 1.0]
@@ -23,9 +23,9 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def pass_at_k(responses: int, solved: int, k: int) -> float:
-    """Unbiased estimate of the chance that one of k responses solves the task (Chen et al. 2021, arXiv:2107.03374).
+    """Unbiased estimate of the probability that at least one of k responses solves the task.
 
-    1 - C(n - c, k) / C(n, k), n responses of which c solved, 1 <= k <= n.
+    1 - C(n - c, k) / C(n, k), n responses of which c solved, 1 <= k <= n (Chen et al. 2021, arXiv:2107.03374).
     """
     if not 1 <= k <= responses:
         raise ValueError(f"pass@{k} from {responses} responses")
@@ -33,9 +33,9 @@ def pass_at_k(responses: int, solved: int, k: int) -> float:
 
 
 def reward_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean of one reward of any size per task, and Student's t interval of it at 95%: (mean, low, high).
+    """Mean of one unbounded reward per task, with Student's t interval at 95%: (mean, low, high).
 
-    Where all tasks agree, or there is only one, the interval has no width: nothing bounds a reward.
+    Where all tasks agree, or there is only one, the interval has zero width, since a reward has no bounds.
     """
     if min(values) == max(values):
         return values[0], values[0], values[0]

@@ -1,1 +1,1 @@
-"""The processes of a pipeline, one module each: files in, files out, `python -m stages.NAME STAGE_DIR`."""
+"""Stages of a pipeline, one process each: files in, files out, `python -m stages.NAME STAGE_DIR`."""

@@ -1,7 +1,8 @@
-"""Evaluates the checkpoints that a training stage left, all but the last, in the order of their steps (mode=bench).
+"""Evaluates all checkpoints of a training stage but the last, in step order (mode=bench).
 
-Reads tasks.parquet and the directory of a training stage; writes samples/ and scores/, a file each per checkpoint. One
-that is scored is not scored again. The last checkpoint is the stage's model, which stages/evaluate.py scores.
+Reads tasks.parquet and the directory of a training stage; writes samples/ and scores/, one file each per checkpoint.
+Checkpoints that already have scores are skipped. The last checkpoint is the stage's model, which stages/evaluate.py
+scores.
 """
 
 import os

@@ -1,10 +1,10 @@
-"""What other algorithms would have made of a train batch that a stage has stored: `ouro replay`.
+"""Replays a stored train batch under other algorithms: `ouro replay`.
 
     python -m stages.counterfactual request.json answer.json
 
-Started by results/counterfactual.py. The batch of a trainer step is cut again from the stage's tables, scored with the
-weights that the step began with, and its loss and gradient are computed under the stage's own algorithm, which must
-come out as the stage stored them, and under each alternative. It is no stage of the plan: it writes only its answer.
+Started by results/counterfactual.py. Rebuilds the batch of a trainer step from the stage's tables, scores it with the
+weights before that step, and computes loss and gradient under the stage's own algorithm, which must reproduce the
+stored values, and under each alternative. Not a stage of the plan: it writes only its answer.
 """
 
 import logging
@@ -38,12 +38,12 @@ from stages.learner.reference import References
 from stages.learner.replay_engine import StillEngine, alone, inner, take_critic, take_policy
 from stages.learner.teacher import Teacher
 
-LEAST_ALIKE = 3  # groups of parameters that are named
+LEAST_ALIKE = 3  # number of parameter groups to list
 
 
 @dataclass
 class Outcome:
-    """What one algorithm makes of the batch. advantages: of each row that it trains on; gradient: by parameter."""
+    """Result of one algorithm on the batch. advantages: of each row trained on; gradient: by parameter."""
 
     advantages: dict[str, float]
     result: Result
@@ -51,11 +51,12 @@ class Outcome:
 
 
 class Replay:
-    """A stored train batch, the weights that its step began with, and whatever else may judge it."""
+    """A stored train batch, the weights before its step, and the models that its algorithms need."""
 
     def __init__(self, request: dict[str, Any], directory: Path):
-        """request: directory of the stage; step; weights: directory, or null for the model that the stage began with;
-        original and alternatives: sections `algorithm`, filled. directory: as the stage's, and may be written into."""
+        """request: stage directory; step; weights: directory, or null for the initial model; original and
+        alternatives: filled sections `algorithm`. directory: a copy of the stage's directory that may be written to.
+        """
         self.step, self.directory = request["step"], directory
         self.spec = files.read_json(directory / "stage.json")
         self.original = request["original"]
@@ -74,7 +75,7 @@ class Replay:
         self.critic = self._critic(context.config, model) if self.original["advantage_fn"] in WITH_CRITIC else None
 
     def _context(self, algorithm: dict[str, Any]) -> Context:
-        """The stage at work with another algorithm, but without a log of its own."""
+        """The stage's context with another algorithm and without a log."""
         spec = self.spec
         config = namespace(secrets.reveal({**spec["config"], "algorithm": algorithm}))
         inputs = {role: Path(directory) for role, directory in spec["inputs"].items()}
@@ -108,38 +109,38 @@ class Replay:
         return Outcome({row.id: advantage_of(row) for row in rows}, result, self.actor.zero.gradients)
 
     def _refers(self, algorithm: dict[str, Any]) -> bool:
-        """Whether a part of an algorithm asks for the reference."""
+        """Whether an algorithm needs the reference model."""
         columns = Objective(self._context(algorithm).config).row_columns
         return algorithm["kl_penalty_fn"] != "none" or algorithm["kl_loss_fn"] != "none" or "ref_logprobs" in columns
 
     def _coefficient(self, algorithm: dict[str, Any], part: str, configured: float) -> float:
-        """Of a KL term at this step: an adaptive one has been steered since the stage began."""
+        """Coefficient of a KL term at this step; an adaptive one has changed since the stage began."""
         same = all(algorithm[key] == self.original[key] for key in (part, f"{part}_args"))
         stored = self.stored[part.replace("_fn", "_coef")]
         return stored if same and stored is not None else configured
 
     def proof(self, outcome: Outcome) -> list[list]:
-        """[what, as stored, as recomputed, largest difference that rounding explains] of the original."""
+        """[quantity, stored value, recomputed value, tolerance for rounding] of the original algorithm."""
         path = tables.step_file(self.directory, "trained", self.step)
         trained = tables.read(path, records.Trained).select(["experience_id", "advantage"]).to_pydict()
         stored = dict(zip(trained["experience_id"], trained["advantage"], strict=True))
         apart = max((abs(stored.get(id_, np.inf) - a) for id_, a in outcome.advantages.items()), default=0.0)
         off = ROUNDING[next(self.actor.zero.module.parameters()).dtype.itemsize]
-        size = float(np.mean(np.abs(list(outcome.advantages.values()))))  # a loss may be 0, a sum of both signs
+        size = float(np.mean(np.abs(list(outcome.advantages.values()))))  # a loss may be near 0, a sum of both signs
         rows = [["rows", len(stored), len(outcome.advantages), 0],
                 ["largest difference of an advantage", 0.0, apart, off * max(size, 1e-6)],
                 ["loss", self.stored["loss"], outcome.result.loss, off * max(size, abs(self.stored["loss"]))]]
         norm = self.stored["grad_norm"]
-        if norm:  # 0 while only a critic learnt
+        if norm:  # 0 while only the critic is trained
             rows.append(["gradient norm", norm, outcome.result.grad_norm, off * norm])
         return rows
 
 
-ROUNDING = {4: 1e-3, 2: 5e-2}  # bytes of a weight -> relative difference of two orders of summation
+ROUNDING = {4: 1e-3, 2: 5e-2}  # bytes of a weight -> relative difference between two summation orders
 
 
 def compared(outcome: Outcome, original: Outcome) -> dict[str, Any]:
-    """One line of the answer; what does not exist (the correlation with a constant) is null."""
+    """One entry of the answer; undefined values (a correlation with a constant) are null."""
     values = np.array(list(outcome.advantages.values()))
     common = [id_ for id_ in outcome.advantages if id_ in original.advantages]
     here, there = (np.array([of.advantages[id_] for id_ in common]) for of in (outcome, original))
@@ -160,20 +161,20 @@ STATISTICS = ("clip_fraction", "kl", "kl_loss", "entropy")
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float | None:
-    """Pearson's; None of fewer than two values, and where one side is constant."""
+    """Pearson correlation; None for fewer than two values or a constant side."""
     if len(a) < 2 or a.std() == 0.0 or b.std() == 0.0:
         return None
     return float(np.corrcoef(a, b)[0, 1])
 
 
 def cosine(a: dict[str, Tensor], b: dict[str, Tensor]) -> float | None:
-    """Of the angle between two gradients, -1 to 1; None when one is 0."""
+    """Cosine of the angle between two gradients, -1 to 1; None when one is 0."""
     sizes = inner(a, a) * inner(b, b)
     return inner(a, b) / sizes**0.5 if sizes else None
 
 
 def grouped(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, tuple[dict, dict]]:
-    """Two gradients by group of parameters: a layer, the embedding, the last norm, the head."""
+    """Two gradients by parameter group: each layer, the embedding, the final norm, the head."""
     groups: dict[str, tuple[dict, dict]] = {}
     for name in a.keys() & b.keys():
         layer = re.search(r"layers\.\d+", name)
@@ -183,9 +184,9 @@ def grouped(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, tuple[dict,
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """`proof`: of the original; `rows`: what is told of it and of each alternative, by name."""
+    """`proof`: checks of the original; `rows`: results of the original and each alternative, by name."""
     with tempfile.TemporaryDirectory() as directory:
-        copy = Path(directory) / "store" / Path(request["directory"]).name  # as messages about a stage's file expect it
+        copy = Path(directory) / "store" / Path(request["directory"]).name  # the layout that messages expect
         copy.mkdir(parents=True)
         linked(Path(request["directory"]), copy)
         try:
@@ -195,14 +196,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
                 rows = {ORIGINAL: compared(original, original)}
                 for name, algorithm in request["alternatives"].items():
                     rows[name] = compared(replay.under(algorithm), original)
-        except OuroError as error:  # about the stage's own file
+        except OuroError as error:  # an error in one of the stage's own files
             raise type(error)(str(error).replace(str(copy), request["directory"])) from error
         return {"proof": replay.proof(original), "rows": rows}
 
 
 @contextmanager
 def _damage_named() -> Iterator[None]:
-    """Names a table that DuckDB cannot read."""
+    """Raises a named error for a table that DuckDB cannot read."""
     import duckdb
 
     try:
@@ -213,7 +214,7 @@ def _damage_named() -> Iterator[None]:
 
 
 def linked(stage: Path, directory: Path) -> None:
-    """Fills an empty directory with links to the files of a stage: what is written there, the stage does not see."""
+    """Fills an empty directory with links to a stage's files, so that writes do not touch the stage."""
     for path in stage.resolve().iterdir():
         if path.is_dir():
             (directory / path.name).mkdir()

@@ -1,10 +1,10 @@
-"""Makes tasks.parquet and rejected.parquet out of raw.parquet with a Data-Juicer recipe, or without one.
+"""Filters raw.parquet into tasks.parquet and rejected.parquet, by a Data-Juicer recipe if one is set.
 
-`data_processor.task_pipeline.config_path` is the recipe, or `operators` are. Every row that was read is in exactly one
-of the two tables, a rejected one with the operator that dropped it and what that operator saw. Each set with a path of
-its own is curated by itself (so that a question may stand in two sets) and keeps its split; the rest is split by the
-recipe. Without an operator that sets `split` it is all for training. A conversation of several turns is judged by all
-that the user says in it, and stays as it was read: no mapper changes it.
+The recipe is `data_processor.task_pipeline.config_path`, or `operators`. Every input row is in exactly one of the two
+tables; a rejected row names the operator that dropped it and the values that operator saw. Each set with its own path
+is curated separately (so that two sets may share a question) and keeps its split; the recipe splits the rest. Without
+an operator that sets `split`, all rows are for training. A multi-turn conversation is judged by the concatenated user
+turns and stored unchanged: no mapper edits it.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from pipeline.store.files import hash_json
 from pipeline.store.records import RawTask, Rejected, Task
 
 SPLITS = ("train", "test", "sft", "preference", "text")
-POOL = "data_processor.task_pipeline"  # what rows without a set of their own are called in messages
+POOL = "data_processor.task_pipeline"  # the name in messages for rows outside any set
 
 
 def work(context: Context) -> None:
@@ -43,14 +43,14 @@ def work(context: Context) -> None:
 
 
 def read_recipe(settings) -> dict[str, Any]:
-    """The recipe file, the operators as a recipe, or a recipe of nothing."""
+    """The recipe file, the configured operators as a recipe, or an empty recipe."""
     if settings.config_path is not None:
         return juicer.read_recipe(resolve(settings.config_path))
     return juicer.inline_recipe(settings.operators, settings.target_fields)
 
 
 def by_set(raw: list[dict]) -> dict[tuple[str | None, str | None], list[dict]]:
-    """Rows by (taskset, kind of set), in the order of the input; None: the pool. Demonstrations and pairs are one."""
+    """Rows by (taskset, kind), in input order; None: the pool. Demonstrations and pairs share a kind."""
     sets: dict = {}
     for row in raw:
         split = "sft" if row["split"] == "preference" else row["split"]
@@ -69,7 +69,7 @@ def curate(rows: list[dict], recipe: dict, log, processes: int) -> tuple[list[Ta
 
 
 def as_texts(row: dict) -> dict[str, Any]:
-    """What the operators see of a row: texts alone, the turns before the question as one."""
+    """A row as the operators see it: text columns only, the turns before the question joined into one."""
     texts = {name: row[name] for name in ("row", "question", "answer", "solution", "chosen", "rejected", "split")}
     if is_conversation(row):
         said = [turn["content"] for turn in row["context"] if turn["role"] == "user"]
@@ -78,18 +78,18 @@ def as_texts(row: dict) -> dict[str, Any]:
 
 
 def changed(row: dict, texts: dict) -> dict:
-    """A row with what the operators made of its texts; of a conversation only its split."""
+    """The row with the texts that the operators changed; of a conversation only its split."""
     taken = ("split",) if is_conversation(row) else ("question", "answer", "solution", "chosen", "rejected", "split")
     return row | {name: texts[name] for name in taken}
 
 
 def is_conversation(row: dict) -> bool:
-    """Whether more than a system message stands before the question."""
+    """Whether the question is preceded by more than a system message."""
     return any(turn["role"] != "system" for turn in row["context"])
 
 
 def make_task(row: dict) -> Task:
-    """A task out of a row that the recipe kept; only splits sft and preference carry responses."""
+    """A task from a row that the recipe kept; only splits sft and preference carry responses."""
     split = row["split"] or "train"
     question, answer, context = row["question"], row["answer"], row["context"]
     pair = (row["chosen"], row["rejected"]) if split == "preference" else (None, None)
@@ -98,14 +98,14 @@ def make_task(row: dict) -> Task:
 
 
 def make_rejected(by_number: dict[int, dict], dropped: list[juicer.Dropped]) -> list[Rejected]:
-    """The dropped rows as they were read, in the order of the input."""
+    """The dropped rows in their original form and input order."""
     as_read = ("row", "question", "answer", "solution", "taskset")
     return [Rejected(**{name: by_number[d.row][name] for name in as_read}, operator=d.operator, reason=d.reason)
             for d in sorted(dropped, key=lambda d: d.row)]
 
 
 def check_set(name: tuple[str | None, str | None], tasks: list[Task], rejected: list[Rejected]) -> None:
-    """Raises DataError for a set with a path of which nothing is left."""
+    """Raises DataError when no row of a set with its own path is left."""
     if tasks or name[0] is None:
         return
     raise DataError(f"set '{name[0]}': none of its {len(rejected)} rows is left ({_reasons(rejected)}). The first: "
@@ -114,7 +114,7 @@ def check_set(name: tuple[str | None, str | None], tasks: list[Task], rejected: 
 
 
 def check_splits(tasks: list[Task], rejected: list[Rejected]) -> None:
-    """Raises DataError for a split that no stage reads, or when nothing of the pool is left to train on."""
+    """Raises DataError for a split that no stage reads, or when the pool has no training row left."""
     unknown = sorted({str(task.split) for task in tasks} - set(SPLITS))
     if unknown:
         raise DataError(f"the recipe sets split {', '.join(unknown)}; needed one of {', '.join(SPLITS)}.")

@@ -1,7 +1,7 @@
-"""Evaluates a model on held-out tasks: greedy accuracy, sampled accuracy, pass@k, each with a 95% interval.
+"""Evaluates a model on held-out tasks: greedy accuracy, sampled accuracy, pass@k, with 95% intervals.
 
-Reads tasks.parquet and a model; writes samples/ (every response) and scores/, each one file with the trainer step that
-made the model. How that is done: workflows/evaluation.py.
+Reads tasks.parquet and a model; writes samples/ (every response) and scores/, one file each, numbered by the trainer
+step that produced the model. The evaluation itself is in workflows/evaluation.py.
 """
 
 import os

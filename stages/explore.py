@@ -1,8 +1,8 @@
-"""The explorer of a stage: answers tasks with the weights that the schedule asks for, and writes experience.
+"""The explorer of a stage: generates rollouts with the scheduled weights and writes experience.
 
-Started by stages/rft.py and, alone, by stages/rollout.py; resident for the whole stage. For each explorer step: wait
-for the weights, load and prove them, generate, reward, write `experience/step=…` and then `rollouts/step=…`. A step
-whose files exist is not repeated.
+Started by stages/rft.py and, on its own, by stages/rollout.py; runs for the whole stage. Each explorer step waits for
+its weights, loads and verifies them, generates, computes rewards, and writes `experience/step=…` and then
+`rollouts/step=…`. Steps whose files exist are skipped.
 """
 
 import gc
@@ -36,7 +36,7 @@ from workflows.trajectory import Trajectory
 
 
 class Weights:
-    """Which version the engine holds, and the way to the next. Version 0 is the model that the stage began with."""
+    """Tracks and updates the engine's weights version. Version 0 is the stage's initial model."""
 
     def __init__(self, context: Context, engine: Engine):
         self.context, self.engine = context, engine
@@ -46,11 +46,11 @@ class Weights:
         self.asleep = False
 
     def are_those_of(self, model: Path) -> None:
-        """The engine was opened on this model, and nobody will hand over others (mode=explore)."""
+        """Marks the engine as opened on this model, with no weight sync to follow (mode=explore)."""
         self.version, self.hash = 0, checkpoints.weights_hash(model)
 
     def bring_to(self, version: int, check: Callable[[], None] = lambda: None) -> None:
-        """Waits for `version`, loads and proves it, unless the engine holds it and is awake. check: see wait_for."""
+        """Waits for, loads and verifies `version`, unless loaded and awake. check: see wait_for."""
         self.wait_seconds = self.sync_seconds = 0.0
         self.difference = None
         if version == self.version and not self.asleep:
@@ -77,9 +77,9 @@ class Weights:
 
 
 def prove(engine: Engine, manifest: dict, tolerance: float) -> float:
-    """Largest |engine - trainer| log-prob on the probe that came with the weights, over all engines.
+    """Largest |engine - trainer| log-prob over the probe published with the weights, over all engines.
 
-    Raises SyncError above `tolerance`: an engine does not answer with the trainer's weights.
+    Raises SyncError above `tolerance`: an engine does not reproduce the trainer's weights.
     """
     expected = np.array(manifest["probe"]["logprobs"])
     differences = [np.abs(np.array(found) - expected) for found in engine.probe(manifest["probe"]["tokens"])]
@@ -103,7 +103,7 @@ def _tolerance(context: Context) -> float:
 
 
 class Explorer:
-    """Everything that is opened once and used at every step."""
+    """The explorer's long-lived objects, opened once and used in every step."""
 
     def __init__(self, context: Context):
         config = context.config
@@ -115,7 +115,7 @@ class Explorer:
         self.schedule = schedule_of(config, len(self.prompts.tasks))
         self.colocated = config.mode == "colocate"
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
-        if self.colocated:  # one after the other: the engine measures the free memory when it starts
+        if self.colocated:  # sequential, because the engine measures free memory when it starts
             self._wait_for_trainer()
         self.engine = open_engine(
             model, config, end_tokens(self.tokenizer, model), sleeps=self.colocated, logs=context.directory,
@@ -125,10 +125,10 @@ class Explorer:
         if config.mode == "explore":
             self.weights.are_those_of(model)
         self.interim = InterimEvaluation(context, self.schedule, self.engine, self.tokenizer, opener)
-        self.writer = Background()  # compresses and flushes one step's files while the next is generated
+        self.writer = Background()  # compresses and flushes a step's files while the next is generated
 
     def _wait_for_trainer(self) -> None:
-        """Until the trainer of this life of the stage has taken its memory: then it says how many steps there are."""
+        """Waits until the trainer process has allocated its memory, which it signals by the total step count."""
         context = self.context
         wait_for(
             context.directory / TOTAL, context.config.synchronizer.sync_timeout, "the trainer to start",
@@ -136,13 +136,13 @@ class Explorer:
         )
 
     def step(self, step: int) -> records.Rollout:
-        """One explorer step; its files are written beside the next."""
+        """Runs one explorer step; its files are written in the background."""
         self.weights.bring_to(self.schedule.weights_version(step), self.writer.check)
         evaluate_seconds = self.interim.before(step)
         begin = time.perf_counter()
         filled = self.groups.of_step(step)
         if self.colocated and self.schedule.last_with_same_weights(step) == step:
-            self.weights.sleep()  # before the files appear: they tell the trainer that the device is free
+            self.weights.sleep()  # before the files appear: they signal to the trainer that the device is free
         rows = self._rows(step, filled)
         other_seconds = time.perf_counter() - begin - self.groups.rollout_seconds
         rollout = self._record(step, filled, rows, other_seconds, evaluate_seconds)
@@ -166,7 +166,7 @@ class Explorer:
         )
 
     def _rows(self, step: int, filled: Filled) -> list[records.Experience]:
-        """Every turn of every attempt: first those that train batches are cut from, by their places, then others."""
+        """Every turn of every attempt: first the rows that train batches use, by place, then the rest."""
         runs = range(self.context.config.algorithm.repeat_times)
         made = [(group, run, group.sampled[run]) for group in filled.standing for run in runs]
         made += [(group, run, group.sampled[run]) for group in filled.replaced for run in runs]
@@ -175,13 +175,13 @@ class Explorer:
                 for slot, attempt in enumerate(made) for turn in attempt[2].turns]
 
     def _write(self, step: int, rows: list[records.Experience], rollout: records.Rollout) -> None:
-        """The files of a step, in the order that readers rely on: `rollouts` says that `experience` is whole."""
+        """Writes a step's files, `rollouts` last: readers take it as the sign that `experience` is complete."""
         directory = self.context.directory
         tables.write(tables.step_file(directory, "experience", step), records.Experience, rows)
-        attempts = list({row.slot: row for row in rows}.values())  # each counts once, however many turns it had
+        attempts = list({row.slot: row for row in rows}.values())  # an attempt counts once, however many turns it had
         runner.check_failures(attempts, self.context.config.explorer.max_failed_ratio)
         tables.write(tables.step_file(directory, "rollouts", step), records.Rollout, [rollout])
-        if step < self.schedule.explorer_steps:  # not before: a step that was cut off needs its weights again
+        if step < self.schedule.explorer_steps:  # only now: an interrupted step needs its weights again
             checkpoints.forget_versions_before(directory, self.schedule.weights_version(step + 1))
 
     def _row(self, step: int, slot: int, group: Group, run: int, outcome: runner.Outcome, turn: int | None,
@@ -190,7 +190,7 @@ class Explorer:
         task, greedy = group.task, outcome is group.greedy
         sampling = self.groups.greedy if greedy else self.groups.sampling
         attempt = f"{self.context.id}/{step}/{group.name}/{run}"
-        prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have made its own
+        prompt = done.prompt_tokens if done else self.prompts.tokens[task]  # a workflow may have built its own prompt
         own = prompt != self.prompts.tokens[task]
         return records.Experience(
             experience_id=attempt if turn is None else f"{attempt}/{turn}", stage=self.context.id, step=step,
@@ -214,12 +214,12 @@ class Explorer:
 
 
 def schedule_of(config, task_count: int) -> Schedule:
-    """The schedule of an explorer beside a trainer, or alone."""
+    """The schedule of an explorer with a trainer, or without one."""
     return (rollout_schedule if config.mode == "explore" else rft_schedule)(config, task_count)
 
 
 def first_missing_step(context: Context) -> int:
-    """The explorer step to go on with: steps are complete in order."""
+    """The first explorer step without files; steps are completed in order."""
     return max(tables.steps_present(context.directory, "rollouts"), default=0) + 1
 
 
@@ -234,7 +234,7 @@ def explore(context: Context) -> None:
         return
     explorer = Explorer(context)
     gc.collect()
-    gc.freeze()  # vLLM's hundred thousands of objects live as long as the process: spare the collector the walk
+    gc.freeze()  # vLLM's hundred thousand objects live as long as the process: keep the collector from scanning them
     number = context.config.explorer.rollout_model.engine_num
     context.log.info("%d x %s ready; goes on with explorer step %d", number, explorer.engine.version, first)
     for step in range(first, explorer.schedule.explorer_steps + 1):

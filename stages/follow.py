@@ -1,4 +1,4 @@
-"""The parent's view of a training stage: follows the step files its children write, and closes the stage."""
+"""Follows the step files that the children of a training stage write, and completes the stage."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,11 +12,11 @@ from pipeline.job.tracking import open_tracker
 from pipeline.store import checkpoints, files, records, tables
 from stages.explorer.children import Child, supervise
 
-TOTAL = "total.json"  # written by the trainer when it knows how many steps the stage has
+TOTAL = "total.json"  # written by the trainer once the number of steps is known
 
 
 class Follower:
-    """Reads every new row of `steps` and every new evaluation once, shows it and hands it to the monitor.
+    """Reports every new row of `steps` and every new evaluation once, to the console and the monitor.
 
     Opened by the first `poll`, because the children must be started before this process has threads.
     """
@@ -31,12 +31,12 @@ class Follower:
         self.next = self._take_up() + 1
         (context.directory / TOTAL).unlink(missing_ok=True)
         self.signals = Signals(context.config)
-        self.warned = False  # of failed rows, once in a life
+        self.warned = False  # about failed rows, once per process
         earlier = [self._read(step) for step in range(1, self.next)]
         context.earlier_seconds = sum(self._seconds(step) for step in earlier)
         if reached:
             context.log.info("%s", self._resumed(reached))
-        if self.record is records.Step:  # what they gave rise to was said in the life that made them
+        if self.record is records.Step:  # warnings about earlier steps were already given before the resume
             for step in earlier:
                 self.signals.after(step)
         self.evaluated = set(tables.steps_present(context.directory, "scores"))
@@ -64,11 +64,11 @@ class Follower:
             self.next += 1
 
     def _take_up(self) -> int:
-        """Brings what an earlier life left into order; returns the last step that stays."""
+        """Cleans up after an interrupted earlier run; returns the last step that is kept."""
         return checkpoints.rewind(self.context.directory)
 
     def _resumed(self, reached: int) -> str:
-        """With which step a stage goes on whose earlier life reached `reached`, and why."""
+        """The step at which an interrupted stage that reached `reached` resumes, and why."""
         last, config = self.next - 1, self.context.config
         if not config.continue_from_checkpoint:
             return f"begins again with step 1 (it had reached step {reached}): continue_from_checkpoint=false"
@@ -107,7 +107,7 @@ class Follower:
 
 
 class RolloutFollower(Follower):
-    """The same of explorer steps, for a stage that has an explorer alone."""
+    """Follows explorer steps, for a stage that has only an explorer."""
 
     table, record, unit = "rollouts", records.Rollout, "explorer steps"
 
@@ -123,7 +123,7 @@ class RolloutFollower(Follower):
 
 
 def train_alone(context: Context) -> None:
-    """The whole work of a stage that has a trainer and no explorer."""
+    """The work of a stage that has a trainer and no explorer."""
     trainer = Child("trainer", "stages.learn", cores(), context.config.trainer.ranks)
     with Follower(context) as follower:
         supervise(context, [trainer], follower.poll)
@@ -131,7 +131,7 @@ def train_alone(context: Context) -> None:
 
 
 def finish_training(context: Context) -> None:
-    """Gives the last checkpoint's model to the stages that follow, and tidies what only the children needed."""
+    """Exports the last checkpoint's model for later stages and removes the children's working files."""
     stage = context.directory
     step = checkpoints.complete_checkpoints(stage)[-1]
     last = checkpoints.checkpoint_directory(stage, step)

@@ -1,8 +1,8 @@
-"""The trainer of a stage, one process per rank: batches in, optimizer steps, weights and checkpoints out.
+"""The trainer of a stage, one process per rank: turns batches into weights and checkpoints.
 
-Started by stages/train.py (demonstrations), stages/rft.py (experience, as it is made) and stages/offline.py
-(experience of an earlier stage). The loop is the same for all; only where a batch comes from, and which loss it meets,
-differs (stages/learner/batches/choose.py).
+Started by stages/train.py (demonstrations), stages/rft.py (experience as it is generated) and stages/offline.py
+(experience of an earlier stage). All share this loop; they differ only in the source of the batches and in the loss
+(stages/learner/batches/choose.py).
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ from stages.learner.teacher import Teacher
 from workflows.prompts import keep_template
 
 PROBE_TOKENS = 256
-GIVEN = {"sft": Demonstrations, "cpt": Texts} | dict.fromkeys(PAIR_TYPES, Preferences)  # others train on rollouts
+GIVEN = {"sft": Demonstrations, "cpt": Texts} | dict.fromkeys(PAIR_TYPES, Preferences)  # other types: rollouts
 
 
 class Trainer:
@@ -48,10 +48,10 @@ class Trainer:
     def __init__(self, context: Context):
         self.context, config = context, context.config
         self.model = checkpoints.model_directory(context.inputs["model"])
-        self.writer = Background()  # writes the tables of one step while the next is computed
-        self.reader = Background()  # cuts the batch of the next step meanwhile, if its rollouts are there
+        self.writer = Background()  # writes a step's tables while the next step is computed
+        self.reader = Background()  # meanwhile prepares the next batch, if its rollouts exist
         self.ended = False
-        self.measured = 0.0  # when the seconds of the last step were taken
+        self.measured = 0.0  # when the timings of the last step were taken
         self.objective = Objective(config)
         given = GIVEN.get(config.algorithm.algorithm_type)
         experience = Recorded if "experience" in context.inputs else Rollouts
@@ -124,7 +124,7 @@ class Trainer:
             raise StageError("the trainer ended while its next batch was waited for")
 
     def _step(self, step: int) -> None:
-        begin = self.measured  # so that what the last step did after its record counts too
+        begin = self.measured  # includes work done after the last step's record
         batch = self._batch(step)
         waited = max(batch.available - begin, 0.0)
         train = time.perf_counter()
@@ -149,12 +149,12 @@ class Trainer:
                 "peak_memory_gib": self.actor.peak_memory_gib(),
             }
             self.writer.start(self._write, rows, records.Step(**row))
-        if saves:  # last: a resumed stage goes on behind it, so the step must have left all its files
+        if saves:  # last: a resumed stage starts after it, so all files of the step must be written first
             self.writer.finish()
             self._keep(step)
 
     def _learn(self, step: int, batch: Batch) -> tuple[Result, dict]:
-        """The optimizer steps of a train step; fields of the step record. In the critic's warmup the policy rests."""
+        """Makes the optimizer steps; returns result and step fields. Critic warmup leaves the policy as is."""
         trainer, total = self.context.config.trainer, self.source.total_steps
         values = {}
         if self.critic:
@@ -171,7 +171,7 @@ class Trainer:
         return result, {"lr": lr, **values, **coefficient}
 
     def _batch(self, step: int) -> Batch:
-        """The batch of a step; begins with the next one."""
+        """The batch of a step; starts preparing the next one in the background."""
         if step == self.step_done + 1:
             self.reader.start(self._prepare, step)
         found = self.reader.finish()
@@ -183,19 +183,19 @@ class Trainer:
         return found
 
     def _prepare(self, step: int) -> Cut | Batch:
-        """In the background: all of a batch, or as much as needs no forward of a model."""
+        """Runs in the background: the whole batch, or the part that needs no model forward."""
         cut = self.source.cut(step)
         return cut if self.estimates.needed and isinstance(cut, Cut) else self.source.batch(cut)
 
     def _write(self, rows: list[records.Trained], step: records.Step) -> None:
-        """The tables of a step, `steps` last: the parent reports a step when it is there."""
+        """Writes the tables of a step, `steps` last: the parent reports a step when that file exists."""
         directory = self.context.directory
         if rows:
             tables.write(tables.step_file(directory, "trained", step.step), records.Trained, rows)
         tables.write(tables.step_file(directory, "steps", step.step), records.Step, [step])
 
     def _publish(self, version: int, tokens: list[int]) -> None:
-        """Hands weights to the explorer, with the probe that proves them. Collective under ZeRO-3."""
+        """Publishes weights to the explorer, with the probe that verifies them. Collective under ZeRO-3."""
         probe = {"tokens": tokens, "logprobs": self.actor.score(tokens)}
         state = self.actor.learnt_state()
         if state is not None:
@@ -217,7 +217,7 @@ class Trainer:
             self.actor.export(temporary / "model")
             if self.context.config.model.lora_configs:
                 self.actor.export_adapter(temporary / "adapter")
-        except Exception:  # a full disk, most likely: give back what was taken of it
+        except Exception:  # most likely a full disk: free the space that was taken
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         self.process.barrier()
@@ -232,7 +232,7 @@ class Trainer:
         return self.context.directory / "checkpoints" / f".step={step:06d}.tmp"
 
     def _keep(self, step: int) -> None:
-        """Makes the checkpoint visible in one rename, and deletes old ones."""
+        """Makes the checkpoint visible with one rename, and deletes old ones."""
         if self.process.rank == 0:
             final = checkpoints.checkpoint_directory(self.context.directory, step)
             shutil.rmtree(final, ignore_errors=True)
@@ -242,7 +242,7 @@ class Trainer:
 
 
 def _arbitrary_tokens(actor: Actor, config) -> list[int]:
-    """Token ids to prove version 0 with: there is no rollout yet to take them from."""
+    """Token ids for the probe of version 0, when no rollout exists yet."""
     vocabulary = actor.zero.module.model.config.vocab_size
     count = min(config.model.max_prompt_tokens + config.model.max_response_tokens - 1, PROBE_TOKENS)
     return np.random.default_rng(0).integers(0, vocabulary, count).tolist()
@@ -251,7 +251,7 @@ def _arbitrary_tokens(actor: Actor, config) -> list[int]:
 def learn(context: Context) -> None:
     trainer = Trainer(context)
     gc.collect()
-    gc.freeze()  # the libraries' objects live as long as the process: spare the collector the walk
+    gc.freeze()  # the libraries' objects live as long as the process: keep the collector from scanning them
     trainer.run()
 
 

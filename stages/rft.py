@@ -1,8 +1,8 @@
-"""Reinforcement fine-tuning: an explorer and a trainer, resident for the whole stage, that meet in files.
+"""Reinforcement fine-tuning: a resident explorer and trainer that communicate through files.
 
-Reads tasks.parquet and a model; writes experience/, rollouts/, trained/, steps/, weights/, checkpoints/ and model/.
-The explorer is stages/explore.py (vLLM), the trainer stages/learn.py (DeepSpeed); which weights make which rollouts
-is decided by pipeline/job/schedule.py. This process starts both, follows the steps, and ends both when one dies.
+Reads tasks.parquet and a model; writes experience/, rollouts/, trained/, steps/, weights/, checkpoints/ and model/. The
+explorer is stages/explore.py (vLLM), the trainer stages/learn.py (DeepSpeed); pipeline/job/schedule.py decides which
+weights generate which rollouts. This process starts both, follows the steps, and ends both when one dies.
 """
 
 from pipeline.job.context import Context, environment, run_stage

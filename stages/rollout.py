@@ -1,7 +1,7 @@
-"""Explores without training (mode=explore): answers tasks with one model, for a later stage to train on.
+"""Explores without training (mode=explore): generates rollouts with one model, for later training.
 
-Reads tasks.parquet and a model; writes experience/ and rollouts/, and makes no model. The explorer is
-stages/explore.py; this process starts it and follows its steps.
+Reads tasks.parquet and a model; writes experience/ and rollouts/, and no model. The explorer is stages/explore.py; this
+process starts it and follows its steps.
 """
 
 from pipeline.job.context import Context, environment, run_stage

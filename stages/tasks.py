@@ -1,9 +1,9 @@
-"""Makes raw.parquet: tasks as they come, from a generator or from the user's files, nothing cleaned.
+"""Writes raw.parquet: uncleaned tasks from a generator or from the user's files.
 
 The pool, which curation splits, is `data_processor.task_pipeline`: `generator`, or `inputs`. Every taskset, eval set
-and experience buffer with a `path` adds its own rows, under its name, with the split that its place in the
-configuration gives. (The plan hands over only what the stages behind this one read.) What files there may be:
-pipeline/store/data_files.py; what a record may look like: operators/formats.py.
+and experience buffer with a `path` adds its own rows, under its name, with the split given by its place in the
+configuration. (The plan includes only sets that downstream stages read.) Supported files: pipeline/store/data_files.py;
+supported records: operators/formats.py.
 """
 
 from dataclasses import replace
@@ -54,12 +54,12 @@ def read_sets(config) -> list[RawTask]:
 
 
 def _split(purpose: str, split: str, row: RawTask) -> str:
-    """In an experience buffer a pair is for preference training, plain text for cpt, anything else a demonstration."""
+    """Split of a row: in experience buffers pairs are `preference` and plain texts `text`."""
     return "text" if purpose == "text" else "preference" if split == "sft" and row.chosen is not None else split
 
 
 def generate(name: str, seed: int, given: dict[str, Any]) -> list[RawTask]:
-    """Rows of a generator. Raises ConfigError for an unknown name, or arguments that it does not take."""
+    """Rows of a generator. Raises ConfigError for an unknown name or arguments that it does not take."""
     generator = pick(GENERATORS, name, "generator")
     rows = list(generator(seed, **arguments("generator", name, generator, given, f"{PIPELINE}.generator_args")))
     if not rows:
@@ -68,7 +68,7 @@ def generate(name: str, seed: int, given: dict[str, Any]) -> list[RawTask]:
 
 
 def read_set(paths: str | list[str], subset: str | None, split: str, columns, purpose: str, key: str) -> list[RawTask]:
-    """Rows of all files behind `paths`, in order, numbered through. Raises DataError that names the file.
+    """Rows of all files behind `paths`, in order, numbered. Raises DataError naming the file.
 
     columns: the settings of its format. purpose: task, demonstration or text. key: the setting that holds the paths.
     """

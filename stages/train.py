@@ -1,7 +1,7 @@
 """Supervised training on demonstrations (sft), with DeepSpeed ZeRO.
 
-Reads tasks.parquet (split sft) and a model; writes steps/, checkpoints/ and model/. The trainer itself is
-stages/learn.py, one process per rank; this process starts it, follows its steps and reports them.
+Reads tasks.parquet (split sft) and a model; writes steps/, checkpoints/ and model/. The trainer is stages/learn.py, one
+process per rank; this process starts it, follows its steps and reports them.
 """
 
 from pipeline.job.context import run_stage

@@ -1,1 +1,1 @@
-"""How a model meets a task: inference engines, the rollout loop, single-turn workflows."""
+"""Rollouts: inference engines, the rollout loop, workflows, rewards and evaluation."""

@@ -1,31 +1,31 @@
-"""Conversations as token ids to train on: every turn in which the assistant answers a user is a response.
+"""Tokenizes conversations for training: every assistant turn after a user turn is a response.
 
-The conversation is laid out as a rollout of several turns would be: first prompt, first response with its end token,
-what the chat template puts between that and the next generation prompt, second response, and so on.
+The layout is that of a multi-turn rollout: first prompt, first response with its end token, the chat template's text up
+to the next generation prompt, second response, and so on.
 """
 
 from pipeline.store.errors import DataError
 from workflows.prompts import prompt_text, prompt_tokens, response_tokens, task_texts, turn_end
 
-Layout = tuple[list[int], list[int], list[int]]  # prompt [P], what follows [R], mask [R]: 1 on what is trained
+Layout = tuple[list[int], list[int], list[int]]  # prompt [P], remaining tokens [R], mask [R]: 1 on trained tokens
 
 
 def last_responses(tokenizer, tasks: list, config) -> list[Layout]:
-    """Every demonstration as its prompt, whatever was said before included, and its last response."""
+    """Every demonstration as its prompt, including earlier turns, and its last response."""
     prompts = prompt_tokens(tokenizer, task_texts(tokenizer, tasks, config))
     responses = response_tokens(tokenizer, [task.solution for task in tasks])
     return [(prompt, response, [1] * len(response)) for prompt, response in zip(prompts, responses, strict=True)]
 
 
 def whole_conversations(tokenizer, tasks: list, config) -> list[Layout]:
-    """Every demonstration as its first prompt, and the rest of the conversation in which each response is trained."""
+    """Every demonstration as its first prompt and the rest; all its responses are trained on."""
     return [_whole_conversation(tokenizer, task, config) for task in tasks]
 
 
 def _whole_conversation(tokenizer, task, config) -> Layout:
-    """Raises DataError when the template shows earlier turns otherwise than they were answered.
+    """Raises DataError when the template renders earlier turns differently from how they were answered.
 
-    (It may take out what was thought.) The tokens of one pass would then not be those that the policy sees.
+    (It may remove reasoning.) The tokens of a single pass would then differ from what the policy sees.
     """
     turns = [*task.context, {"role": "user", "content": task.question}, {"role": "assistant", "content": task.solution}]
     places = [i for i, turn in enumerate(turns) if turn["role"] == "assistant" and i and turns[i - 1]["role"] == "user"]
@@ -46,13 +46,13 @@ def _whole_conversation(tokenizer, task, config) -> Layout:
 
 
 def _text_before(tokenizer, turns: list[dict], place: int, config) -> str:
-    """What the policy is prompted with for the turn at `place`."""
+    """The policy's prompt for the turn at `place`."""
     return prompt_text(tokenizer, turns[place - 1]["content"], config.buffer.explorer_input.system_prompt,
                        turns[: place - 1], config.model.enable_thinking)
 
 
 def _between(seen: list[str], number: int, content: str) -> str:
-    """What stands between response `number` and the next: end mark, the user's turns, generation prompt."""
+    """The text between response `number` and the next: end mark, user turns, generation prompt."""
     answered = seen[number] + content
     if not seen[number + 1].startswith(answered):
         raise DataError(f"the chat template (if the model has one) does not repeat {content[:60]!r} as it was answered "

@@ -1,8 +1,8 @@
-"""How good a model is on held-out tasks: greedy accuracy, sampled accuracy, pass@k, each with a 95% interval.
+"""Scores on held-out tasks: greedy accuracy, sampled accuracy, pass@k, each with a 95% interval.
 
-What the stages that evaluate a model share with the explorer, which does so on the way. A response that failed
-(over-long prompt, reward error) counts as not solved and is counted in the scores. Where the reward functions give no
-response an `accuracy`, the scores are mean rewards, of the responses that have one.
+Shared by evaluation stages and the explorer's interim evaluations. A failed response (over-long prompt, reward error)
+counts as not solved and is counted in the scores. Where the reward functions return no `accuracy`, the scores are mean
+rewards over the responses that have one.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ DECODINGS = ("greedy", "sampled")
 
 @dataclass(frozen=True)
 class Subject:
-    """The weights under evaluation. model: directory name of the stage that made them; step: its trainer step, or 0."""
+    """The weights under evaluation. model: directory name of their stage; step: its trainer step, or 0."""
 
     model: str
     step: int
@@ -35,9 +35,9 @@ class Subject:
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """An evaluation set, ready to be asked. taskset: its settings; texts and tokens: the prompts of its tasks.
+    """An evaluation set, ready to sample. taskset: its settings; texts and tokens: its prompts.
 
-    rows: of the set; equal ones are one task. trained: how many of its tasks are in the training data.
+    rows: of the set; equal rows are one task. trained: number of its tasks that are in the training data.
     """
 
     taskset: object
@@ -50,9 +50,10 @@ class EvaluationSet:
 
 
 def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationSet]:
-    """`buffer.explorer_input.eval_tasksets`, through the chat template. Raises DataError when one has no task.
+    """Reads `buffer.explorer_input.eval_tasksets` and applies the chat template.
 
-    A stage that trains has them beside its own tasks, as the input `held`; one that evaluates, as `tasks`.
+    Raises DataError when a set has no task. A training stage has the sets as the input `held`, separate from its own
+    tasks; an evaluating one as `tasks`.
     """
     inputs, made, learnt = context.inputs, [], training_prompts(context.inputs)
     for taskset in context.config.buffer.explorer_input.eval_tasksets:
@@ -67,7 +68,7 @@ def read_sets(context: Context, tokenizer, rewards: Rewards) -> list[EvaluationS
 
 
 def _warn(log, held: EvaluationSet) -> None:
-    """Logs what a reader of the set's scores must know about its tasks."""
+    """Logs warnings about the set's tasks that affect how to read its scores."""
     tasks, name = len(held.tasks), held.taskset.name
     if held.rows > tasks:
         log.info("set %s: %s", name, task_words(tasks, held.rows))
@@ -80,9 +81,9 @@ def evaluate(
     context: Context, engine: Engine, tokenizer, sets: Sequence[EvaluationSet], subject: Subject,
     advance: Callable[[str], None] = lambda done: None,
 ) -> list[records.Score]:
-    """Answers every set with the weights that the engine holds, and writes `samples` and `scores` of the step.
+    """Evaluates the engine's weights on every set, and writes `samples` and `scores` of the step.
 
-    `scores` last: when it is there, the evaluation is complete. advance: called after each set and decoding. Raises
+    `scores` last: its presence marks a complete evaluation. advance: called after each set and decoding. Raises
     StageError when too many responses failed.
     """
     samples: list[records.Sample] = []
@@ -151,8 +152,8 @@ def _sampling(config, taskset, decoding: str) -> runner.Sampling:
 def score(samples: list[records.Sample]) -> list[records.Score]:
     """The scores of one evaluation set from its responses, greedy and sampled.
 
-    Accuracies are of the tasks whose responses have the component `accuracy`, or failed. None where all responses
-    failed: whether the rewards have an accuracy is then unknown.
+    Accuracies cover the tasks whose responses have the component `accuracy`, or failed. None where all responses
+    failed, since it is then unknown whether the rewards have an accuracy.
     """
     rewarded = [s for s in samples if s.status == "ok"]
     blind = all(s.accuracy is None for s in rewarded)

@@ -1,6 +1,6 @@
-"""Leakage: which tasks of an evaluation set are also in the data that the model was trained on.
+"""Leakage: finds tasks of an evaluation set that are also in the model's training data.
 
-Tasks are compared by their prompts, without system messages and without regard to spaces.
+Tasks are compared by their prompts, ignoring system messages and whitespace.
 """
 
 from collections.abc import Iterable
@@ -11,15 +11,16 @@ from pipeline.store import files, records, tables
 
 
 def prompt_of(context: Iterable[dict], question: str) -> str:
-    """What is said before the response, by which tasks are compared."""
+    """The text before the response, used to compare tasks."""
     said = [turn["content"] for turn in context if turn["role"] != "system"]
     return "\n".join(" ".join(text.split()) for text in [*said, question])
 
 
 def training_prompts(inputs: dict[str, Path]) -> set[str]:
-    """The prompts that the model of an evaluating stage learnt from, in its own stage and in those before it.
+    """The training prompts of an evaluated model, from its own stage and all stages before it.
 
-    inputs: of the stage. One that trains has the evaluation sets as `held`, so its `tasks` are training data.
+    inputs: of the evaluating stage. A training stage has the evaluation sets as `held`, so its `tasks` are training
+    data.
     """
     own = [inputs["tasks"]] if HELD in inputs else [inputs["trained"]] if "trained" in inputs else []
     found: set[str] = set()
@@ -30,7 +31,7 @@ def training_prompts(inputs: dict[str, Path]) -> set[str]:
 
 
 def _curated_for(directory: Path) -> list[Path]:
-    """The curated tasks behind a stage that makes a model or explores; none of a model of the user's."""
+    """The curated tasks behind a training or exploring stage; empty for a model from outside."""
     if not (directory / "stage.json").exists():
         return []
     inputs = files.read_json(directory / "stage.json")["inputs"]

@@ -1,4 +1,4 @@
-"""From a task's turns to the token ids that a model is prompted with, through a chat template."""
+"""Converts a task's turns to prompt token ids through a chat template."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -9,11 +9,11 @@ from pipeline.store.errors import ConfigError, DataError, ModelError
 from pipeline.store.model_shape import json_object
 from workflows.engines.hugging_face import import_transformers
 
-TEMPLATE = "chat_template.jinja"  # where a Hugging Face directory keeps it; wins over tokenizer_config.json
+TEMPLATE = "chat_template.jinja"  # in a Hugging Face directory; overrides tokenizer_config.json
 
 
 def chat_template(settings) -> str | None:
-    """The template that the section `model` asks for in place of the tokenizer's: of the file, else the text itself."""
+    """The template that the section `model` sets, from a file or as text; None: the tokenizer's."""
     if settings.chat_template_path is None:
         return settings.custom_chat_template
     path = resolve(settings.chat_template_path)
@@ -30,19 +30,19 @@ def read_tokenizer(model: Path):
     transformers = import_transformers()
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(model, local_files_only=True)
-    except Exception as error:  # a damaged tokenizer.json ends in whatever its reader stumbles over
+    except Exception as error:  # readers raise arbitrary errors on a damaged tokenizer.json
         raise ModelError(f"{model} has no readable tokenizer ({type(error).__name__}: {error}). Fetch its tokenizer "
                          "files again; `git lfs pull` where they are pointers of Git LFS.") from error
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers makes an empty one where there are no files
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # without files transformers returns an empty tokenizer
         raise ModelError(f"{model} has no readable tokenizer: only special tokens were found. Are its files there "
                          "(tokenizer.json, or those of its kind)?")
     return tokenizer
 
 
 def load_tokenizer(model: Path, settings=None):
-    """The tokenizer of a policy, with the chat template of the section `model`, if that has one.
+    """The policy's tokenizer, with the chat template of the section `model`, if set.
 
-    Raises ModelError when it has no tokenizer or no end-of-sequence token, ConfigError for a template of no use.
+    Raises ModelError when there is no tokenizer or no end-of-sequence token, ConfigError for an unusable template.
     """
     tokenizer = read_tokenizer(model)
     if tokenizer.eos_token_id is None:
@@ -58,12 +58,12 @@ def load_tokenizer(model: Path, settings=None):
 
 
 def _try_template(tokenizer, named: str, is_own: bool) -> None:
-    """Raises ConfigError for a template that leaves out what the user says, or, of the user's own, that fails."""
+    """Raises ConfigError for a template that omits the user's text, or a user-supplied one that fails."""
     try:
         text = tokenizer.apply_chat_template([{"role": "user", "content": "a question"}], tokenize=False,
                                              add_generation_prompt=True)
     except _template_errors() as error:
-        if not is_own:  # a model's may need a system message, or refuse some rows: said where rows are read
+        if not is_own:  # a model's own may need a system message, or reject some rows: reported when rows are read
             return
         raise ConfigError(f"{named} fails on one message of the user ({error}). Needed a Jinja template over "
                           "`messages` that takes it.") from error
@@ -73,23 +73,23 @@ def _try_template(tokenizer, named: str, is_own: bool) -> None:
 
 
 def _template_errors() -> tuple[type[Exception], ...]:
-    """What a template, which is code, may raise."""
+    """Exceptions that a template, which is code, may raise."""
     from jinja2 import TemplateError
 
     return TemplateError, ArithmeticError, LookupError, TypeError, ValueError
 
 
 def keep_template(directory: Path, settings) -> None:
-    """Writes the user's chat template, if there is one, to a Hugging Face directory, so that the model goes with it."""
+    """Writes the user's chat template, if set, into a Hugging Face directory, to ship with the model."""
     own = chat_template(settings)
     if own is not None:
         (Path(directory) / TEMPLATE).write_text(own, encoding="utf-8")
 
 
 def turns_of(question: str, system_prompt: str | None, context: Sequence[dict] = ()) -> list[dict]:
-    """The messages {role, content} of a prompt: the turns before the question, and the question as the user's.
+    """The messages {role, content} of a prompt: the preceding turns, and the question as a user turn.
 
-    system_prompt goes before them unless they begin with one.
+    system_prompt is prepended unless the turns begin with one.
     """
     turns = [*context, {"role": "user", "content": question}]
     if system_prompt and turns[0]["role"] != "system":
@@ -104,16 +104,16 @@ def task_turns(task, config) -> list[dict]:
 
 def prompt_text(tokenizer, question: str, system_prompt: str | None, context: Sequence[dict] = (),
                 enable_thinking: bool | None = None) -> str:
-    """A task through the tokenizer's chat template, generation prompt included; without one, its turns as they are.
+    """A task as text by the chat template, with generation prompt; without a template the plain turns.
 
-    context, system_prompt: see turns_of. enable_thinking: handed to the template; None: not. Raises DataError for a
-    conversation that the template does not take.
+    context, system_prompt: see turns_of. enable_thinking: passed to the template unless None. Raises DataError for a
+    conversation that the template rejects.
     """
     return conversation_text(tokenizer, turns_of(question, system_prompt, context), enable_thinking)
 
 
 def conversation_text(tokenizer, turns: list[dict], enable_thinking: bool | None = None) -> str:
-    """As `prompt_text`, of turns {role, content} as they are."""
+    """As `prompt_text`, for complete turns {role, content}."""
     if not tokenizer.chat_template:
         return "\n\n".join(turn["content"] for turn in turns)
     more = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
@@ -134,7 +134,7 @@ def task_texts(tokenizer, tasks: Iterable, config) -> list[str]:
 
 
 def prompt_tokens(tokenizer, texts: list[str]) -> list[list[int]]:
-    """Token ids of prompts that went through `prompt_text`; the template has put in all special tokens there are."""
+    """Token ids of `prompt_text` results, which already contain all special tokens."""
     return tokenizer(texts, add_special_tokens=not tokenizer.chat_template)["input_ids"] if texts else []
 
 
@@ -145,24 +145,24 @@ def response_tokens(tokenizer, texts: list[str]) -> list[list[int]]:
 
 
 def turn_end(tokenizer) -> int:
-    """The special token that the chat template puts after a response (Gemma: <end_of_turn>); else the eos token."""
+    """The special token that the chat template puts after a response (Gemma: <end_of_turn>); else eos."""
     from jinja2 import TemplateError
 
     answer, text = "an answer", ""
     if tokenizer.chat_template:
         turns = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": answer}]
-        with suppress(TemplateError):  # one for single prompts: it has no end of its own
+        with suppress(TemplateError):  # a template for single prompts has no end token of its own
             text = tokenizer.apply_chat_template(turns, tokenize=False)
-    _, _, after = text.rpartition(answer)  # a default system prompt may have the words, too
+    _, _, after = text.rpartition(answer)  # a default system prompt may contain the same words
     first = tokenizer(after, add_special_tokens=False)["input_ids"][:1] if after else []
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special} if first else set()
     return first[0] if special.issuperset(first) and first else tokenizer.eos_token_id
 
 
 def end_tokens(tokenizer, model: Path) -> list[int]:
-    """Token ids that end a response: the tokenizer's, the chat template's, those of the model's generation_config.json.
+    """Ids that end a response: the tokenizer's, the chat template's, and generation_config.json's.
 
-    Llama 3, Gemma and Phi-3 end a turn with another token than the end of a text.
+    Llama 3, Gemma and Phi-3 end a turn with a different token than the end of a text.
     """
     path = Path(model) / "generation_config.json"
     listed = json_object(path, str(model)).get("eos_token_id") if path.is_file() else None

@@ -1,7 +1,7 @@
-"""A workflow of several turns: the same question again, after being told that the answer was wrong, until it is right.
+"""A multi-turn workflow: asks again, with feedback, until the answer is correct.
 
-Each turn is a row of its own, because the next prompt goes through the chat template anew: that may show earlier
-answers otherwise than they were sampled.
+Each turn is its own row, because the next prompt is rendered by the chat template, which may change earlier answers
+from how they were sampled.
 """
 
 from pipeline.settings.arguments.answers import RetryWorkflow
@@ -14,12 +14,12 @@ RETRY = RetryWorkflow()
 
 def retry_workflow(prompt: list[int], task: TaskAtHand, max_env_steps=RETRY.max_env_steps,
                    feedback=RETRY.feedback) -> Attempt:
-    """At most max_env_steps turns; ends when the reward functions' component `accuracy` says solved (1).
+    """At most max_env_steps turns; ends when the reward component `accuracy` is 1 (solved).
 
-    feedback: the user's turn behind a wrong answer, in a conversation that keeps what was said; None: the question is
-    asked again as it was. A turn earns what its reward is above that of the turn before, so that the turns' rewards sum
-    to that of the last, which is the attempt's; its state is the prompt. It ends earlier where a whole response no
-    longer fits (model.max_model_len), or where a response cannot be judged. Raises DataError without an `accuracy`.
+    feedback: the user turn after a wrong answer, in a growing conversation; None: the original question is repeated. A
+    turn earns its reward minus that of the turn before, so that the turns' rewards sum to the last one, which is the
+    attempt's; its state is the prompt. It ends early when a whole response no longer fits (model.max_model_len), or
+    when a response cannot be scored. Raises DataError without an `accuracy`.
     """
     messages, turns, before = list(task.messages), [], 0.0
     while True:

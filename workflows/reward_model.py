@@ -1,7 +1,7 @@
 """A scalar reward model: a sequence classifier with one label that scores conversations.
 
-What veRL's `reward_model.enable` does. The conversation goes through the reward model's own chat template and its own
-tokenizer, whatever the policy's are (Ouyang et al. 2022, section 3.5, for reward modelling with a scalar head).
+Equivalent to veRL's `reward_model.enable`. The conversation is rendered by the reward model's own chat template and
+tokenizer, independent of the policy's (Ouyang et al. 2022, section 3.5, for reward models with a scalar head).
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from workflows.prompts import read_tokenizer
 
 
 class RewardModel:
-    """Copies of one classifier, each on a device of its own; a batch is scored by one of them."""
+    """Replicas of one classifier, each on its own device; every batch is scored by one of them."""
 
     def __init__(self, directory: Path, settings, devices: Sequence[str]):
-        """settings: an element of explorer.auxiliary_models. devices: torch's names, one for each copy.
+        """settings: an element of explorer.auxiliary_models. devices: torch's names, one per replica.
 
-        Raises ModelError when the directory holds no classifier with one label, or no tokenizer that can be used.
+        Raises ModelError when the directory has no classifier with one label, or no usable tokenizer.
         """
         self.tokenizer = _conversation_tokenizer(directory)
         dtype = resolve_dtype(settings.dtype, devices[0] != "cpu")
@@ -32,7 +32,7 @@ class RewardModel:
         self.budget = settings.max_token_len
 
     def score(self, prompts: Sequence[list[dict]], responses: Sequence[str]) -> list[float | str]:
-        """The score of each response, or in words why it has none. prompts: messages {role, content}."""
+        """The score of each response, or the reason why it has none. prompts: messages {role, content}."""
         found: list[float | str] = []
         conversations: list[list[int]] = []
         for prompt, response in zip(prompts, responses, strict=True):
@@ -47,16 +47,16 @@ class RewardModel:
     def _tokens(self, messages: list[dict]) -> list[int] | str:
         try:
             text = self.tokenizer.apply_chat_template(messages, tokenize=False)
-        except Exception as error:  # the model's own template, which may refuse a conversation (a system message, say)
+        except Exception as error:  # the model's own template may reject a conversation (a system message, say)
             return f"the chat template of the reward model refused the conversation: {error}"
-        tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has put in all there are
+        tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]  # already in the template's text
         if self.longest and len(tokens) > self.longest:
             return (f"a conversation of {len(tokens)} tokens; the reward model scores at most {self.longest} "
                     "(explorer.auxiliary_models.N.max_model_len, or what it has positions for)")
         return tokens if tokens else "an empty conversation: the chat template of the reward model left nothing of it"
 
     def _forward(self, conversations: list[list[int]]) -> list[float]:
-        """Scores of token ids [L] each, in order. Padded batches, dealt to the copies in turn."""
+        """Scores of token ids [L] each, in order. Padded batches, assigned to replicas round-robin."""
         parts = batches([len(tokens) for tokens in conversations], self.budget)
         scores = [0.0] * len(conversations)
 
@@ -85,7 +85,7 @@ class RewardModel:
 
 
 def batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices in batches of at most `budget` padded tokens, longest first; one that is longer is a batch of its own."""
+    """Indices in batches of at most `budget` padded tokens, longest first; longer ones alone."""
     made: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if made and (len(made[-1]) + 1) * lengths[made[-1][0]] <= budget:
@@ -104,7 +104,7 @@ def _conversation_tokenizer(directory: Path):
 
 
 def _load(directory: Path, dtype: str):
-    """A classifier with one label and all of its weights."""
+    """Loads a classifier with one label; all of its weights must be present."""
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
@@ -128,7 +128,7 @@ def _load(directory: Path, dtype: str):
 
 
 def _padding(directory: Path, config, tokenizer) -> int:
-    """The token by which the classifier finds the last one of every row: it scores what comes before the padding."""
+    """The padding token, by which the classifier finds the last token of every row to score."""
     for token in (config.pad_token_id, tokenizer.pad_token_id):
         if token is not None:
             return token
@@ -137,7 +137,7 @@ def _padding(directory: Path, config, tokenizer) -> int:
 
 
 def _longest(directory: Path, wanted: int | None, positions: int | None) -> int | None:
-    """Tokens of the longest conversation; None without a limit."""
+    """Length in tokens of the longest conversation; None without a limit."""
     if wanted and positions and wanted > positions:
         raise ModelError(f"explorer.auxiliary_models.N.max_model_len={wanted}: {directory} has positions for "
                          f"{positions} tokens.")

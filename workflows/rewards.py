@@ -1,8 +1,8 @@
-"""Reward functions at work: chosen by name, opened once, called with all responses of a step together.
+"""Reward functions by name, opened once, called with all responses of a step.
 
-A function of operators/reward.py, or the user's own, is called as workflows/user_reward.py says; a reward model scores
-all at once; the penalty on length needs no text. Either way a response has components, or a reason why it has none:
-what cannot be judged is no reward of 0.
+Functions of operators/reward.py and user functions are called through workflows/user_reward.py; a reward model scores
+in batches; the length penalty needs no text. Each response gets components, or a reason for having none: a response
+that cannot be scored does not get a reward of 0.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from workflows.user_reward import Components, Rule, taken_arguments
 
 SCORE, OVERLONG = ModelScore(), OverlongPenalty()
 
-# (prompts as messages {role, content}, responses, answers, tokens of each response that are the policy's own)
-# -> of each response its components, empty where the function does not apply, or why there are none
+# (prompts as messages {role, content}, responses, answers, number of policy tokens in each response)
+# -> components of each response, empty where the function does not apply, or the reason for having none
 RewardFunction = Callable[[Sequence[list[dict]], Sequence[str], Sequence[str], Sequence[int]], list[Components | str]]
 
 
 class Rewards:
-    """Opens the reward functions of task sets. A model that several of them ask is loaded once."""
+    """Opens the reward functions of task sets. A model used by several of them is loaded once."""
 
     def __init__(self, config):
         """config: settings with sections buffer, explorer, model, and mode."""
@@ -38,7 +38,10 @@ class Rewards:
         self._runner = asyncio.Runner()
 
     def of(self, taskset) -> list[RewardFunction]:
-        """Those of a task set; their components are summed. Raises ConfigError for an argument that none takes."""
+        """The functions of a task set; their components are summed.
+
+        Raises ConfigError for an argument that none of them takes.
+        """
         chosen = taskset.default_reward_fn_type or self.config.buffer.explorer_input.default_reward_fn_type
         names = [chosen] if isinstance(chosen, str) else chosen
         functions = [OPENED.get(name) or load_reward(name) for name in names]
@@ -64,7 +67,7 @@ class Rewards:
 
 
 def _devices(config, index: int) -> list[str]:
-    """torch's names of the devices of an auxiliary model: its own GPUs behind those before it, or the CPU."""
+    """torch's device names for an auxiliary model: its own GPUs after earlier models', or the CPU."""
     import torch
 
     models = config.explorer.auxiliary_models
@@ -75,7 +78,7 @@ def _devices(config, index: int) -> list[str]:
 
 
 def reward_model(rewards: Rewards, model=SCORE.model, weight=SCORE.weight) -> RewardFunction:
-    """weight x the score of a model of explorer.auxiliary_models. model: its name, when there are several."""
+    """weight x the score of a model of explorer.auxiliary_models. model: its name, if there are several."""
     scorer = rewards.model(model)
 
     def score(prompts: Sequence[list[dict]], responses: Sequence[str], answers, lengths) -> list:
@@ -89,15 +92,15 @@ def reward_model(rewards: Rewards, model=SCORE.model, weight=SCORE.weight) -> Re
 def overlong_penalty(rewards: Rewards, cache_length=OVERLONG.cache_length,
                      max_response_length=OVERLONG.max_response_length,
                      penalty_factor=OVERLONG.penalty_factor) -> RewardFunction:
-    """The penalty on length of operators/shaping.py, beside a function that says what is right.
+    """The length penalty of operators/shaping.py, to combine with a correctness reward.
 
-    max_response_length: null: model.max_response_tokens, at which a response is cut. cache_length: its last tokens,
-    which cost; null: a fifth of it, as in the paper (4096 of 20480). The environment's tokens do not count.
+    max_response_length: null: model.max_response_tokens, at which a response is cut. cache_length: length of the
+    penalised range at its end; null: a fifth of it, as in the paper (4096 of 20480). Environment tokens do not count.
     """
     longest = max_response_length or rewards.config.model.max_response_tokens
     penalty = partial(shaping.overlong_penalty, max_response_length=longest, penalty_factor=penalty_factor,
                       cache_length=max(longest // 5, 1) if cache_length is None else cache_length)
-    penalty(0)  # wrong arguments are refused before anything is generated
+    penalty(0)  # reject wrong arguments before anything is generated
 
     def punish(prompts, responses, answers, lengths: Sequence[int]) -> list:
         return [{"overlong_penalty": penalty(length)} for length in lengths]
@@ -105,5 +108,5 @@ def overlong_penalty(rewards: Rewards, cache_length=OVERLONG.cache_length,
     return punish
 
 
-# opened with the settings, once; every other function is called with a response and its truth
+# opened once, with the settings; all other functions are called with a response and its truth
 OPENED = {"overlong_penalty": overlong_penalty, "reward_model": reward_model}

@@ -1,7 +1,7 @@
-"""Runs many attempts at tasks against one engine, and rewards them. A failed attempt is a row with a reason.
+"""Runs many attempts at tasks on one engine and computes rewards; failed attempts keep a reason.
 
-Attempts advance in rounds: all that want a continuation are answered in one engine call, so a batch of single-turn
-tasks costs exactly one call.
+Attempts advance in rounds: each round answers all pending requests in one engine call, so a batch of single-turn tasks
+takes exactly one call.
 """
 
 import math
@@ -22,7 +22,7 @@ from workflows.trajectory import Attempt, Trajectory
 
 @dataclass(slots=True, frozen=True)
 class Sampling:
-    """How responses are drawn. temperature 0 = greedy."""
+    """Sampling parameters of responses. temperature 0 = greedy."""
 
     temperature: float
     top_p: float
@@ -33,7 +33,7 @@ class Sampling:
 
     @classmethod
     def of(cls, model, temperature=None, top_p=None, top_k=None) -> "Sampling":
-        """What the section `model` says; None: as there."""
+        """The settings of section `model`; arguments that are not None override them."""
         return cls(
             model.temperature if temperature is None else temperature,
             model.top_p if top_p is None else top_p,
@@ -45,11 +45,11 @@ class Sampling:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one attempt; see pipeline.store.records.Experience for the statuses.
+    """The result of one attempt; see pipeline.store.records.Experience for the statuses.
 
-    trajectory, response: the only one, or that of the last turn, which is rewarded. earlier: those of the turns before
-    it; None where the workflow returned no turns. own_text: what the reward functions see of a response in which the
-    environment speaks too. reason: without secrets, which what user code raises may quote.
+    trajectory, response: of the only turn or of the last one, which is rewarded. earlier: those of the turns before;
+    None where the workflow returned no turns. own_text: what the reward functions see of a response that includes
+    environment text. reason: with secrets removed, because exceptions of user code may quote them.
     """
 
     status: str
@@ -69,7 +69,7 @@ class Outcome:
 
     @property
     def turns(self) -> list[tuple[int | None, Trajectory | None, str]]:
-        """(number from 0, trajectory, response) of every turn; the number is None where there are no turns."""
+        """(number from 0, trajectory, response) of every turn; the number is None for a single trajectory."""
         if self.earlier is None:
             return [(None, self.trajectory, self.response)]
         return [(turn, *each) for turn, each in enumerate([*self.earlier, (self.trajectory, self.response)])]
@@ -79,7 +79,7 @@ class Outcome:
         return self.components.get("accuracy")
 
     def fail(self, status: str, reason: str) -> None:
-        """Takes the reward away, and says why."""
+        """Removes the reward and records the reason."""
         self.status, self.reason, self.components = status, masked(reason), {}
 
 
@@ -90,10 +90,9 @@ def roll_out(
     engine: Engine, workflows: Sequence[Callable[[list[int]], Attempt]], prompts: Sequence[list[int]],
     seeds: Sequence[int], samplings: Sequence[Sampling],
 ) -> list[Outcome]:
-    """Attempts every prompt once. Rewards are not computed here (see `reward`).
+    """Attempts every prompt once. Rewards are computed separately (see `reward`).
 
-    workflows, samplings: one for each prompt. seeds: of the attempts; every further turn of one has a seed of its own,
-    made of it.
+    workflows, samplings: one for each prompt. seeds: of the attempts; the seeds of further turns are derived from them.
     """
     outcomes: list[Outcome | None] = [None] * len(prompts)
     waiting: dict[int, tuple[Attempt, list[int]]] = {}
@@ -134,23 +133,23 @@ def _go_on(attempt: Attempt, reply: Reply) -> tuple[Attempt, list[int]]:
 def _advance(
     index: int, move: Callable[[], tuple[Attempt, list[int]]], waiting: dict, outcomes: list, sampling: Sampling
 ) -> None:
-    """Lets an attempt make its next move; it then waits for a reply, is finished, or has failed."""
+    """Advances an attempt by one move; it then waits for a reply, is finished, or has failed."""
     try:
         attempt, prompt = move()
         if 0 < len(prompt) < sampling.max_model_len:
             waiting[index] = attempt, prompt
-        else:  # the engine would refuse it, and every other request of the call with it
+        else:  # the engine would reject it, and with it every other request of the call
             problem = (f"the workflow wants {len(prompt)} tokens continued; needed at least 1, and fewer than "
                        f"{sampling.max_model_len} (model.max_model_len, or prompt + response)")
             outcomes[index] = Outcome("workflow_failed", problem)
     except StopIteration as done:
         outcomes[index] = _finished(done.value, sampling.max_model_len)
-    except Exception as error:  # the user's workflow: its failure is this row's, not the stage's
+    except Exception as error:  # the user's workflow: fails only this row, not the stage
         outcomes[index] = Outcome("workflow_failed", brief(error))
 
 
 def _finished(returned: Any, longest: int) -> Outcome:
-    """The outcome of what a workflow returned; one bad turn fails the attempt, since the others led to it."""
+    """The outcome of a workflow's return value; one invalid turn fails the whole attempt."""
     turns = returned if isinstance(returned, list) else [returned]
     if not turns:
         return Outcome("workflow_failed", "the workflow returned an empty list, needed at least one turn")
@@ -163,7 +162,7 @@ def _finished(returned: Any, longest: int) -> Outcome:
 
 
 def _problem(returned: Any, longest: int) -> str | None:
-    """Why what a workflow returned cannot be rewarded and trained on, or None."""
+    """Why a workflow's return value cannot be rewarded and trained on, or None."""
     if not isinstance(returned, Trajectory):
         return f"the workflow returned {type(returned).__name__}, needed a Trajectory"
     lengths = len(returned.response_tokens), len(returned.logprobs), len(returned.action_mask)
@@ -185,9 +184,9 @@ def _turn_problem(turn: Trajectory) -> str | None:
 
 
 def decode(outcomes: Sequence[Outcome], tokenizer) -> None:
-    """Fills in the response text of every attempt that has one, turn by turn, special tokens left out.
+    """Fills in the response text of every attempt that has one, turn by turn, without special tokens.
 
-    Where the action mask has zeros, also `own_text`: the model's turns alone, a line break between two of them.
+    Where the action mask has zeros, also `own_text`: only the model's turns, joined by line breaks.
     """
     finished = [outcome for outcome in outcomes if outcome.trajectory]
     tokens = [done.response_tokens for outcome in finished for _, done, _ in outcome.turns]
@@ -211,9 +210,9 @@ def reward(
     outcomes: Sequence[Outcome], prompts: Sequence[list[dict]], answers: Sequence[str],
     functions: Sequence[RewardFunction],
 ) -> None:
-    """Fills in the reward components of every attempt that has a response; one that cannot be rewarded is marked.
+    """Fills in the reward components of every attempt with a response; marks those that fail.
 
-    prompts: messages {role, content}. functions: all are asked, their components are summed.
+    prompts: messages {role, content}. functions: all are called, and their components summed.
     """
     rated = [row for row in zip(outcomes, prompts, answers, strict=True) if row[0].status == "ok"]
     if not rated:
@@ -230,7 +229,7 @@ def reward(
 
 
 def _add(outcome: Outcome, found: dict[str, float] | str) -> None:
-    """Adds the components of one reward function; without them the attempt has no reward at all."""
+    """Adds the components of one reward function; if it failed, the attempt has no reward."""
     if isinstance(found, str):
         outcome.fail("reward_failed", outcome.reason or found)
     elif outcome.status == "ok":
@@ -241,7 +240,7 @@ def _add(outcome: Outcome, found: dict[str, float] | str) -> None:
 
 
 def check_failures(rows: Sequence, allowed: float) -> None:
-    """Raises StageError when more than the share `allowed` of the rows failed; over-long prompts are no failures.
+    """Raises StageError when more than the share `allowed` of rows failed, over-long prompts excepted.
 
     rows: of pipeline.store.records.Experience or Sample.
     """

@@ -1,4 +1,4 @@
-"""Seeds of single requests."""
+"""Seeds of individual requests."""
 
 import hashlib
 
@@ -10,9 +10,9 @@ def base_seed(config) -> int:
 
 
 def request_seed(seed: int | str, step: int, slot: int) -> int:
-    """48 bits of sha256 over (seed, step, slot): no two first requests of a stage share their randomness; those that
-    follow in the same attempt draw theirs from it (workflows/runner.py).
+    """48 bits of sha256 over (seed, step, slot), distinct for the first requests of a stage.
 
-    With one shared seed identical prompts would get identical answers.
+    Later requests of an attempt derive their seeds from it (workflows/runner.py). With one shared seed identical
+    prompts would get identical answers.
     """
     return int.from_bytes(hashlib.sha256(f"{seed}/{step}/{slot}".encode()).digest()[:6], "big")

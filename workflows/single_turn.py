@@ -1,7 +1,7 @@
-"""The workflow of one turn, and the table of all: how one attempt at a task talks to the model.
+"""The single-turn workflow, and the table of all workflows.
 
-A workflow is a generator (workflows/trajectory.py). Many attempts run interleaved (workflows/runner.py) without
-threads.
+A workflow is a generator (workflows/trajectory.py); many attempts run interleaved without threads
+(workflows/runner.py).
 """
 
 from collections.abc import Callable
@@ -19,16 +19,16 @@ from workflows.trajectory import Attempt, Trajectory
 
 
 def simple_workflow(prompt: list[int]) -> Attempt:
-    """One prompt, one response; every response token is the policy's own act."""
+    """One prompt, one response; every response token is an action of the policy."""
     reply = yield prompt
     return Trajectory(prompt, reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
 
 
 def load_workflow(name: str, arguments: dict[str, Any] | None = None) -> Callable[..., Attempt]:
-    """A workflow of the table, or `module:function` of the user's own project, with `workflow_args` bound.
+    """A workflow from the table, or the user's own `module:function`, with `workflow_args` bound.
 
-    The task itself is bound later, attempt by attempt (workflows/task_at_hand.py). Raises ConfigError when there is no
-    such workflow, or for an argument that it does not take.
+    The task itself is bound later, for each attempt (workflows/task_at_hand.py). Raises ConfigError for an unknown
+    workflow, or for an argument that it does not take.
     """
     function = load_dotted(name) if ":" in name else pick(WORKFLOWS, name, "workflow")
     if not arguments:

@@ -1,4 +1,4 @@
-"""What a workflow may ask of the task that it attempts: its turns, its truth, its reward, and the way into tokens."""
+"""The task interface for workflows: its turns, its truth, its reward, and tokenization."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from workflows.prompts import prompt_text, prompt_tokens, task_turns
 from workflows.rewards import RewardFunction
 from workflows.trajectory import Attempt, Trajectory
 
-PARAMETER = "task"  # a workflow that has a parameter of this name is handed a TaskAtHand
+PARAMETER = "task"  # a workflow with a parameter of this name gets a TaskAtHand
 
 
 class TaskAtHand:
-    """One task, as the workflow that attempts it sees it.
+    """One task, as seen by the workflow that attempts it.
 
     messages: the turns {role, content} of its prompt, the system message included. answer: the truth, text.
     """
@@ -26,29 +26,29 @@ class TaskAtHand:
         self._rewards, self._tokenizer, self._model = rewards, tokenizer, config.model
 
     def prompt(self, messages: list[dict]) -> list[int]:
-        """Token ids of a conversation that ends with a user's turn, through the chat template as every prompt."""
+        """Token ids of a conversation that ends with a user turn, through the policy's chat template."""
         *context, last = messages
         text = prompt_text(self._tokenizer, last["content"], None, context, self._model.enable_thinking)
         return prompt_tokens(self._tokenizer, [text])[0]
 
     def text(self, tokens: list[int]) -> str:
-        """A response as text, special tokens left out."""
+        """A response as text, without special tokens."""
         return self._tokenizer.decode(tokens, skip_special_tokens=True)
 
     def judge(self, reply: Reply) -> runner.Outcome:
-        """What the reward functions of the task's set say of a reply: its text, and components or why it has none."""
+        """Scores a reply with the task's reward functions: its text, and components or the reason for none."""
         said = Trajectory([], reply.tokens, reply.logprobs, [1] * len(reply.tokens), reply.finish_reason)
         outcome = runner.Outcome("ok", trajectory=said, response=self.text(reply.tokens))
         runner.reward([outcome], [self.messages], [self.answer], self._rewards)
         return outcome
 
     def has_room(self, prompt: list[int]) -> bool:
-        """Whether a whole response (model.max_response_tokens) fits behind a prompt."""
+        """Whether a whole response (model.max_response_tokens) still fits after a prompt."""
         return len(prompt) + self._model.max_response_tokens <= longest_sequence(self._model)
 
 
 def bound(workflow: Callable[..., Attempt], make: Callable[[], TaskAtHand]) -> Callable[[list[int]], Attempt]:
-    """The workflow with the task bound to its parameter `task`, if it has one; make: makes that."""
+    """The workflow with `make()` bound to its parameter `task`, if it has one."""
     return partial(workflow, **{PARAMETER: make()}) if asks_task(workflow) else workflow
 
 

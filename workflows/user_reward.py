@@ -1,7 +1,7 @@
-"""A reward function at work: how it is called, and how its answer is read. Ours and the user's are called alike.
+"""Calls a reward function, ours or the user's, and parses its result.
 
-What it may answer for a response: a number (also of numpy or torch), {component: number}, or None where it does not
-apply, which leaves it out of the sum, as in TRL. Anything else, NaN and infinity too, is a failed row.
+Allowed results for a response: a number (also of numpy or torch), {component: number}, or None where the function does
+not apply, which excludes it from the sum, as in TRL. Anything else, including NaN and infinity, is a failed row.
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from pipeline.settings.arguments.users import batch_parameters
 from pipeline.store.user_errors import brief
 
 Components = dict[str, float]
-CONCURRENT = 32  # calls of an async function that are under way at once
+CONCURRENT = 32  # maximum number of concurrent calls of an async function
 NEEDED = "needed a finite number, None, or {component: number}"
 
 
 @dataclass
 class Rule:
-    """A reward function with its arguments, called again up to `retries` times where it raises.
+    """A reward function with its arguments, retried up to `retries` times when it raises.
 
-    component: the name that a plain number gets. runner: keeps the event loop of async functions, whose clients may
-    not change loops between steps.
+    component: the name for a plain number. runner: keeps one event loop for async functions, whose clients must not
+    change loops between steps.
     """
 
     function: Callable[..., Any]
@@ -45,11 +45,11 @@ class Rule:
 
     @property
     def of_batch(self) -> dict[str, str]:
-        """Parameter -> what it gets, of a function that takes all responses together (check/reward_rules.py)."""
+        """Parameter -> its content, for a function that takes all responses at once (check/reward_rules.py)."""
         return batch_parameters([name for name in required_parameters(self.function) if name not in self.arguments])
 
     def ask(self, prompts: Sequence[list[dict]], responses: Sequence[str], answers: Sequence[str]) -> list[Any]:
-        """Of each response what the function answered, or the exception that it raised."""
+        """For each response the function's result, or the exception that it raised."""
         given = {"prompts": list(prompts), "responses": list(responses), "answers": list(answers)}
         taken = self.of_batch
         if not taken:
@@ -59,7 +59,7 @@ class Rule:
         return _split(found, len(responses))
 
     def _call(self, calls: list[tuple[tuple, dict]]) -> list[Any]:
-        """The answers of several calls in order; those that raised are made again."""
+        """The results of several calls in order; calls that raised are retried."""
         found = self._once(calls)
         for _ in range(self.retries):
             again = [index for index, one in enumerate(found) if isinstance(one, BaseException)]
@@ -77,7 +77,7 @@ class Rule:
         return found
 
     def read(self, found: Any) -> Components | str:
-        """The components of one answer, none where the function does not apply; or what is wrong with it, in a line."""
+        """The components of one result, empty where the function does not apply; or an error line."""
         if isinstance(found, WrongAnswer):
             return f"{self.name} {found}"
         if isinstance(found, BaseException):
@@ -98,7 +98,7 @@ class Rule:
 
 
 class WrongAnswer(Exception):
-    """What a function of a whole batch returned in place of one answer for each response."""
+    """A batch function returned something other than one result for each response."""
 
 
 def taken_arguments(function: Callable, given: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def taken_arguments(function: Callable, given: dict[str, Any]) -> dict[str, Any]
 
 
 def required_parameters(function: Callable) -> list[str]:
-    """The names of the parameters without a default; none of a callable whose parameters Python cannot tell."""
+    """Names of the parameters without a default; empty for a callable without a readable signature."""
     try:
         found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -122,12 +122,12 @@ def required_parameters(function: Callable) -> list[str]:
 def _attempt(function: Callable, arguments: tuple, named: dict[str, Any]) -> Any:
     try:
         return function(*arguments, **named)
-    except Exception as error:  # of the user's function: the failure of a row, not of the stage
+    except Exception as error:  # user code: fails the row, not the stage
         return error
 
 
 async def _together(waiting: Sequence[Awaitable]) -> list[Any]:
-    """What awaitables give, in order, an exception where one raises; at most CONCURRENT are under way."""
+    """Results of awaitables in order, or their exceptions; at most CONCURRENT run at once."""
     free = asyncio.Semaphore(CONCURRENT)
 
     async def one(call: Awaitable) -> Any:
@@ -138,10 +138,10 @@ async def _together(waiting: Sequence[Awaitable]) -> list[Any]:
 
 
 def _split(found: Any, count: int) -> list[Any]:
-    """The answers of a function of a whole batch, one for each of `count` responses."""
+    """The results of a batch function, one for each of `count` responses."""
     if isinstance(found, BaseException):
         return [found] * count
-    several = found.tolist() if hasattr(found, "tolist") else found  # of numpy, torch
+    several = found.tolist() if hasattr(found, "tolist") else found  # numpy or torch
     if isinstance(several, (list, tuple)) and len(several) == count:
         return list(several)
     had = f"a {type(found).__name__} of {len(several)}" if isinstance(several, (list, tuple)) else _shown(found)

@@ -1,1 +1,1 @@
-"""Advantages by family: group (one number a response), token (a number a token), steps (agents that act in turns)."""
+"""Advantages by family: group (one per response), token (one per token), steps (multi-turn agents)."""

@@ -1,7 +1,7 @@
-"""The action tokens of a batch as flat arrays: where they stand, what a list column holds there, sums from behind.
+"""The action tokens of a batch as flat arrays: positions, column values, reverse sums.
 
-Tokens that are not the policy's own act (padding, the environment's words) are left out before anything is computed,
-so no recursion and no mean can run through them, and whatever stands there, NaN included, is never read.
+Tokens that are not the policy's own actions (padding, environment text) are removed before any computation, so no
+recursion or mean includes them, and their values, including NaN, are never read.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from pipeline.store.errors import DataError
 
 @dataclass(frozen=True)
 class Tokens:
-    """B rows, N action tokens, row after row.
+    """B rows, N action tokens, stored row after row.
 
     lengths: [B] response tokens. mask: [sum of lengths] true on action tokens. rows: [N] row of each action token.
-    order: [N] its number among the action tokens of its row, from 0.
+    order: [N] its index among the action tokens of its row, from 0.
     """
 
     lengths: np.ndarray
@@ -32,7 +32,7 @@ class Tokens:
         return np.bincount(self.rows, minlength=len(self.lengths))
 
     def take(self, batch: pa.Table, name: str) -> np.ndarray:
-        """Column `name`, list [R], at the action tokens: float64 [N]. Raises DataError for a wrong length or NaN."""
+        """Column `name`, list [R], at action tokens: float64 [N]. Raises DataError for wrong lengths or NaN."""
         require(batch, name)
         lists = batch[name].combine_chunks()
         wrong = np.flatnonzero(lists.value_lengths().to_numpy() != self.lengths)
@@ -47,7 +47,7 @@ class Tokens:
         return values
 
     def rewards(self, batch: pa.Table) -> np.ndarray:
-        """Reward of each action token, [N]: token_rewards where a row has them, else the reward on the last one."""
+        """Reward of each action token, [N]: token_rewards where present, else the reward on the last one."""
         require_finite(batch, "reward")
         last = self.order == self.counts[self.rows] - 1
         values = np.where(last, batch["reward"].to_numpy()[self.rows], 0.0)
@@ -60,7 +60,7 @@ class Tokens:
         return values
 
     def padded(self, values: np.ndarray) -> np.ndarray:
-        """[B, K] values of action tokens, 0 behind the last; K the most that a row has."""
+        """[B, K] values of action tokens, padded with 0; K is the maximum per row."""
         matrix = np.zeros((len(self.lengths), self.counts.max(initial=0)))
         matrix[self.rows, self.order] = values
         return matrix
@@ -73,7 +73,7 @@ class Tokens:
         return matrix[self.rows, self.order]
 
     def lists(self, values: np.ndarray) -> pa.ListArray:
-        """[N] back to one list [R] a row, 0 where the token is no action."""
+        """[N] values back to one list [R] per row, 0 at other tokens."""
         flat = np.zeros(len(self.mask))
         flat[self.mask] = values
         offsets = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int32)
@@ -81,7 +81,7 @@ class Tokens:
 
 
 def action_tokens(batch: pa.Table) -> Tokens:
-    """The action tokens by the column `action_mask`."""
+    """The action tokens according to the column `action_mask`."""
     require(batch, "action_mask")
     masks = batch["action_mask"].combine_chunks()
     lengths = masks.value_lengths().to_numpy().astype(np.int64)
@@ -92,7 +92,7 @@ def action_tokens(batch: pa.Table) -> Tokens:
 
 
 def whiten(values: np.ndarray) -> np.ndarray:
-    """(x - mean) / sqrt(var + 1e-8), var the unbiased one; 0 for fewer than two values, which have no spread."""
+    """(x - mean) / sqrt(var + 1e-8), var unbiased; 0 for fewer than two values."""
     if len(values) < 2:
         return np.zeros_like(values)
     return (values - values.mean()) / np.sqrt(values.var(ddof=1) + 1e-8)

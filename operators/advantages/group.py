@@ -1,6 +1,6 @@
-"""Advantages of whole responses: one number a row, compared within the rows of a group.
+"""Advantages of whole responses: one number per row, compared within a group.
 
-A group is the rows of one task in one explorer step (`group_id`). The answer's advantage is given to each action token.
+A group is the rows of one task in one explorer step (`group_id`). The advantage applies to each action token.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pipeline.settings.arguments.advantages import Asymre, Grpo, Opmd, Rec
 
 ASYMRE, GRPO, OPMD, REC = Asymre(), Grpo(), Opmd(), Rec()
 
-# r - mean, exactly 0 where all rewards are equal: the mean of three times 0.1 is not 0.1 in binary
+# r - mean, exactly 0 where all rewards are equal: in binary the mean of three times 0.1 is not 0.1
 CENTRED = "CASE WHEN min({0}) OVER g = max({0}) OVER g THEN 0.0 ELSE {0} - avg({0}) OVER g END"
 WINDOW = "WINDOW g AS (PARTITION BY group_id)"
 
@@ -22,17 +22,17 @@ WINDOW = "WINDOW g AS (PARTITION BY group_id)"
 def grpo(batch: pa.Table, epsilon=GRPO.epsilon, std_threshold=GRPO.std_threshold,
          duplicate_experiences=GRPO.duplicate_experiences, rank_penalty=GRPO.rank_penalty,
          std_cal_level=GRPO.std_cal_level) -> pa.Table:
-    """Group-relative advantage (Shao et al. 2024, DeepSeekMath, arXiv:2402.03300, section 4.1.2, outcome rewards).
+    """Group-relative advantage with outcome rewards (Shao et al. 2024, arXiv:2402.03300, sec. 4.1.2).
 
     A = (r - mean_group) / (std + epsilon), std the unbiased (n - 1) form over the group, or over all rows with
     std_cal_level batch. Assumes independent responses to one task. Sums to zero over a group. Degenerate: equal
     rewards, or a group of one, give 0.
 
-    std_threshold: groups whose own std is at most this, and groups of one, are left out. duplicate_experiences: each of
-    them is replaced by a kept group, drawn with replacement by a hash of group ids, so always the same ones.
-    rank_penalty p: r becomes r (1 - p k / n), k the rank of the row's mean log-prob in its group from 0, the least
-    likely (ties share their mean rank), in mean, std and numerator: unlikely successes count more (after He et al.
-    2025, arXiv:2506.02355). Assumes r >= 0.
+    std_threshold: groups with std up to this, and groups of one, are dropped. duplicate_experiences: each dropped group
+    is replaced by a kept one, drawn with replacement by a hash of group ids, hence reproducible. rank_penalty p: r
+    becomes r (1 - p k / n), k the rank of the row's mean log-prob in its group from 0, the least likely (ties share
+    their mean rank), in mean, std and numerator, so that unlikely successes count more (after He et al. 2025,
+    arXiv:2506.02355). Assumes r >= 0.
     """
     require(batch, "group_id")
     require_finite(batch, "reward")
@@ -51,7 +51,7 @@ def grpo(batch: pa.Table, epsilon=GRPO.epsilon, std_threshold=GRPO.std_threshold
 
 
 def _scores(batch: pa.Table, rank_penalty: float | None) -> pa.Array:
-    """The rewards, [B], lessened by the rank of their likelihood when rank_penalty is given."""
+    """The rewards, [B], reduced by likelihood rank when rank_penalty is set."""
     if rank_penalty is None:
         return batch["reward"].combine_chunks()
     require(batch, "rollout_logprobs")
@@ -66,7 +66,7 @@ def _scores(batch: pa.Table, rank_penalty: float | None) -> pa.Array:
 
 
 def _without_small_spread(made: pa.Table, threshold: float, duplicate: bool) -> pa.Table:
-    """Leaves out groups of one and of a spread up to `threshold`; with `duplicate`, draws kept ones instead."""
+    """Drops groups of one and groups with std up to `threshold`; with `duplicate`, resamples kept ones."""
     kept_row = np.asarray(made["members"]) > 1
     kept_row &= np.asarray(made["spread"]) > threshold
     kept = made.filter(pa.array(kept_row))
@@ -81,11 +81,11 @@ def _without_small_spread(made: pa.Table, threshold: float, duplicate: bool) -> 
 
 
 def dr_grpo(batch: pa.Table) -> pa.Table:
-    """GRPO without the division by std (Liu et al. 2025, arXiv:2503.20783, section 3.1): A = r - mean_group.
+    """GRPO without the division by std (Liu et al. 2025, arXiv:2503.20783, sec. 3.1): A = r - mean_group.
 
-    Dividing by std weighs tasks of nearly equal rewards, the easiest and the hardest, up. Assumes independent responses
-    to one task. Sums to zero over a group; equal rewards, or a group of one, give 0. Goes with loss_agg_mode
-    seq-mean-token-sum-norm.
+    Dividing by std gives tasks with nearly equal rewards, the easiest and the hardest, a higher weight. Assumes
+    independent responses to one task. Sums to zero over a group; equal rewards, or a group of one, give 0. Use with
+    loss_agg_mode seq-mean-token-sum-norm.
     """
     return _compare(batch, CENTRED.format("reward"))
 
@@ -93,8 +93,9 @@ def dr_grpo(batch: pa.Table) -> pa.Table:
 def reinforce(batch: pa.Table) -> pa.Table:
     """The reward itself (Williams 1992, REINFORCE): A = r.
 
-    No baseline: unbiased where the policy itself sampled, and noisy. Assumes rewards whose sign says good or bad: where
-    all are positive, every response is made likelier. A reward of 0 teaches nothing; a group of one is like any other.
+    No baseline: unbiased for on-policy samples, with high variance. Assumes that the sign of the reward separates good
+    from bad: if all are positive, every response becomes more likely. A reward of 0 has no effect; a group of one is
+    not special.
     """
     require_finite(batch, "reward")
     return ask(batch, "SELECT experience_id, reward AS advantage FROM batch", "reward")
@@ -103,19 +104,19 @@ def reinforce(batch: pa.Table) -> pa.Table:
 def rloo(batch: pa.Table) -> pa.Table:
     """Leave-one-out (Ahmadian et al. 2024, arXiv:2402.14740): A_i = r_i - mean of the others.
 
-    Equal to (r_i - mean) n / (n - 1). Unbiased assuming independent responses of the policy itself, since the baseline
-    does not know r_i. Sums to zero over a group; equal rewards give 0. A group of one has no others: A = r.
+    Equal to (r_i - mean) n / (n - 1). Unbiased assuming independent on-policy responses, since the baseline does not
+    depend on r_i. Sums to zero over a group; equal rewards give 0. In a group of one there are no others: A = r.
     """
     return _compare(batch, f"CASE WHEN count(*) OVER g = 1 THEN reward ELSE ({CENTRED.format('reward')}) "
                            "* count(*) OVER g / (count(*) OVER g - 1) END")
 
 
 def opmd(batch: pa.Table, opmd_baseline=OPMD.opmd_baseline, tau=OPMD.tau) -> pa.Table:
-    """Online policy mirror descent (Kimi k1.5, arXiv:2501.12599; Yao et al. 2025, arXiv:2509.24203): A = r - b.
+    """Online policy mirror descent (arXiv:2501.12599; Yao et al. 2025, arXiv:2509.24203): A = r - b.
 
-    opmd_baseline mean: b the mean of the group. logavgexp: b = tau log mean exp(r / tau), tau > 0, the log-partition
-    function that makes the optimum of the regularised objective consistent; never below the mean, and tends to it for
-    a large tau. Assumes that the policy towards which is regularised sampled the group. Equal rewards give 0; a group
+    Kimi k1.5. opmd_baseline mean: b is the mean of the group. logavgexp: b = tau log mean exp(r / tau), tau > 0, the
+    log-partition function that makes the optimum of the regularised objective consistent; never below the mean, which
+    is its limit for large tau. Assumes that the regularisation policy sampled the group. Equal rewards give 0; a group
     of one has b = 0: A = r.
     """
     # reward - top is at most 0, so exp does not overflow
@@ -127,8 +128,8 @@ def opmd(batch: pa.Table, opmd_baseline=OPMD.opmd_baseline, tau=OPMD.tau) -> pa.
 def asymre(batch: pa.Table, baseline_shift=ASYMRE.baseline_shift) -> pa.Table:
     """Asymmetric REINFORCE (Arnal et al. 2025, arXiv:2506.20520): A = r - (mean_group + baseline_shift).
 
-    A baseline below the mean learns more from successes than from failures, which is what off-policy data bear; a
-    shift of at least 0 may let the policy collapse. Assumes rewards on a scale on which the shift is small. Sums to -n
+    A baseline below the mean puts more weight on successes than on failures, which off-policy data tolerate; with a
+    shift of at least 0 the policy may collapse. Assumes rewards on a scale on which the shift is small. Sums to -n
     shift over a group; equal rewards give -shift each; a group of one: A = r.
     """
     return _compare(batch, f"CASE WHEN count(*) OVER g = 1 THEN reward ELSE ({CENTRED.format('reward')}) "
@@ -136,11 +137,12 @@ def asymre(batch: pa.Table, baseline_shift=ASYMRE.baseline_shift) -> pa.Table:
 
 
 def rec(batch: pa.Table, epsilon=REC.epsilon, std_normalize=REC.std_normalize, drop=REC.drop) -> pa.Table:
-    """Group-relative REINFORCE of the REC family (Yao et al. 2025, arXiv:2509.24203): A = r - mean over the kept rows.
+    """Group-relative REINFORCE, REC (Yao et al. 2025, arXiv:2509.24203): A = r - mean over the kept rows.
 
-    std_normalize: divided by (population std of the kept + epsilon). drop balance: where rows below the mean outnumber
-    the others, as many of them as there are others are kept, chosen by a hash of experience_id; the rest get A = 0.
-    Assumes independent responses to one task. Equal rewards give 0; a group of one keeps A = r (mean 0, std 1).
+    std_normalize: divided by (population std of the kept rows + epsilon). drop balance: where rows below the mean
+    outnumber the others, only as many of them as of the others are kept, chosen by a hash of experience_id; the rest
+    get A = 0. Assumes independent responses to one task. Equal rewards give 0; a group of one keeps A = r (mean 0, std
+    1).
     """
     require(batch, "group_id")
     require_finite(batch, "reward")
@@ -162,10 +164,10 @@ def rec(batch: pa.Table, epsilon=REC.epsilon, std_normalize=REC.std_normalize, d
 
 
 def raft(batch: pa.Table) -> pa.Table:
-    """Reward-ranked fine-tuning (Dong et al. 2023, arXiv:2304.06767): the best row of each group, A = 1; no others.
+    """Reward-ranked fine-tuning (Dong et al. 2023, arXiv:2304.06767): only each group's best row, A = 1.
 
-    Goes with the loss sft. Of equally good rows the one with the smallest experience_id is kept. Assumes that the best
-    is good: a group in which all failed, or of one, still teaches its first. Give tasks that the model can solve.
+    Use with the loss sft. Ties are resolved by the smallest experience_id. Assumes that the best response is good: a
+    group without success, or of one, still trains on its first. Use tasks that the model can solve.
     """
     require(batch, "group_id")
     require_finite(batch, "reward")
@@ -176,7 +178,7 @@ def raft(batch: pa.Table) -> pa.Table:
 
 
 def _compare(batch: pa.Table, advantage: str) -> pa.Table:
-    """advantage: SQL over `reward`, the `top` reward of the row's group, and the window g of that."""
+    """advantage: SQL over `reward`, the `top` reward of the row's group, and the window g of that group."""
     require(batch, "group_id")
     require_finite(batch, "reward")
     return ask(batch, f"""

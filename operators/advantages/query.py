@@ -1,4 +1,4 @@
-"""How an advantage function reads its batch: required columns, finite numbers, SQL over the view `batch`."""
+"""Reads an advantage function's batch: required columns, finite numbers, SQL over the view `batch`."""
 
 from functools import cache
 
@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from pipeline.store.errors import DataError
 
 TRAINER, EXPLORER = "the trainer of this stage", "the explorer of the stage that made the rollouts"
-# column -> what makes it; every other one is the explorer's
+# column -> its source; all other columns come from the explorer
 MADE_BY = {
     "turn": f"{EXPLORER}, with a workflow of several turns",
     "state_hash": f"{EXPLORER}, with a workflow that tells states apart",
@@ -23,7 +23,7 @@ MADE_BY = {
 
 
 def require(batch: pa.Table, *columns: str) -> None:
-    """Raises DataError for a column that is absent, or null in some row, and says which stage makes it."""
+    """Raises DataError for an absent column or a null value, naming the stage that writes the column."""
     for name in columns:
         maker = MADE_BY.get(name, EXPLORER)
         if name not in batch.column_names:
@@ -36,14 +36,14 @@ def require(batch: pa.Table, *columns: str) -> None:
 
 
 def require_finite(batch: pa.Table, *columns: str) -> None:
-    """`require` for columns of numbers, and DataError for a NaN or an infinity, which would spread over a group."""
+    """`require`, and DataError for NaN or infinity, which would spread over a group."""
     require(batch, *columns)
     for name in columns:
         refuse_infinite(batch, name)
 
 
 def refuse_infinite(batch: pa.Table, name: str) -> None:
-    """Raises DataError for a NaN or an infinity in a column of numbers; null is let pass."""
+    """Raises DataError for NaN or infinity in a numeric column; null is allowed."""
     values = pc.fill_null(batch[name], 0).to_numpy()
     wrong = np.flatnonzero(~np.isfinite(values))
     if len(wrong):
@@ -53,7 +53,7 @@ def refuse_infinite(batch: pa.Table, name: str) -> None:
 
 
 def ask(batch: pa.Table, query: str, *columns: str) -> pa.Table:
-    """The answer of DuckDB to `query` over the view `batch`, which has experience_id and the named columns."""
+    """The result of DuckDB for `query` over the view `batch`, with experience_id and the named columns."""
     with _database().cursor() as session:
         session.register("batch", batch.select(["experience_id", *columns]))
         return session.sql(query).to_arrow_table()
@@ -61,7 +61,7 @@ def ask(batch: pa.Table, query: str, *columns: str) -> pa.Table:
 
 @cache
 def _database():
-    """One for the whole process: to open one takes longer than most questions."""
+    """One connection per process: opening one takes longer than most queries."""
     import duckdb
 
     opened = duckdb.connect()

@@ -1,6 +1,6 @@
-"""Advantages of agents that act in turns: a run is (group_id, run_index), and each of its turns is a row of its own.
+"""Advantages of multi-turn agents: a run is (group_id, run_index), and each of its turns is a row.
 
-The answer is one number a row, given to every action token of that turn.
+The result is one number per row, applied to every action token of that turn.
 """
 
 import pyarrow as pa
@@ -13,13 +13,13 @@ GIGPO, STEPS = Gigpo(), StepWiseGrpo()
 
 def step_wise_grpo(batch: pa.Table, epsilon=STEPS.epsilon, enable_step_norm=STEPS.enable_step_norm,
                    std_threshold=STEPS.std_threshold, std_cal_level=STEPS.std_cal_level) -> pa.Table:
-    """GRPO (Shao et al. 2024, arXiv:2402.03300) over runs, given to each of their turns (Trinity-RFT's step-wise GRPO).
+    """GRPO over runs, applied to each of their turns (Shao et al. 2024, arXiv:2402.03300).
 
-    r is the reward of a run's last turn; A = (r - mean over the runs of the group) / (std + epsilon), std unbiased,
-    over the group or with std_cal_level batch over all runs; divided by the number of turns with enable_step_norm, so
-    that a long run weighs no more than a short one. Assumes that the end of a run judges each of its turns. Degenerate:
-    one run, or equal rewards, give 0. std_threshold: groups whose std is at most this, and those of one run, are left
-    out.
+    As Trinity-RFT's step-wise GRPO. r is the reward of a run's last turn; A = (r - mean over the runs of the group) /
+    (std + epsilon), std unbiased, over the group or with std_cal_level batch over all runs; divided by the number of
+    turns with enable_step_norm, so that long runs weigh no more than short ones. Assumes that the outcome of a run
+    applies to each of its turns. Degenerate: one run, or equal rewards, give 0. std_threshold: groups with std up to
+    this, and those of one run, are dropped.
     """
     require(batch, "group_id", "run_index", "turn")
     require_finite(batch, "reward")
@@ -44,12 +44,12 @@ def gigpo(batch: pa.Table, omega=GIGPO.omega, gamma=GIGPO.gamma, fnorm=GIGPO.fno
     """Group in group (Feng et al. 2025, arXiv:2505.10978): A = A_episode + omega A_step.
 
     Episode: R = sum of a run's step rewards, A_E = (R - mean over the runs of the group) / d. Step: G_t = r_t + gamma
-    G_(t+1) within the run; turns of the same group that start from the same state (`state_hash`) are a bucket, and in
-    buckets of two and more A_S = (G - mean) / d, elsewhere 0. d = std + epsilon (unbiased) with fnorm std, 1 with none.
+    G_(t+1) within the run; turns of the same group that start from the same state (`state_hash`) form a bucket. In
+    buckets of two or more A_S = (G - mean) / d, otherwise 0. d = std + epsilon (unbiased) with fnorm std, 1 with none.
 
-    A run none of whose turns has a step_reward is rewarded by `reward` on its last turn. A bucket never spans tasks:
-    the same observation of two tasks promises different returns. Assumes that equal hashes are the same state.
-    Degenerate: one run in a group gives A_E = 0, a bucket of one or of equal returns A_S = 0.
+    If no turn of a run has a step_reward, its last turn gets `reward`. Buckets never span tasks, since the same
+    observation in two tasks has different expected returns. Assumes that equal hashes mean equal states. Degenerate:
+    one run in a group gives A_E = 0, a bucket of one or of equal returns A_S = 0.
     """
     require(batch, "group_id", "run_index", "turn", "state_hash")
     require_finite(batch, "reward")
@@ -79,7 +79,7 @@ def gigpo(batch: pa.Table, omega=GIGPO.omega, gamma=GIGPO.gamma, fnorm=GIGPO.fno
 
 
 def _normalised(value: str, window: str, fnorm: str, epsilon: float) -> str:
-    """SQL for (value - mean) / d over a window; exactly 0 where all are equal, one value included."""
+    """SQL for (value - mean) / d over a window; exactly 0 where all values are equal."""
     over = f"OVER ({window})"
     scale = f"(stddev_samp({value}) {over} + {float(epsilon)!r})" if fnorm == "std" else "1"
     return (f"(CASE WHEN min({value}) {over} = max({value}) {over} THEN 0.0 "

@@ -1,9 +1,9 @@
 """Advantages of single tokens: GAE with a critic, discounted returns, distillation from a teacher.
 
-All of them see action tokens only: a token of the environment is skipped, not stepped over with a value of 0. The
-answer is a list [R] a row, 0 at every other token. `reward` may be one number a row, on the last action token, or
-token_rewards [R] (operators.advantages.action_tokens.py). No reward enters distillation: what a KL penalty takes off
-each token, kl_penalties [R], comes off its advantage itself.
+All use action tokens only: environment tokens are skipped, not treated as steps with value 0. The result is a list [R]
+per row, 0 at all other tokens. `reward` is either one number per row, on the last action token, or token_rewards [R]
+(operators/advantages/action_tokens.py). Distillation uses no reward: there the KL penalty of each token, kl_penalties
+[R], is subtracted from its advantage.
 """
 
 import numpy as np
@@ -17,13 +17,13 @@ JSD, DISTILL, PPO, PLUSPLUS = Jsd(), OnPolicyDistill(), Ppo(), Reinforceplusplus
 
 
 def ppo(batch: pa.Table, gamma=PPO.gamma, lam=PPO.lam) -> pa.Table:
-    """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, eq. 16), whitened over the batch.
+    """Generalised advantage estimation, whitened (Schulman et al. 2016, arXiv:1506.02438, eq. 16).
 
     delta_k = r_k + gamma V_(k+1) - V_k,  G_k = delta_k + gamma lam G_(k+1), over the action tokens k of a response,
-    V = 0 behind the last. A = (G - mean) / sqrt(var + 1e-8) over all action tokens of the batch, var unbiased.
-    returns = G + V, what the critic is trained on. Needs `values` [R], V_k the value before action token k. Assumes a
-    critic of the policy that sampled; one that is wrong biases G unless lam = 1. Degenerate: a single action token in
-    the whole batch, or equal G, have A = 0; with lam = gamma = 1, G is reward to come - V.
+    V = 0 after the last. A = (G - mean) / sqrt(var + 1e-8) over all action tokens of the batch, var unbiased.
+    returns = G + V, the critic's target. Needs `values` [R], V_k the value before action token k. Assumes a critic of
+    the policy that sampled; an inaccurate one biases G unless lam = 1. Degenerate: a single action token in the whole
+    batch, or equal G, give A = 0; with lam = gamma = 1, G is reward to come - V.
     """
     tokens = action_tokens(batch)
     values = tokens.take(batch, "values")
@@ -35,10 +35,11 @@ def ppo(batch: pa.Table, gamma=PPO.gamma, lam=PPO.lam) -> pa.Table:
 
 
 def reinforceplusplus(batch: pa.Table, gamma=PLUSPLUS.gamma) -> pa.Table:
-    """REINFORCE++ (Hu 2025, arXiv:2501.03262): G_k = r_k + gamma G_(k+1), whitened over all action tokens of the batch.
+    """REINFORCE++ (Hu 2025, arXiv:2501.03262): G_k = r_k + gamma G_(k+1), whitened over the batch.
 
-    A = (G - mean) / sqrt(var + 1e-8), var unbiased. The baseline is the mean of the batch, so no groups are needed; it
-    assumes tasks whose rewards are on one scale. returns = G. Degenerate: equal returns, or a single token, give 0.
+    A = (G - mean) / sqrt(var + 1e-8) over all action tokens, var unbiased. The baseline is the mean of the batch, so no
+    groups are needed; it assumes that all tasks have rewards on one scale. returns = G. Degenerate: equal returns, or a
+    single token, give 0.
     """
     tokens = action_tokens(batch)
     gains = tokens.sums_from_behind(tokens.rewards(batch), gamma)
@@ -46,10 +47,10 @@ def reinforceplusplus(batch: pa.Table, gamma=PLUSPLUS.gamma) -> pa.Table:
 
 
 def remax(batch: pa.Table) -> pa.Table:
-    """ReMax (Li et al. 2023, arXiv:2310.10505): A_k = sum of r from k on - reward of the greedy response to the task.
+    """ReMax (Li et al. 2023, arXiv:2310.10505): A_k = sum of r from k on - reward of the greedy response.
 
-    Needs `baseline_reward`. Unbiased on the policy's own rollouts, since the greedy response does not depend on the
-    sampled one; assumes that both are judged alike. returns = the sum. Degenerate: equal rewards of the two give 0.
+    Needs `baseline_reward`. Unbiased for on-policy rollouts, since the greedy response to the task does not depend on
+    the sampled one; assumes that both are scored alike. returns = the sum. Degenerate: equal rewards of the two give 0.
     """
     require_finite(batch, "baseline_reward")
     tokens = action_tokens(batch)
@@ -58,11 +59,12 @@ def remax(batch: pa.Table) -> pa.Table:
 
 
 def on_policy_distill(batch: pa.Table, kl_coef=DISTILL.kl_coef) -> pa.Table:
-    """On-policy distillation (Gu et al. 2023, MiniLLM, arXiv:2306.08543; Agarwal et al. 2023, arXiv:2306.13649).
+    """On-policy distillation (Gu et al. 2023, arXiv:2306.08543; Agarwal et al. 2023, arXiv:2306.13649).
 
-    A_t = kl_coef (log teacher - log student), the single-sample estimate of -KL(student || teacher) at token t on the
-    student's own tokens. Assumes that the student drew them and that both models number tokens alike. No reward enters.
-    Needs teacher_logprobs, old_logprobs. Degenerate: 0 where both agree; unbounded below where the teacher excludes.
+    A_t = kl_coef (log teacher - log student), the single-sample estimate of -KL(student || teacher) at token t
+    (MiniLLM). Assumes tokens sampled by the student, and the same token ids in both models. Rewards are not used. Needs
+    teacher_logprobs, old_logprobs. Degenerate: 0 where both agree; unbounded below where the teacher's probability is
+    0.
     """
     tokens = action_tokens(batch)
     student, teacher = tokens.take(batch, "old_logprobs"), tokens.take(batch, "teacher_logprobs")
@@ -70,18 +72,18 @@ def on_policy_distill(batch: pa.Table, kl_coef=DISTILL.kl_coef) -> pa.Table:
 
 
 def jsd(batch: pa.Table, lambda_coef=JSD.lambda_coef, kl_coef=JSD.kl_coef) -> pa.Table:
-    """Distillation by the generalised Jensen-Shannon divergence (Agarwal et al. 2023, arXiv:2306.13649, section 2).
+    """Distillation by the generalised Jensen-Shannon divergence (Agarwal et al. 2023, arXiv:2306.13649).
 
-    With student q, teacher p, b = lambda_coef and m = b p + (1 - b) q, the divergence at one state is
-    D = b sum p log(p / m) + (1 - b) sum q log(q / m). Its derivative by q(x) is, the other terms cancelling,
+    With student q, teacher p, b = lambda_coef and m = b p + (1 - b) q (section 2), the divergence at one state is
+    D = b sum p log(p / m) + (1 - b) sum q log(q / m). Its derivative with respect to q(x) is, after cancellation,
     (1 - b) log(q(x) / m(x)), so on tokens x drawn from q the policy gradient of -D has the advantage
 
         A = kl_coef (1 - b) log(m / q),
 
-    positive exactly where the teacher finds the token likelier than the student, 0 where they agree. At the ends D is
-    0, so there it stands, as in the paper, for its limit per weight: b = 0 for D / b -> KL(p || q), A = p / q - 1
-    (log ratio at most 20), which spreads over all that the teacher says; b = 1 for D / (1 - b) -> KL(q || p),
-    A = log(p / q), which is on_policy_distill. Assumes tokens drawn from q. Needs teacher_logprobs, old_logprobs.
+    positive exactly where the teacher gives the token more probability than the student, 0 where they agree. At b = 0
+    and b = 1 D is 0; as in the paper, the limit per weight is used: b = 0 means D / b -> KL(p || q), A = p / q - 1
+    (log ratio at most 20), which covers the whole teacher distribution; b = 1 means D / (1 - b) -> KL(q || p),
+    A = log(p / q), equal to on_policy_distill. Assumes tokens drawn from q. Needs teacher_logprobs, old_logprobs.
     """
     tokens = action_tokens(batch)
     gap = tokens.take(batch, "teacher_logprobs") - tokens.take(batch, "old_logprobs")  # log(p / q)
@@ -95,11 +97,11 @@ def jsd(batch: pa.Table, lambda_coef=JSD.lambda_coef, kl_coef=JSD.kl_coef) -> pa
 
 
 def _penalties(batch: pa.Table, tokens: Tokens) -> np.ndarray:
-    """[N] what the KL penalty takes off each token where no reward enters; 0 without one."""
+    """[N] KL penalty of each token for advantages without reward; 0 without a penalty."""
     return tokens.take(batch, "kl_penalties") if "kl_penalties" in batch.column_names else np.zeros(len(tokens.rows))
 
 
 def _answer(batch: pa.Table, tokens: Tokens, advantage: np.ndarray, returns: np.ndarray | None = None) -> pa.Table:
-    """[N] arrays as list columns beside experience_id."""
+    """[N] arrays as list columns, with experience_id."""
     columns = {"experience_id": batch["experience_id"], "advantage": tokens.lists(advantage)}
     return pa.table(columns if returns is None else columns | {"returns": tokens.lists(returns)})

@@ -1,1 +1,1 @@
-"""Policy losses by family: clipped ratios, weighted log-probs, demonstrations, preferences, mixtures of two kinds."""
+"""Policy losses by family: clipped ratios, weighted log-probs, demonstrations, preferences, mixtures."""

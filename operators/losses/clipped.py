@@ -1,4 +1,4 @@
-"""Losses on the ratio of the policy to the one that sampled, held near 1: gradients flow through the ratio itself."""
+"""Losses on the clipped ratio to the sampling policy, with gradients through the ratio itself."""
 
 import math
 
@@ -17,16 +17,16 @@ def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
         clip_range_low=PPO.clip_range_low, clip_range_high=PPO.clip_range_high, clip_ratio_c=PPO.clip_ratio_c,
         enable_sequence_masking=PPO.enable_sequence_masking, delta_sequence_masking=PPO.delta_sequence_masking,
         fallback_to_policy_gradient=PPO.fallback_to_policy_gradient) -> Loss:
-    """Clipped surrogate (Schulman et al. 2017, arXiv:1707.06347, eq. 7) with the dual clip of Ye et al. 2020.
+    """Clipped surrogate (Schulman et al. 2017, arXiv:1707.06347, eq. 7) with dual clip (Ye et al. 2020).
 
     ratio = exp(clamp(logprobs - old_logprobs, -20, 20))
     loss  = max(-A ratio, -A clip(ratio, 1 - low, 1 + high)), and where A < 0 at most -A clip_ratio_c.
 
-    low = clip_range_low, high = clip_range_high, each clip_range unless given; clip_range_high > clip_range_low is
-    DAPO's clip-higher (Yu et al. 2025, arXiv:2503.14476). Dual clip: arXiv:1912.09729. enable_sequence_masking: rows
-    whose mean of old - new exceeds delta_sequence_masking teach nothing where A < 0 (DeepSeek-V3.2, arXiv:2512.02556).
-    fallback_to_policy_gradient: old is taken to be new, which is exact on-policy; ratio 1, gradient -A. Assumes a
-    policy close to the one that sampled: the ratio of a token leaves out that of its prefix. A = 0 gives 0.
+    low = clip_range_low, high = clip_range_high, both default to clip_range; clip_range_high > clip_range_low is DAPO's
+    clip-higher (Yu et al. 2025, arXiv:2503.14476). Dual clip: arXiv:1912.09729. enable_sequence_masking: rows whose
+    mean of old - new exceeds delta_sequence_masking are ignored where A < 0 (DeepSeek-V3.2, arXiv:2512.02556).
+    fallback_to_policy_gradient: sets old = new, which is exact on-policy; ratio 1, gradient -A. Assumes a policy close
+    to the one that sampled: a token's ratio ignores that of its prefix. A = 0 gives 0.
     """
     old = logprobs.detach() if fallback_to_policy_gradient else old_logprobs
     loss, clipped, bounded = _surrogate(logprobs, old, advantages, clip_ratio_c,
@@ -41,7 +41,7 @@ def ppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
 
 def _surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, most: float,
                bounds: tuple[float, float]) -> tuple[Tensor, Tensor, Tensor]:
-    """(loss [N], where it is clipped, where the dual clip `most` holds it)."""
+    """(loss [N], where it is clipped, where the dual clip `most` applies)."""
     ratio = log_ratio(logprobs, old_logprobs).exp()
     unclipped, clipped = -advantages * ratio, -advantages * ratio.clamp(*bounds)
     pessimistic = torch.maximum(unclipped, clipped)
@@ -53,14 +53,14 @@ def _surrogate(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, most:
 def decoupled_ppo(logprobs: Tensor, rollout_logprobs: Tensor, prox_logprobs: Tensor, advantages: Tensor,
                   clip_range=DECOUPLED.clip_range, clip_range_low=DECOUPLED.clip_range_low,
                   clip_range_high=DECOUPLED.clip_range_high, behave_weight_cap=DECOUPLED.behave_weight_cap) -> Loss:
-    """PPO whose trust region is not around the stale policy that sampled (Hilton et al. 2021, arXiv:2110.00641).
+    """PPO with a trust region around a recent policy (Hilton et al. 2021, arXiv:2110.00641).
 
-    loss = w max(-A u, -A clip(u, 1 - low, 1 + high)), u = pi / pi_prox, w = pi_prox / pi_rollout without gradient, cut
-    off at behave_weight_cap, so that a token above it counts less and does not vanish. prox is the policy just before
-    this update, rollout the one that sampled, by the engine's log-probs whatever bypass_old_logprobs says (AReaL, Fu et
-    al. 2025, arXiv:2505.24298). Assumes both log-probs of one program: their gap is taken for staleness. With
-    prox = rollout it is PPO without the dual clip. A = 0 gives 0. A train batch is one update here, so prox = pi and
-    u = 1 in value: w acts, the clip never does.
+    loss = w max(-A u, -A clip(u, 1 - low, 1 + high)), u = pi / pi_prox, w = pi_prox / pi_rollout without gradient,
+    truncated at behave_weight_cap, so that a token above it is down-weighted, not dropped. prox is the policy just
+    before this update, rollout the stale one that sampled, by the engine's log-probs for any bypass_old_logprobs
+    (AReaL, Fu et al. 2025, arXiv:2505.24298). Assumes that both log-probs come from one program: their gap counts as
+    staleness. With prox = rollout it is PPO without the dual clip. A = 0 gives 0. Here a train batch is one update, so
+    prox = pi and u = 1 in value: w applies, the clip never does.
     """
     cap = math.inf if behave_weight_cap is None else behave_weight_cap
     ratio = log_ratio(logprobs, prox_logprobs).exp()
@@ -75,9 +75,9 @@ def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tenso
          clip_range_high=GSPO.clip_range_high) -> Loss:
     """Group sequence policy optimisation (Zheng et al. 2025, arXiv:2507.18071).
 
-    s = exp(mean over the row of log(pi / pi_old)), the length-normalised ratio of the whole response, and each token's
-    loss is max(-A s, -A clip(s, 1 - low, 1 + high)), A the mean advantage of the row. Assumes one advantage a response,
-    as groups give it; for one of each token: gspo_token. Averaged as seq-mean-token-mean it is the mean over responses.
+    s = exp(mean over the row of log(pi / pi_old)), the length-normalised ratio of the whole response; each token's loss
+    is max(-A s, -A clip(s, 1 - low, 1 + high)), A the mean advantage of the row. Assumes one advantage per response, as
+    group advantages are; for per-token ones use gspo_token. The seq-mean-token-mean average is the mean over responses.
     A row of one token is PPO with narrow bounds and without the dual clip; A = 0 gives 0.
     """
     ratio = row_mean(logprobs - old_logprobs, rows).clamp(-20.0, 20.0).exp()
@@ -89,11 +89,11 @@ def gspo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tenso
 
 def gspo_token(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor,
                clip_range_low=GSPO.clip_range_low, clip_range_high=GSPO.clip_range_high) -> Loss:
-    """GSPO with an advantage of each token (arXiv:2507.18071, section 4.3).
+    """GSPO with per-token advantages (arXiv:2507.18071, section 4.3).
 
-    s_t = sg(s) pi_t / sg(pi_t), s as in gspo: its value is the row's, its gradient the token's; loss = max(-A_t s_t,
-    -A_t clip(s_t, 1 - low, 1 + high)). Assumes that the drift of the response judges each of its tokens. Where the
-    advantage is constant over a row, its loss and gradient, summed over the row, are those of gspo. Averaged as
+    s_t = sg(s) pi_t / sg(pi_t), s as in gspo: it has the row's value and the token's gradient; loss = max(-A_t s_t,
+    -A_t clip(s_t, 1 - low, 1 + high)). Assumes that the response's drift applies to each of its tokens. Where the
+    advantage is constant over a row, loss and gradient, summed over the row, equal those of gspo. Averaged as
     seq-mean-token-mean. A = 0 gives 0.
     """
     sequence = row_mean(logprobs - old_logprobs, rows).clamp(-20.0, 20.0).exp().detach()
@@ -109,9 +109,9 @@ def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos=SAP
 
     loss = -A (4 / tau) sigmoid(tau (ratio - 1)), tau = tau_pos where A > 0, tau_neg elsewhere, differentiated through
     the ratio: its gradient is -A ratio grad log pi times a gate 4 s (1 - s), s the sigmoid, which is 1 at ratio 1 and
-    fades on both sides, so nothing needs a hard clip. The paper takes tau_neg > tau_pos, so that failures fade sooner.
-    Assumes rows of a policy near by: far off every gate is shut. At ratio 1 the gradient is the policy gradient,
-    whatever tau; A = 0 gives 0. Averaged as seq-mean-token-mean. clip_fraction counts gates below 1/2.
+    decays on both sides, replacing a hard clip. The paper uses tau_neg > tau_pos, so that the gate closes sooner for
+    failures. Assumes rows of a similar policy: for distant ones every gate is closed. At ratio 1 the gradient is the
+    policy gradient for any tau; A = 0 gives 0. Averaged as seq-mean-token-mean. clip_fraction counts gates below 1/2.
     """
     tau = torch.full_like(logprobs, tau_neg).masked_fill(advantages > 0, tau_pos)
     ratio = log_ratio(logprobs, old_logprobs).exp()
@@ -123,10 +123,9 @@ def sapo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, tau_pos=SAP
 def importance_sampling(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor) -> Loss:
     """The unclipped surrogate (Kakade & Langford 2002): loss = -A ratio, the log ratio clamped to +-20.
 
-    At ratio 1 its gradient is the policy gradient, elsewhere that of a first-order approximation: the ratio of a token
-    weighs its choice, not the prefix that led there, so it assumes a policy close to the one that sampled. Unbiased for
-    responses of one token alone, and of unbounded variance. For advantages that are small by themselves, such as
-    distillation's. A = 0 gives 0.
+    At ratio 1 its gradient is the policy gradient, elsewhere that of a first-order approximation: a token's ratio
+    weighs its choice, not its prefix, so it assumes a policy close to the one that sampled. Unbiased only for responses
+    of one token, with unbounded variance. Intended for small advantages, such as those of distillation. A = 0 gives 0.
     """
     ratio = log_ratio(logprobs, old_logprobs).exp()
     never = torch.zeros_like(ratio)
@@ -135,17 +134,17 @@ def importance_sampling(logprobs: Tensor, old_logprobs: Tensor, advantages: Tens
 
 def m2po(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: Tensor,
          m2_threshold=M2PO.m2_threshold) -> Loss:
-    """Second-moment trust policy optimisation (Zheng et al. 2025, arXiv:2510.01161, algorithm 1 and eq. 5).
+    """Second-moment trust policy optimisation (Zheng et al. 2025, arXiv:2510.01161, alg. 1, eq. 5).
 
-    loss = -M A ratio. Of the tokens that PPO could clip (A > 0 and ratio > 1, or A < 0 and ratio < 1) those of the
+    loss = -M A ratio. Of the tokens that PPO could clip (A > 0 and ratio > 1, or A < 0 and ratio < 1) those with the
     largest (log ratio)^2 get M = 0 until the mean of the remaining ones is at most m2_threshold; M = 1 elsewhere.
 
-    The paper takes that mean over the whole batch, here it is taken over each row: so the loss does not depend on how
-    the batch is cut. The mean over the batch is then within the threshold too, and no fewer tokens are dropped: of rows
-    with the log ratios (0.3) and (0.1, 0.1, 0.1), A = 1, the paper keeps all (mean 0.03), here the 0.3 goes (0.09).
-    The ratio is to the policy that sampled, by the engine's log-probs whatever bypass_old_logprobs says: after one
-    update a batch, the moment measures staleness. Assumes, as ppo, a close policy. At ratio 1 nothing is dropped and
-    the gradient is -A; A = 0 gives 0.
+    The paper takes that mean over the whole batch; here it is taken over each row, so that the loss does not depend on
+    the split of the batch. The mean over the batch is then within the threshold too, and at least as many tokens are
+    dropped: for rows with log ratios (0.3) and (0.1, 0.1, 0.1), A = 1, the paper keeps all (mean 0.03), here the 0.3 is
+    dropped (0.09). The ratio is to the policy that sampled, by the engine's log-probs for any bypass_old_logprobs: with
+    one update per batch, the moment measures staleness. Assumes, as ppo, a close policy. At ratio 1 nothing is dropped
+    and the gradient is -A; A = 0 gives 0.
     """
     change = log_ratio(logprobs, rollout_logprobs)
     kept = _within_second_moment(change.detach().square(), advantages * change.detach() > 0, rows, m2_threshold)
@@ -154,7 +153,7 @@ def m2po(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: T
 
 
 def _within_second_moment(moments: Tensor, bound: Tensor, rows: Tensor, threshold: float) -> Tensor:
-    """[N] false on the largest moments of each row's bound tokens, until the mean of the others is within threshold."""
+    """[N] false on each row's largest bound moments, until the mean of the rest is within threshold."""
     kept = torch.ones_like(bound)
     for row in rows.unique():
         inside = torch.nonzero(bound & (rows == row)).flatten()
@@ -165,11 +164,11 @@ def _within_second_moment(moments: Tensor, bound: Tensor, rows: Tensor, threshol
 
 
 def sppo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, epsilon=SPPO.epsilon) -> Loss:
-    """Softmax PPO, a log ratio inside a hard region (Vaswani et al. 2021, arXiv:2108.05828): loss = -A log(ratio) I.
+    """Softmax PPO with a hard region (Vaswani et al. 2021, arXiv:2108.05828): loss = -A log(ratio) I.
 
-    I = 1 where 1 / (1 + epsilon) <= ratio <= 1 + epsilon, without gradient; outside a token teaches nothing, on
-    whichever side. The gradient inside is -A grad log pi: the plain policy gradient, which assumes that the region is
-    small. At ratio 1 the loss is 0 and its gradient -A; A = 0 gives 0.
+    I = 1 where 1 / (1 + epsilon) <= ratio <= 1 + epsilon, without gradient; tokens outside have no effect, on either
+    side. Inside, the gradient is -A grad log pi, the plain policy gradient, which assumes that the region is small. At
+    ratio 1 the loss is 0 and its gradient -A; A = 0 gives 0.
     """
     change = logprobs - old_logprobs
     inside = change.detach().abs() <= math.log1p(epsilon)

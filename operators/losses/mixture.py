@@ -1,10 +1,10 @@
-"""Losses of batches in which rows of an expert stand beside rollouts: likelihood for the ones, PPO for the others.
+"""Losses of batches that mix demonstrations (likelihood) and rollouts (PPO).
 
-The two kinds are averaged apart (operators/aggregation.py, token_weights_by_kind), so
+The two kinds are averaged separately (operators/aggregation.py, token_weights_by_kind), so
 
-    total = (1 - mu) mean over rollouts of PPO + mu mean over expert rows of SFT
+    total = (1 - mu) mean over rollouts of PPO + mu mean over demonstrations of SFT
 
-whatever the share of expert rows, the micro-batches and the ranks. A batch without one kind lacks its term.
+for any share of demonstrations, micro-batches and ranks. A batch without one kind lacks its term.
 """
 
 import math
@@ -24,11 +24,11 @@ Loss = tuple[Tensor, dict[str, Tensor]]
 def mix(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor, mu=MIX.mu,
         clip_range=MIX.clip_range, clip_range_low=MIX.clip_range_low, clip_range_high=MIX.clip_range_high,
         clip_ratio_c=MIX.clip_ratio_c) -> Loss:
-    """PPO on rollouts beside SFT on expert rows (Zhang et al. 2025, arXiv:2508.11408, with a fixed mu).
+    """PPO on rollouts plus SFT on demonstrations (Zhang et al. 2025, arXiv:2508.11408, with a fixed mu).
 
-    loss = (1 - mu) PPO on the ones, mu (-log p) on the others. Assumes that the two are averaged apart. What
-    old_logprobs and advantages hold on expert rows is not read. mu: 0 no imitation, 1 nothing else; without expert rows
-    it is (1 - mu) PPO.
+    loss = (1 - mu) PPO on rollouts, mu (-log p) on demonstrations. Assumes that the two are averaged separately. Values
+    of old_logprobs and advantages on demonstrations are ignored. mu: 0 no imitation, 1 only imitation; without
+    demonstrations it is (1 - mu) PPO.
     """
     clip = {"clip_range": clip_range, "clip_range_low": clip_range_low, "clip_range_high": clip_range_high,
             "clip_ratio_c": clip_ratio_c}
@@ -40,11 +40,12 @@ def mix_chord(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: 
               mu_valley=CHORD.mu_valley, enable_phi_function=CHORD.enable_phi_function, cutoff_prob=CHORD.cutoff_prob,
               clip_range=CHORD.clip_range, clip_range_low=CHORD.clip_range_low, clip_range_high=CHORD.clip_range_high,
               clip_ratio_c=CHORD.clip_ratio_c) -> Loss:
-    """CHORD (Zhang et al. 2025, arXiv:2508.11408): mix with mu = chord_mu(step) and, with enable_phi_function, sft_phi.
+    """CHORD: mix with mu = chord_mu(step), optionally with sft_phi (Zhang et al. 2025, arXiv:2508.11408).
 
-    chord_mu: from 0 to mu_peak in a line over mu_warmup_steps, to mu_valley by half a cosine over mu_decay_steps, then
-    mu_valley: with both 0 it is mu_valley throughout. Assumes an expert worth imitating at first and a policy that
-    outgrows it. step: 0-d, the optimizer step, from 1. Statistic mu stands on expert rows.
+    enable_phi_function: use sft_phi. chord_mu: linear from 0 to mu_peak over mu_warmup_steps, by half a cosine to
+    mu_valley over mu_decay_steps, then mu_valley; with both 0 it is always mu_valley. Assumes demonstrations that are
+    worth imitating at first and a policy that improves beyond them. step: 0-d, the optimizer step, from 1. The
+    statistic mu is reported on demonstrations.
     """
     mu = chord_mu(int(step), mu_warmup_steps, mu_decay_steps, mu_peak, mu_valley)
     clip = {"clip_range": clip_range, "clip_range_low": clip_range_low, "clip_range_high": clip_range_high,
@@ -64,7 +65,7 @@ def chord_mu(step: int, warmup: int, decay: int, peak: float, valley: float) -> 
 
 def _mixed(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor, is_expert: Tensor, mu: float,
            imitation: Tensor, clip: dict) -> Loss:
-    """Statistics of PPO stand on rollouts, sft_loss (before mu) and mu on expert rows; 0 on the other kind."""
+    """PPO statistics on rollouts, sft_loss (before mu) and mu on demonstrations; 0 on the other kind."""
     zero = torch.zeros_like(logprobs)
     old = torch.where(is_expert, logprobs.detach(), old_logprobs)
     reinforced, found = ppo(logprobs, old, torch.where(is_expert, zero, advantages), rows, **clip)

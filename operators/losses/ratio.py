@@ -1,4 +1,4 @@
-"""What losses share: ratios that cannot overflow, sums and means over the rows of a micro-batch, statistics.
+"""Shared by losses: ratios that cannot overflow, sums and means over rows, statistics.
 
 A row is one sequence; rows are never split over micro-batches, so a sum over a row does not depend on the split.
 """
@@ -10,7 +10,7 @@ MOST = 20.0  # exp(20) = 5e8: far outside every trust region, and finite in floa
 
 
 def log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
-    """log(pi / pi_old) clamped to +-20, [N]: exp of it is finite when a token has become impossible, or was."""
+    """log(pi / pi_old) clamped to +-20, [N], so that exp is finite for impossible tokens."""
     return (logprobs - old_logprobs).clamp(-MOST, MOST)
 
 
@@ -26,20 +26,20 @@ def row_vector(values: Tensor, rows: Tensor) -> Tensor:
 
 
 def row_sum(values: Tensor, rows: Tensor) -> Tensor:
-    """The sum over each row, given to each of its tokens, [N]."""
+    """The sum over each row, repeated for each of its tokens, [N]."""
     return row_vector(values, rows)[rows]
 
 
 def row_mean(values: Tensor, rows: Tensor) -> Tensor:
-    """The mean over each row, given to each of its tokens, [N]."""
+    """The mean over each row, repeated for each of its tokens, [N]."""
     return row_sum(values, rows) / row_sum(torch.ones_like(values), rows)
 
 
 def statistics(logprobs: Tensor, old_logprobs: Tensor, clipped: Tensor, **more: Tensor) -> dict[str, Tensor]:
-    """kl, clip_fraction and more, [N] without gradient.
+    """kl, clip_fraction and `more`, [N] without gradient.
 
     kl: k3 estimate of KL(old || new) in nats, ratio - 1 - log ratio (Schulman 2020), non-negative. clip_fraction: 1
-    where the loss holds a token back.
+    where the loss restricts a token.
     """
     change = log_ratio(logprobs, old_logprobs)
     values = {"kl": change.expm1() - change, "clip_fraction": clipped.to(logprobs.dtype), **more}

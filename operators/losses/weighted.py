@@ -1,4 +1,4 @@
-"""Losses that weigh the log-prob of each token: the ratio to the policy that sampled only enters a constant weight."""
+"""Losses that weight each token's log-prob; a ratio to the sampling policy is a constant weight."""
 
 import torch
 from torch import Tensor
@@ -15,9 +15,9 @@ def opmd(logprobs: Tensor, advantages: Tensor, tau=OPMD.tau) -> Loss:
     """Online policy mirror descent (Kimi k1.5, arXiv:2501.12599; Yao et al. 2025, arXiv:2509.24203).
 
     loss = -A log pi / (1 + tau): the gradient of the squared consistency condition at pi = pi_old, tau >= 0 the
-    strength of the regularisation towards it (0: none). With the advantages opmd or asymre. No ratio enters, so it
-    assumes rollouts that are nearly the policy's own, or a baseline that bears older ones. tau only scales the loss.
-    A = 0 gives 0.
+    strength of the regularisation towards pi_old (0: none). Use with the advantages opmd or asymre. It has no ratio, so
+    it assumes nearly on-policy rollouts, or a baseline that tolerates older ones. tau only scales the loss. A = 0 gives
+    0.
     """
     return -advantages * logprobs / (1.0 + tau), {}
 
@@ -26,11 +26,11 @@ def topr(logprobs: Tensor, rollout_logprobs: Tensor, advantages: Tensor, rows: T
          advantage_threshold=TOPR.advantage_threshold, level=TOPR.level) -> Loss:
     """Tapered off-policy REINFORCE (Le Roux et al. 2025, arXiv:2503.14286): loss = -alpha A log pi.
 
-    alpha = 1 where A > advantage_threshold, else the ratio clipped to [0, 1], without gradient: failures fade as the
-    policy forgets them, successes never do. level sequence, the paper's: the ratio of the whole response; token: of
-    each token, which for a response of many tokens tapers far less. The ratio is to the policy that sampled, by the
-    engine's log-probs whatever bypass_old_logprobs says. Assumes A whose sign says good or bad, as rewards of +-1. At
-    ratio 1 it is REINFORCE; a failure that the policy no longer makes has alpha 0; A = 0 gives 0.
+    alpha = 1 where A > advantage_threshold, else the ratio clipped to [0, 1], without gradient: failures lose weight as
+    they become unlikely, successes never do. level sequence, as in the paper: the ratio of the whole response; token:
+    of each token, which tapers far less for long responses. The ratio is to the policy that sampled, by the engine's
+    log-probs for any bypass_old_logprobs. Assumes that the sign of A separates good from bad, as for rewards of +-1. At
+    ratio 1 it is REINFORCE; a failure that the policy no longer generates has alpha 0; A = 0 gives 0.
     """
     change = (logprobs - rollout_logprobs).detach()
     change = row_sum(change, rows) if level == "sequence" else change
@@ -43,10 +43,10 @@ def cispo(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, clip_range
           mask_clip_range_low=CISPO.mask_clip_range_low, mask_clip_range_high=CISPO.mask_clip_range_high) -> Loss:
     """Clipped importance weights (MiniMax-M1, arXiv:2506.13585): loss = -A clip(ratio) M log pi.
 
-    The clipped ratio, in [1 - clip_range_low, 1 + clip_range_high], carries no gradient, so a token that PPO would drop
-    still teaches. enable_mask_clip: M = 0 where ratio > 1 + mask_clip_range_high and A > 0, or ratio < 1 -
+    The clipped ratio, in [1 - clip_range_low, 1 + clip_range_high], has no gradient, so a token that PPO would drop is
+    still trained on. enable_mask_clip: M = 0 where ratio > 1 + mask_clip_range_high and A > 0, or ratio < 1 -
     mask_clip_range_low and A < 0; else M = 1. Assumes, as ppo, a close policy. At ratio 1 it is REINFORCE; with a low
-    bound of 0, the default, a token that has become impossible weighs 0; A = 0 gives 0.
+    bound of 0, the default, a token that has become impossible has weight 0; A = 0 gives 0.
     """
     ratio = log_ratio(logprobs, old_logprobs).exp().detach()
     weight = ratio.clamp(*clip_bounds(0.0, clip_range_low, clip_range_high))
@@ -60,15 +60,15 @@ def rec(logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, rows: Tensor
         epsilon_high=REC.epsilon_high, epsilon_low_prime=REC.epsilon_low_prime,
         epsilon_high_prime=REC.epsilon_high_prime, clip_mode=REC.clip_mode, weight=REC.weight,
         regularizer=REC.regularizer, regularizer_coef=REC.regularizer_coef, temp=REC.temp) -> Loss:
-    """REINFORCE with clipping and regularisation, taken apart (Yao et al. 2025, arXiv:2509.24203).
+    """REINFORCE with separate clipping and regularisation (Yao et al. 2025, arXiv:2509.24203).
 
     loss = -A' I log pi + c R. I by clip_mode: none 1; two-side 1 - low <= ratio <= 1 + high; one-side PPO's half of
-    that (A >= 0: ratio <= 1 + high; A <= 0: ratio >= 1 - low); ring two-side, or A >= 0 and ratio <= 1 - low', or
-    A <= 0 and ratio >= 1 + high'; gspo-one-side one-side with the row's mean ratio (average as seq-mean-token-mean).
-    A' by weight: none A; importance_sampling A ratio; gspo_importance_sampling A row ratio; advantage A exp(A / temp),
-    A / temp at most 20. R by regularizer: none; k2 (log ratio)^2; forward-kl -log pi. Ratios carry no gradient; R does.
-    Without a clip or a weight it assumes nothing of the policy that sampled. At ratio 1 all but the weight advantage is
-    REINFORCE and R; A = 0 leaves R.
+    that (A >= 0: ratio <= 1 + high; A <= 0: ratio >= 1 - low); ring two-side, or A >= 0 and ratio <= 1 - low', or A <=
+    0 and ratio >= 1 + high'; gspo-one-side one-side with the row's mean ratio (average as seq-mean-token-mean). A' by
+    weight: none A; importance_sampling A ratio; gspo_importance_sampling A row ratio; advantage A exp(A / temp), A /
+    temp at most 20. R by regularizer: none; k2 (log ratio)^2; forward-kl -log pi. Ratios have no gradient; R does.
+    Without a clip or a weight it assumes nothing about the policy that sampled. At ratio 1 all but the weight advantage
+    are REINFORCE plus R; A = 0 leaves R.
     """
     ratio = log_ratio(logprobs, old_logprobs).exp().detach()
     row_ratio = row_mean((logprobs - old_logprobs).detach(), rows).clamp(-20.0, 20.0).exp()

@@ -1,1 +1,1 @@
-"""The explorer of an rft stage: prompts, groups, evaluations on the way, its processes."""
+"""The explorer of an rft stage: prompts, groups, interim evaluations, and its processes."""

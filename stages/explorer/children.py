@@ -1,7 +1,8 @@
-"""The processes that a training stage holds for its whole life: how they start, and how they end together.
+"""Starts, supervises and ends the child processes of a training stage.
 
-The parent (stages/train.py, stages/rft.py) imports no torch. It starts the children, follows the step files they
-write, and when one dies ends the others within seconds; when the parent dies, the kernel ends the children.
+The parent (stages/train.py, stages/rft.py) does not import torch. It starts the children and follows the step files
+they write. When one child dies, the parent ends the others within seconds; when the parent dies, the kernel ends the
+children.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ NO_MEMORY = "MemoryError: no more memory was granted; look at `ulimit -v` and th
 
 @dataclass
 class Child:
-    """A process to start. name: also that of its log and error file. cores: the CPU cores it may use."""
+    """A process to start. name: also of its log and error file. cores: the CPU cores it may use."""
 
     name: str
     module: str
@@ -39,7 +40,7 @@ class Child:
 
     @property
     def threads(self) -> int:
-        """Of each of its processes."""
+        """Threads for each of its processes."""
         return max(len(self.cores) // self.ranks, 1)
 
     def command(self, directory: Path) -> list[str]:
@@ -51,7 +52,7 @@ class Child:
 
 
 def supervise(context: Context, children: list[Child], follow: Callable[[], None]) -> None:
-    """Runs the children to their end, calling `follow` often. Raises StageError when one fails; none survives."""
+    """Runs the children to the end and polls `follow`. Raises StageError when one fails; none survives."""
     record_threads(context.directory, {child.name: child.threads for child in children}, context.log)
     running: dict[str, subprocess.Popen] = {}
     try:
@@ -79,7 +80,7 @@ def _start(context: Context, child: Child) -> subprocess.Popen:
         **child.environment,
     }
     if child.ranks == 1:
-        # one process needs no rendezvous, but torch.distributed wants to be told so
+        # torch.distributed requires these even for a single process
         environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
                         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
@@ -100,13 +101,13 @@ def _obituary(directory: Path, name: str, code: int) -> str:
     reason = error.read_text().strip() if error.exists() else ending(code)
     free = shutil.disk_usage(directory).free
     note = f" (only {free / 2**20:.0f} MiB are free on that disk)" if free < 2**26 else ""
-    if not error.exists() and not note and code in (1, -signal.SIGABRT):  # it ended before it could leave its error
+    if not error.exists() and not note and code in (1, -signal.SIGABRT):  # ended before writing its error file
         reason += "".join(f": {line}" for line in log.read_text(errors="replace").strip().splitlines()[-1:])
     return f"the {name} of stage {directory.name} died: {reason}{note}\n  its log: {log}"
 
 
 def _end(processes: list[subprocess.Popen]) -> None:
-    """Asks the process groups to end, and makes them after a grace period."""
+    """Sends SIGTERM to the process groups, and kills them after a grace period."""
     deadline = time.monotonic() + GRACE_SECONDS
     for kill in (signal.SIGTERM, signal.SIGKILL):
         for process in processes:
@@ -119,7 +120,7 @@ def _end(processes: list[subprocess.Popen]) -> None:
 
 
 def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
-    """The `main` of a child module. Its error is left in `<name>.error` for the parent to show."""
+    """The `main` of a child module. Writes its error to `<name>.error` for the parent to show."""
     if "--help" in sys.argv or len(sys.argv) != 2:
         print(doc)
         sys.exit(0 if "--help" in sys.argv else 2)
@@ -128,7 +129,7 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
     context = open_stage(directory, f"{name}.log", terminal=False)
     try:
         work(context)
-    except SystemExit as error:  # of the user's code: with code 0 the other side would wait for work that never comes
+    except SystemExit as error:  # from user code: with exit code 0 the other side would wait forever
         _leave_error(context, name, f"something called sys.exit({error.code})", traceback.format_exc())
         sys.exit(1)
     except OuroError as error:
@@ -145,7 +146,7 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
 
 def _leave_error(context: Context, name: str, short: str, full: str) -> None:
     context.log.error("%s", full)
-    if (context.directory / f"{name}.error").exists():  # of another rank, which failed first
+    if (context.directory / f"{name}.error").exists():  # written by another rank, which failed first
         return
-    with contextlib.suppress(OSError, StageError):  # on a full disk; the parent then says how little is free
+    with contextlib.suppress(OSError, StageError):  # the disk is full; the parent then reports the free space
         files.write_atomic(context.directory / f"{name}.error", lambda path: path.write_text(masked(short) + "\n"))

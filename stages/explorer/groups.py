@@ -1,7 +1,7 @@
-"""The groups of an explorer step: each of its tasks attempted `repeat_times` times, and every response rewarded.
+"""The groups of an explorer step: `repeat_times` attempts at each task, with rewards.
 
-Where the algorithm asks for it, a task is answered once more, greedily, for the reward of that response to be the
-baseline of its group, and groups that teach nothing are replaced (stages/explorer/resample.py).
+Where the algorithm requires it, each task also gets a greedy response whose reward is the baseline of its group, and
+groups without a learning signal are replaced (stages/explorer/resample.py).
 """
 
 import time
@@ -17,7 +17,7 @@ from workflows.seeds import base_seed, request_seed
 
 
 class Groups:
-    """Asks an engine for the groups of any step. rollout_seconds: what generating those of the last one took."""
+    """Generates the groups of a step. rollout_seconds: generation time of the most recent step."""
 
     def __init__(self, context: Context, prompts: Prompts, engine: Engine, tokenizer):
         config = context.config
@@ -28,7 +28,7 @@ class Groups:
         self.rollout_seconds = 0.0
 
     def of_step(self, step: int) -> Filled:
-        """The groups of an explorer step: a function of the step and the weights, so that one cut off is made again."""
+        """The groups of an explorer step, a function of step and weights: a repeated step gives the same."""
         config, self.rollout_seconds = self.config, 0.0
         chosen = select(self.prompts.selectors, config.buffer.batch_size, step, config.seed)
         asked = set(chosen)
@@ -43,7 +43,7 @@ class Groups:
         return fill(self._ask(step, 0, list(range(len(chosen))), chosen), rounds, metric, fresh)
 
     def _ask(self, step: int, round_: int, places: list[int], tasks: list[int]) -> list[Group]:
-        """Attempts tasks in one call of the engine, and rewards every response."""
+        """Attempts tasks in one engine call and computes the reward of every response."""
         groups = [self._group(step, round_, place, task) for place, task in zip(places, tasks, strict=True)]
         each = [(group, seed, self.sampling) for group in groups for seed in group.seeds]
         if self.greedy:
@@ -63,13 +63,13 @@ class Groups:
         return groups
 
     def _group(self, step: int, round_: int, place: int, task: int) -> Group:
-        """With the seeds of its attempts: none like that of another place, step or round."""
+        """A group with attempt seeds that are unique to its place, step and round."""
         origin = f"{base_seed(self.config)}/{round_}" if round_ else base_seed(self.config)
         seeds = [request_seed(origin, step, place * self.repeats + run) for run in range(self.repeats)]
         return Group(place, round_, task, seeds, request_seed(f"{origin}/greedy", step, place))
 
     def _reward(self, asked: list[int], outcomes: list[runner.Outcome]) -> None:
-        """Each response by the reward functions of the set that its task is from."""
+        """Applies to each response the reward functions of its task's set."""
         runner.decode(outcomes, self.tokenizer)
         for one in self.prompts.sets:
             own = [(o, self.prompts.tasks[t]) for o, t in zip(outcomes, asked, strict=True)
@@ -79,7 +79,7 @@ class Groups:
 
 
 def set_baseline(group: Group) -> None:
-    """Marks the greedy response as what it is for. Where it failed, its group has no baseline and fails with it."""
+    """Marks the greedy response as the baseline. When it failed, the group has no baseline and fails too."""
     greedy = group.greedy
     if greedy.status == "ok":
         greedy.status = "baseline"

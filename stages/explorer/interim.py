@@ -1,7 +1,7 @@
-"""Evaluation on the way: how good the weights of an rft stage are, asked of its explorer while it is at work.
+"""Evaluation during training: scores the weights of an rft stage in its running explorer.
 
-Every evaluation is two files of the stage, `samples/step=…` and `scores/step=…`, under the weights version that they
-are about. Requests carry their own seeds, so what is rolled out, and trained, is the same without it.
+Every evaluation writes two files of the stage, `samples/step=…` and `scores/step=…`, numbered by the weights version.
+Requests carry their own seeds, so evaluations do not change rollouts or training.
 """
 
 import time
@@ -15,9 +15,9 @@ from workflows.rewards import Rewards
 
 
 class InterimEvaluation:
-    """The evaluation sets of a stage, opened once (so that an empty one is named at the start), and when to ask them.
+    """The evaluation sets of a stage and their schedule, read at start so that an empty set fails early.
 
-    With `explorer.eval_interval` null, never; nor by an explorer alone, whose weights stay as they are.
+    Disabled when `explorer.eval_interval` is null, and in a stage without a trainer, whose weights never change.
     """
 
     def __init__(self, context: Context, schedule: Schedule, engine: Engine, tokenizer, rewards: Rewards):
@@ -27,9 +27,9 @@ class InterimEvaluation:
         self.sets = read_sets(context, tokenizer, rewards) if self.interval else []
 
     def before(self, explorer_step: int) -> float:
-        """Evaluates the weights that the engine holds for this explorer step, if that is due; returns the seconds.
+        """Evaluates the engine's weights if due at this explorer step; returns the seconds it took.
 
-        One that an earlier life of the stage completed is not repeated.
+        Evaluations completed before a resume are not repeated.
         """
         if not self.interval or not self.schedule.evaluates(explorer_step, self.interval):
             return 0.0

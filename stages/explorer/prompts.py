@@ -1,4 +1,4 @@
-"""The tasks that an rft stage explores, ready to be asked: of all its sets, with text, token ids and their hash."""
+"""The tasks of all sets of an rft stage, ready to sample: texts, token ids and their hashes."""
 
 import hashlib
 from bisect import bisect_right
@@ -19,7 +19,7 @@ from workflows.task_at_hand import TaskAtHand, bound
 
 @dataclass(frozen=True, eq=False)
 class TrainSet:
-    """How the tasks of one set are attempted and rewarded. begin: number of its first task."""
+    """The workflow and rewards of one set's tasks. begin: number of its first task."""
 
     name: str
     begin: int
@@ -28,7 +28,7 @@ class TrainSet:
 
 
 class Prompts:
-    """The tasks of all sets, numbered through; texts, token ids and hashes by that number."""
+    """The tasks of all sets, numbered consecutively; texts, token ids and hashes by that number."""
 
     def __init__(self, context: Context, tokenizer, rewards: Rewards):
         config, source = context.config, context.config.buffer.explorer_input
@@ -50,15 +50,15 @@ class Prompts:
             self.selectors.append(Selector(len(tasks), selector.selector_type, seed))
 
     def owner(self, task: int) -> int:
-        """Which of `sets` the task of this number is from."""
+        """Index in `sets` of the set that holds this task."""
         return bisect_right(self.sets, task, key=lambda one: one.begin) - 1
 
     def set_of(self, task: int) -> TrainSet:
-        """The same set itself."""
+        """The set that holds this task."""
         return self.sets[self.owner(task)]
 
     def workflow_of(self, task: int) -> Callable:
-        """The workflow for one attempt at the task of this number."""
+        """The workflow for one attempt at this task."""
         one = self.set_of(task)
         return bound(one.workflow, lambda: TaskAtHand(self.tasks[task], one.rewards, self.tokenizer, self.config))
 

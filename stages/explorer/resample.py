@@ -1,9 +1,10 @@
-"""Dynamic sampling (DAPO, Yu et al. 2025, arXiv:2503.14476, section 3.2): groups that teach nothing give way to others.
+"""Dynamic sampling: replaces uninformative groups (DAPO, Yu et al. 2025, arXiv:2503.14476, sec. 3.2).
 
-Responses that are all equally good leave a group without advantages. The paper asks for more tasks until every group of
-the batch has 0 < correct < G (eq. 11). So here, place by place, but at most `algorithm.max_resample_rounds` times: what
-is still missing then is missing, and counted. Correct is `accuracy`, not the reward, where the reward function gives
-one: a penalty on length makes the rewards of wrong answers differ, and one of them would be taught for being shorter.
+A group of equally good responses has no advantages. The paper samples further tasks until every group of the batch has
+0 < correct < G (eq. 11). This module does so place by place, for at most `algorithm.max_resample_rounds` rounds; places
+still without such a group are counted as missing. Correctness is `accuracy` rather than the reward, where the reward
+function gives it: a length penalty makes rewards of wrong answers differ, and training would then reinforce a wrong
+answer for being shorter.
 """
 
 from collections.abc import Callable
@@ -17,8 +18,9 @@ from workflows.runner import Outcome
 class Group:
     """The attempts at one task.
 
-    place: of the task within the step, from 0. round: 0, or the round of fresh tasks that brought it. task: its number
-    (explorer/prompts.py). seeds, sampled: of its attempts [repeat_times]. greedy: the attempt beside them, or None.
+    place: index of the task within the step, from 0. round: 0, or the resampling round that drew it. task: its number
+    (explorer/prompts.py). seeds, sampled: of its attempts [repeat_times]. greedy: the additional greedy attempt, or
+    None.
     """
 
     place: int
@@ -31,16 +33,17 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What tells it from the other groups of the step."""
+        """A name that is unique within the step."""
         return f"{self.place}.{self.round}" if self.round else str(self.place)
 
 
 @dataclass(frozen=True)
 class Filled:
-    """The groups of an explorer step, when no more are asked for.
+    """The final groups of an explorer step.
 
-    standing: one for every place, in order. replaced: those that stood there before, as they were given up. rounds: of
-    fresh tasks, None where groups are never replaced. missing: places whose group teaches nothing even so.
+    standing: one group per place, in order. replaced: the discarded groups of those places, as they were. rounds:
+    number of resampling rounds, None where groups are never replaced. missing: places whose final group is still
+    uninformative.
     """
 
     standing: list[Group]
@@ -56,10 +59,10 @@ class Filled:
 def fill(
     groups: list[Group], rounds: int, metric: str | None, fresh: Callable[[int, list[Group]], list[Group]]
 ) -> Filled:
-    """Replaces groups that teach nothing, in at most `rounds` rounds; 0: leaves them all as they are.
+    """Replaces uninformative groups in at most `rounds` rounds; 0 keeps all groups.
 
-    groups: one for every place, in order. metric: see `measured`. fresh: (round, groups that are given up) -> as many,
-    of other tasks, for the same places. The responses of a group that is given up, or missing in the end, are marked
+    groups: one per place, in order. metric: see `measured`. fresh: (round, discarded groups) -> as many groups of other
+    tasks, for the same places. The responses of a group that is discarded, or missing in the end, are marked
     no_variance.
     """
     if not rounds:
@@ -76,15 +79,15 @@ def fill(
 
 
 def teaches(group: Group, metric: str | None) -> bool:
-    """Whether the responses of a group that could be rewarded are not all equally good."""
+    """Whether the rewarded responses of a group differ in quality."""
     return len(set(measured(group, metric)[1])) > 1
 
 
 def measured(group: Group, metric: str | None) -> tuple[str, list[float]]:
-    """What responses are held to be equal by, and its value for each that could be rewarded.
+    """The metric by which responses are compared, and its value for each rewarded response.
 
     metric: accuracy or reward; None: accuracy where the reward function has that component, else reward. Raises
-    DataError when accuracy is asked for and there is none.
+    DataError when accuracy is configured and missing.
     """
     judged = [outcome for outcome in group.sampled if outcome.status == "ok"]
     accurate = all(outcome.accuracy is not None for outcome in judged)

@@ -1,1 +1,1 @@
-"""The one training loop (DeepSpeed ZeRO) that every algorithm shares."""
+"""The training loop (DeepSpeed ZeRO) shared by all algorithms."""

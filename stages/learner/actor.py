@@ -1,4 +1,4 @@
-"""The policy in training: scores rows, makes optimizer steps, hands out its weights."""
+"""The policy in training: scores rows, makes optimizer steps, exports its weights."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,10 @@ from stages.learner.objective import Objective
 
 @dataclass
 class Result:
-    """What one optimizer step saw, over the whole batch and all ranks.
+    """Measurements of one optimizer step over the whole batch and all ranks.
 
-    loss: weighted sum. grad_norm: before clipping; 0 when nothing was learnt. statistics: token means, what the
-    loss says of rollouts and of rows of an expert each over the tokens of these. tokens: through the model, prompts
+    loss: weighted sum. grad_norm: before clipping; 0 when nothing was trained. statistics: token means; loss statistics
+    of rollouts and of off-policy rows are each averaged over their own tokens. tokens: processed by the model, prompts
     included. logprobs: of each row, in order [N].
     """
 
@@ -32,13 +32,15 @@ class Result:
 
 
 class Actor:
-    """One rank of the policy. All methods but `write` are collective: every rank must call them alike."""
+    """One rank of the policy. All methods but `write` are collective: call them on every rank."""
 
     def __init__(self, model_path: Path, config, process: Process, temperature: float = 1.0, refers: bool = False,
                  engine: type[ZeroEngine] = ZeroEngine):
-        """config: the stage's settings (algorithm, trainer, model, seed). refers: keep the initial weights, in host
-        memory, to score with (`reference_logprobs`); with an adapter that is the adapter alone. engine: another one
-        looks and does not learn (stages/learner/replay_engine.py)."""
+        """config: the stage's settings (algorithm, trainer, model, seed).
+
+        refers: keep the initial weights (or adapter) in host memory, for `reference_logprobs`. engine: of a replay,
+        which does not train (stages/learner/replay_engine.py).
+        """
         self.process, self.budget = process, config.trainer.max_token_len_per_gpu
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
         longest = longest_sequence(config.model)
@@ -52,9 +54,9 @@ class Actor:
         self.zero = engine(model, process, config.algorithm.optimizer, config.trainer, dtype)
 
     def step(self, rows: list[Row], objective: Objective, lr: float, update: bool = True) -> Result:
-        """One optimizer step over `rows`, the whole train batch, which every rank is given alike.
+        """One optimizer step over `rows`, the whole train batch, identical on every rank.
 
-        update: without it everything is measured and nothing learnt.
+        update: if false, everything is measured and nothing trained.
         """
         columns, process = objective.row_columns, self.process
         micro_batches = pack(rows, self.budget, process.rank, process.ranks, columns, objective.aggregation)
@@ -80,11 +82,11 @@ class Actor:
                       [merged[row] for row in range(len(rows))])
 
     def _loss(self, micro: MicroBatch, objective: Objective, totals: dict, logprobs: dict) -> Tensor:
-        """A micro-batch's part of the loss; adds its part of the statistics to `totals`, of the rows to `logprobs`."""
+        """A micro-batch's part of the loss; adds its statistics to `totals` and its log-probs to `logprobs`."""
         columns = {name: self.zero.to_device(values) for name, values in micro.columns.items()}
         columns["rows"] = self.zero.to_device(micro.row_in_micro)
         columns["logprobs"], columns["entropy"] = self.zero.forward(micro)
-        columns["prox_logprobs"] = columns["logprobs"].detach()  # one step a batch: those are the policy's before it
+        columns["prox_logprobs"] = columns["logprobs"].detach()  # those before the step: one per batch
         columns["step"] = torch.tensor(objective.step)
         loss, statistics = objective(columns)
         total = (loss * self.zero.to_device(micro.weights)).sum()
@@ -99,7 +101,7 @@ class Actor:
         return total
 
     def score_rows(self, rows: list[Row]) -> list[np.ndarray]:
-        """Log-prob of each action token under the weights as they are, [N] of each row."""
+        """Log-prob of each action token under the current weights, [N] for each row."""
         scored: dict[int, np.ndarray] = {}
         with self.zero.scoring():
             for micro in pack(rows, self.budget, self.process.rank, self.process.ranks):
@@ -108,7 +110,7 @@ class Actor:
         return [merged[row] for row in range(len(rows))]
 
     def reference_logprobs(self, rows: list[Row]) -> list[np.ndarray]:
-        """As `score_rows`, under the weights that the stage began with."""
+        """As `score_rows`, under the stage's initial weights."""
         with self.zero.exchanged(self._learning(), self.initial):
             return self.score_rows(rows)
 
@@ -139,11 +141,11 @@ class Actor:
             policy.export(state, self.zero.module.model, directory)
 
     def learnt_state(self) -> dict[str, Tensor] | None:
-        """What the engine must be handed at each sync: the adapter's weights, or without one all; rank 0, as above."""
+        """The weights that a weight sync publishes: the adapter's, or all without one; rank 0 as above."""
         return self.zero.full_state(self._learning())
 
     def write_learnt(self, state: dict[str, Tensor], directory: Path) -> None:
-        """Writes weights from `learnt_state` into an existing directory: an adapter in peft's format, or a model."""
+        """Writes `learnt_state` into an existing directory: an adapter in peft's format, or a model."""
         if self.adapter:
             self.adapter.write(state, directory)
         else:
@@ -165,13 +167,13 @@ class Actor:
         return peak
 
     def release_cache(self) -> None:
-        """Gives unused GPU memory back, for an engine that shares the device."""
+        """Releases unused GPU memory, for an engine that shares the device."""
         if self.process.device.type == "cuda":
             torch.cuda.empty_cache()
 
 
 def _collect(micro: MicroBatch, values: Tensor, found: dict[int, np.ndarray]) -> None:
-    """Adds [N] values of a micro-batch to `found`, by the index of the row in the train batch."""
+    """Stores the [N] values of a micro-batch in `found`, by index of the row in the train batch."""
     flat = values.detach().float().cpu().numpy()
     for row in micro.rows:
         found[row] = flat[micro.row_of == row]

@@ -1,7 +1,6 @@
-"""PPO's critic: a value of the state before each action token, with an optimizer and checkpoints of its own.
+"""PPO's critic: values of the state before each action token, with its own optimizer and checkpoints.
 
-The value head begins at zero: the first advantages are those without a baseline, and no random value misleads the
-policy before the critic has learnt anything.
+The value head is initialised to zero: the first advantages then have no baseline, instead of a random one.
 """
 
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from stages.learner.engine.zero import Process, ZeroEngine
 
 @dataclass
 class ValueResult:
-    """What one optimizer step of the critic saw, over the whole batch and all ranks, as the step record names it."""
+    """Measurements of one critic step over the whole batch and all ranks, named as in the step record."""
 
     vf_loss: float
     vf_clipfrac: float
@@ -29,7 +28,7 @@ class ValueResult:
 
 
 class ValueModel(nn.Module):
-    """A transformer and a linear head [width -> 1] that begins at zero."""
+    """A transformer with a linear head [width -> 1] initialised to zero."""
 
     def __init__(self, transformer: nn.Module, attention_name: str):
         super().__init__()
@@ -43,25 +42,25 @@ class ValueModel(nn.Module):
     def forward(
         self, input_ids: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, source: Tensor, targets: Tensor
     ) -> Tensor:
-        """As learner/engine/policy.py -> [N] float32: the value of the state in which each action token was chosen."""
+        """As learner/engine/policy.py -> [N] float32: the value of the state before each action token."""
         places = attention.layout(cu_seqlens, longest, self.attention_name)
         hidden = policy.hidden_states(self.transformer, input_ids, positions, places)
         return self.head(hidden[source])[:, 0].float()
 
 
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, cliprange: float) -> tuple[Tensor, Tensor]:
-    """Clipped squared error (Schulman et al. 2017, arXiv:1707.06347; as in the authors' code, baselines/ppo2), [N].
+    """Clipped squared error [N] (Schulman et al. 2017, arXiv:1707.06347; code: baselines/ppo2).
 
-    loss = 1/2 max((V - R)^2, (clamp(V, V_old - c, V_old + c) - R)^2); the second number is 1 where the clipped term is
-    the larger. V_old is the critic's before the step: with one step a batch V = V_old, and nothing is clipped.
+    loss = 1/2 max((V - R)^2, (clamp(V, V_old - c, V_old + c) - R)^2); the second result is 1 where the clipped term is
+    larger. V_old is the critic's value before the step: with one step per batch V = V_old, and nothing is clipped.
     """
-    near = values.clamp(old_values - cliprange, old_values + cliprange)  # V itself within c: no rounding counts
+    near = values.clamp(old_values - cliprange, old_values + cliprange)  # exactly V within c, without rounding
     plain, clipped = (values - returns) ** 2, (near - returns) ** 2
     return 0.5 * torch.maximum(plain, clipped), (clipped > plain).detach().to(values.dtype)
 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray) -> float | None:
-    """1 - Var(R - V) / Var(R) over the action tokens; None when the returns are all equal."""
+    """1 - Var(R - V) / Var(R) over the action tokens; None when all returns are equal."""
     variance = float(np.var(returns.astype(np.float64)))
     return None if variance == 0.0 else 1.0 - float(np.var((returns - values).astype(np.float64))) / variance
 
@@ -70,8 +69,9 @@ class Critic:
     """One rank of the critic. All methods are collective."""
 
     def __init__(self, model_path: Path, config, process: Process, engine: type[ZeroEngine] = ZeroEngine):
-        """config: the stage's settings (trainer, model). model_path: the Hugging Face directory that it begins with.
-        engine: as of the policy (stages/learner/actor.py)."""
+        """config: the stage's settings (trainer, model). model_path: the initial model.
+        engine: as for the policy (stages/learner/actor.py).
+        """
         self.process, self.settings = process, config.trainer.critic
         self.budget = config.trainer.max_token_len_per_gpu
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
@@ -81,7 +81,7 @@ class Critic:
         self.zero = engine(module, process, self.settings.optimizer, config.trainer, dtype)
 
     def values(self, rows: list[Row]) -> list[np.ndarray]:
-        """The value of the state before each action token, [N] of each row."""
+        """The value of the state before each action token, [N] for each row."""
         found: dict[int, np.ndarray] = {}
         with self.zero.scoring():
             for micro in pack(rows, self.budget, self.process.rank, self.process.ranks):
@@ -91,7 +91,7 @@ class Critic:
         return [merged[row] for row in range(len(rows))]
 
     def step(self, rows: list[Row], lr: float) -> ValueResult:
-        """One optimizer step towards the column `returns` of the rows, from the column `values`."""
+        """One optimizer step towards the rows' column `returns`, clipped around the column `values`."""
         process = self.process
         totals = torch.zeros(2, dtype=torch.float64, device=process.device)
 
@@ -109,7 +109,7 @@ class Critic:
         return ValueResult(loss, clipped, explained_variance(before, returns), grad_norm, lr)
 
     def save(self, directory: Path) -> None:
-        """Writes the exact state into `directory`/critic."""
+        """Writes the exact state to `directory`/critic."""
         (directory / "critic").mkdir(exist_ok=True)
         self.zero.save(directory / "critic")
 

@@ -1,4 +1,4 @@
-"""What models say of a batch's rows before its advantages can be made: columns that need a forward, none by default."""
+"""Model estimates that advantages need: columns computed by a forward pass, none by default."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from stages.learner.teacher import Teacher
 
 @dataclass
 class Estimates:
-    """references, critic, teacher: None where the algorithm has none. recompute: score old log-probs by the trainer."""
+    """references, critic, teacher: None where unused. recompute: the trainer scores old log-probs."""
 
     actor: Actor
     references: References | None
@@ -25,7 +25,7 @@ class Estimates:
         return bool(self.references or self.critic or self.recompute or self.teacher)
 
     def add(self, rows: list[Row], origins: Sequence[int]) -> None:
-        """Gives every row the columns ref_logprobs, old_logprobs, values and teacher_logprobs [R], as far as needed.
+        """Adds the columns ref_logprobs, old_logprobs, values and teacher_logprobs [R] that are needed.
 
         old_logprobs are those of the weights before the step; without `recompute` a row keeps the rollout's.
         Collective.

@@ -1,11 +1,11 @@
-"""The loss of an optimizer step, assembled from the named parts of an algorithm, one number an action token:
+"""The loss of an optimizer step, assembled from the named parts of an algorithm, per action token.
 
     loss = correction * policy loss + kl_coef * KL(policy, reference) + entropy loss
 
-summed with the weights of one aggregation (operators/aggregation.py), fixed over the whole batch before it is cut.
-The correction is for what the rollout engine sampled with other probabilities than the trainer's: pi_old / pi_rollout
-where the loss's ratio is to the trainer's own old log-probs, pi_now / pi_rollout, without gradient, where the loss has
-no ratio. A loss whose ratio is to the rollout's log-probs has none: it would count the same gap twice.
+Summed with the weights of one aggregation (operators/aggregation.py), fixed over the whole batch before it is split.
+The correction accounts for the rollout engine's probabilities differing from the trainer's: pi_old / pi_rollout where
+the loss uses a ratio to the trainer's own old log-probs, pi_now / pi_rollout, without gradient, where the loss has no
+ratio. A loss with a ratio to the rollout's log-probs takes no correction: it would count the same gap twice.
 """
 
 from collections.abc import Callable
@@ -32,10 +32,10 @@ KL = Kl()
 
 @dataclass
 class KLTerm:
-    """A KL to the reference with its weight, fixed or steered: `kl_loss_fn` and `kl_penalty_fn` with their `*_args`.
+    """A KL term to the reference with its coefficient: `kl_loss_fn` or `kl_penalty_fn` with `*_args`.
 
-    estimator: name in operators/kl.py. kl_coef: weight in the loss, or in the reward. adaptive: kl_coef follows the
-    measured KL so that this nears target_kl, nats a token; horizon: rows (operators.kl.adaptive_coefficient).
+    estimator: name in operators/kl.py. kl_coef: weight in the loss, or in the reward. adaptive: kl_coef is adjusted by
+    the measured KL towards target_kl, nats per token; horizon: rows (operators.kl.adaptive_coefficient).
     """
 
     estimator: str
@@ -46,27 +46,27 @@ class KLTerm:
 
     @classmethod
     def of(cls, algorithm, part: str) -> "KLTerm":
-        """part: kl_loss_fn or kl_penalty_fn. Raises ConfigError for what does not exist or does not fit together."""
+        """part: kl_loss_fn or kl_penalty_fn. Raises ConfigError for unknown or contradictory settings."""
         key, name = f"algorithm.{part}", getattr(algorithm, part)
         refuse_parameters(algorithm, part, chosen_estimate(KL_ESTIMATORS, name, key))
         return cls(name, **Kl.bind(name, getattr(algorithm, f"{part}_args"), f"{key}_args"))
 
     @property
     def function(self) -> Callable[..., Tensor]:
-        """Gives the estimate of each token [N]."""
+        """The function that estimates the KL at each token [N]."""
         return chosen_estimate(KL_ESTIMATORS, self.estimator, "KL estimator")
 
     def __bool__(self) -> bool:
         return self.estimator != "none"
 
     def steer(self, kl: float, rows: int) -> None:
-        """Sets kl_coef for the next step by the mean KL of this one, over `rows` rows."""
+        """Updates kl_coef for the next step from the mean KL of this one, over `rows` rows."""
         if self.adaptive:
             self.kl_coef = adaptive_coefficient(self.kl_coef, kl, self.target_kl, self.horizon, rows)
 
 
 class Objective:
-    """The loss of a micro-batch's action tokens from their columns. step: the optimizer step, for losses that ask."""
+    """The loss of a micro-batch's action tokens. step: the optimizer step, for losses that use it."""
 
     def __init__(self, config):
         """config: the stage's settings (algorithm, model)."""
@@ -87,15 +87,15 @@ class Objective:
         self.corrected = "old_logprobs" if ratio == "old_logprobs" else "prox_logprobs"
         self.mixes = self.correction is not None and algorithm.sample_strategy == "mix"
         paired = self._on_pairs(algorithm.algorithm_type)
-        of_pairs = "seq-mean-token-mean" if paired else None  # of a user's loss too; ours say themselves
+        of_pairs = "seq-mean-token-mean" if paired else None  # for a user's loss too; ours have a natural aggregation
         mode = algorithm.loss_agg_mode or of_pairs or natural_aggregation(self.name, given)
-        # a constant, as the mode asks for: the longest response of a batch would change from batch to batch
+        # a constant, as the mode requires: the longest response would differ between batches
         normalizer = float(config.model.max_response_tokens) if mode == "seq-mean-token-sum-norm" else None
         self.aggregation = Aggregation(mode, normalizer, unit=2 if paired else 1,
                                        by_kind="is_expert" in needed_columns(self.policy_loss))
 
     def _on_pairs(self, algorithm_type: str) -> bool:
-        """Whether rows come in pairs. A loss of the user's is taken to be for what its algorithm_type reads."""
+        """Whether rows come in pairs; for a user's loss this follows from its algorithm_type."""
         paired = algorithm_type in PAIR_TYPES
         if ":" not in self.name and (self.name in PAIRED) != paired:
             raise ConfigError(f"algorithm.policy_loss_fn={self.name} with algorithm.algorithm_type={algorithm_type}: "
@@ -105,7 +105,7 @@ class Objective:
 
     @property
     def row_columns(self) -> tuple[str, ...]:
-        """What the rows must have; the rest comes with the model's forward."""
+        """The columns that rows must have; the rest comes from the model's forward."""
         parts = [self.policy_loss, self.entropy_loss, self.kl.function]
         names = {name for part in parts for name in needed_columns(part)}
         if self.correction:
@@ -113,7 +113,7 @@ class Objective:
         return tuple(sorted(names - set(OF_THE_FORWARD)))
 
     def __call__(self, columns: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """columns: name -> [N], those of the rows and of the forward. Returns the loss [N] and statistics of [N]."""
+        """columns: name -> [N], from rows and forward. Returns the loss [N] and statistics of [N]."""
         loss, statistics = _call(self.policy_loss, columns)
         if self.correction:
             loss = loss * self._weights(columns)
@@ -125,13 +125,13 @@ class Objective:
         return loss, statistics
 
     def _weights(self, columns: dict[str, Tensor]) -> Tensor:
-        """The correction, [N]; 1 on rows of an expert, which no engine sampled."""
+        """The correction, [N]; 1 on demonstrations, which no engine sampled."""
         weights, _ = importance_correction(
             columns[self.corrected], columns["rollout_logprobs"], columns["rows"], **self.correction)
         return torch.where(columns["is_expert"], 1.0, weights) if self.mixes else weights
 
     def _kl(self, columns: dict[str, Tensor]) -> Tensor:
-        """[N]; 0 on rows of an expert, whose states are not the policy's own."""
+        """[N]; 0 on demonstrations, whose states are not the policy's own."""
         estimator = self.kl.function
         if not self.aggregation.by_kind:
             return _call(estimator, columns)
@@ -141,9 +141,10 @@ class Objective:
 
 
 def correction_arguments(algorithm) -> dict | None:
-    """Of operators.correction.importance_correction; None where the loss takes no correction.
+    """Arguments of operators.correction.importance_correction; None where the loss takes no correction.
 
-    Raises ConfigError for a level with a loss whose own ratio is to the rollout's log-probs, and for an inert mask.
+    Raises ConfigError for a level with a loss that already has a ratio to the rollout's log-probs, and for a mask
+    without effect.
     """
     if algorithm.algorithm_type in GIVEN:
         return None
@@ -157,7 +158,7 @@ def correction_arguments(algorithm) -> dict | None:
 
 
 def _entropy_loss(algorithm, demonstrated: bool) -> tuple[partial, bool]:
-    """The function with its arguments, and whether it weighs anything."""
+    """The entropy loss with its arguments, and whether its weight is nonzero."""
     name = "none" if demonstrated else algorithm.entropy_loss_fn
     function = chosen_estimate(ENTROPY_LOSSES, name, "algorithm.entropy_loss_fn")
     if not demonstrated:
@@ -168,7 +169,7 @@ def _entropy_loss(algorithm, demonstrated: bool) -> tuple[partial, bool]:
 
 
 def refuse_parameters(algorithm, part: str, function: Callable) -> None:
-    """Raises ConfigError when the user's function for `part` asks for what there is none of."""
+    """Raises ConfigError when the user's function for `part` requires an unavailable column."""
     if ":" not in (getattr(algorithm, part) or ""):
         return
     if problems := wrong_parameters(part, needed_columns(function), vars(algorithm)):

@@ -1,4 +1,4 @@
-"""The KL penalty: what a response's distance from the reference takes off its reward, before any advantage."""
+"""The KL penalty: reduces rewards by the policy's distance from the reference, before advantages."""
 
 from collections import defaultdict
 
@@ -12,15 +12,15 @@ LISTS = pa.list_(pa.float64())
 
 
 def penalised(table: pa.Table, term: KLTerm) -> tuple[pa.Table, float | None]:
-    """The table with what its rewards are less the penalty; the mean KL of a token of the batch's own rows, nats.
+    """The table with penalised rewards; the mean KL per token over the batch's own rows, in nats.
 
     table: in the order of position and turn, with reward, step_reward, action_mask, is_candidate and, as lists [R],
     old_logprobs and ref_logprobs. The KL is None where no row of the batch (is_candidate) has an action token.
 
-    Every advantage function reads one of four columns: `reward`, less what all turns of the attempt (rows of one
-    position) lose, which they share as they share the reward; `token_rewards` [R], of the row's own tokens, the reward
-    on the last; `step_reward`, what the turn itself earned less what it loses; `kl_penalties` [R], what each token
-    loses, for distillation, where no reward enters. The first three have the same sum over an attempt of one turn.
+    Every advantage function reads one of four columns: `reward`, minus the penalties of all turns of the attempt (rows
+    of one position), shared by its turns as the reward is; `token_rewards` [R], of the row's own tokens, with the
+    reward on the last; `step_reward`, what the turn itself earned minus its penalty; `kl_penalties` [R], the penalty of
+    each token, for distillation, which uses no reward. The first three have the same sum over an attempt of one turn.
     """
     names = ("position", "turn", "reward", "step_reward", "old_logprobs", "ref_logprobs", "action_mask")
     positions, turns, rewards, steps, *scored = table.select(list(names)).to_pydict().values()
@@ -45,7 +45,7 @@ def penalised(table: pa.Table, term: KLTerm) -> tuple[pa.Table, float | None]:
 
 
 def _earned(positions: list[int], turns: list[int], rewards: list[float], steps: list[float | None]) -> list[float]:
-    """What each turn earned by itself; where no turn of an attempt did, its reward stands on the last one."""
+    """What each turn earned by itself; if no turn has a step reward, the last one gets the reward."""
     by_step = {position for position, step in zip(positions, steps, strict=True) if step is not None}
     last = dict(zip(positions, turns, strict=True))
     return [(step or 0.0) if position in by_step else reward if last[position] == turn else 0.0
@@ -60,7 +60,7 @@ def _with(table: pa.Table, made: dict[str, pa.Array]) -> pa.Table:
 
 
 def _mean(kls: list[float], table: pa.Table) -> float | None:
-    """Over the action tokens of the batch's own rows. kls: the mean of each row of the table."""
+    """The mean KL over the action tokens of the batch's own rows. kls: the mean of each row of the table."""
     counts = [sum(mask) * own for mask, own in zip(*table.select(["action_mask", "is_candidate"]).to_pydict().values(),
                                                    strict=True)]
     return float(np.average(kls, weights=counts)) if any(counts) else None

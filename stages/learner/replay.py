@@ -1,8 +1,8 @@
-"""Which groups of rollouts a train batch has again: a draw by priority, a pure function of the experience tables.
+"""Selects earlier groups of rollouts to replay in a batch, by priority, as a function of the tables.
 
-What was drawn before decides what may be drawn now (use counts, cool-down). It is not kept in files: the draws of all
-steps before are made again when a stage is taken up, from columns that never change, so they are the same; and the
-reader cuts step t + 1 while step t still trains, before there is a row of `trained` that could be asked.
+Earlier draws limit later ones (use counts, cool-down). They are not stored: a resumed stage recomputes the draws of all
+earlier steps from columns that never change. The reader also cuts step t + 1 while step t still trains, before its rows
+are in `trained`.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,13 @@ NOTHING = DRAWN.empty_table()
 
 
 class Replay:
-    """The replay of one stage. A group may be drawn from the step behind the one that trained it first."""
+    """The replay of one stage. A group may be drawn from the step after its first training step on."""
 
     def __init__(self, session, settings, groups: int, fresh: Callable[[int], str], oldest: Callable[[int], float]):
-        """settings: of replay_buffer. groups: how many a batch has again.
+        """settings: section replay_buffer. groups: number of groups to replay per batch.
 
         fresh: step -> query of its new usable rows: group_id, step, position, weights_version. oldest: step -> the
-        oldest weights whose rollouts it may train on.
+        oldest weights version whose rollouts it may train on.
         """
         function = pick(PRIORITIES, settings.priority_fn, f"{REPLAY}.priority_fn")
         self.priority = function(**arguments("priority_fn", settings.priority_fn, function, settings.priority_fn_args,
@@ -38,9 +38,9 @@ class Replay:
         self.step, self.drawn = 0, NOTHING
 
     def draw(self, step: int) -> pa.Table:
-        """The groups that `step` has again, best first: columns DRAWN; use_count: batches that had them before.
+        """The groups that `step` replays, best first: columns DRAWN; use_count: number of earlier batches.
 
-        The rollouts of all steps up to this one must be there.
+        The rollouts of all steps up to this one must exist.
         """
         if step < self.step:
             self.session.execute("DELETE FROM replayed")
@@ -65,5 +65,5 @@ class Replay:
             INSERT INTO replayed
             SELECT group_id, min(step), min(position), min(weights_version), 1, {self.step}
             FROM ({self.fresh(self.step)}) GROUP BY group_id
-            ON CONFLICT DO UPDATE SET use_count = use_count + 1, last_used = {self.step}""")  # a task twice in a step
+            ON CONFLICT DO UPDATE SET use_count = use_count + 1, last_used = {self.step}""")  # may recur in a step
         return drawn

@@ -1,7 +1,7 @@
-"""An engine whose weights are held still: the loss and the gradient of a batch, and no step.
+"""An engine with fixed weights: computes loss and gradient of a batch without an optimizer step.
 
-Plain torch on one device in place of DeepSpeed: what that adds (an optimizer, ranks, checkpoints) is of no use here,
-nor is its memory. The loss does not depend on the split into micro-batches and ranks, so neither does the gradient.
+Plain torch on one device: the optimizer, ranks and checkpoints that DeepSpeed adds are not needed, and cost memory. The
+loss does not depend on the split into micro-batches and ranks, so neither does the gradient.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ CRITIC_STATE = Path("critic") / "state" / "mp_rank_00_model_states.pt"
 
 
 class StillEngine(ZeroEngine):
-    """`step` leaves the weights alone, and the gradient behind.
+    """An engine whose `step` keeps the weights and stores the gradient.
 
     gradients: of the last step, by name, float32 in host memory.
     """
 
     def __init__(self, module: nn.Module, process: Process, optimizer, settings, dtype: torch.dtype):
-        """As DeepSpeed's; optimizer and settings are not used."""
+        """As the DeepSpeed engine; optimizer and settings are not used."""
         self.process, self.zero_stage = process, 0
         self.module = self.engine = module.to(process.device)
         self.gradients: dict[str, Tensor] = {}
@@ -44,21 +44,23 @@ class StillEngine(ZeroEngine):
 
 
 def alone() -> Process:
-    """This process by itself, on a GPU if there is one."""
+    """A process without other ranks, on a GPU if there is one."""
     return Process(torch.device("cuda" if torch.cuda.is_available() else "cpu"), 0, 1)
 
 
 def inner(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
-    """The inner product of two gradients, in float64; a parameter that one lacks counts as 0."""
+    """The inner product of two gradients, in float64; a parameter missing in one counts as 0."""
     return sum(torch.dot(a[name].flatten().double(), b[name].flatten().double()).item() for name in a.keys() & b.keys())
 
 
 def take_policy(actor: Actor, directory: Path) -> None:
-    """Loads the weights, or the adapter, of a checkpoint or a published version. Raises ModelError when the file is not
-    whole."""
+    """Loads the weights or adapter of a checkpoint or published version.
+
+    Raises ModelError when the file is incomplete.
+    """
     model = actor.zero.module.model
     kept = directory / ("adapter" if actor.adapter else "model")
-    place = kept if kept.exists() else directory  # a version is one file, without a directory of its own
+    place = kept if kept.exists() else directory  # a version is a single file, without a directory of its own
     if actor.adapter:
         adapter.read(model, place)
     else:

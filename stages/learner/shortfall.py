@@ -1,10 +1,10 @@
-"""Why a train batch has no row: what became of those that it was to be cut from."""
+"""Explains why a train batch has no row: counts what happened to the candidates."""
 
 ASK = "See ouro sql \"select status, reason, count(*) from experience group by all\"."
 
 
 def shortfall(session, table: str, place: str) -> str:
-    """A sentence for the error of a trainer step. table, place: the rows, and which of them are the batch's, in SQL."""
+    """The error text of a trainer step. table, place: SQL for the rows and for those of the batch."""
     found = session.sql(f"SELECT status, count(*), count(DISTINCT group_id), max(resample_round) FROM {table} "
                         f"WHERE {place} GROUP BY status ORDER BY status").fetchall()
     total = sum(rows for _, rows, _, _ in found)

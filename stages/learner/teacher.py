@@ -1,9 +1,9 @@
-"""Log-probs of a teacher: another model, of any size and architecture, that reads the policy's own tokens.
+"""Log-probs of a teacher: another model of any size and architecture with the policy's token ids.
 
-It waits in host memory and is copied to the device for the time of scoring alone, once for the rows of an explorer
-step: 2 bytes a parameter cross the bus (a second for some 10^10), and every rank keeps a copy of its own in host
-memory; a resident one would take the device's at every optimizer step. It is not divided among ranks: each scores its
-share of the rows. What it says is cached in the table `teacher`.
+It is kept in host memory, one copy per rank, and moved to the device only for scoring, once for the rows of an explorer
+step: 2 bytes per parameter (about a second for 10^10 parameters); a resident teacher would occupy device memory at
+every optimizer step. It is not sharded: each rank scores its share of the rows. The log-probs are cached in the table
+`teacher`.
 """
 
 from contextlib import contextmanager
@@ -25,12 +25,12 @@ from workflows.prompts import read_tokenizer
 
 
 class Teacher(FixedScores):
-    """The column `teacher_logprobs` [R], at the temperature at which the policy samples."""
+    """The column `teacher_logprobs` [R], at the policy's sampling temperature."""
 
     def __init__(self, context: Context, model: Path, student: Path, process: Process):
-        """model, student: Hugging Face directories, the latter of the policy.
+        """model, student: Hugging Face directories of the teacher and of the policy.
 
-        Raises ModelError when the teacher does not read the policy's token ids as the policy does.
+        Raises ModelError when teacher and policy disagree on token ids.
         """
         config = context.config
         refuse_other_vocabulary(read_tokenizer(model).get_vocab(), read_tokenizer(student).get_vocab(), model)
@@ -39,7 +39,7 @@ class Teacher(FixedScores):
         longest = longest_sequence(config.model)
         self.policy = policy.load(model, process.device.type, dtype, config.trainer, config.model.temperature, longest)
         self.policy.requires_grad_(False).eval()
-        for buffer in self.policy.buffers():  # small ones: they may stay
+        for buffer in self.policy.buffers():  # small enough to stay
             buffer.data = buffer.data.to(process.device)
         self.settings = self.policy.model.config
         room = getattr(self.settings, "max_position_embeddings", longest)
@@ -50,7 +50,7 @@ class Teacher(FixedScores):
         super().__init__(context, partial(weights_hash, model), process, self.logprobs, "teacher", "teacher_logprobs")
 
     def logprobs(self, rows: list[Row]) -> list[np.ndarray]:
-        """Log-prob of each action token under the teacher, [N] of each row. Collective."""
+        """Log-prob of each action token under the teacher, [N] for each row. Collective."""
         self._refuse_unknown_tokens(rows)
         found: dict[int, np.ndarray] = {}
         with torch.no_grad(), self._on_device():
@@ -62,7 +62,7 @@ class Teacher(FixedScores):
 
     @contextmanager
     def _on_device(self):
-        """Inside, the weights are on the device; nothing of them has changed, so nothing is copied back."""
+        """Context with the weights on the device; they do not change, so nothing is copied back."""
         parameters = list(self.policy.parameters())
         hosts = [parameter.data for parameter in parameters]
         for parameter in parameters:
@@ -78,7 +78,7 @@ class Teacher(FixedScores):
         return scores.float().cpu().numpy()
 
     def _refuse_unknown_tokens(self, rows: list[Row]) -> None:
-        """A policy's head may be wider than its vocabulary, and so reach ids that mean nothing to anybody."""
+        """Raises DataError for ids beyond the teacher's embedding; a policy may sample unused ids of its own."""
         highest = max(max(row.tokens) for row in rows)
         if highest >= self.settings.vocab_size:
             raise DataError(f"the policy sampled token id {highest}, and the teacher's embedding has "
@@ -87,9 +87,9 @@ class Teacher(FixedScores):
 
 
 def refuse_other_vocabulary(teacher: dict[str, int], student: dict[str, int], path: Path) -> None:
-    """Raises ModelError unless every token of the student is the teacher's under the same id.
+    """Raises ModelError unless every student token has the same id in the teacher.
 
-    teacher, student: token -> id. The teacher may know more tokens: what it gives them is lost to the student's.
+    teacher, student: token -> id. The teacher may have more tokens; their probability is lost to the student's tokens.
     """
     wrong = sorted((id_, token) for token, id_ in student.items() if teacher.get(token) != id_)
     if wrong:
@@ -102,7 +102,7 @@ def refuse_other_vocabulary(teacher: dict[str, int], student: dict[str, int], pa
 
 
 def divergence(rows: list[Row]) -> float:
-    """Mean over the action tokens of log policy - log teacher, nats: a sample's estimate of KL(policy || teacher)."""
+    """Mean of log policy - log teacher over action tokens, nats: estimates KL(policy || teacher)."""
     policys, teachers = (np.concatenate([row.of_actions(name) for row in rows]).astype(np.float64)
                          for name in ("old_logprobs", "teacher_logprobs"))
     return float((policys - teachers).mean())

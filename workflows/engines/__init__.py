@@ -1,1 +1,1 @@
-"""What answers requests: vLLM, transformers, scripted answers, one or several processes."""
+"""Rollout engines: vLLM, transformers, scripted answers, in one or several processes."""

@@ -1,7 +1,7 @@
-"""What a rollout engine is: token ids in, token ids and log-probs out. And the table of engines.
+"""The interface of rollout engines (token ids in, token ids and log-probs out).
 
-A request carries everything that decides its answer, the seed included, so the same request to the same weights gives
-the same answer however requests are batched.
+A request contains everything that determines its answer, including the seed, so the same request to the same weights
+gives the same answer however requests are batched.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Request:
 
 @dataclass(slots=True)
 class Reply:
-    """tokens [R]; logprobs [R] of those tokens under the sampling distribution; finish_reason: stop or length."""
+    """tokens [R]; logprobs [R] under the sampling distribution; finish_reason: stop or length."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -43,20 +43,19 @@ class Engine(Protocol):
         """Log-prob of every token after the first, [L - 1] each, at temperature 1."""
 
     def probe(self, sequence: list[int]) -> list[list[float]]:
-        """What `score` says of one sequence, by every engine that answers requests: whoever proves, proves all."""
+        """`score` of one sequence by every underlying engine, so that a weight check covers all of them."""
 
     def load_weights(self, directory: Path) -> None:
-        """Replaces the weights by those of `directory`/model.safetensors and forgets everything cached.
+        """Loads the weights in `directory`/model.safetensors and clears all caches.
 
-        An engine that was opened for an adapter replaces that, and leaves the model as it is: the directory is one of
-        peft's.
+        An engine opened for an adapter replaces only the adapter; `directory` then has peft's format.
         """
 
     def sleep(self) -> None:
-        """Frees the device's memory; weights are lost, `load_weights` must follow `wake`."""
+        """Frees device memory; weights are lost, so `load_weights` must follow `wake`."""
 
     def wake(self) -> None:
-        """Takes memory again."""
+        """Reallocates device memory."""
 
     def close(self) -> None:
         """Ends the engine and every process it started."""

@@ -1,11 +1,11 @@
-"""Several engines behind one: each in a process of its own, with its own GPUs or CPU cores, asked side by side.
+"""A pool of engines behind one interface, each in its own process with its own GPUs or CPU cores.
 
-vLLM's own data parallelism is for servers: `vllm.LLM(data_parallel_size=2)` refuses. An answer does not depend on the
-number of engines, because a request carries all that decides it (workflows/engines/engine.py).
+vLLM's own data parallelism is for servers: `vllm.LLM(data_parallel_size=2)` raises an error. An answer does not depend
+on the number of engines, because a request contains everything that determines it (workflows/engines/engine.py).
 
-The processes are started as commands and not by multiprocessing's spawn: that would import the parent's main module
-again, and give none of them a log or an environment of its own. Messages are pickles, length first
-(multiprocessing.connection), of numbers, texts and our dataclasses, through a socket pair that nobody else can open.
+The processes are started as commands, not by multiprocessing's spawn, which would import the parent's main module again
+and allows no separate log or environment. Messages are length-prefixed pickles (multiprocessing.connection) of numbers,
+texts and our dataclasses, through a socket pair that no other process can open.
 """
 
 import socket
@@ -24,13 +24,13 @@ from pipeline.job.threads import thread_environment
 from pipeline.store.errors import StageError
 from workflows.engines.engine import Reply, Request
 
-POLL_SECONDS = 0.2  # between two looks at whether a process that owes an answer lives
-GRACE_SECONDS = 10.0  # to end by itself, for one that was asked to
+POLL_SECONDS = 0.2  # interval of liveness checks while waiting for an answer
+GRACE_SECONDS = 10.0  # for a process to exit by itself after it was asked to
 
 
 @dataclass
 class Member:
-    """One process of the pool, by the name of its log."""
+    """One process of the pool, identified by its log name."""
 
     name: str
     process: subprocess.Popen
@@ -39,7 +39,7 @@ class Member:
 
 
 class EnginePool:
-    """An Engine of several. Requests are dealt in order; weights, sleep and wake go to all; a failure ends all."""
+    """An Engine of several processes. Splits requests in order, broadcasts the rest; a failure ends all."""
 
     def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, logs: Path, adapter=None):
         self._members: list[Member] = []
@@ -75,12 +75,12 @@ class EnginePool:
         for member in self._members:
             try:
                 member.process.wait(GRACE_SECONDS)
-            except subprocess.TimeoutExpired:  # it has answered: nothing of it is lost
+            except subprocess.TimeoutExpired:  # it has answered: nothing is lost by killing it
                 member.process.kill()
         self._end()
 
     def _deal(self, method: str, items: Sequence, costs: list[int]) -> list:
-        """The answers to all items, in order, each given to one engine."""
+        """The answers to all items, in order, with each item sent to one engine."""
         parts = [items[part] for part in deal(costs, len(self._members))]
         found = self._ask(method, [(part,) if part else None for part in parts])
         return [answer for answers in found for answer in answers or ()]
@@ -89,9 +89,9 @@ class EnginePool:
         return self._ask(method, [arguments] * len(self._members))
 
     def _ask(self, method: str, arguments: Sequence[tuple | None]) -> list:
-        """One answer of every engine, in order; None from those with arguments None, which are not asked.
+        """One answer from each engine, in order; None for engines with arguments None, which are skipped.
 
-        Raises what an engine raised, or StageError when its process died, and ends all of them.
+        Raises what an engine raised, or StageError when its process died, after ending all engines.
         """
         answers: dict[str, object] = {}
         try:
@@ -137,7 +137,7 @@ class EnginePool:
         return f"{member.name} (of {len(self._members)}, process {member.process.pid})"
 
     def _end(self) -> None:
-        """Leaves no process behind."""
+        """Ends all processes."""
         for member in self._members:
             member.connection.close()
             if member.process.poll() is None:
@@ -146,10 +146,10 @@ class EnginePool:
 
 
 def deal(costs: Sequence[int], parts: int) -> list[slice]:
-    """Cuts a sequence into `parts` runs of about the same cost; a run may be empty.
+    """Splits a sequence into `parts` contiguous slices of about equal cost; a slice may be empty.
 
-    An item goes to the run in whose share of the total cost its own middle lies, so each end of a run is off by at
-    most half an item. Neighbours stay together: the repeats of a task share the cached prefix of one engine.
+    An item goes to the slice whose share of the total cost contains the item's midpoint, so each boundary is off by at
+    most half an item. Neighbours stay together: the repeats of a task share one engine's prefix cache.
     """
     total, before, ends = sum(costs), 0, [0] * parts
     for index, cost in enumerate(costs):
@@ -161,7 +161,7 @@ def deal(costs: Sequence[int], parts: int) -> list[slice]:
 
 
 def _shares(config) -> list[tuple[dict[str, str], list[int]]]:
-    """Environment and cores of every engine: GPUs of its own where there are any, else cores of its own."""
+    """Environment and cores of every engine: its own GPUs if there are any, else its own cores."""
     model, gpus = config.explorer.rollout_model, visible_gpus(config.cluster.gpu_per_node)
     number, each, available = model.engine_num, model.tensor_parallel_size, cores()
     if gpus:

@@ -1,10 +1,10 @@
-"""One engine of a pool: the process that workflows/engines/engine_pool.py starts and asks.
+"""One engine of a pool, run in a process started by workflows/engines/engine_pool.py.
 
     python -m workflows.engines.engine_process FD CORES
 
 FD: the inherited end of a socket pair. CORES: the CPU cores to use, joined by commas. Each message is (method,
-arguments), the first one `open` with the arguments of engines.open.open_one; each answer is (True, value) or
-(False, error). The process ends after `close`, after an error, and when the other end is gone.
+arguments), the first one `open` with the arguments of engines.open.open_one; each answer is (True, value) or (False,
+error). The process ends after `close`, after an error, and when the other end is closed.
 """
 
 import gc
@@ -20,7 +20,7 @@ from workflows.engines.open import open_one
 
 
 def serve(connection: Connection) -> None:
-    """Answers one message after the other."""
+    """Answers messages one at a time."""
     engine: Engine | None = None
     method = "open"
     while method != "close":
@@ -32,11 +32,11 @@ def serve(connection: Connection) -> None:
             if method == "open":
                 engine = open_one(*arguments)
                 gc.collect()
-                gc.freeze()  # what the engine has made lives as long as the process: spare the collector the walk
+                gc.freeze()  # the engine's objects live as long as the process: keep the collector from scanning them
                 value = engine.version
             else:
                 value = getattr(engine, method)(*arguments)
-        except Exception as error:  # whatever it is, the pool must hear of it in the words it was told in
+        except Exception as error:  # forward any error to the pool with its original message
             print(masked(traceback.format_exc()), file=sys.stderr)
             connection.send((False, error if isinstance(error, OuroError) else _in_words(error)))
             return

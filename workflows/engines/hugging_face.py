@@ -1,7 +1,7 @@
-"""The import of transformers, without what no model of ours asks for.
+"""Imports transformers without dependencies that our models do not need.
 
-Its module of assisted decoding takes in scikit-learn, and with that scipy and pandas, where they are installed: half of
-the processor time of the import, in every process that holds a model or a tokenizer.
+Its module for assisted decoding imports scikit-learn, and with it scipy and pandas, where they are installed: half of
+the import's processor time, in every process with a model or a tokenizer.
 """
 
 import sys
@@ -10,7 +10,7 @@ ASSISTED = "transformers.generation.candidate_generator"
 
 
 def import_transformers():
-    """The package, whose classes are then its attributes. Assisted decoding does without scikit-learn's thresholds."""
+    """The package with its classes as attributes. Assisted decoding lacks scikit-learn's thresholds."""
     import transformers
     from transformers import utils
 

@@ -1,4 +1,4 @@
-"""The table of engines, and opening one: in this process, or several in their own."""
+"""Opens engines by type, in this process or several in their own."""
 
 from pathlib import Path
 
@@ -9,11 +9,11 @@ from workflows.engines.engine import Engine
 def open_engine(
     model: Path, config, end_tokens: list[int], sleeps: bool = False, logs: Path | None = None, adapter=None
 ) -> Engine:
-    """Opens what answers requests with a Hugging Face directory: one engine in this process, or several in their own.
+    """Opens one engine in this process, or several in their own, on a Hugging Face directory.
 
-    config: settings with sections model, explorer, seed. end_tokens: ids that end a response. sleeps: it will be asked
-    to free the device. logs: directory for the logs of processes; needed when explorer.rollout_model.engine_num is more
-    than 1. adapter: the element of `model.lora_configs` whose weights `load_weights` will bring; None: those of whole
+    config: settings with sections model, explorer, seed. end_tokens: ids that end a response. sleeps: whether `sleep`
+    will be called to free the device. logs: directory for process logs; required when explorer.rollout_model.engine_num
+    is more than 1. adapter: the element of `model.lora_configs` whose weights `load_weights` loads; None for whole
     models.
     """
     if config.explorer.rollout_model.engine_num == 1:

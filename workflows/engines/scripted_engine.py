@@ -1,8 +1,8 @@
-"""An engine for tests of everything around an engine: it answers from a script and knows no model.
+"""An engine for tests: answers from a script instead of a model.
 
 `explorer.rollout_model.extra_engine_args.script` maps a prompt's token ids, joined by spaces, to the ids it answers;
-`default` answers the rest. Log-probs are -1, weights are accepted unread. Never choose it for a real run: the probe of
-the first weights fails, because it does not answer like the trainer.
+`default` is used for all other prompts. Log-probs are -1, and weights are accepted unread. Not usable for real runs:
+the probe of the first weights fails, because its log-probs differ from the trainer's.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from workflows.engines.engine import Reply, Request
 
 
 class ScriptedEngine:
-    """Answers by table."""
+    """Answers from a table."""
 
     version = "scripted"
 
@@ -37,13 +37,13 @@ class ScriptedEngine:
         return self.score([sequence])
 
     def load_weights(self, directory: Path) -> None:
-        """Nothing to load."""
+        """Does nothing: there are no weights."""
 
     def sleep(self) -> None:
-        """Nothing to free."""
+        """Does nothing: no memory to free."""
 
     def wake(self) -> None:
-        """Nothing to take."""
+        """Does nothing: no memory to allocate."""
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing: no process to end."""

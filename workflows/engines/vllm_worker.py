@@ -1,4 +1,4 @@
-"""What runs inside vLLM's worker: taking up weights from a directory, completely.
+"""vLLM worker extension: loads and verifies weights inside the worker.
 
 vLLM mixes this class into its worker (`worker_extension_cls`), so `self.model_runner` is vLLM's own.
 """
@@ -8,11 +8,11 @@ class WeightLoader:
     """Methods called by `LLM.collective_rpc`."""
 
     def load_weights_from(self, directory: str) -> None:
-        """Replaces the weights by those of `directory`/model.safetensors.
+        """Loads the weights in `directory`/model.safetensors.
 
-        On CPU the output head is kept as a packed copy; when it shares its storage with the embedding, reloading
-        refreshes the embedding and leaves the packed copy as it was (seen with vLLM 0.32), so it is packed again.
-        Experts are packed only where their kernel is set up, so on CPU that is done again too.
+        On CPU the output head is kept as a packed copy. When it shares storage with the embedding, reloading refreshes
+        the embedding but not the packed copy (seen with vLLM 0.32), so it is packed again. Experts are packed only
+        where their kernel is set up, so on CPU that is repeated too.
         """
         model = self.model_runner.get_model()
         if next(model.parameters()).device.type == "cpu":
@@ -25,7 +25,7 @@ class WeightLoader:
         compare_tensors(model, f"{directory}/model.safetensors")
 
     def compare_adapter(self, number: int, directory: str) -> None:
-        """Raises RuntimeError unless the adapter `number` is at work here and has the A of `directory`.
+        """Raises RuntimeError unless adapter `number` is active with the A matrices of `directory`.
 
         As `compare_tensors` does for whole models. B is left to the probe: vLLM multiplies it by alpha / rank.
         """
@@ -53,10 +53,10 @@ def _forget_expert_kernels(model) -> None:
 
 
 def compare_tensors(model, path: str) -> None:
-    """Raises RuntimeError when a tensor that the engine keeps under the name and shape of the file is not the file's.
+    """Raises RuntimeError when a tensor with the same name and shape in engine and file differs.
 
-    For 16-bit engines: their log-probs differ from the trainer's by more than one step of training changes them, so
-    the probe alone would not notice old weights. In float32 it does. Merged and packed tensors are left to the probe.
+    For 16-bit engines: their log-probs differ from the trainer's by more than one training step changes them, so the
+    probe alone would miss stale weights; in float32 it does not. Merged and packed tensors are left to the probe.
     """
     import torch
     from safetensors import safe_open

@@ -1,1 +1,1 @@
-"""Where the rows of a train batch come from."""
+"""Sources of the rows of a train batch."""

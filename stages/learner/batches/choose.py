@@ -1,4 +1,4 @@
-"""What a train batch is, from the rows it is cut from to the record of its step."""
+"""Train batches, from the rows they are cut from to the record of their step."""
 
 from dataclasses import dataclass, field
 
@@ -13,17 +13,17 @@ from pipeline.store.errors import DataError
 from stages.learner.actor import Result
 from stages.learner.engine.packing import Row
 
-STEP_STATISTICS = ("entropy", "kl", "kl_loss", "clip_fraction")  # those with a column of their own
+STEP_STATISTICS = ("entropy", "kl", "kl_loss", "clip_fraction")  # those with their own column in the step record
 
 
 @dataclass
 class Cut:
-    """All rows that the batch of a step is made of, before what models say of them (stages/learner/estimates.py).
+    """The rows of a step's batch before models score them (stages/learner/estimates.py).
 
-    rows: rollouts, those of the batch, and those that its advantages compare them with. origins: of each, the explorer
-    step. table: the same rows as advantages read them. chosen: ids of those of the batch. experts: its rows of an
-    expert, which no advantage sees. available: time.perf_counter() at which all of it was there. facts: fields of the
-    step record that are known.
+    rows: rollouts of the batch, and those that advantages compare them with. origins: explorer step of each. table: the
+    same rows as input of the advantage function. chosen: ids of the batch's rows. experts: demonstrations in the batch,
+    which advantages do not see. available: time.perf_counter() when all inputs existed. facts: step record fields known
+    so far.
     """
 
     step: int
@@ -38,10 +38,10 @@ class Cut:
 
 @dataclass
 class Batch:
-    """The rows of one optimizer step, the same on every rank. facts: fields of the step record that SQL gave.
+    """The rows of one optimizer step, the same on every rank. facts: step record fields from SQL.
 
-    available: time.perf_counter() at which all that it is cut from was there. staleness: of each rollout; None of a row
-    of an expert. uses: of each rollout the batches that had it before, and its priority in the replay; None of others.
+    available: time.perf_counter() when all inputs existed. staleness: of each rollout; None for demonstrations. uses:
+    for each rollout, the number of earlier batches that used it and its replay priority; None for others.
     """
 
     rows: list[Row]
@@ -52,26 +52,26 @@ class Batch:
 
     @property
     def rollouts(self) -> list[Row]:
-        """The rows that no expert gave."""
+        """The rows that are not demonstrations."""
         return [row for row in self.rows if not row.columns.get("is_expert")]
 
     def longest_row(self, limit: int) -> list[int]:
-        """Token ids of the longest row, at most `limit` and one less than the row: a probe of the weights."""
+        """Token ids of the longest row, at most `limit` and one fewer than the row: a probe of the weights."""
         tokens = max((row.tokens for row in self.rows), key=len)
         return tokens[: min(limit, len(tokens) - 1)]
 
 
 class GivenRows:
-    """Batches from rows that are there from the beginning, every one once an epoch; no explorer waits for weights.
+    """Batches from a fixed data set, each row once per epoch; publishes no weights.
 
-    rows: in order, `unit` of them belong together (a pair) and are drawn together. what: their name in messages.
+    rows: in order; groups of `unit` consecutive rows (2 for pairs) are drawn together. what: their name in messages.
     """
 
     hands_over = False
     unit, what = 1, "demonstrations"
 
     def __init__(self, context: Context, rows: list[Row]):
-        """Raises DataError when a batch is larger than all rows: one would be in it twice."""
+        """Raises DataError when a batch is larger than the data set, since rows would repeat within it."""
         self.context, self.rows = context, rows
         buffer = context.config.buffer
         key, self.batch_size = batch_of(vars(buffer))
@@ -93,12 +93,12 @@ class GivenRows:
         return False
 
     def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
-        """What is given leaves no table of trained rows behind."""
+        """Fixed data sets write no table of trained rows."""
         return []
 
 
 def step_row(context: Context, step: int, batch: Batch, result: Result) -> dict:
-    """The fields of a step record that the batch and its training give; the rest null."""
+    """The step record fields known from the batch and its training result; the rest null."""
     own = {name: value for name, value in result.statistics.items() if name in STEP_STATISTICS}
     others = {name: value for name, value in result.statistics.items() if name not in own}
     empty = dict.fromkeys(records.schema(records.Step).names)
@@ -109,11 +109,11 @@ def step_row(context: Context, step: int, batch: Batch, result: Result) -> dict:
 
 
 def mean(values: list[float]) -> float | None:
-    """None of nothing."""
+    """Mean, or None for an empty list."""
     return float(np.mean(values)) if values else None
 
 
 def advantage_of(row: Row) -> float:
-    """What a row's advantage is as one number: of one a token their mean, 0 without action tokens."""
+    """A row's advantage as one number: the mean of per-token advantages, 0 without action tokens."""
     given = row.columns["advantages"]
     return mean(row.of_actions("advantages").tolist()) or 0.0 if isinstance(given, list) else given

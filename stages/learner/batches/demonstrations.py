@@ -12,7 +12,7 @@ from stages.learner.engine.packing import Row
 
 
 class Demonstrations(GivenRows):
-    """Demonstrated responses (`split` sft), train_batch_size (else batch_size) to a step, every one once an epoch."""
+    """Demonstrated responses (`split` sft), train_batch_size (else batch_size) per step, once per epoch."""
 
     def __init__(self, context: Context, model):
         source = context.config.buffer.trainer_input.experience_buffer
@@ -26,9 +26,9 @@ class Demonstrations(GivenRows):
 
 
 def demonstrated(context: Context, model: Path, name: str, source: Any) -> list[tuple[records.Task, Row]]:
-    """The demonstrations of a buffer as rows within the token limits, each with its task; nothing when there are none.
+    """The demonstrations of a buffer within the token limits, as (task, row); empty when there are none.
 
-    model: the directory of its tokenizer. name: of the buffer; source: its settings. Raises DataError when every one is
+    model: directory with the tokenizer. name: of the buffer; source: its settings. Raises DataError when every one is
     over the limits.
     """
     from workflows.demonstrations import last_responses, whole_conversations

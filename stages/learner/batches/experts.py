@@ -1,4 +1,4 @@
-"""Rows of an expert for the sample strategy mix: demonstrations of an auxiliary buffer, as rows of a train batch."""
+"""Demonstrations of an auxiliary buffer as off-policy rows, for the sample strategy mix."""
 
 from pipeline.job.context import Context
 from pipeline.settings.data import EXPERTS
@@ -7,12 +7,12 @@ from pipeline.store.errors import DataError
 from stages.learner.batches.demonstrations import demonstrated
 from stages.learner.engine.packing import Row
 
-# what a loss may ask of any row; it reads none of these of an expert's (operators/losses/mixture.py)
+# columns that every row needs; losses do not read these of demonstrations (operators/losses/mixture.py)
 UNREAD = dict.fromkeys(("advantages", "old_logprobs", "rollout_logprobs", "ref_logprobs"), 0.0)
 
 
 def expert_rows(context: Context, name: str) -> list[Row]:
-    """The rows of the auxiliary buffer `name`, in the order of its files; id: task_id/row of `tasks`.
+    """The rows of the auxiliary buffer `name`, in file order; id: task_id/row of `tasks`.
 
     Raises DataError when it has none, or none within the limits.
     """

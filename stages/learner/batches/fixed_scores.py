@@ -1,8 +1,8 @@
-"""Log-probs of a model that never changes: a column made once a row, and kept in a table.
+"""Log-probs of a model with fixed weights: computed once per row and cached in a table.
 
-Two models stay as they are while a stage trains: the reference, whose weights the stage began with
-(stages/learner/reference.py), and a teacher (stages/learner/teacher.py). What such a model says of a row never changes
-either: `<table>/step=…` holds it, and a resumed stage reads what is there.
+Two models do not change during a stage: the reference, which is the stage's initial model
+(stages/learner/reference.py), and a teacher (stages/learner/teacher.py). Their log-probs of a row are stored in
+`<table>/step=…`, and a resumed stage reads them from there.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,22 +18,22 @@ from stages.learner.engine.zero import Process
 
 
 class FixedScores:
-    """What one model says of the rows of one stage. Its methods are collective."""
+    """Cached log-probs of one fixed model for the rows of a stage. Its methods are collective."""
 
     def __init__(self, context: Context, digest: Callable[[], str], process: Process, score: Callable, table: str,
                  column: str):
-        """digest: gives the hash of its weights. score: rows -> log-probs [N] of the action tokens of each.
+        """digest: returns the hash of its weights. score: rows -> log-probs [N] of each row's action tokens.
 
-        table: name of the table that keeps them; column: what a row calls them.
+        table: name of the cache table; column: name of the row column.
         """
         self.context, self.process, self.score, self.table, self.column = context, process, score, table, column
         self.hash = process.first(digest() if process.rank == 0 else None)
         self.held: dict[int, dict[str, np.ndarray]] = {}  # origin -> row id -> [N]
 
     def add(self, rows: list[Row], origins: Sequence[int]) -> None:
-        """Gives every row its column [R].
+        """Adds the column [R] to every row.
 
-        origins: of each row, the step whose file holds it; all rows of an origin come together.
+        origins: for each row, the step whose file holds it; all rows of an origin must be passed together.
         """
         self.held = {origin: values for origin, values in self.held.items() if origin in set(origins)}
         for origin in sorted(set(origins)):
@@ -50,7 +50,7 @@ class FixedScores:
         return tables.step_file(self.context.directory, self.table, origin)
 
     def _known(self, origin: int) -> dict[str, np.ndarray] | None:
-        """What the file holds; None when there is none, or of another model."""
+        """The cached columns; None when there is no file, or it belongs to another model."""
         if not self.process.first(self._file(origin).exists()):
             return None
         found = tables.read(self._file(origin), records.FixedLogprobs).to_pydict()

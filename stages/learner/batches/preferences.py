@@ -9,7 +9,7 @@ from stages.learner.engine.packing import Row
 
 
 class Preferences(GivenRows):
-    """Pairs (`split` preference), train_batch_size (else batch_size) of them to a step, every one once an epoch.
+    """Pairs (`split` preference), train_batch_size (else batch_size) per step, once per epoch.
 
     rows: row 2k is the chosen response of pair k, row 2k + 1 the rejected one.
     """
@@ -33,7 +33,7 @@ class Preferences(GivenRows):
 
 
 def _tokenized(context: Context, pairs: list[records.Task], model):
-    """Pairs of rows; a pair is left out whole when one of its texts is over the limits."""
+    """Pairs of rows; pairs with a text over the limits are dropped."""
     from workflows.prompts import load_tokenizer, prompt_tokens, response_tokens, task_texts
 
     limits = context.config.model

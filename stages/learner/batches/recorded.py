@@ -1,7 +1,7 @@
-"""Train batches from experience that an earlier stage wrote: offline reinforcement fine-tuning (mode=train).
+"""Train batches from an earlier stage's experience: offline reinforcement fine-tuning (mode=train).
 
-The rows come in the order in which they were made, over and over as long as there are steps; they keep the weights
-version that made them, so staleness grows and the ratios to the rollout policy bound what an old row may do.
+Rows are used in the order of their generation and repeat until the last step. They keep the weights version that
+generated them, so staleness grows, and importance ratios to the rollout policy bound the update of old rows.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from stages.learner.batches.rollouts import Rollouts
 
 
 class Recorded(Rollouts):
-    """Experience of the stage that is the input `experience`; explorer steps are counted through all passes over it."""
+    """Experience from the input `experience`; explorer steps are numbered consecutively across passes."""
 
     hands_over = False
 
@@ -24,9 +24,9 @@ class Recorded(Rollouts):
         super().__init__(context, check)
 
     def _schedule(self) -> Schedule:
-        """`total_steps` optimizer steps, or `total_epochs` passes, the last batch cut off.
+        """`total_steps` optimizer steps, or `total_epochs` passes without a partial last batch.
 
-        Raises DataError when a batch is larger than the whole experience: a row would be in it twice.
+        Raises DataError when a batch is larger than the whole experience, since rows would repeat within it.
         """
         self.recorded = tables.steps_present(self.explored, "rollouts")
         assert self.recorded == list(range(1, len(self.recorded) + 1)), f"{self.explored} lacks explorer steps"
@@ -40,25 +40,25 @@ class Recorded(Rollouts):
         return Schedule(first, batch, sync_interval=1, sync_offset=0, total_steps=steps)
 
     def _replay(self) -> None:
-        """Every rollout is there from the beginning, and comes again with each pass."""
+        """No replay: every rollout comes again with each pass."""
 
     def publishes(self, step: int) -> bool:
-        """There is nobody to publish weights for."""
+        """No explorer needs weights."""
         return False
 
     def _wait(self, step: int, explorer_step: int) -> None:
-        """Everything is there."""
+        """All rollouts already exist."""
 
     def _file(self, explorer_step: int) -> Path:
         return tables.step_file(self.explored, "experience", self._in_pass(explorer_step))
 
     def _explorer_step(self, explored: range) -> str:
-        first = explored.start  # a batch is no longer than a pass: its steps differ, and follow this one
+        first = explored.start  # a batch is at most one pass long: its steps are distinct and follow this one
         return f"({first} + (step - {self._in_pass(first)} + {len(self.recorded)}) % {len(self.recorded)})"
 
     def _in_pass(self, explorer_step: int) -> int:
         return (explorer_step - 1) % len(self.recorded) + 1
 
     def _cost(self, explored: list[int]) -> dict:
-        """Paid for by the stage that explored."""
+        """No cost: the exploring stage paid for it."""
         return {}

@@ -28,11 +28,11 @@ from stages.learner.replay import NOTHING, Replay
 from stages.learner.shortfall import shortfall
 from stages.learner.teacher import divergence
 
-# what an advantage may ask of experience, and what a train batch takes from it
+# columns of experience that advantages and train batches may use
 COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", "turn", "state_hash",
            "step_reward", "prompt_tokens", "response_tokens", "rollout_logprobs", "action_mask", "reward",
            "reward_components", "accuracy", "status", "weights_version")
-# the reward of the greedy response to the task, beside the rows of a group
+# the reward of the greedy response to the task, added to the rows of its group
 BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
 ESTIMATES = ("old_logprobs", "ref_logprobs", "values", "teacher_logprobs")  # stages/learner/estimates.py
 FACTS = ("position", "turn", "reward", "accuracy", "group_id", "weights_version", "use_count", "priority")
@@ -43,9 +43,9 @@ ROLLOUT_COST = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens"
 
 
 class Rollouts:
-    """Experience, cut into batches by the schedule."""
+    """Cuts experience into batches by the schedule."""
 
-    hands_over = True  # an explorer waits for weights
+    hands_over = True  # publishes weights to an explorer
 
     def __init__(self, context: Context, check: Callable[[], None] = lambda: None):
         """check: called while waiting for rollouts; may raise (pipeline/job/waiting.py)."""
@@ -61,7 +61,7 @@ class Rollouts:
                           "algorithm.advantage_fn_args")
         self.advantage = partial(function, **bound)
         self.penalty = KLTerm.of(algorithm, "kl_penalty_fn")
-        self.correction = correction_arguments(algorithm) or {"level": "token"}  # measured even where it is not taken
+        self.correction = correction_arguments(algorithm) or {"level": "token"}  # measured even if not applied
         self.session = tables.connect()
         self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
         self.sampling = Sampling(context, self.session)
@@ -83,7 +83,7 @@ class Rollouts:
         return self.schedule.publishes(step)
 
     def cut(self, step: int) -> Cut:
-        """Waits for the explorer steps that trainer step `step` is cut from, and reads them.
+        """Waits for and reads the explorer steps that trainer step `step` is cut from.
 
         Raises StageError when none of its rows can be trained on.
         """
@@ -112,14 +112,14 @@ class Rollouts:
         return range(begin // self.schedule.rows_per_explorer_step + 1, self.schedule.last_explorer_step(step) + 1)
 
     def _fresh(self, step: int) -> str:
-        """A query of the new usable rows of trainer step `step`: what a replay knows of them."""
+        """SQL query of the new usable rows of trainer step `step`, with the columns for replay."""
         explored = self._explored(step)
         return f"""SELECT group_id, step, weights_version, {self._position(explored)} AS position
                    FROM {tables.source(map(self._file, explored))}
                    WHERE status = 'ok' AND {self._place(explored, *self.schedule.slots(step))}"""
 
     def _wait(self, step: int, explorer_step: int) -> None:
-        """Colocated, the device is free only when the explorer can do nothing more with the weights it was given."""
+        """Waits for the rollouts; colocated, for all that the explorer can make before training frees it."""
         config = self.context.config
         if config.mode == "colocate":
             explorer_step = self.schedule.last_before_training(step)
@@ -132,23 +132,23 @@ class Rollouts:
         return tables.step_file(self.context.directory, "experience", explorer_step)
 
     def _explorer_step(self, explored: range) -> str:
-        """Of a row of these explorer steps, counted through the whole stage, in SQL."""
+        """SQL expression of a row's explorer step, counted over the whole stage."""
         return "step"
 
     def _position(self, explored: range) -> str:
-        """Of a row within the stage, in SQL."""
+        """SQL expression of a row's position within the stage."""
         return f"({self._explorer_step(explored)} - 1) * {self.schedule.rows_per_explorer_step} + slot"
 
     def _usable(self, table: str, explored: range, begin: int = 0, end: int = 0,
                 drawn: pa.Table = NOTHING) -> pa.Table:
-        """The rows of `table` that advantages are made of, in order; how many of the batch begin .. end failed.
+        """The rows of `table` for the advantage function, in order; count of failures in batch begin .. end.
 
-        They are those of the steps `explored` and of the groups drawn to be replayed.
+        They are those of the steps `explored` and of the groups drawn for replay.
         """
         position, first = self._position(explored), (explored.start - 1) * self.schedule.rows_per_explorer_step
         place = self._place(explored, begin, end)
         baseline = f", {BASELINE}" if self.context.config.algorithm.greedy_baseline else ""
-        only = "QUALIFY" if baseline else "WHERE"  # the baseline's own row is seen first, and left out then
+        only = "QUALIFY" if baseline else "WHERE"  # the baseline's own row is read first and then dropped
         self.session.register("drawn", drawn)
         return self.session.sql(
             f"""SELECT {', '.join(COLUMNS)}, rollout_logprobs AS old_logprobs,
@@ -162,14 +162,14 @@ class Rollouts:
         ).to_arrow_table()
 
     def _place(self, explored: range, begin: int, end: int) -> str:
-        """Whether a row stands where the batch begin .. end is cut from, in SQL."""
+        """SQL condition that a row is in the batch begin .. end."""
         position, per_step = self._position(explored), self.schedule.rows_per_explorer_step
         return f"slot < {per_step} AND {position} >= {begin} AND {position} < {end}"
 
     def batch(self, cut: Cut) -> Batch:
         """The rows of the batch, with their advantages.
 
-        Raises StageError when the advantage function leaves none.
+        Raises StageError when the advantage function returns none.
         """
         facts = cut.table.select(list(FACTS)).to_pydict()
         made = []
@@ -205,12 +205,12 @@ class Rollouts:
 
     @staticmethod
     def _with_advantage(row: Row, advantage, returns=None) -> Row:
-        """A copy: an advantage function may give a row twice."""
+        """A copy of the row with an advantage; copied because an advantage function may return a row twice."""
         columns = row.columns | {"advantages": advantage} | ({} if returns is None else {"returns": returns})
         return Row(row.id, row.tokens, row.prompt_length, row.mask, columns)
 
     def _cost(self, explored: list[int]) -> dict:
-        """What explorer steps cost, as fields of the step record; nothing when there is none."""
+        """The cost of explorer steps as step record fields; empty for none."""
         cost: dict = {}
         for step in explored:
             path = tables.step_file(self.context.directory, "rollouts", step)
@@ -221,7 +221,7 @@ class Rollouts:
         return cost
 
     def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
-        """What the step made of each row; measures on the way how far rollout and training log-probs are apart."""
+        """The trained rows of the step; also measures the mismatch between rollout and training log-probs."""
         rolled_out = [index for index, age in enumerate(batch.staleness) if age is not None]
         batch.facts |= self._mismatch(*([of[index] for index in rolled_out] for of in (batch.rows, logprobs)))
         return [
@@ -230,7 +230,7 @@ class Rollouts:
         ]
 
     def _mismatch(self, rows: list[Row], logprobs: list[np.ndarray]) -> dict[str, float]:
-        """How far the rollout engine's log-probs are from the trainer's; of a stale row, with what the policy moved."""
+        """Mismatch between engine and trainer log-probs; for stale rows it includes the policy's updates."""
         import torch
 
         ours, engines = (torch.from_numpy(np.concatenate(parts))
@@ -241,7 +241,7 @@ class Rollouts:
 
 
 def _with_estimates(cut: Cut, names: Iterable[str]) -> pa.Table:
-    """The table of a cut with columns that models gave its rows, as list<double> [R]."""
+    """The table of a cut with model-computed columns added, as list<double> [R]."""
     table = cut.table
     for name in names:
         made = pa.array([row.columns[name] for row in cut.rows], pa.list_(pa.float64()))
@@ -250,12 +250,12 @@ def _with_estimates(cut: Cut, names: Iterable[str]) -> pa.Table:
 
 
 def _columns(found: pa.Table) -> list[list]:
-    """`advantage` and, if there, `returns` of an advantage function's answer."""
+    """`advantage` and, if present, `returns` of an advantage function's answer."""
     return [found[name].to_pylist() for name in ("advantage", "returns") if name in found.column_names]
 
 
 def _rows(table: pa.Table, mixes: bool) -> list[Row]:
-    """mixes: they will stand beside rows of an expert."""
+    """mixes: they will be combined with demonstrations."""
     names = ("experience_id", "prompt_tokens", "response_tokens", "action_mask", "rollout_logprobs")
     columns, kind = table.select(names).to_pydict(), {"is_expert": False} if mixes else {}
     return [
@@ -265,12 +265,12 @@ def _rows(table: pa.Table, mixes: bool) -> list[Row]:
 
 
 def _facts(rows: list[Row], chosen: dict[str, list], staleness: list[int]) -> dict:
-    """Of new rows; the reward and accuracy of an attempt count once, however many turns it had."""
+    """Statistics of new rows; an attempt's reward and accuracy count once, however many turns it had."""
     new = [count == 0 for count in chosen["use_count"]]
     groups: dict[str, set] = {}
     for group, value in zip(chosen["group_id"], chosen["reward"], strict=True):
         groups.setdefault(group, set()).add(value)
-    last = dict(zip(chosen["position"], chosen["turn"], strict=True))  # rows come in the order of turns
+    last = dict(zip(chosen["position"], chosen["turn"], strict=True))  # rows are ordered by turn
     ends = [last[position] == turn for position, turn in zip(chosen["position"], chosen["turn"], strict=True)]
     rewards, accuracies = ([v for v, end, is_new in zip(chosen[name], ends, new, strict=True)
                             if end and is_new and v is not None]

@@ -1,4 +1,4 @@
-"""The sample strategy of a stage at work: which rows of a cut are trained on, and which of an expert beside them."""
+"""The sample strategy of a stage: selects the rollouts to train on and the demonstrations to mix in."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +17,9 @@ from stages.learner.engine.packing import Row
 
 @dataclass
 class Sample:
-    """What a strategy made of a cut. table: its rows, without candidates that were left out. chosen: ids of the batch's
-    rollouts. facts: fields of the step record."""
+    """Result of a sample strategy. table: the cut without unselected rows. chosen: ids of the batch's
+    rollouts. facts: step record fields.
+    """
 
     table: pa.Table
     chosen: frozenset[str]
@@ -27,17 +28,17 @@ class Sample:
 
 
 class Sampling:
-    """`algorithm.sample_strategy`, and the rows of an expert that it may mix in."""
+    """Applies `algorithm.sample_strategy`, with the demonstrations that it may mix in."""
 
     def __init__(self, context: Context, session):
-        """session: of DuckDB, for the views `candidates` and `experts`. Raises ConfigError for what does not exist."""
+        """session: DuckDB, for the views `candidates` and `experts`. Raises ConfigError for unknown names."""
         algorithm, self.session = context.config.algorithm, session
         self.name = algorithm.sample_strategy or "default"
         function = pick(SAMPLE_STRATEGIES, self.name, "algorithm.sample_strategy")
         self.bound = arguments("sample_strategy", self.name, function, algorithm.sample_strategy_args,
                                "algorithm.sample_strategy_args")
         self.query = partial(function, **self.bound)
-        # of recorded experience a stage cuts batches of its own size, and mixes nothing in (check/sample_rules.py)
+        # on recorded experience the stage cuts batches of its own size and mixes nothing in (check/sample_rules.py)
         self.batch_size = train_batch(context.config).total if self.name == "mix" else 0
         self.rows = expert_rows(context, self.bound["sft_dataset_name"]) if self.name == "mix" else []
         self.session.register("experts", pa.table({
@@ -45,11 +46,11 @@ class Sampling:
             "position": pa.array(range(len(self.rows)), pa.int64())}))
 
     def oldest_version(self, step: int) -> float:
-        """The oldest weights whose rollouts `step` may train on."""
+        """The oldest weights version whose rollouts `step` may train on."""
         return oldest_version(step, **self.bound) if self.name == "staleness_control" else 0
 
     def take(self, step: int, table: pa.Table) -> Sample:
-        """table: rows of a cut, with is_candidate. Raises StageError when the strategy takes no rollout."""
+        """table: rows of a cut, with is_candidate. Raises StageError when the strategy selects no rollout."""
         self.session.register("candidates", table.filter(table["is_candidate"]).select(
             ["experience_id", "position", "weights_version"]))
         found = self.session.sql(self.query(step, self.batch_size)).fetchall()

@@ -1,4 +1,4 @@
-"""Train batches from plain text (cpt): continued pre-training, with a loss on every token that has one before it."""
+"""Train batches from plain text (cpt): continued pre-training, loss on all tokens but the first."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from stages.learner.engine.packing import Row
 
 
 class Texts(GivenRows):
-    """Plain texts (`split` text) in pieces, train_batch_size (else batch_size) to a step, every one once an epoch."""
+    """Pieces of plain texts (`split` text), train_batch_size (else batch_size) per step, once per epoch."""
 
     what = "pieces of text"
 
@@ -32,10 +32,10 @@ class Texts(GivenRows):
 
 
 def in_pieces(tokenizer, texts: list[records.Task], longest: int) -> list[Row]:
-    """Each text, with its special tokens and an end token, cut into pieces of at most `longest` tokens (>= 2).
+    """Each text, with special and end tokens, cut into pieces of at most `longest` tokens (>= 2).
 
-    A piece begins with the last token of the one before it, so that every token but a text's first is learnt once.
-    Id: task_id/row/piece.
+    A piece begins with the last token of the piece before it, so that every token but a text's first is trained on
+    once. Id: task_id/row/piece.
     """
     ids = tokenizer([text.question for text in texts])["input_ids"]
     rows = []

@@ -1,8 +1,8 @@
-"""A LoRA adapter in a causal LM: two small matrices beside each linear layer, which learn while the model rests.
+"""A LoRA adapter in a causal LM: two low-rank matrices per linear layer; the model is frozen.
 
-y = W x + s B A x with s = lora_alpha / lora_rank (Hu et al. 2021, arXiv:2106.09685). peft puts the layers in, so the
-files are those that peft and vLLM read: `adapter_model.safetensors` and `adapter_config.json`. What is handed on to
-other stages is the whole model, W + s B A, each time from the W that the stage began with: rounding does not add up.
+y = W x + s B A x with s = lora_alpha / lora_rank (Hu et al. 2021, arXiv:2106.09685). peft inserts the layers, so the
+files are those that peft and vLLM read: `adapter_model.safetensors` and `adapter_config.json`. Later stages get the
+whole model, W + s B A, always merged from the stage's initial W, so that rounding does not accumulate.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from pipeline.settings.lora import ADAPTER, WHOLE, adapter_problem
 from pipeline.store.digests import resolve
 from pipeline.store.errors import ModelError, nearest
 
-INNER = ".default."  # peft keeps several adapters apart by a name; ours is its own default
-FILE_PREFIX = "base_model.model."  # before every name in an adapter's file
+INNER = ".default."  # peft names adapters; ours has its default name
+FILE_PREFIX = "base_model.model."  # prefix of every name in an adapter's file
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Adapter:
         return self.config.lora_alpha / self.config.r
 
     def merged(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """All weights [name -> tensor] of an adapted model as those of a plain one, in host memory: W + s B A.
+        """All weights [name -> tensor] of the model with the adapter merged, in host memory: W + s B A.
 
         The product is added in float32 and rounded once, to the dtype of W.
         """
@@ -56,11 +56,11 @@ class Adapter:
 
 
 def inject(model: nn.Module, base: Path, settings, seed: int) -> Adapter:
-    """Puts an adapter into `model`, in place: from here on only A and B require gradients.
+    """Puts an adapter into `model`, in place; afterwards only A and B require gradients.
 
-    base: the directory that the model was read from. settings: the element of `model.lora_configs`. seed: of a new A;
-    a new B is zero. Raises ModelError when a target is no linear layer of the model, or when `settings.path` holds no
-    adapter of this rank for this model.
+    base: the directory that the model was read from. settings: the element of `model.lora_configs`. seed: for a new A;
+    a new B is zero. Raises ModelError when a target is not a linear layer of the model, or when `settings.path` holds
+    no adapter of this rank for this model.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -71,14 +71,14 @@ def inject(model: nn.Module, base: Path, settings, seed: int) -> Adapter:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         inject_adapter_in_model(config, model)
-    config.target_modules = sorted(config.target_modules)  # a set would be written in another order each time
+    config.target_modules = sorted(config.target_modules)  # the order of a set would vary from file to file
     if settings.path:
         read(model, resolve(settings.path))
     return Adapter(config)
 
 
 def _targets(model: nn.Module, settings) -> list[str]:
-    """Last names of the layers to adapt. Raises ModelError for one that no linear layer has, and when none is left."""
+    """Last name components of the layers to adapt. Raises ModelError for unknown names or none left."""
     linear = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     inner = linear - set(WHOLE)
     named = inner if settings.target_modules == "all-linear" else set(settings.target_modules)
@@ -93,7 +93,7 @@ def _targets(model: nn.Module, settings) -> list[str]:
 
 
 def read(model: nn.Module, directory: Path) -> None:
-    """Gives the adapter in `model` the values of a peft directory. Raises ModelError when they are of another model."""
+    """Loads a peft directory into the adapter of `model`. Raises ModelError for another model's."""
     from safetensors.torch import load_file
 
     found = load_file(directory / ADAPTER)

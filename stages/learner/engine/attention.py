@@ -1,11 +1,11 @@
 """Attention within the rows of a packed micro-batch, registered with transformers under our names.
 
-Three implementations of the same function (causal, each row by itself); `cu_seqlens` and what the padded one needs
-travel through the model's forward as keyword arguments (see `layout`):
+Three implementations of the same function (causal, rows independent); `cu_seqlens` and the padded variant's indices are
+passed through the model's forward as keyword arguments (see `layout`):
 
 flash_attn  the flash-attn package's varlen kernel; GPU, when installed
 varlen      torch.nn.attention.varlen; GPU, bf16/fp16
-padded      rows gathered to [S, longest] for scaled_dot_product_attention alone, so that everything else stays
+padded      rows gathered to [S, longest] only for scaled_dot_product_attention, so that all else stays
             padding-free; a block-diagonal mask over the flat batch would cost T^2 instead of S * longest^2
 """
 
@@ -21,7 +21,7 @@ PREFIX = "ouro_"
 
 
 def choose(name: str, device: str) -> str:
-    """Resolves `trainer.attention`. Raises ConfigError when the one asked for cannot run here."""
+    """Resolves `trainer.attention`. Raises ConfigError when the requested one cannot run here."""
     flash = importlib.util.find_spec("flash_attn") is not None
     if name == "auto":
         return "padded" if device == "cpu" else ("flash_attn" if flash else "varlen")
@@ -34,7 +34,7 @@ def choose(name: str, device: str) -> str:
 
 
 def register() -> None:
-    """Makes the three known to transformers; none of them wants a mask tensor."""
+    """Registers the three with transformers; none of them needs a mask tensor."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
@@ -44,9 +44,9 @@ def register() -> None:
 
 
 def layout(cu_seqlens: Tensor, longest: int, name: str) -> dict:
-    """The keyword arguments that the model's forward hands down to the attention function.
+    """The keyword arguments that the model's forward passes to the attention function.
 
-    cu_seqlens: [S + 1] int32 on the device; longest: tokens of the longest row.
+    cu_seqlens: [S + 1] int32 on the device; longest: length of the longest row in tokens.
     """
     if name != "padded":
         return {"cu_seqlens": cu_seqlens, "longest": longest}
@@ -77,7 +77,7 @@ def flash_attn(module, query, key, value, attention_mask, scaling=None, dropout=
 
 
 def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, cu_seqlens, longest, **_):
-    """As `flash_attn`; torch's kernel has no grouped-query switch, so key/value heads are repeated."""
+    """As `flash_attn`; torch's kernel has no grouped-query option, so key/value heads are repeated."""
     from torch.nn.attention.varlen import varlen_attn
 
     q = query[0].transpose(0, 1).contiguous()
@@ -87,10 +87,10 @@ def varlen(module, query, key, value, attention_mask, scaling=None, dropout=0.0,
 
 
 def padded(module, query, key, value, attention_mask, scaling=None, dropout=0.0, *, gather, scatter, **_):
-    """As `flash_attn`, on any device. Padding follows the row, so the causal mask keeps it out of every real token."""
+    """As `flash_attn`, on any device. Padding follows each row: the causal mask hides it."""
     heads = query.shape[1]
     flat_gather = gather.flatten()
-    # index_select, because its backward is an index_add: on CPU several times faster than that of x[gather]
+    # index_select: its backward is an index_add, on CPU several times faster than that of x[gather]
     q, k, v = (
         _repeat(x, heads).index_select(0, flat_gather).view(*gather.shape, heads, x.shape[-1]).transpose(1, 2)
         for x in (query, key, value)

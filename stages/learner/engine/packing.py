@@ -1,8 +1,8 @@
-"""Cuts a train batch into packed micro-batches: no padding, a token budget, the same number on every rank.
+"""Packs a train batch into micro-batches: no padding, a token budget, equally many on every rank.
 
-A *row* is one sequence (prompt then response). Rows are laid end to end in one flat micro-batch of at most
-`budget` tokens; attention is kept within rows by `cu_seqlens`. Every rank gets the same number of micro-batches
-(ZeRO-2 and 3 communicate in each), an empty-weighted one where the rows do not suffice.
+A *row* is one sequence (prompt then response). Rows are concatenated into flat micro-batches of at most `budget`
+tokens; `cu_seqlens` keeps attention within rows. Every rank gets the same number of micro-batches (ZeRO-2 and 3
+communicate in each), with weight-zero ones as filler.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ class Row:
     """One sequence to train on.
 
     tokens: [L] prompt and response token ids; prompt_length: 0 < P < L (the first response token needs a predecessor).
-    mask: [R] 1 on action tokens, R = L - P. id: experience id, or task id for demonstrations.
-    columns: what a loss may ask for by name, [R] one number a token, or one number for all of them.
+    mask: [R] 1 on action tokens, R = L - P. id: experience id, or task id for demonstrations. columns: inputs of the
+    loss by name, [R] one number per token, or one number for all tokens.
     """
 
     id: str
@@ -30,13 +30,13 @@ class Row:
     columns: dict[str, float | Sequence[float]] = field(default_factory=dict)
 
     def spread(self, values: np.ndarray) -> np.ndarray:
-        """[sum of mask], one number an action token -> [R] float32, 0 on the other tokens."""
+        """Scatters one number per action token, [sum of mask], to [R] float32 with 0 at other tokens."""
         every = np.zeros(len(self.mask), np.float32)
         every[np.asarray(self.mask, bool)] = values
         return every
 
     def of_actions(self, column: str) -> np.ndarray:
-        """A column as float32 (or bool) [sum of mask], one number an action token."""
+        """A column at the action tokens, float32 (or bool) [sum of mask]."""
         given, acts = self.columns[column], np.asarray(self.mask, bool)
         if isinstance(given, (int, float)):
             return np.full(np.count_nonzero(acts), given, bool if isinstance(given, bool) else np.float32)
@@ -45,10 +45,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How the tokens of a batch are averaged (operators/aggregation.py), and how many rows must stay together.
+    """How a batch's tokens are averaged (operators/aggregation.py), and how many rows stay together.
 
-    normalizer: of seq-mean-token-sum-norm alone. unit: 2 for pairs of rows that one loss compares, otherwise 1.
-    by_kind: rollouts and rows of an expert (column is_expert) are averaged apart, and the means added.
+    normalizer: only for seq-mean-token-sum-norm. unit: 2 for pairs of rows that one loss compares, otherwise 1.
+    by_kind: rollouts and demonstrations (column is_expert) are averaged separately, and the means added.
     """
 
     mode: str = "token-mean"
@@ -57,13 +57,13 @@ class Aggregation:
     by_kind: bool = False
 
     def weights(self, rows: Sequence[Row], counts: np.ndarray) -> np.ndarray:
-        """The weight of each action token of row r in the loss, [R]. counts: action tokens of each row."""
+        """Loss weight of each action token of row r, [R]. counts: action tokens of each row."""
         if not self.by_kind:
             return token_weights(self.mode, counts, self.normalizer)
         return token_weights_by_kind(self.mode, counts, _kinds(rows), self.normalizer)
 
     def shares(self, rows: Sequence[Row], counts: np.ndarray) -> np.ndarray:
-        """The weight of each action token of row r in the mean over all tokens of its kind, [R]."""
+        """Weight of each action token of row r in the mean over all tokens of its kind, [R]."""
         kinds = _kinds(rows) if self.by_kind else np.zeros(len(rows), bool)
         return token_weights_by_kind("token-mean", counts, kinds)
 
@@ -76,12 +76,12 @@ def _kinds(rows: Sequence[Row]) -> np.ndarray:
 class MicroBatch:
     """Flat arrays of one packed micro-batch; T tokens, S rows, N action tokens.
 
-    input_ids, positions: [T] int64. cu_seqlens: [S + 1] int32. longest: longest row.
+    input_ids, positions: [T] int64. cu_seqlens: [S + 1] int32. longest: length of the longest row.
     source: [N] int64, position in T whose output predicts the action token; targets: [N] int64, that token.
-    weights: [N] float32, of the loss; shares: [N] float32, in the mean over the tokens of its kind (all ranks); share:
-    in the mean over all tokens.
+    weights: [N] float32, for the loss; shares: [N] float32, for the mean over tokens of its kind (all ranks); share:
+    for the mean over all tokens.
     columns: name -> [N] float32. row_of: [N] int64, index of the row in the train batch; row_in_micro: [N] int64, in
-    this micro-batch, 0 .. S - 1. rows: indices of the batch.
+    this micro-batch, 0 .. S - 1. rows: indices into the batch.
     """
 
     input_ids: np.ndarray
@@ -100,10 +100,10 @@ class MicroBatch:
 
 
 def bins(lengths: list[int], budget: int, count_multiple: int, what: str = "sequence") -> list[list[int]]:
-    """Distributes row indices over bins of at most `budget` tokens; their number is a multiple of `count_multiple`.
+    """Distributes row indices over bins of at most `budget` tokens, a multiple of `count_multiple` bins.
 
     Longest-first into the emptiest bin (LPT), which keeps the bins nearly equal in tokens. Raises ConfigError when a
-    row (`what` is put into bins) alone is over the budget.
+    single row is over the budget. what: name of a row in messages.
     """
     if lengths and max(lengths) > budget:
         raise ConfigError(f"a {what} has {max(lengths)} tokens, over trainer.max_token_len_per_gpu={budget}; "
@@ -126,7 +126,7 @@ def pack(
     rows: list[Row], budget: int, rank: int, ranks: int, columns: Sequence[str] = (),
     aggregation: Aggregation = Aggregation(),
 ) -> list[MicroBatch]:
-    """The micro-batches of one rank, with the named columns of the rows. Weights are those of the whole batch."""
+    """The micro-batches of one rank, with the named columns. Weights refer to the whole batch."""
     counts, unit = np.array([sum(row.mask) for row in rows]), aggregation.unit
     weights, shares = aggregation.weights(rows, counts), aggregation.shares(rows, counts)
     assert weights.any(), "a train batch without a single action token"
@@ -143,9 +143,9 @@ def _pack_one(
     rows: list[Row], indices: list[int], of_rows: tuple[np.ndarray, np.ndarray], share: float, columns: Sequence[str],
     unit: int
 ) -> MicroBatch:
-    """of_rows: weights and shares of the tokens of each row of the batch, [R]."""
+    """of_rows: token weights and shares of each row of the batch, [R]."""
     empty = not indices
-    indices = indices or list(range(unit))  # every rank must run as many forwards: rows of weight 0
+    indices = indices or list(range(unit))  # filler with weight 0: every rank must run the same number of forwards
     chosen = [rows[i] for i in indices]
     lengths = np.array([len(row.tokens) for row in chosen])
     starts = np.concatenate([[0], np.cumsum(lengths)])

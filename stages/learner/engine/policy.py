@@ -1,8 +1,8 @@
-"""The model under training: log-probs of chosen tokens, without ever holding full logits.
+"""The model in training: log-probs of chosen tokens, without materialising the full logits.
 
-`Policy` wraps a Hugging Face causal LM. Its forward takes one packed micro-batch and returns the log-prob and the
-entropy at each action token. The output head runs over chunks of positions, each recomputed in the backward pass, so
-logits exist for `chunk` positions at a time: at 150k words and 32k tokens that is 2.4 GiB instead of 20.
+`Policy` wraps a Hugging Face causal LM. Its forward takes one packed micro-batch and returns log-prob and entropy at
+each action token. The output head runs over chunks of positions, each recomputed in the backward pass, so logits exist
+for `chunk` positions at a time: at a vocabulary of 150k and 32k tokens that is 2.4 GiB instead of 20.
 """
 
 from pathlib import Path
@@ -27,19 +27,19 @@ class Policy(nn.Module):
         self.attention_name = attention_name
         self.temperature = temperature
         self.chunk = chunk
-        self.entropy_gradient = False  # entropy is reported always; that it is learnt from costs memory and time
+        self.entropy_gradient = False  # entropy is always reported; its gradient costs memory and time
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, source: Tensor, targets: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """input_ids, positions [T]; cu_seqlens [S + 1]; source, targets [N] -> log-probs [N] float32, entropy [N].
+        """input_ids, positions [T]; cu_seqlens [S + 1]; source, targets [N] -> log-probs, entropy [N].
 
-        Log-probs are those of softmax(logits / temperature), as the rollout engine samples. Entropy, in nats, carries
-        a gradient only where `entropy_gradient` is set.
+        Log-probs are float32, of softmax(logits / temperature), as the rollout engine samples. Entropy, in nats, has a
+        gradient only where `entropy_gradient` is set.
         """
         places = attention.layout(cu_seqlens, longest, self.attention_name)
         chosen = hidden_states(self.model.model, input_ids, positions, places)[source]  # [N, width]
-        if len(targets) <= self.chunk:  # nothing to save by computing it twice
+        if len(targets) <= self.chunk:  # a single chunk: recomputing would save no memory
             return self._score(chosen, targets)
         parts = [
             checkpoint(self._score, h, t, use_reentrant=False)
@@ -59,14 +59,14 @@ class Policy(nn.Module):
 
 
 def hidden_states(transformer: nn.Module, input_ids: Tensor, positions: Tensor, places: dict) -> Tensor:
-    """[T, width], the last hidden states of a packed micro-batch. places: of attention.layout."""
+    """[T, width], the last hidden states of a packed micro-batch. places: from attention.layout."""
     return transformer(
         input_ids=input_ids[None], position_ids=positions[None], use_cache=False, **places
     ).last_hidden_state[0]
 
 
 def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: float, longest: int) -> Policy:
-    """The model of a Hugging Face directory, ready to train. Raises what `read` does.
+    """The model of a Hugging Face directory, ready to train. Raises the errors of `read`.
 
     settings: the `trainer` section. Master weights are float32; DeepSpeed keeps the working copy in `dtype`.
     """
@@ -75,10 +75,10 @@ def load(path: Path, device: str, dtype: torch.dtype, settings, temperature: flo
 
 
 def read(path: Path, device: str, dtype: torch.dtype, settings, longest: int) -> tuple[nn.Module, str]:
-    """A causal language model with packed attention, and the name of that. Raises ModelError when it cannot be read, or
-    attends in a way that ours does not.
+    """A causal LM with packed attention, and the attention's name.
 
-    settings: the `trainer` section. longest: tokens of the longest sequence.
+    settings: the `trainer` section. longest: length of the longest sequence. Raises ModelError when the model cannot be
+    read, or when its attention is of an unsupported kind.
     """
     transformers = import_transformers()
     attention.register()
@@ -106,10 +106,10 @@ def resolve_dtype(name: str, device: str) -> torch.dtype:
 
 
 def export(state: dict[str, Tensor], model: nn.Module, path: Path) -> None:
-    """Writes full weights [name -> tensor] as `model.safetensors`, the tied output head spelt out.
+    """Writes full weights [name -> tensor] as `model.safetensors`, with the tied output head included.
 
     vLLM keeps a packed copy of the head on some devices and refreshes it only when the head is in the file. Experts are
-    one tensor a layer in memory; in the file each has its own, under the names that the model was read from.
+    one tensor per layer in memory; in the file each expert has its own, under the model's original names.
     """
     from safetensors.torch import save_file
     from transformers.core_model_loading import revert_weight_conversion

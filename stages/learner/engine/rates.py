@@ -1,17 +1,17 @@
-"""The learning rate of an optimizer step: a pure function of its number, so a resumed run has the very same one."""
+"""The learning rate of an optimizer step: a pure function of its number, so a resumed run repeats it."""
 
 import math
 
 
 def learning_rate(step: int, total: int, settings) -> float:
-    """Learning rate of optimizer step 1 .. total: linear warmup from 0, then constant, cosine, linear or wsd.
+    """Learning rate of step 1 .. total: linear warmup from 0, then constant, cosine, linear or wsd.
 
-    settings: `algorithm.optimizer` or the critic's. A shape begins at lr and would reach lr * min_lr_ratio one step
-    after the last, as PyTorch's schedulers do: no step is made at a floor of 0. wsd (warmup, stable, decay: Hu et al.
-    2024, MiniCPM, arXiv:2404.06395, who let it fall exponentially) stays at lr and falls in a straight line over its
-    last steps alone (the linear cooldown of Hagele et al. 2024, arXiv:2405.18392).
+    settings: `algorithm.optimizer` or the critic's. A schedule begins at lr and would reach lr * min_lr_ratio one step
+    after the last, as PyTorch's schedulers do: no step runs at a floor of 0. wsd (warmup, stable, decay: Hu et al.
+    2024, MiniCPM, arXiv:2404.06395, with exponential decay) stays at lr and decays only over its last steps, here
+    linearly (Hagele et al. 2024, arXiv:2405.18392).
     """
-    warmup = settings.lr_warmup_steps or math.ceil(settings.lr_warmup_steps_ratio * total)  # as transformers does
+    warmup = settings.lr_warmup_steps or math.ceil(settings.lr_warmup_steps_ratio * total)  # as in transformers
     if step <= warmup:
         return settings.lr * step / warmup
     begin = warmup
@@ -23,7 +23,7 @@ def learning_rate(step: int, total: int, settings) -> float:
     return settings.lr * (least + (1.0 - least) * falling)
 
 
-SHAPES = {  # share of the way that is left, of the share of the steps that is done
+SHAPES = {  # remaining share of the decay, as a function of the share of steps done
     "constant": lambda done: 1.0,
     "linear": lambda done: 1.0 - done,
     "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),

@@ -1,8 +1,9 @@
-"""The one door to DeepSpeed: a module, its optimizer, one step over a whole train batch, checkpoints.
+"""The DeepSpeed wrapper: a module, its optimizer, one step over a whole train batch, checkpoints.
 
-Departure from DeepSpeed's habit: the number of micro-batches changes from step to step, so the accumulation boundary
-is set by hand, and the loss is not divided by it: token weights already sum to one over the whole batch and all ranks.
-The policy (stages/learner/actor.py) and the critic (stages/learner/critic.py) are two of these in one process.
+Unlike usual DeepSpeed code, the number of micro-batches changes from step to step. The accumulation boundary is
+therefore set explicitly, and the loss is not divided by it: token weights already sum to one over the whole batch and
+all ranks. The policy (stages/learner/actor.py) and the critic (stages/learner/critic.py) each use one in the same
+process.
 """
 
 import os
@@ -21,7 +22,7 @@ from stages.learner.engine.packing import MicroBatch
 
 @dataclass(frozen=True)
 class Process:
-    """This rank of the trainer: where it computes, and among how many."""
+    """This rank of the trainer: its device and its place among the ranks."""
 
     device: torch.device
     rank: int
@@ -29,7 +30,7 @@ class Process:
 
     @classmethod
     def start(cls, seed: int) -> "Process":
-        """Joins the other ranks, after torch.distributed's environment variables are set. Once a process."""
+        """Joins the other ranks, using torch.distributed's environment variables. Call once per process."""
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
         deepspeed = _import_deepspeed()
         gpu = torch.cuda.is_available()
@@ -37,19 +38,19 @@ class Process:
         if gpu:
             torch.cuda.set_device(device)
         torch.manual_seed(seed)
-        # On CPU DeepSpeed would compile a shared-memory all-reduce at run time: 30 s and a C++ compiler. Gloo does.
+        # On CPU DeepSpeed would compile a shared-memory all-reduce at run time (30 s, a C++ compiler); use Gloo.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend="nccl" if gpu else "gloo", verbose=False)
         return cls(device, torch.distributed.get_rank(), torch.distributed.get_world_size())
 
     def all_reduce(self, values: Tensor) -> Tensor:
-        """The sum over ranks, in place."""
+        """Sums over ranks, in place."""
         if self.ranks > 1:
             torch.distributed.all_reduce(values)
         return values
 
     def merge(self, of_rank: dict) -> dict:
-        """The dictionaries of all ranks in one, on every rank."""
+        """Merges the dictionaries of all ranks; every rank gets the result."""
         if self.ranks == 1:
             return of_rank
         parts = [None] * self.ranks
@@ -57,7 +58,7 @@ class Process:
         return {key: value for part in parts for key, value in part.items()}
 
     def first(self, value):
-        """What rank 0 has, on every rank."""
+        """Rank 0's value, on every rank."""
         if self.ranks == 1:
             return value
         held = [value]
@@ -73,8 +74,10 @@ class Process:
 
 
 def _import_deepspeed():
-    """The package. Its autotuner, which nothing here calls, would take in MLflow where that is installed, and with it
-    pandas: most of the processor time of the import. So for that moment there is no MLflow to be found."""
+    """The package, imported with MLflow hidden.
+
+    DeepSpeed's autotuner, unused here, would import MLflow and with it pandas: most of the import's processor time.
+    """
     loaded = sys.modules.get("mlflow")
     sys.modules["mlflow"] = None
     try:
@@ -87,7 +90,7 @@ def _import_deepspeed():
 
 
 class ZeroEngine:
-    """One rank of a module in training. Every method but `write`-like ones of the caller is collective."""
+    """One rank of a module in training. All methods but callers' file writes are collective."""
 
     def __init__(self, module: nn.Module, process: Process, optimizer, settings, dtype: torch.dtype):
         """optimizer, settings: the sections `algorithm.optimizer` (or the critic's) and `trainer`."""
@@ -100,7 +103,7 @@ class ZeroEngine:
             [p for p in module.parameters() if p.requires_grad], lr=optimizer.lr, betas=tuple(optimizer.betas),
             eps=optimizer.eps, weight_decay=optimizer.weight_decay, fused=process.device.type == "cuda" or None,
         )
-        self.module = module  # to DeepSpeed the same; asked for it, its engine searches all its names, for milliseconds
+        self.module = module  # not DeepSpeed's engine: each attribute lookup there searches all names, for milliseconds
         self.engine, *_ = deepspeed.initialize(
             model=module, optimizer=adamw, config=_deepspeed_config(settings, dtype)
         )
@@ -115,9 +118,9 @@ class ZeroEngine:
         return torch.from_numpy(array).to(self.process.device, non_blocking=True)
 
     def step(self, micro_batches: list[MicroBatch], loss_of: Callable[[MicroBatch], Tensor], lr: float) -> float:
-        """One optimizer step; the gradient norm before clipping.
+        """Makes one optimizer step; returns the gradient norm before clipping.
 
-        loss_of(micro) -> its part (0-d) of the loss of the whole batch, which is their sum over all ranks.
+        loss_of(micro) -> its part (0-d) of the batch loss, which is the sum of the parts over all ranks.
         """
         for group in self.engine.optimizer.param_groups:
             group["lr"] = lr
@@ -130,7 +133,7 @@ class ZeroEngine:
 
     @contextmanager
     def scoring(self):
-        """Forwards inside neither learn nor leave anything behind."""
+        """Context in which forwards do not train and keep no state."""
         self.engine.eval()
         with torch.no_grad():
             yield
@@ -151,7 +154,7 @@ class ZeroEngine:
 
     @contextmanager
     def exchanged(self, named: Iterable[tuple[str, nn.Parameter]], other: dict[str, Tensor] | None):
-        """Inside, the parameters have the values of `other`; after it their own again, bit for bit.
+        """Context in which parameters have the values of `other`; restored bit for bit afterwards.
 
         other: whole parameters by name, on every rank, under ZeRO-3 on rank 0 alone (None elsewhere).
         """
@@ -161,9 +164,9 @@ class ZeroEngine:
         self._replace(named, own)
 
     def _replace(self, named: list, other: dict[str, Tensor] | None) -> dict[str, Tensor]:
-        """Gives each parameter another value; returns those that it had, on the same ranks as `other`."""
+        """Replaces the parameters' values; returns the previous ones, on the same ranks as `other`."""
         had: dict[str, Tensor] = {}
-        if self.zero_stage < 3:  # the tensor is exchanged, not its content: ZeRO's flat buffer stays untouched
+        if self.zero_stage < 3:  # swap the tensor, not its content: ZeRO's flat buffer stays untouched
             for name, parameter in named:
                 had[name], parameter.data = parameter.data, other[name].to(parameter)
             return had
@@ -177,11 +180,11 @@ class ZeroEngine:
         return had
 
     def save(self, directory: Path) -> None:
-        """Writes the exact state of the optimizer and of all weights that learn into an existing directory."""
+        """Writes the exact state of the optimizer and of all trainable weights into an existing directory."""
         self.engine.save_checkpoint(str(directory), tag="state", exclude_frozen_parameters=True)
 
     def load(self, directory: Path) -> None:
-        """Takes up a state written by `save`. Raises ModelError when it was made by another number of ranks."""
+        """Loads a state written by `save`. Raises ModelError when the number of ranks was different."""
         found, ranks = len(list((directory / "state").glob("*zero_pp_rank_*_optim_states.pt"))), self.process.ranks
         if found != ranks:
             raise ModelError(f"{directory} was written by {found} trainer ranks, now there are {ranks}. "
