@@ -20,8 +20,8 @@ CHUNK = 2**20
 
 
 def most_rows(config: dict[str, Any], generated: bool = False) -> int | None:
-    """Returns the rows that a stage learns from (tasks, or demonstrations and pairs) before curation; None if some cannot be
-    counted here: they are elsewhere, in a dataset of save_to_disk, or texts that are cut into pieces.
+    """Returns the rows that a stage learns from (tasks, or demonstrations and pairs) before curation; None when not all
+    can be counted: not on this machine, a dataset of save_to_disk, or texts that are cut into pieces.
 
     config: its settings (`overlays.effective`). generated: count generated rows too, of which curation drops more.
     """

@@ -111,7 +111,7 @@ def _read(kind: str, settings: dict[str, Any]) -> tuple[str, ...]:
     made, algorithm_type = (kind, "evaluate", "curate", "model"), settings["algorithm"]["algorithm_type"]
     return (*(key for each in made for key in handed(each, algorithm_type)), "data_processor.task_pipeline",
             "model.model_path", *([KEY] if asks_teacher(settings) else []),
-            *(["algorithm.algorithm_type"] if kind == "rollout" else []))  # it determines null values: a greedy baseline
+            *(["algorithm.algorithm_type"] if kind == "rollout" else []))  # fills null values: a greedy baseline
 
 
 def _decisive() -> list[str]:
