@@ -132,7 +132,7 @@ def _table(rows: list[Row]) -> Table:
 
 
 def _named(names: tuple[str, ...], table: Table, but: str | None = None) -> str | None:
-    """Returns the column with the likeliest name; for a struct its only text field, if it has one alone."""
+    """Returns the column with the likeliest name; for a struct of that name its value, if it has only one."""
     there = [column.split(".") for column in table if column != but]
     for name in names:
         own, inner = [c for c in there if c[-1] == name], [c for c in there if name in c[:-1]]

@@ -100,8 +100,8 @@ class _Stages:
         return self.stages[-1].directory
 
     def shared(self, kind: str, settings: dict, inputs: dict[str, str], owner: str) -> str:
-        """Returns the directory of the stage of this kind and identity; adds it if new, as `owner`'s if not the
-        first."""
+        """Returns the directory of the stage of this kind and identity; adds it if it is new. owner: suffix of its
+        name."""
         wanted = make_stage(kind, kind, settings, inputs, self.root)
         for stage in self.stages:
             if (stage.kind, stage.identity) == (kind, wanted.identity):

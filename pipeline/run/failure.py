@@ -68,8 +68,7 @@ def _reason(stage: Node, said: str, since: float) -> str | None:
 
 
 def _printed(stage: Node, lines: list[str]) -> str | None:
-    """Returns the error printed by a stage that could not record it, as on a full disk: the record before its last
-    line."""
+    """Returns the error that a stage printed but could not record (full disk): the record before its last line."""
     mine = f"{stage.name}: "
     ends = [i for i, line in enumerate(lines) if line.startswith(mine + HINT) and f"/{stage.directory.name}/" in line]
     begins = [i for i in range(ends[-1]) if lines[i].startswith(mine)] if ends else []
