@@ -40,7 +40,7 @@ def claimed(kind: str, config, root: str, log: logging.Logger) -> Iterator[None]
 
 @contextlib.contextmanager
 def claimed_cores(available: list[int], number: int, root: str) -> Iterator[list[int]]:
-    """`number` of the available CPU cores, held for the block; those of other stages only where too few are free."""
+    """Holds `number` available CPU cores for the block; shares other stages' cores only if too few are free."""
     place = _place(root)
     place.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
