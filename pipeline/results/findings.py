@@ -37,7 +37,7 @@ def step_columns(session, stage: str) -> dict[str, np.ndarray]:
 
 
 def idle_steps(session, stage: str, settings) -> list[str]:
-    """Why steps of a stage learnt nothing, a sentence for each reason (job/no_signal.py). settings: its own."""
+    """Explains steps of a stage without a learning signal, one sentence per cause. settings: its own."""
     rows = records(session, "SELECT * EXCLUDE (statistics) FROM steps WHERE stage = ? ORDER BY step", [stage])
     return no_signals((SimpleNamespace(**row) for row in rows), settings)
 

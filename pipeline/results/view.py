@@ -125,7 +125,7 @@ class State:
 
 
 def state(stage: Node) -> State:
-    """Complete, running (its lock is held), failed (it left the reason), interrupted, partial (killed), or missing."""
+    """Returns complete, running (locked), failed (left a cause), interrupted, partial (killed), or missing."""
     locked = is_locked(stage.directory / ".lock")  # first, because a stage may complete in between
     steps = tables.steps_present(stage.directory, "rollouts" if stage.kind == "rollout" else "steps")
     total = _total_steps(stage.directory)
