@@ -21,7 +21,7 @@ WIDTH = 112
 
 
 def finish(made: Translation, arguments) -> int:
-    """Writes the recipe and prints what became of every key. 0 when it composes and nothing is open, else 1."""
+    """Writes the recipe and prints the result per key. Returns 0 if it composes without open questions, else 1."""
     text, out = write(made, account(made)), sys.stderr if arguments.stdout else sys.stdout
     if arguments.stdout:
         print(text, end="")

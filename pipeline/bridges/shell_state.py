@@ -51,7 +51,7 @@ def merged(before: State, ends: list[State], construct: Construct) -> tuple[Stat
 
 
 def doubted(name: str, before: Value, values: list[Value], construct: Construct) -> Value:
-    """What a variable holds behind a construct: what it held, and what only some of the ends add as unknown words."""
+    """Returns a variable after a construct: its old value, plus unknown words for what only some ends add."""
     why, old = f"what only {construct} adds", before or []
     if all(isinstance(value, list) and value[:len(old)] == old for value in [old, *values]):
         added = [value[len(old):] for value in values]
@@ -66,7 +66,7 @@ def doubted(name: str, before: Value, values: list[Value], construct: Construct)
 
 @dataclass
 class Setter(Words):
-    """Takes up what simple commands set. printed: what a command substitution printed so far; locals: of each call."""
+    """Applies simple commands. printed: output of a command substitution so far; locals: of each call."""
 
     printed: list[str] | None = None
     locals: list[dict[str, Value]] = field(default_factory=list)
