@@ -189,7 +189,7 @@ class Reader(Setter):
         return None
 
     def _while(self, node: Node) -> Status:
-        """Passed over where it certainly does not begin, as a loop over the script's own arguments, else read once."""
+        """Skips a loop that certainly does not start (one over the script's own arguments), else reads it once."""
         before, outer, self.starts_without = self.state.copy(), self.starts_without, True
         holds, self.starts_without = self.statements(node["Cond"]), outer
         if holds is bool(node.get("Until")):

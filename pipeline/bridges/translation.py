@@ -151,9 +151,9 @@ class Translation:
 
 
 def places(path: Path) -> list[Path]:
-    """Where a setting may stand that holds at a path: there, or for a stage among the settings of all.
+    """Returns where a setting for a path may be: there, or for a stage in the run-wide settings.
 
-    A stage takes sections key by key, but a list as a whole (compose/stage_settings.py): of a set in one nothing.
+    A stage merges sections by key, but replaces a list as a whole (compose/stage_settings.py): empty for a set in one.
     """
     own = path[2:]
     return [path, own] if path[0] == "stages" and not any(isinstance(part, int) for part in own) else [path]

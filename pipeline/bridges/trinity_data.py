@@ -46,7 +46,7 @@ def say_defaults(made: Translation) -> None:
 
 
 def _with_path(made: Translation, section: str) -> list[tuple[Path, set]]:
-    """The sets below a section whose files the recipe names, each with what is said of its format, also for all."""
+    """Returns the sets below a section whose files the recipe names, with their format settings, run-wide included."""
     sets = {path[:-1] for path, entry in made.entries.items()
             if path[-1] == "path" and section in path and entry.value is not None}
     return [(of_set, {path[-1] for path in made.entries if path[:-1] in places((*of_set, "format"))})

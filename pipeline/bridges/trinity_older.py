@@ -27,7 +27,7 @@ def names_of_today() -> dict[str, str]:
 
 
 def as_today(made: Translation, given: list[Given]) -> list[Given]:
-    """The keys under the names that they have now, each with its value and line; one that is there already stays."""
+    """Returns the keys under current names, each with value and line; existing current keys take precedence."""
     there, read_as, found = {one.path for one in given}, [], []
     mixes = {str(one.value) for one in given if one.key.endswith("algorithm_type")} & set(MIXED)
     known = names_of_today() | (EXPERTS if mixes else {})

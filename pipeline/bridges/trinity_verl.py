@@ -108,9 +108,9 @@ def with_trainer_file(made: Translation, given: list[Given], place: File | None)
 
 
 def _of_file(made: Translation, file: File, named: Given, given: list[Given]) -> list[Given]:
-    """The keys of a trainer's file, references filled in, with the line that names it. given: keys of the source.
+    """Returns a trainer file's keys, references resolved, with the line that names it. given: keys of the source.
 
-    Up to 0.1 its use_kl_loss said whether there is a KL loss; where the source does not say so by itself, it does here.
+    Up to 0.1 its use_kl_loss enabled the KL loss; it applies here if the source does not set that itself.
     """
     try:
         keys_of_file = {one.key: one for one in read_yaml(file.read_text(encoding="utf-8"), file.name)}
