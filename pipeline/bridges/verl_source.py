@@ -71,7 +71,7 @@ class Verl:
             (self.made.idle if idle else self.made.left_out).append((given, why))
 
     def choose(self, to: str, value: Any, comment: str, of: tuple[str, ...] = ()) -> None:
-        """A line that the source does not have. of: veRL's keys it follows from, which have its defaults if absent."""
+        """Adds a line that the source does not have. of: veRL keys it derives from, else their defaults."""
         by_default = any(key not in self.values for key in of)
         self.made.choose(tuple(to.split(".")), value, comment + self.made.doubt * by_default)
 

@@ -72,7 +72,7 @@ class _Tree:
                              f"around a text ('{node.value}'), or a plain number.")
             return None
         if node.tag == BOOLEAN and place[-2:-1] == ("env_vars",) and place[-3:-2] in ((), ("explorer",)):
-            self.changed = True  # a variable is text, and only here can `false` be told from `off`
+            self.changed = True  # only here do `false` and `off` still differ
             return yaml.ScalarNode(TEXT, node.value, node.start_mark, node.end_mark)
         return node
 

@@ -1,6 +1,6 @@
 """The frame of every stage process: read its specification, lock its directory, log, report failures.
 
-python -m stages.NAME STAGE_DIR
+    python -m stages.NAME STAGE_DIR
 
 STAGE_DIR holds `stage.json` (written by the launcher: plan/plan.py); the work is complete when `manifest.json` exists
 too. Two processes that want the same stage wait for each other; a killed one leaves only files that the next one either
@@ -33,8 +33,7 @@ from pipeline.store import files
 from pipeline.store.errors import ModelError, OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
 
-# Hub files are fetched before a run's first job. A reward that queries the hub needs
-# explorer.env_vars.HF_HUB_OFFLINE=0.
+# Hub files are fetched before a run's first job. A reward that queries it: explorer.env_vars.HF_HUB_OFFLINE=0.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 INTERRUPTED = "interrupted"  # the cause in stage.error of a stage that a signal ended
 FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.annotation in (dict[str, Any], list[dict[str, Any]])}

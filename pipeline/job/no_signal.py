@@ -54,7 +54,7 @@ def _truncated(last: Sequence[Step], settings: Any) -> bool:
 
 
 def _without_variance(last: Sequence[Step], settings: Any) -> bool:
-    """Whether every group's rewards are equal; a group has at most repeat_times rows, where attempts have one turn."""
+    """Returns whether all groups have equal rewards; single-turn groups have at most repeat_times rows."""
     repeats = getattr(getattr(settings, "algorithm", None), "repeat_times", None)
     return repeats is not None and all(
         step.zero_variance_groups and step.zero_variance_groups * repeats >= step.trained_rows for step in last)

@@ -98,7 +98,7 @@ def differing(configs: list[dict[str, Any]]) -> list[str]:
     flat = [flatten(config) for config in configs]
     keys = dict.fromkeys(key for values in flat for key in values)
     above = {key.rsplit(".", depth)[0] for key in keys for depth in range(1, key.count(".") + 1)}
-    told = {key for key in above if all(values.get(key, {}) in ({}, []) for values in flat)}  # by the entries of others
+    told = {key for key in above if all(values.get(key, {}) in ({}, []) for values in flat)}  # covered by others
     return [key for key in keys if key not in told
             and any(values.get(key, ABSENT) != flat[0].get(key, ABSENT) for values in flat)]
 

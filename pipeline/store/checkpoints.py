@@ -145,8 +145,7 @@ def rewind(stage: Path) -> int:
             for scored in ("reference", "teacher"):
                 tables.step_file(stage, scored, explored).unlink(missing_ok=True)
     for directory in (stage / "weights").glob("version=*"):
-        # without a checkpoint the trainer publishes version 0 again: the explorer must not load it during the
-        # replacement
+        # without a checkpoint the trainer publishes version 0 again: the explorer must not load it meanwhile
         if int(directory.name.removeprefix("version=")) > step or not complete:
             shutil.rmtree(directory)
     return step
