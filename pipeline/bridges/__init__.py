@@ -1,1 +1,1 @@
-"""Bridges: configurations of Trinity-RFT and launch scripts of veRL, translated to recipes of ours."""
+"""Translates configurations of Trinity-RFT and launch scripts of veRL to our recipes."""

@@ -1,4 +1,4 @@
-"""Arguments of a recipe that the function they are for does not have: of the algorithm, of workflows, of rewards."""
+"""Removes arguments unknown to their function from a recipe: of the algorithm, of workflows, of rewards."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ SECTION, SOURCE = "algorithm", ("buffer", "explorer_input")
 
 
 def leave_out_unknown(made: Translation) -> None:
-    """Takes out every argument that the function of no stage has; the reason says which arguments it has."""
+    """Removes every argument that no stage's function has; the reason lists the arguments it has."""
     _of_sets(made)
     for path in list(made.entries):
         scope, inner = (path[:2], path[2:]) if path[0] == "stages" else ((), path)
@@ -25,7 +25,7 @@ def leave_out_unknown(made: Translation) -> None:
 
 
 def _of_sets(made: Translation) -> None:
-    """The same of the workflows and rewards of sets, as far as a set names ours."""
+    """Does the same for the workflows and rewards of sets, if a set names ours."""
     for path in list(made.entries):
         size = next((i for i, part in enumerate(path) if part in ("workflow_args", "reward_fn_args")), len(path) - 1)
         if size == len(path) - 1 or SOURCE[1] not in path[:size]:
@@ -42,7 +42,7 @@ def _of_sets(made: Translation) -> None:
 
 
 def _of_set(made: Translation, of_set: Path, name: str) -> object:
-    """What a set names, or the section explorer_input; an evaluation set's workflow has a name of its own there."""
+    """Returns the name set by a set, or by the section explorer_input; an evaluation set's workflow has its own key."""
     section = of_set[:of_set.index(SOURCE[1]) + 1]
     of_all = "default_eval_workflow_type" if name == "default_workflow_type" and "eval_tasksets" in of_set else name
     named = [place for path in ((*of_set, name), (*section, of_all), (*section, name)) for place in places(path)]
@@ -55,7 +55,7 @@ def _why(name: str, takers: list[Taker | None], argument: str) -> str | None:
 
 
 def _functions(made: Translation, part: str, scope: Path) -> Iterator[tuple[str, Taker | None]]:
-    """(name, what it takes) of a part's function: in a stage, or in every stage; None where it cannot be told."""
+    """Returns (name, parameters) of a component's function in a stage, or in every stage; None if unknown."""
     stages = sorted({path[:2] for path in made.entries if path[0] == "stages"}, key=str)
     for one in [scope] if scope else stages or [()]:
         name = _function(made, part, one)
@@ -63,7 +63,7 @@ def _functions(made: Translation, part: str, scope: Path) -> Iterator[tuple[str,
 
 
 def _function(made: Translation, part: str, stage: Path) -> str | None:
-    """The function of a part: the one that is named, or the algorithm's own."""
+    """Returns the function of a component: the configured one, or the algorithm's own."""
     def given(name: str) -> object:
         of_all = (SECTION, name)
         return made.entries.get((*stage, *of_all), made.entries.get(of_all, Entry(None))).value

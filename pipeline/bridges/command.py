@@ -1,6 +1,6 @@
-"""`ouro import`: translates a configuration of Trinity-RFT or a launch script of veRL, and accounts for every key.
+"""`ouro import`: translates a Trinity-RFT configuration or a veRL launch script, and reports on every key.
 
-What reads YAML is imported where it is used: `ouro --help` needs none of it.
+YAML readers are imported where they are used: `ouro --help` needs none of them.
 """
 
 import sys
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pipeline.store.errors import ConfigError
 
-LARGEST_FILE = 4 << 20  # bytes of a source
+LARGEST_FILE = 4 << 20  # bytes per source
 
 
 def import_trinity(file: str, arguments) -> int:
-    """A configuration of Trinity-RFT, translated to a recipe, with an account of every key."""
+    """Translates a Trinity-RFT configuration to a recipe and reports on every key."""
     from pipeline.bridges import report, source, trinity
 
     text, name = _read(file)
@@ -21,14 +21,14 @@ def import_trinity(file: str, arguments) -> int:
 
 
 def import_verl(file: str, arguments) -> int:
-    """A launch script or configuration of veRL, translated to a recipe, with an account of every key."""
+    """Translates a veRL launch script or configuration to a recipe and reports on every key."""
     from pipeline.bridges import report, verl
 
     return report.finish(verl.translate(*verl.read(*_read(file))), arguments)
 
 
 def import_keys() -> int:
-    """Every key of the Trinity-RFT guide and of veRL, and what it is here, as a Markdown page."""
+    """Prints every key of the Trinity-RFT guide and of veRL with its equivalent here, as a Markdown page."""
     from pipeline.bridges import page
 
     print(page.page(), end="")
@@ -36,14 +36,14 @@ def import_keys() -> int:
 
 
 def of_verl(key: str) -> str | None:
-    """What a key of veRL is here; None for a key that is not known."""
+    """Returns the equivalent of a veRL key; None for an unknown key."""
     from pipeline.bridges import page
 
     return page.of_verl(key)
 
 
 def _read(file: str) -> tuple[str, str]:
-    """Text and name of a source; `-` is the standard input. Raises ConfigError for what is no text."""
+    """Returns text and name of a source; `-` is standard input. Raises ConfigError if it is not text."""
     content = sys.stdin.buffer.read(LARGEST_FILE + 1) if file == "-" else Path(file).read_bytes()
     name = "the standard input" if file == "-" else Path(file).name
     if len(content) > LARGEST_FILE:

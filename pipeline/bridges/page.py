@@ -1,4 +1,4 @@
-"""The page of every key that the bridges know: docs/trinity-keys.md."""
+"""The page of all keys known to the bridges: docs/trinity-keys.md."""
 
 from pipeline.bridges.tables import find, keys, table
 from pipeline.settings import guide
@@ -6,13 +6,13 @@ from pipeline.settings.guide_keys import Refused, Renamed
 
 
 def page() -> str:
-    """The tables of the guide's keys, of veRL's, and of its SFT trainers', as one Markdown page."""
+    """Returns the tables of the guide's keys, of veRL's, and of its SFT trainers' as one Markdown page."""
     return guide.page() + "".join(f"\n{table('sentences')[f'page_{name}']}\n| veRL | here |\n|---|---|\n{_rows(name)}"
                                   for name in ("verl", "verl_sft"))
 
 
 def of_verl(key: str) -> str | None:
-    """What a key of veRL is here, in the words of the page; None for a key that is not known."""
+    """Returns the page's text on a veRL key; None for an unknown key."""
     if key in table("verl")["together"]:
         return table("verl")["together"][key]
     if found := find(key, keys("verl")):

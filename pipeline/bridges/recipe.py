@@ -1,4 +1,4 @@
-"""Writes a translation as a recipe: a YAML file for conf/recipe/, each line with where it comes from."""
+"""Writes a translation as a recipe: a YAML file for conf/recipe/, each line with its origin."""
 
 import math
 import re
@@ -17,7 +17,7 @@ WIDTH = 116  # characters of a comment line
 
 
 def write(translation: Translation, account: str) -> str:
-    """The text of the recipe. account: how many keys became what, in one line."""
+    """Returns the text of the recipe. account: how many keys became what, in one line."""
     notes = [f"From {translation.source}: {account}.", *(_unknown(unread) for unread in translation.unknown),
              *translation.chosen, *translation.asked]
     if translation.left_out:
@@ -35,7 +35,7 @@ def _unknown(unread: Unread) -> str:
 
 
 def _by_section(keys: list[str]) -> str:
-    """`a.b: c, d; e: f`: keys that stand in one section together."""
+    """Groups keys by section: `a.b: c, d; e: f`."""
     sections: dict[str, list[str]] = {}
     for key in dict.fromkeys(keys):
         section, _, name = key.rpartition(".")
@@ -46,13 +46,13 @@ def _by_section(keys: list[str]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as YAML on one line, as OmegaConf reads it back."""
+    """Formats a value as one line of YAML that OmegaConf reads back unchanged."""
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=math.inf, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")
 
 
 def printable(text: str) -> str:
-    """Text for a comment or the terminal: one line, nothing that cannot be shown, no secret in an address."""
+    """Formats text for a comment or the terminal: one line, no unprintable characters, no secret in an address."""
     return hidden("".join(c if c.isprintable() else "?" for c in " ".join(text.split())))
 
 
@@ -62,7 +62,7 @@ def _comment(note: str) -> list[str]:
 
 
 def _tree(entries: dict[Path, Entry]) -> dict:
-    """Entries nested as their paths say; a node whose keys are all numbers is a list, in their order."""
+    """Nests entries by their paths; a node whose keys are all numbers becomes a list, in their order."""
     root: dict = {}
     for path, entry in entries.items():
         node = root
@@ -98,7 +98,7 @@ def _leaf(entry: Entry) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes a text exactly where the reader of these files would take it for something else."""
+    """Quotes text only where the reader of these files would give it another type."""
 
     yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
 

@@ -1,4 +1,4 @@
-"""What `ouro import` writes and prints: the recipe, what became of every key, what is still to be settled."""
+"""The output of `ouro import`: the recipe, the result for every key, and the open questions."""
 
 import re
 import sys
@@ -21,7 +21,7 @@ WIDTH = 112
 
 
 def finish(made: Translation, arguments) -> int:
-    """Writes the recipe and prints what became of every key. 0 when it composes and nothing is open, else 1."""
+    """Writes the recipe and prints the result per key. Returns 0 if it composes without open questions, else 1."""
     text, out = write(made, account(made)), sys.stderr if arguments.stdout else sys.stdout
     if arguments.stdout:
         print(text, end="")
@@ -51,7 +51,7 @@ def account(made: Translation) -> str:
 
 
 def _place(made: Translation, arguments) -> tuple[Path, str]:
-    """Where the recipe goes, and the word by which it is chosen: `recipe=<name>`, or its path."""
+    """Returns the recipe's path, and the argument that selects it: `recipe=<name>`, or its path."""
     if arguments.output:
         return Path(arguments.output), arguments.output
     own = str(made.value("name") or "${}")
@@ -68,7 +68,7 @@ def _place(made: Translation, arguments) -> tuple[Path, str]:
 
 
 def _print_account(made: Translation, out) -> None:
-    """What was lost first, what has no effect last, each under a heading of its own."""
+    """Prints lost keys first and keys without effect last, under separate headings."""
     print(f"{made.source}: {account(made)}", file=out)
     _print_keys("unknown (nothing is written for them: set them yourself)",
                 [(u.given, f"{u.why}; here {', '.join(u.to)}.") for u in made.unknown], out)
@@ -85,7 +85,7 @@ def _print_account(made: Translation, out) -> None:
 
 
 def _print_keys(title: str, keys: list[tuple[Given, str]], out) -> None:
-    """Keys with their lines, those of one reason together."""
+    """Prints keys with their lines, grouped by reason."""
     reasons: dict[str, list] = {}
     for given, why in sorted(keys, key=lambda pair: pair[0].line):
         reasons.setdefault(why, []).append(given)
@@ -106,7 +106,7 @@ def _print_lines(title: str, lines: list[tuple[int, str]], out) -> None:
 
 
 def _shown(given: Given) -> str:
-    """A value for the terminal: short, and no secret."""
+    """Formats a value for the terminal: short, and without secrets."""
     text = hidden(value_text("***" if is_secret(given.key) and given.value else mask(given.value)))
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -120,7 +120,7 @@ def _wrapped(text: str, margin: str, out, hang: str | None = None) -> None:
 
 
 def _check(made: Translation, choice: str, out, shown: str) -> int:
-    """Whether the recipe composes, what it still needs, and what to type next. 0 or 1, as the command ends."""
+    """Reports whether the recipe composes, what is missing, and the next command. Returns the exit code, 0 or 1."""
     if not made.kept and not made.renamed:
         print("none of its keys could be translated: the recipe is nothing but defaults.", file=out)
         return 1
@@ -139,7 +139,7 @@ def _check(made: Translation, choice: str, out, shown: str) -> int:
 
 
 def _without_list(problem: str) -> str:
-    """A problem without the names that were possible, where they are many, or like a workflow's by chance."""
+    """Shortens a problem that lists many possible names, or a workflow's, which are similar by chance."""
     key = problem.partition("=")[0]
     if key.endswith("workflow_type"):
         return re.sub(r" Did you mean '[^']*'\?$", "", problem)
@@ -148,7 +148,7 @@ def _without_list(problem: str) -> str:
 
 
 def _open_questions(made: Translation) -> list[str]:
-    """What keeps a recipe that composes from being the source's: where it is silent, our defaults apply."""
+    """Lists differences between a composing recipe and its source: our defaults apply to keys it does not set."""
     questions = list(made.asked)
     if doubted := made.doubt and sum(entry.comment.endswith(made.doubt) for entry in made.entries.values()):
         questions.append(f"{doubted} of its lines are veRL's defaults{made.doubt}: look there, and set what it says.")
@@ -158,7 +158,7 @@ def _open_questions(made: Translation) -> list[str]:
     said = {".".join(map(str, path)) for path in made.entries}
     how = {key for key, item in SETTINGS.items() if about(item).how} | {"project", "name"}
     silent = dict.fromkeys(key for unread in made.unknown for key in unread.to
-                           if key not in said and general(key) not in how)  # a setting that says what is made
+                           if key not in said and general(key) not in how)  # a setting that affects results
     if silent:
         questions.append(f"our defaults stand where a value is unknown that decides what is made: set "
                          f"{', '.join(silent)}.")
@@ -166,7 +166,7 @@ def _open_questions(made: Translation) -> list[str]:
 
 
 def _problems(choice: str) -> tuple[str, list[str]]:
-    """(what the problems keep it from, the problems) of a recipe, as far as no file of the user's says more."""
+    """Returns (what the problems prevent, the problems) of a recipe that can be found without user files."""
     try:
         config, problems = judged([f"recipe={choice}"])
     except ConfigError as error:

@@ -1,8 +1,8 @@
-"""Reads a launch script without running it: its commands, each word expanded as bash would expand it.
+"""Reads a launch script without running it: its commands, with words expanded as in bash.
 
-Followed is what is certain: assignments, branches whose tests are known, loops over known words, calls, `eval` and
-`bash -c`. Of anything else the commands are read once as a Construct, and what it assigns is unknown behind it. Of a
-command that runs several times the words are known that are the same each time.
+Only what is certain is followed: assignments, branches with known tests, loops over known words, calls, `eval` and
+`bash -c`. Commands in anything else are read once as a Construct, and what it assigns is unknown afterwards. For a
+command that runs several times, words are known if they are the same each time.
 """
 
 import re
@@ -23,7 +23,7 @@ ROUNDS, DEEPEST = 3000, 12
 
 
 def read_script(text: str, name: str = "the script") -> Script:
-    """The commands of a script, and what was not read of it. Raises ConfigError for what is not bash."""
+    """Returns the commands of a script and its unread parts. Raises ConfigError if it is not bash."""
     reader = Reader(state=State(variables=job_variables(text)))
     try:
         reader.statements(parse(text, name))
@@ -37,9 +37,8 @@ def read_script(text: str, name: str = "the script") -> Script:
 
 @dataclass
 class Reader(Setter):
-    """Follows the statements of a script. inside: the constructs around the one that is read; is_exact: whether a round
-    of a loop is followed, which may end in the middle.
-    """
+    """Follows the statements of a script. inside: the enclosing constructs; is_exact: whether a loop iteration is
+    followed, which may end early."""
 
     inside: tuple[Construct, ...] = ()
     is_exact: bool = False
@@ -76,7 +75,7 @@ class Reader(Setter):
         return (not status if isinstance(status, bool) else None) if node.get("Negated") else status
 
     def _apart(self, read: Callable[[], Status]) -> Status:
-        """In a subshell: what is set there ends with it."""
+        """Reads a subshell: its assignments end with it."""
         outer, self.state, exact, self.is_exact = self.state, self.state.copy(), self.is_exact, False
         status = read()
         self.state, self.is_exact = outer, exact
@@ -89,7 +88,7 @@ class Reader(Setter):
         return super().output(part) if reason(text) == "" else text
 
     def _may(self, word: str, node: Node, bodies: list[Callable[[], Any]], name: str = "") -> None:
-        """Reads bodies of which one runs, nobody knows which: what they leave different is unknown."""
+        """Reads alternative bodies of which an unknown one runs: variables on which they differ are unknown."""
         construct = Construct(word, node["line"] + self.offset, node["last"] + self.offset, name)
         before, outer, printed, ends = self.state, self.inside, len(self.printed or ()), list[State]()
         self.inside = (*outer, construct)
@@ -139,7 +138,7 @@ class Reader(Setter):
         return self._may("case", node, bodies if is_certain else [*bodies, partial(bool, True)]) if bodies else True
 
     def _both(self, node: Node) -> Status:
-        """`a && b`, `a || b`; in a pipeline each command has a subshell of its own."""
+        """Reads `a && b`, `a || b`; in a pipeline each command has its own subshell."""
         op, right = node["Op"], partial(self.statement, node["Y"])
         if op in ("|", "|&"):
             outer, self.printed = self.printed, None if self.printed is None else []
@@ -155,7 +154,7 @@ class Reader(Setter):
         return right() if bool(left) == (op == "&&") else left
 
     def _for(self, node: Node) -> Status:
-        """Follows the rounds over known words; of any other loop nobody knows how often it runs."""
+        """Follows iterations over known words; any other loop has an unknown number of iterations."""
         loop, body, self.took_own = node["Loop"], partial(self.statements, node.get("Do", [])), False
         if loop["Type"] == "CStyleLoop":
             parts = [loop.get(part) for part in ("Init", "Cond", "Post")]
@@ -190,7 +189,7 @@ class Reader(Setter):
         return None
 
     def _while(self, node: Node) -> Status:
-        """Passed over where it certainly does not begin, as a loop over the script's own arguments, else read once."""
+        """Skips a loop that certainly does not start (one over the script's own arguments), else reads it once."""
         before, outer, self.starts_without = self.state.copy(), self.starts_without, True
         holds, self.starts_without = self.statements(node["Cond"]), outer
         if holds is bool(node.get("Until")):
@@ -199,7 +198,7 @@ class Reader(Setter):
         return self._repeated("while", node, lambda: [self.statements(node.get(part, ())) for part in ("Cond", "Do")])
 
     def _repeated(self, word: str, node: Node, once: Callable[[], Any]) -> Status:
-        """Reads a body that runs nobody knows how often: what a round changes is unknown when it begins, too."""
+        """Reads a body with an unknown number of iterations: what it changes is unknown at its start, too."""
         construct = Construct(word, node["line"] + self.offset, node["last"] + self.offset)
         before, script, exact, self.is_exact = self.state.copy(), self.script.copy(), self.is_exact, False
         once()
@@ -253,7 +252,7 @@ class Reader(Setter):
         if self.depth >= DEEPEST:
             return self.print(None)
         outer, self.offset, self.depth = self.offset, line - 1, self.depth + 1
-        text = re.sub(r"\$\{oc\.env:(\w+)\}", r"${oc_env_\1}", text)  # which bash could not read
+        text = re.sub(r"\$\{oc\.env:(\w+)\}", r"${oc_env_\1}", text)  # which bash could not parse
         status = self.statements(parse(text, f"the script within line {line}"))
         self.offset, self.depth = outer, self.depth - 1
         return status
@@ -279,7 +278,7 @@ class Reader(Setter):
         return status
 
     def uncalled(self) -> None:
-        """Reads the functions that nothing calls: what they do is known, with which arguments is not."""
+        """Reads functions that are never called: their commands are known, their arguments are not."""
         self.state.ended = ""
         for name, node in list(self.state.functions.items()):
             if id(node) not in self.called:
@@ -287,7 +286,7 @@ class Reader(Setter):
 
 
 class _Uncertain(Exception):
-    """A loop of which nobody knows how often it runs, or where a round ends."""
+    """A loop with an unknown number of iterations, or an unknown end of an iteration."""
 
 
 COMMANDS: dict[str, Callable[[Reader, Node], Status]] = {

@@ -1,4 +1,4 @@
-"""What commands of a shell script set and print: assignments, builtins, SLURM, and the state behind several ends."""
+"""Effects of shell commands: assignments, builtins, SLURM variables, and merging of alternative states."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from pipeline.bridges.shell_syntax import Construct, Node, Unknown, hole, reason
 from pipeline.bridges.shell_values import assigned, bracket, calculate
 from pipeline.bridges.shell_words import UNSET, WITHOUT, State, Value, Words
 
-LIKELY = "likely"  # the status of a command that a script goes on behind as if it could not fail
+LIKELY = "likely"  # the status of a command that the script assumes to succeed
 Status = bool | str | None
 ACTIVATES = re.compile(r"activate|conda|bashrc|profile|set_?env|setvars|nvm|cuda", re.IGNORECASE)
 DIRECTIVE = re.compile(r"^#SBATCH[ \t]+(--[a-z-]+|-[A-Za-z])(?:=|[ \t]*)(\"[^\"\n]*\"|'[^'\n]*'|[^\s#]+)", re.MULTILINE)
@@ -22,7 +22,7 @@ AT_START = ("JOB_ID", "JOBID", "JOB_NODELIST", "NODELIST", "PROCID", "NODEID", "
 
 
 def job_variables(text: str) -> dict[str, Value]:
-    """What SLURM sets for a batch script; nothing without an `#SBATCH` line. `sbatch` reads them up to a command."""
+    """Returns the variables SLURM sets for a batch script; empty without `#SBATCH` lines before the first command."""
     head = re.match(r"(?:[ \t]*(?:#[^\n]*)?(?:\n|\Z))*", text.replace("\r", ""))[0]
     names = [f"SLURM_{name}" for name in (AT_START if "\n#SBATCH" in f"\n{head}" else ())]
     found: dict[str, Value] = {n: hole(f"${n}", f"{n}, which SLURM sets when the job starts") for n in names}
@@ -34,7 +34,7 @@ def job_variables(text: str) -> dict[str, Value]:
 
 
 def merged(before: State, ends: list[State], construct: Construct) -> tuple[State, tuple[str, ...]]:
-    """The state behind several ends of which nobody knows which it was, and the variables that are not known in it."""
+    """Merges alternative states of which an unknown one applies; returns the state and its unknown variables."""
     state = ends[0].copy()
     for end in ends[1:]:
         state.arguments = end.arguments if end.arguments == state.arguments else None
@@ -51,7 +51,7 @@ def merged(before: State, ends: list[State], construct: Construct) -> tuple[Stat
 
 
 def doubted(name: str, before: Value, values: list[Value], construct: Construct) -> Value:
-    """What a variable holds behind a construct: what it held, and what only some of the ends add as unknown words."""
+    """Returns a variable after a construct: its old value, plus unknown words for what only some ends add."""
     why, old = f"what only {construct} adds", before or []
     if all(isinstance(value, list) and value[:len(old)] == old for value in [old, *values]):
         added = [value[len(old):] for value in values]
@@ -66,17 +66,17 @@ def doubted(name: str, before: Value, values: list[Value], construct: Construct)
 
 @dataclass
 class Setter(Words):
-    """Takes up what simple commands set. printed: what a command substitution printed so far; locals: of each call."""
+    """Applies simple commands. printed: output of a command substitution so far; locals: of each call."""
 
     printed: list[str] | None = None
     locals: list[dict[str, Value]] = field(default_factory=list)
 
     def nested(self, text: str, line: int) -> Status:
-        """Reads a script within this one: the reader of statements knows how."""
+        """Reads a nested script; implemented by the reader of statements."""
         raise NotImplementedError
 
     def print(self, text: str | None) -> None:
-        """Takes what a command prints; None where only running it would tell."""
+        """Records a command's output; None where only running it would tell."""
         if self.printed is not None:
             self.printed.append(hole("", "") if text is None else text)
 
@@ -129,7 +129,7 @@ class Setter(Words):
 
     def _let(self, node: Node) -> Status:
         self.line = node["line"] + self.offset
-        if any(one["Type"] == "Word" for one in node["Exprs"]):  # in quotes, which shfmt does not look into
+        if any(one["Type"] == "Word" for one in node["Exprs"]):  # quoted text, which shfmt does not parse
             return self._read(["let", *(one["raw"].strip("\"'") for one in node["Exprs"])])
         return [self._arithmetic(one) for one in node["Exprs"]][-1]
 
@@ -161,7 +161,7 @@ class Setter(Words):
         return LIKELY
 
     def _read(self, fields: list[str]) -> Status:
-        """`read`, `mapfile`, `let` and their kin: what only running them would tell."""
+        """Handles `read`, `mapfile`, `let` and similar, whose results are only known at run time."""
         names = re.findall(r"(?<=[\s\"'])([A-Za-z_]\w*)(?=\s*[-+*/%]?=|\s|$)", " ".join(fields)) or ["REPLY", "MAPFILE"]
         for name in names:
             self.assign(name, hole(f"${{{name}}}", f"{name}, which `{fields[0]}` of line {self.line} sets"))
@@ -183,7 +183,7 @@ class Setter(Words):
         return LIKELY
 
     def _otherwise(self, node: Node) -> None:
-        """A test that ends the script without a command: who runs it sets what is tested, so that it goes on."""
+        """Handles a failing test that would end the script: the user sets the tested variable, so reading continues."""
         line = node["line"] + self.offset
         for name in re.findall(r"\$\{?([A-Za-z_]\w*)", "".join(one["raw"] for one in node.get("Cond", ()))):
             self.assign(name, hole(f"${{{name}}}", f"{name}, with whose value here line {line} ends the script"))
@@ -207,7 +207,7 @@ class Setter(Words):
         return bracket(fields[1:-1] if fields[0] == "[" else fields[1:])
 
     def _printed(self, name: str, words: list[Node], statement: Node) -> str | None:
-        """What a few commands print that only take a text apart; None for any other."""
+        """Returns the output of a few commands that only manipulate text; None for any other."""
         document = next((r["Hdoc"] for r in statement.get("Redirs", []) if "Hdoc" in r), None)
         if name == "cat" and document and not words:
             return self.text(document)

@@ -1,7 +1,7 @@
-"""The syntax tree of a shell script, by shfmt, and what reading it returns: commands, words, and holes in texts.
+"""Parses shell scripts with shfmt; types for commands, words, and holes in texts.
 
-A hole is a part of a text that only running the script would tell: how the script writes it, and why it is unknown.
-It has no blanks, so that it survives being split into words and joined.
+A hole is a part of a text that is only known at run time: its source text, and why it is unknown. It has no blanks, so
+that it survives being split into words and joined.
 """
 
 import json
@@ -18,17 +18,17 @@ from urllib.parse import quote, unquote
 from pipeline.store.errors import ConfigError
 
 Node = dict[str, Any]
-HOLE = re.compile("\ue000([^\ue000-\ue002\\s]*)\ue001([^\ue000-\ue002\\s]*)\ue002")  # characters for private use
+HOLE = re.compile("\ue000([^\ue000-\ue002\\s]*)\ue001([^\ue000-\ue002\\s]*)\ue002")  # private-use characters
 COMMAND = re.compile(r"(?:\$\((?!\()|[<>]\(|`)\s*(?P<name>[\w./-]*)(?P<end>[)`])?")
 PLACE = re.compile(r"(?:<standard input>:)?(\d+):(\d+): (.*)")
 
 
 class Unknown(Exception):
-    """A value that only running the script would tell; the message says what it is made of."""
+    """A value only known at run time; the message says what it consists of."""
 
 
 class Text(str):
-    """A text and the line it was written in."""
+    """A text and its source line."""
 
     line = 0
 
@@ -45,7 +45,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Construct:
-    """A loop, conditional or function of which nobody knows whether it runs: it was read once."""
+    """A loop, conditional or function that may or may not run: it was read once."""
 
     word: str
     line: int
@@ -58,7 +58,7 @@ class Construct:
 
 @dataclass(frozen=True)
 class Command:
-    """A simple command. inside: the constructs around it; times: how often it was read."""
+    """A simple command. inside: the enclosing constructs; times: how often it was read."""
 
     arguments: tuple[Argument, ...]
     line: int
@@ -66,7 +66,7 @@ class Command:
     times: int = 1
 
     def again(self, other: "Command") -> "Command":
-        """This command and another run of it: a word that only one of the runs has is unknown."""
+        """Merges this command with another run of it: words that only one of them has are unknown."""
         ours, theirs = ({a.whole for a in command.arguments} for command in (self, other))
         keys = {a.text.partition("=")[0] for a in self.arguments}
         words = [*self.arguments, *(a for a in other.arguments if a.text.partition("=")[0] not in keys)]
@@ -77,10 +77,10 @@ class Command:
 
 @dataclass
 class Script:
-    """What was read. skipped: (line, what may matter and was not read); assumed: (line, what was taken for granted).
+    """The result of reading. skipped: (line, what may matter and was not read); assumed: (line, assumption).
 
-    found: the commands by their node; constructs: with the variables that are unknown behind each; heredocs: (line,
-    text), which are not read.
+    found: the commands by their node; constructs: with the variables unknown after each; heredocs: (line, text), which
+    are not read.
     """
 
     found: dict[int, Command] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Script:
 
 @lru_cache(maxsize=256)
 def parse(text: str, name: str) -> list[Node]:
-    """The statements of a script; every node has its first and last `line`, words and expansions are `raw`, too.
+    """Returns the statements of a script; nodes have first and last `line`, words and expansions their `raw` text.
 
     Raises ConfigError when shfmt is not installed, or the text is not bash.
     """
@@ -129,29 +129,29 @@ def parse(text: str, name: str) -> list[Node]:
 
 
 def _ends_in_comment(line: str) -> bool:
-    """Whether a line ends within a comment: to shfmt, not to bash, a backslash there continues the line."""
+    """Returns whether a line ends in a comment; a backslash there continues the line for shfmt, but not for bash."""
     return line.endswith("\\") and any(line.count('"', 0, mark.start()) % 2 == line.count("'", 0, mark.start()) % 2 == 0
                                        for mark in re.finditer(r"(?:^|[ \t])#", line))
 
 
 def hole(written: str, why: str) -> str:
-    """A part of a text that only running the script would tell. written: as the script has it."""
+    """Encodes a part of a text only known at run time. written: its source text."""
     return f"\ue000{quote(quiet(written), safe='')}\ue001{quote(why, safe='')}\ue002"
 
 
 def shown(text: str) -> str:
-    """A text with its holes as the script writes them."""
+    """Returns a text with its holes as source text."""
     return HOLE.sub(lambda match: unquote(match[1]), text)
 
 
 def reason(text: str) -> str | None:
-    """Why a text is not known as a whole; None when it is."""
+    """Returns why a text is not completely known; None when it is."""
     first = HOLE.search(text)
     return unquote(first[2]) if first else None
 
 
 def solid(text: str) -> str:
-    """A text of which every character is known before the script runs. Raises Unknown."""
+    """Returns a text that is completely known before the script runs. Raises Unknown."""
     why = reason(text) or ("${oc.env:" in text and f"a part of {short(text)}")
     if why:
         raise Unknown(why)
@@ -159,12 +159,12 @@ def solid(text: str) -> str:
 
 
 def short(text: str) -> str:
-    """A text for a message: one line of at most 60 characters, no arguments of commands."""
+    """Shortens a text for a message: one line of at most 60 characters, without command arguments."""
     flat = " ".join(quiet(shown(text)).split())
     return flat if len(flat) <= 60 else flat[:57] + "..."
 
 
 def quiet(text: str) -> str:
-    """A text to quote, up to the arguments of a command in it, which may be secrets: `8 * $(curl ...)`."""
+    """Returns a text for quoting, without command arguments, which may be secrets: `8 * $(curl ...)`."""
     long = next((command for command in COMMAND.finditer(text) if not command["end"]), None)
     return f"{text[:long.start()]}$({long['name']}{' ' * bool(long['name'])}...)" if long else text

@@ -1,4 +1,4 @@
-"""What a shell script calculates, tests and cuts, as far as it is known: `$((...))`, `[ ... ]`, `${X#a}`."""
+"""Evaluates known shell arithmetic, tests and expansions: `$((...))`, `[ ... ]`, `${X#a}`."""
 
 import operator
 import re
@@ -24,7 +24,7 @@ UNARY: dict[str, Callable[[int], int]] = {"-": operator.neg, "+": operator.pos, 
 
 
 def calculate(node: Node, words: Any) -> int:
-    """The value of an expression; what it assigns is assigned. Raises Unknown."""
+    """Returns the value of an expression and performs its assignments. Raises Unknown."""
     kind, op = node["Type"], node.get("Op", "")
     if kind == "Word":
         return number(words.known(node["raw"]) if NAME.fullmatch(node["raw"]) else words.text(node), node["raw"])
@@ -43,7 +43,7 @@ def calculate(node: Node, words: Any) -> int:
 
 
 def assigned(node: Node | None) -> Iterator[str]:
-    """The variables that an expression assigns."""
+    """Returns the variables that an expression assigns."""
     if node:
         if _assigns(node.get("Op", "")):
             yield node["X"]["raw"]
@@ -77,7 +77,7 @@ def _binary(op: str, left: int, right: int) -> int:
 
 
 def number(text: str, name: str) -> int:
-    """The whole number that bash reads in the text of a variable; nothing is 0. Raises Unknown."""
+    """Converts a variable's text to an integer as bash does; empty is 0. Raises Unknown."""
     found = INTEGER.fullmatch(solid(text))
     if not found and text.strip():
         raise Unknown(f"arithmetic with {short(name)}, which is no whole number here: {short(text)}")
@@ -89,7 +89,7 @@ def number(text: str, name: str) -> int:
 
 
 def bracket(fields: list[str]) -> bool | None:
-    """Whether `[ fields ]` holds; None where that is not known, or not understood."""
+    """Returns whether `[ fields ]` holds; None where unknown or unsupported."""
     if fields[:1] == ["!"] and len(fields) > 1:
         verdict = bracket(fields[1:])
         return None if verdict is None else not verdict
@@ -107,7 +107,7 @@ def bracket(fields: list[str]) -> bool | None:
 
 
 def clause(node: Node, words: Any) -> bool | None:
-    """Whether the expression of `[[ ... ]]` holds; None where that is not known, or not understood."""
+    """Returns whether the expression of `[[ ... ]]` holds; None where unknown or unsupported."""
     kind, op = node["Type"], node.get("Op", "")
     if op in ("&&", "||"):
         verdicts = [clause(node["X"], words), clause(node["Y"], words)]
@@ -127,7 +127,7 @@ def clause(node: Node, words: Any) -> bool | None:
 
 
 def fits(text: str, word: Node, words: Any) -> bool | None:
-    """Whether a text matches a pattern as a whole; None where one of them is not known."""
+    """Returns whether a text matches a whole pattern; None if either is unknown."""
     try:
         return word["raw"] == "*" or re.fullmatch(pattern(word, words), solid(text), re.DOTALL) is not None
     except Unknown:
@@ -135,7 +135,7 @@ def fits(text: str, word: Node, words: Any) -> bool | None:
 
 
 def sliced(value: Any, part: Node, words: Any) -> Any:
-    """`${X:first:count}` of a text or a list."""
+    """Evaluates `${X:first:count}` of a text or a list."""
     given = part["Slice"]
     first, count = calculate(given["Offset"], words), calculate(given["Length"], words) if "Length" in given else None
     if isinstance(value, list) and (first < 0 or (count or 0) < 0):
@@ -145,7 +145,7 @@ def sliced(value: Any, part: Node, words: Any) -> Any:
 
 
 def changed(text: str, part: Node, words: Any) -> str:
-    """What `${X#a}`, `${X/a/b}`, `${X:1:2}` and `${X^^}` make of a text. Raises Unknown."""
+    """Evaluates `${X#a}`, `${X/a/b}`, `${X:1:2}` and `${X^^}` for a text. Raises Unknown."""
     op, word = part.get("Exp", {}).get("Op", ""), part.get("Exp", {}).get("Word")
     if not (op or part.get("Slice") or "Repl" in part):
         return text
@@ -171,7 +171,7 @@ def changed(text: str, part: Node, words: Any) -> str:
 
 
 def pattern(word: Node | None, words: Any) -> str:
-    """A pattern of bash as a regular expression; what is quoted stands for itself. Raises Unknown."""
+    """Converts a bash pattern to a regular expression; quoted parts are literal. Raises Unknown."""
     found = ""
     for part in word.get("Parts", []) if word else []:
         (texts, quoted), = words.pieces([part], False)

@@ -1,7 +1,7 @@
-"""Expands the words of a shell script as bash does: variables, defaults, arrays, braces, quotes. Nothing is run.
+"""Expands shell words as bash does: variables, defaults, arrays, braces, quotes. Runs nothing.
 
-What only running would tell is a hole. A variable that the script does not assign becomes `${oc.env:NAME}`, which is
-filled in when the recipe is composed.
+What is only known at run time is a hole. A variable that the script does not assign becomes `${oc.env:NAME}`, which is
+resolved when the recipe is composed.
 """
 
 import re
@@ -12,10 +12,10 @@ from pipeline.bridges.shell_syntax import HOLE, Node, Script, Text, Unknown, hol
 from pipeline.bridges.shell_values import calculate, changed, sliced
 from pipeline.store.secret_names import names_secret
 
-Value = str | list[str] | None  # None: the script does not assign it
-UNSET = Text("")  # what a variable holds that the script has unset
+Value = str | list[str] | None  # None: not assigned by the script
+UNSET = Text("")  # value of a variable unset by the script
 WITHOUT = "a loop over the script's own arguments was read as started without any"
-LONGEST = 100_000  # characters of one expanded word: variables that double one another must end
+LONGEST = 100_000  # characters of one expanded word: limits exponential expansion
 OF_BASH = re.compile(r"BASH\w*|RANDOM|SECONDS|LINENO|E?UID|PPID|HOST(NAME|TYPE)|OSTYPE|FUNCNAME|EPOCH\w+|SHLVL|_")
 ALWAYS_SET = ("HOME", "PWD", "PATH", "USER")
 SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASS(WORD|WD)?|CREDENTIAL|AUTH)S?[_\d]*$", re.IGNORECASE)
@@ -24,15 +24,15 @@ BRACES = re.compile(r"(?<!\\)\{[^{}]*(,|\.\.)[^{}]*\}")  # expand to several wor
 
 
 class Cut(list[str]):
-    """Words that are not to be split once more."""
+    """Words that must not be split again."""
 
 
 @dataclass
 class State:
-    """What a script has set at a place. arguments: of the call that is read, None where unknown.
+    """A script's variables at one place. arguments: of the current call, None where unknown.
 
-    is_open: the script's own arguments follow, which nobody knows; ended: how the part that is read ended; marks:
-    (option, name) of `export` and `declare -i`.
+    is_open: the script's own, unknown arguments follow; ended: how the current part ended; marks: (option, name) of
+    `export` and `declare -i`.
     """
 
     variables: dict[str, Value] = field(default_factory=dict)
@@ -50,10 +50,10 @@ class State:
 
 @dataclass
 class Words:
-    """The words of a script, expanded. line: of the word that is read; offset: of its tree within the script.
+    """Expands the words of a script. line: of the current word; offset: of its tree within the script.
 
-    starts_without: whether the script's own arguments are taken as none, as at the end of a loop over them; took_own:
-    whether a word since the last look held them; asked: X of `${X:+-}${X}`, which is nothing within that word.
+    starts_without: whether the script's own arguments are assumed empty, as after a loop over them; took_own: whether a
+    word since the last check contained them; asked: X of `${X:+-}${X}`, which is empty within that word.
     """
 
     script: Script = field(default_factory=Script)
@@ -65,11 +65,11 @@ class Words:
     asked: set[str] = field(default_factory=set)
 
     def output(self, part: Node) -> str:
-        """What a command substitution prints: the reader of commands knows."""
+        """Returns the output of a command substitution; implemented by the reader of commands."""
         raise Unknown(f"the output of a command, {short(part['raw'])}, which is not run")
 
     def fields(self, word: Node) -> list[str]:
-        """The arguments that a word becomes, none or several, with holes; each knows its line."""
+        """Returns the arguments that a word expands to, none or several, with holes; each has its line."""
         self.line, self.asked = word["line"] + self.offset, set()
         try:
             if BRACES.search("".join(part["Value"] if part["Type"] == "Lit" else "$" for part in word["Parts"])):
@@ -89,7 +89,7 @@ class Words:
         return text
 
     def text(self, word: Node | None) -> str:
-        """A word as one text, as the right side of an assignment is read."""
+        """Returns a word as one text, like the right side of an assignment."""
         if not word:
             return ""
         self.line, self.asked = word["line"] + self.offset, set()
@@ -101,9 +101,9 @@ class Words:
             return hole(word["raw"], str(unknown))
 
     def _split(self, parts: list[Node], is_default: bool = False) -> list[str]:
-        """The words of some parts: an expansion without quotes is cut at blanks, an array between its elements.
+        """Splits some parts into words: an unquoted expansion at blanks, an array between its elements.
 
-        is_default: the parts are those of `${X:-a b}`, where what is written without quotes is cut, too.
+        is_default: the parts are those of `${X:-a b}`, where unquoted literal text is split, too.
         """
         found: list[str] = []
         current: str | None = None
@@ -124,7 +124,7 @@ class Words:
         return re.split(r"[ \t\n]+", text) if re.search(r"[ \t\n]", text) else [text]
 
     def pieces(self, parts: list[Node], quoted: bool) -> Iterator[tuple[list[str], bool]]:
-        """The texts of every part, and whether they are taken as they are, not split."""
+        """Yields the texts of every part, and whether they are exempt from splitting."""
         for at, part in enumerate(parts):
             kind, text = part["Type"], part.get("Value", "")
             if kind == "Lit" and quoted:
@@ -136,7 +136,7 @@ class Words:
                 if (quoted and "$" in text) or (part.get("Dollar") and "\\" in text):
                     raise Unknown(f"the quotes in {short(part['raw'])}")
                 text = re.sub(r"\$\{oc_env_(\w+)\}", r"${oc.env:\1}", text)
-                yield [f"'{text}'" if quoted else text], True  # within "${X:-'y'}" these are no quotes
+                yield [f"'{text}'" if quoted else text], True  # within "${X:-'y'}" these are not quotes
             elif kind == "DblQuoted":
                 inner = part.get("Parts", [])
                 yield _glued(texts for texts, _ in self.pieces(inner, True)) or [""] * (len(inner) != 1), True
@@ -167,7 +167,7 @@ class Words:
         self.script.assumed.append((self.line, text))
 
     def held(self, name: str) -> Value:
-        """What a variable or an argument holds; None for what nothing in the script sets. Raises Unknown."""
+        """Returns the value of a variable or argument; None if the script does not set it. Raises Unknown."""
         arguments, is_open = self.state.arguments, self.state.is_open
         if not (name in ("@", "*", "#") or name.isdigit()):
             return self.state.variables.get(name)
@@ -183,7 +183,7 @@ class Words:
         return str(len(arguments)) if name == "#" else UNSET
 
     def known(self, name: str) -> str:
-        """The text of a variable, `${oc.env:NAME}` where the script does not assign it. Raises Unknown."""
+        """Returns the text of a variable, `${oc.env:NAME}` if the script does not assign it. Raises Unknown."""
         value = self.held(name)
         if isinstance(value, list):
             value = value[0] if value else UNSET
@@ -234,7 +234,7 @@ class Words:
         return array[at] if at < len(array) else UNSET
 
     def _with_default(self, part: Node, name: str, value: Value, op: str, quoted: bool) -> list[str]:
-        """`${X:-y}` and its kin. A variable of the environment may differ where the script runs: that is remarked."""
+        """Expands `${X:-y}` and similar. Notes that an environment variable may differ where the script runs."""
         word, found = part["Exp"].get("Word"), value if isinstance(value, list) else None
         text = " ".join(found) if found is not None else value
         is_outside = value is None or bool(re.fullmatch(r"\$\{oc\.env:\w+\}", text))
@@ -269,7 +269,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _glued(pieces: Iterable[list[str]]) -> list[str]:
-    """Texts side by side: the last of one piece and the first of the next are one text."""
+    """Joins adjacent pieces: the last text of one and the first of the next become one."""
     found: list[str] = []
     for texts in pieces:
         found[-1:] = [found[-1] + texts[0], *texts[1:]] if found and texts else [*found[-1:], *texts]

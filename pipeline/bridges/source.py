@@ -1,4 +1,4 @@
-"""What the bridges read: the keys of a source, each with its value and its line.
+"""The input of the bridges: a source's keys, each with its value and line.
 
 YAML is read as OmegaConf reads it (`1e-6` is a number, a date is a text), by nodes, so that lines are known.
 """
@@ -13,7 +13,7 @@ from pipeline.store.errors import ConfigError
 from pipeline.store.yaml_aliases import single_node
 from pipeline.store.yaml_values import Loader, plain
 
-DEEPEST = 60  # mappings and lists within one another
+DEEPEST = 60  # nesting of mappings and lists
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Given:
 
 
 def read_yaml(text: str, name: str) -> list[Given]:
-    """The settings of a YAML file. Raises ConfigError, with line and column, for what is no mapping of settings."""
+    """Reads a YAML file's settings. Raises ConfigError, with line and column, unless it is a mapping of settings."""
     try:
         loader = Loader(text)
         node = single_node(loader, name)
@@ -47,7 +47,7 @@ def read_yaml(text: str, name: str) -> list[Given]:
 
 
 def _leaves(loader, node: yaml.Node, path: tuple, name: str) -> Iterator[Given]:
-    """Every value below a node; a list of plain values is one value."""
+    """Yields every value below a node; a list of plain values is one value."""
     if len(path) > DEEPEST:
         raise ConfigError(f"{name}, line {node.start_mark.line + 1}: mappings nest deeper than {DEEPEST}, or hold "
                           "themselves.")
@@ -64,13 +64,13 @@ def _leaves(loader, node: yaml.Node, path: tuple, name: str) -> Iterator[Given]:
 
 
 def _pairs(node: yaml.MappingNode, name: str) -> Iterator[tuple[tuple[str, ...], yaml.Node]]:
-    """(parts of the key, value node), once for each key: an own one wins over a merged one; `a.b` is b within a."""
+    """Returns (parts of the key, value node), each key once: an own key overrides a merged one; `a.b` is b within a."""
     for text, child in {_key(key, name): child for key, child in node.value}.items():
         yield tuple(part for part in text.split(".") if part) or (text,), child
 
 
 def _refuse_twice(node: yaml.Node, name: str, visited: set[int]) -> None:
-    """Raises ConfigError for a key that a mapping has twice: one of the two would be lost."""
+    """Raises ConfigError for a duplicate key of a mapping: one of the two would be lost."""
     if id(node) in visited or not isinstance(node, (yaml.MappingNode, yaml.SequenceNode)):
         return
     visited.add(id(node))

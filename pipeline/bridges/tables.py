@@ -2,7 +2,7 @@
 
 A table of keys has three sections. `renamed`: key there -> setting here, or [setting, {value there: value here}].
 `left_out`: groups of keys that do something there and nothing here, with the reason. `without_effect`: the same for
-keys that nothing is missing without. `disabled`: values by which a key of a group does nothing there either; `switch`:
+keys that need no equivalent here. `disabled`: values that disable a key of a group there too; `switch`:
 a key below it with such a value. `a.{b,c}` stands for a.b and a.c; keys below one that is not renamed share its entry.
 """
 
@@ -20,18 +20,18 @@ DIRECTORY = Path(__file__).parent / "tables"
 
 @cache
 def table(name: str) -> dict[str, Any]:
-    """The content of tables/<name>.yaml."""
+    """Returns the content of tables/<name>.yaml."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return yaml.load((DIRECTORY / f"{name}.yaml").read_text(encoding="utf-8"), loader)
 
 
 def said(name: str, /, **values: Any) -> str:
-    """A sentence of tables/sentences.yaml with its values filled in."""
+    """Returns a sentence of tables/sentences.yaml with its values filled in."""
     return table("sentences")[name].format(**values)
 
 
 def expanded(patterns: str) -> list[str]:
-    """The keys that patterns with blanks between them stand for."""
+    """Expands blank-separated key patterns."""
     found = re.search(r"\{([^{}]*)\}", patterns)
     if not found:
         return [patterns]
@@ -41,7 +41,7 @@ def expanded(patterns: str) -> list[str]:
 
 @cache
 def keys(name: str) -> dict[str, Renamed | Refused]:
-    """Key -> what it is here, of tables/<name>.yaml."""
+    """Maps the keys of tables/<name>.yaml to their equivalents here."""
     read, found = table(name), {}
     for group in (*read.get("left_out", ()), *read.get("without_effect", ())):
         fate = Refused(group["why"], (*group.get("disabled", ()), *group.get("switch", {}).items()))
@@ -52,7 +52,7 @@ def keys(name: str) -> dict[str, Renamed | Refused]:
 
 
 def find(key: str, known: dict[str, Renamed | Refused]) -> tuple[str, Renamed | Refused] | None:
-    """The entry of a key: its own, or that of the nearest key above it which is not renamed."""
+    """Returns the entry of a key: its own, or that of the nearest key above it which is not renamed."""
     entry = "_target_" if key.endswith("._target_") and "_target_" in known else key
     while entry and entry not in known:
         entry = entry.rpartition(".")[0]
@@ -60,5 +60,5 @@ def find(key: str, known: dict[str, Renamed | Refused]) -> tuple[str, Renamed | 
     return None if found is None or (isinstance(found, Renamed) and entry != key) else (entry, found)
 
 
-# reasons of keys that nothing is missing without
+# reasons of keys that need no equivalent
 WITHOUT_EFFECT = frozenset(group["why"] for name in ("verl", "verl_sft") for group in table(name)["without_effect"])

@@ -1,4 +1,4 @@
-"""What a bridge makes: a recipe, and an account of every key of the source: kept, renamed or left out, and why."""
+"""The result of a bridge: a recipe, and for every key of the source: kept, renamed or left out, and why."""
 
 import math
 import operator
@@ -19,7 +19,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of a recipe. comment: where it comes from, when that is not its own name."""
+    """One line of a recipe. comment: its origin, unless that has the same name."""
 
     value: Any
     comment: str = ""
@@ -27,7 +27,7 @@ class Entry:
 
 @dataclass
 class Unread:
-    """A key whose value only running the source would tell. to: our keys that therefore have none."""
+    """A key whose value is only known at run time. to: our keys that are therefore not set."""
 
     given: Given
     why: str
@@ -36,10 +36,10 @@ class Unread:
 
 @dataclass
 class Translation:
-    """source: name of what was read. entries: the recipe. chosen: what was decided, and why.
+    """source: name of the input. entries: the recipe. chosen: decisions and their reasons.
 
-    left_out: keys that do something there and nothing here; idle: keys without an effect that is missing here.
-    (line, what): skipped was not read and may matter, assumed was taken for granted, passed has no effect.
+    left_out: keys that have an effect there and none here; idle: keys whose effect is not needed here. (line, what):
+    skipped was not read and may matter, assumed is an assumption, passed has no effect.
     """
 
     source: str
@@ -50,7 +50,7 @@ class Translation:
     idle: list[tuple[Given, str]] = field(default_factory=list)
     unknown: list[Unread] = field(default_factory=list)
     chosen: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)  # what has to be settled before the recipe is the source's
+    asked: list[str] = field(default_factory=list)  # to be resolved before the recipe is equivalent to the source
     skipped: list[tuple[int, str]] = field(default_factory=list)
     assumed: list[tuple[int, str]] = field(default_factory=list)
     passed: list[tuple[int, str]] = field(default_factory=list)
@@ -63,11 +63,11 @@ class Translation:
 
     @property
     def doubt(self) -> str:
-        """What a default of the source's is true without; nothing when every word was read."""
+        """Returns the reservation for a default of the source; empty if every word was read."""
         return f", unless {lines_of(self.unread)}, which could not be read, says otherwise" if self.unread else ""
 
     def keep(self, given: Given) -> None:
-        """The same name, the same value; a value that cannot stand here is left out with its reason."""
+        """Keeps name and value; an invalid value is left out with its reason."""
         reason = unfit(given.key, given.value) or self._taken(given.path)
         if reason:
             self.left_out.append((given, reason))
@@ -76,10 +76,10 @@ class Translation:
             self.kept.append(given)
 
     def rename(self, given: Given, path: Path, value: Any, comment: str) -> None:
-        """Another name or value here. What the source gives under our own name wins, unless it is null."""
+        """Changes name or value. A value under our own name takes precedence, unless it is null."""
         key = ".".join(map(str, path))
         if value is not None and path in self.entries and self.entries[path].value is None:
-            del self.entries[path]  # null says that nothing is set
+            del self.entries[path]  # null means unset
         if reason := unfit(key, value):
             self.left_out.append((given, reason if key == given.key else f"as {key}: {reason}"))
         elif reason := self._taken(path):
@@ -89,7 +89,7 @@ class Translation:
             self.renamed.append((given, key))
 
     def lose(self, line: int, what: str) -> None:
-        """An override was not read: the recipe lacks what it sets."""
+        """Records an override that was not read: the recipe lacks its setting."""
         self.lost.append(line)
         self.skipped.append((line, what))
 
@@ -97,29 +97,29 @@ class Translation:
         self.left_out.append((given, reason))
 
     def note(self, name: str, /, **values: Any) -> None:
-        """A sentence about what was decided. name: of tables/sentences.yaml."""
+        """Adds a sentence about a decision. name: of tables/sentences.yaml."""
         self.chosen.append(said(name, **values))
 
     def ask(self, name: str, /, **values: Any) -> None:
-        """A sentence about what the user has to settle: an import with one ends with 1."""
+        """Adds an open question for the user: the import then exits with 1."""
         self.asked.append(said(name, **values))
 
     def value(self, *path: str | int) -> Any:
-        """The value of a line; None where there is none."""
+        """Returns the value of a line; None if missing."""
         return self.entries[path].value if path in self.entries else None
 
     def below(self, *path: str | int) -> list[Path]:
-        """The elements of a list of the recipe, in order."""
+        """Returns the elements of a list of the recipe, in order."""
         size = len(path)
         return sorted({one[:size + 1] for one in self.entries if one[:size] == path and len(one) > size}, key=str)
 
     def choose(self, path: Path, value: Any, comment: str) -> None:
-        """A line that the source does not have. Nothing happens when it is there already."""
+        """Adds a line that the source does not have, unless the recipe already has it."""
         if not self._taken(path):
             self.entries[path] = Entry(value, comment)
 
     def reward_by_model(self, why: str) -> None:
-        """Rollouts are rewarded by the model of explorer.auxiliary_models alone; evaluations count what is solved."""
+        """Rewards rollouts by the model of explorer.auxiliary_models alone; evaluations count solved tasks."""
         source = ("buffer", "explorer_input")
         self.choose((*source, "default_reward_fn_type"), "reward_model", why)
         for taskset in self.below(*source, "eval_tasksets"):
@@ -127,14 +127,14 @@ class Translation:
         self.note("reward_by_model")
 
     def keep_secrets_out(self) -> None:
-        """The gate that every line passes, whichever rule wrote it: one that holds a secret is left out."""
+        """Leaves out a line that contains a secret; every line is checked here, whichever rule wrote it."""
         for path, entry in list(self.entries.items()):
             key = ".".join(map(str, path))
             if why := kept_out(key, entry.value):
                 self.withdraw(path, why)
 
     def withdraw(self, path: Path, why: str) -> None:
-        """Takes a line out again; the keys of the source that made it are left out with the reason."""
+        """Removes a line; the source's keys for it are left out with the reason."""
         key, entry = ".".join(map(str, path)), self.entries.pop(path)
         source = [g for g in self.kept if g.path == path] + [g for g, to in self.renamed if to == key]
         self.kept = [given for given in self.kept if given not in source]
@@ -142,7 +142,7 @@ class Translation:
         self.left_out += [(given, why) for given in source or [Given(path, entry.value, 0)]]
 
     def _taken(self, path: Path) -> str | None:
-        """Why nothing more can be written at a path: a value is there, above it or below it."""
+        """Returns why nothing more can be written at a path: a value is there, above it or below it."""
         at = next((p for p in self.entries if p == path or p == path[:len(p)] or path == p[:len(path)]), None)
         if at is None:
             return None
@@ -151,27 +151,27 @@ class Translation:
 
 
 def places(path: Path) -> list[Path]:
-    """Where a setting may stand that holds at a path: there, or for a stage among the settings of all.
+    """Returns where a setting for a path may be: there, or for a stage in the run-wide settings.
 
-    A stage takes sections key by key, but a list as a whole (compose/stage_settings.py): of a set in one nothing.
+    A stage merges sections by key, but replaces a list as a whole (compose/stage_settings.py): empty for a set in one.
     """
     own = path[2:]
     return [path, own] if path[0] == "stages" and not any(isinstance(part, int) for part in own) else [path]
 
 
 def first(values: dict[Path, Any], path: Path) -> Any:
-    """What holds at a path: a stage's own value, or that of all; None where neither is there."""
+    """Returns the value for a path: a stage's own, or the run-wide one; None if neither exists."""
     return next((values[place] for place in places(path) if values.get(place) is not None), None)
 
 
 def lines_of(numbers: list[int]) -> str:
-    """`line 3`, or `lines 3, 5`."""
+    """Formats `line 3`, or `lines 3, 5`."""
     lines = sorted(set(numbers))
     return f"lines {', '.join(map(str, lines))}" if lines[1:] else f"line {lines[0]}"
 
 
 def unfit(key: str, value: Any) -> str | None:
-    """Why a value cannot be taken at a key of ours: a secret, another type, a number outside its bounds, null."""
+    """Returns why a value is invalid for our key: a secret, another type, a number out of bounds, null."""
     if why := kept_out(key, value):
         return why
     if key in UNCUT and value != UNCUT[key]:
@@ -194,13 +194,13 @@ def unfit(key: str, value: Any) -> str | None:
 
 
 def off(value: Any, idle: tuple = ()) -> str:
-    """A word of comfort for a key that is switched off in the source too. idle: values that switch it off."""
+    """Notes that a key is disabled in the source too. idle: values that disable it."""
     switched = value is None or value is False or value in ("", [], {}) or any(value == i for i in idle)
     return "off there too: " if switched else ""
 
 
 def directory_name(value: Any) -> Any:
-    """A name that can be one of a directory; a value with an interpolation stays."""
+    """Converts a name to a valid directory name; a value with an interpolation is unchanged."""
     text = str(value)
     if "${" in text:
         return value

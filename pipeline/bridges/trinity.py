@@ -1,4 +1,4 @@
-"""A configuration of Trinity-RFT as a recipe: every key by its fate in pipeline/settings/guide.py, stages and all."""
+"""Translates a Trinity-RFT configuration: every key by its entry in pipeline/settings/guide.py, stages included."""
 
 import re
 from pathlib import Path as File
@@ -21,9 +21,9 @@ SAMPLED_BY = re.compile(TRAINING_SET.pattern + r"rollout_args\.(temperature|top_
 
 
 def translate(given: list[Given], source: str, place: File | None = None) -> Translation:
-    """The recipe of a configuration, and an account of each of its keys. Raises ConfigError for one of veRL.
+    """Returns the recipe of a configuration and the result for every key. Raises ConfigError for one of veRL.
 
-    place: of the file, beside and above which the file of its trainer is searched for.
+    place: of the file; its trainer's file is searched for in that directory and above.
     """
     trinity_verl.refuse_verls(given, source)
     made = Translation(source)
@@ -62,7 +62,7 @@ def translate(given: list[Given], source: str, place: File | None = None) -> Tra
 
 
 def _shapeless(made: Translation, given: Given) -> bool:
-    """Whether a key is where no setting can be, and is left out."""
+    """Returns whether a key is where no setting can be, and is left out."""
     if reason := trinity_values.of_structure(given):
         (made.idle if given.value in (None, {}) else made.left_out).append((given, reason))
     return bool(reason)
@@ -70,7 +70,7 @@ def _shapeless(made: Translation, given: Given) -> bool:
 
 def _fate(key: str) -> Fate | None:
     general, unlisted = guide.general(key), keys("trinity")
-    if general in unlisted:  # beside free arguments, of which the guide says more
+    if general in unlisted:  # among free arguments; the guide says more on these
         return unlisted[general]
     if found := guide.find(key):
         return found[1]
@@ -82,9 +82,9 @@ def _fate(key: str) -> Fate | None:
 
 
 def _accounted(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
-    """Whether a key belongs to a teacher, a judge or a reward of the original, or does nothing, and is accounted for.
+    """Handles keys of a teacher, a judge or a reward of the original, and idle ones; returns whether it was one.
 
-    Whatever is said of a key in general does not hold for these.
+    The general entry of a key does not apply to these.
     """
     general = guide.general(given.key)
     if (trinity_data.teacher(made, given, _stage(given.path)[0], values)
@@ -98,7 +98,7 @@ def _accounted(made: Translation, given: Given, values: dict[Path, Any]) -> bool
 
 
 def _stage(path: Path) -> tuple[Path, Path]:
-    """A path cut into `stages, i` (or nothing) and the setting."""
+    """Splits a path into `stages, i` (or nothing) and the setting."""
     return (path[:2], path[2:]) if path[0] == "stages" and len(path) > 2 else ((), path)
 
 
@@ -131,7 +131,7 @@ def _works(made: Translation, given: Given, values: dict[Path, Any]) -> None:
 
 
 def _sampling(made: Translation, given: Given, of_all: Path, values: dict[Path, Any]) -> None:
-    """Rollouts to train on are sampled as the section model says, by which the trainer scores them."""
+    """Handles sampling of training rollouts, which follows the section model, as used by the trainer for scoring."""
     ours = values.get(of_all, values.get(of_all[-2:], SETTINGS[".".join(of_all[-2:])].default))
     if ours == given.value:
         made.keep(given)
@@ -168,7 +168,7 @@ def _refused(made: Translation, given: Given, fate: Refused, values: dict[Path, 
 
 
 def _idle(fate: Refused, given: Given, values: dict[Path, Any]) -> tuple:
-    """The values by which a key is switched off: its own; of a family, any value when the family is off."""
+    """Returns the values that disable a key: its own; any value when its family is disabled."""
     parts = guide.general(given.key).split(".")
     stage = len(given.path) - len(parts)
     for size in range(1, len(parts)):
@@ -193,7 +193,7 @@ def _unknown(made: Translation, given: Given, values: dict[Path, Any]) -> None:
 
 
 def _mend_references(made: Translation, values: dict[Path, Any]) -> None:
-    """`${a.b}` whose key is called otherwise here, or is left out, becomes what it stood for."""
+    """Resolves `${a.b}` to its value where the key has another name here, or is left out."""
     written = {".".join(map(str, path)) for path in made.entries}
     names = {given.key: target for given, target in made.renamed}
     source = {".".join(map(str, path)): value for path, value in values.items()}
@@ -206,12 +206,12 @@ def _mend_references(made: Translation, values: dict[Path, Any]) -> None:
 
     for path, entry in made.entries.items():
         value = entry.value
-        for _ in range(9):  # one may stand for another
+        for _ in range(9):  # references may be nested
             value = REFERENCE.sub(stands_for, value) if isinstance(value, str) else value
         if isinstance(value, str) and value != entry.value:
             meant = value if "${" in value else scalar(value)
             made.entries[path] = Entry(meant, entry.comment or f"{entry.value} there")
 
 
-FREE = tuple(f"{key}." for key, item in walk()  # mappings with any keys
+FREE = tuple(f"{key}." for key, item in walk()  # mappings with arbitrary keys
              if str(item.annotation).startswith(("dict", "list[dict")) and "Any" in str(item.annotation))

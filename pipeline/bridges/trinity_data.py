@@ -1,4 +1,4 @@
-"""Data and rewards of a Trinity-RFT configuration: what it is silent about, columns, inputs, rewards, a teacher."""
+"""Data and rewards of a Trinity-RFT configuration: implicit defaults, columns, inputs, rewards, a teacher."""
 
 from typing import Any
 
@@ -27,9 +27,9 @@ DISTILLING = ("on_policy_distill_workflow", "on_policy_distill_math_workflow")
 
 
 def say_defaults(made: Translation) -> None:
-    """Lines for the format and the order of each set that has a path, where the source is silent."""
+    """Writes the original's default format and order for each set with a path that does not set them."""
     def say(path: Path, default: str) -> None:
-        if first(made.entries, path) is None:  # a stage may have another value from the settings of all
+        if first(made.entries, path) is None:  # a stage may differ from the run-wide settings
             made.choose(path, default, ITS_DEFAULT)
 
     for of_set, formatted in _with_path(made, "explorer_input"):
@@ -46,7 +46,7 @@ def say_defaults(made: Translation) -> None:
 
 
 def _with_path(made: Translation, section: str) -> list[tuple[Path, set]]:
-    """The sets below a section whose files the recipe names, each with what is said of its format, also for all."""
+    """Returns the sets below a section whose files the recipe names, with their format settings, run-wide included."""
     sets = {path[:-1] for path, entry in made.entries.items()
             if path[-1] == "path" and section in path and entry.value is not None}
     return [(of_set, {path[-1] for path in made.entries if path[:-1] in places((*of_set, "format"))})
@@ -79,7 +79,7 @@ def read_by_a_set(made: Translation, given: list[Given], values: dict[Path, Any]
 
 
 def columns(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
-    """Writes the columns that operators look at, under our names; False for any other key, or where all have them."""
+    """Writes the columns for operators under our names; False for any other key, or if all have them."""
     stage = given.path[:2] if given.path[0] == "stages" else ()
     names = [str(name) for name in given.value] if isinstance(given.value, list) else []
     if given.path[len(stage):] != FIELDS or all(name in COLUMNS for name in names):
@@ -100,9 +100,9 @@ def columns(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
 
 
 def _read_sets(values: dict[Path, Any], stage: Path) -> tuple[set[Path], dict[str, tuple[str, str]]]:
-    """The sets whose rows operators curate, with their columns: tasks, or demonstrations where there are none.
+    """Returns the sets whose rows operators curate, with their columns: tasks, or demonstrations if there are none.
 
-    A stage's own sets go before those of all.
+    A stage's own sets take precedence over run-wide ones.
     """
     def set_of(path: Path, names: tuple[str, ...]) -> Path | None:
         size = next((i + (part == "tasksets") for i, part in enumerate(path[:5], 1) if part in names), len(path))
@@ -120,7 +120,7 @@ def _read_sets(values: dict[Path, Any], stage: Path) -> tuple[set[Path], dict[st
 
 
 def dapo_reward(made: Translation, given: Given, values: dict[Path, Any]) -> bool:
-    """Writes a key of the reward of DAPO; False for any other. Right is 1 and wrong -1 there, here 1 and 0."""
+    """Writes a key of the DAPO reward; False for any other. Right is 1 and wrong -1 there, here 1 and 0."""
     name, of_set = given.path[-1], given.path[:-2]
     if name == REWARD[-1] and given.value == DAPO:
         with_penalty = ["accuracy_reward", "overlong_penalty"]
@@ -129,7 +129,7 @@ def dapo_reward(made: Translation, given: Given, values: dict[Path, Any]) -> boo
         return True
     if given.path[-2:-1] != ("reward_fn_args",) or name not in OF_DAPO or _reward(of_set, values) != DAPO:
         return False
-    inherits, is_number = len(places(of_set)) > 1, isinstance(given.value, (int, float))  # from the same set of all
+    inherits, is_number = len(places(of_set)) > 1, isinstance(given.value, (int, float))  # from the same run-wide set
     if "eval_tasksets" in of_set[2 if given.path[0] == "stages" else 0:]:
         made.idle.append((given, "an evaluation counts what is solved."))
     elif not _is_on(of_set, values) and name == ON and inherits and _is_on(of_set[2:], values):
@@ -151,7 +151,7 @@ def dapo_reward(made: Translation, given: Given, values: dict[Path, Any]) -> boo
 
 
 def _take_over(made: Translation, path: Path, values: dict[Path, Any]) -> None:
-    """An argument of the same set of all, for a stage that alone has the penalty: there it is without effect."""
+    """Copies an argument of the same run-wide set for a stage that alone has the penalty: run-wide it has no effect."""
     own, of_all = (values.get(place) for place in places(path))
     if own is None and of_all is not None:
         if path[-1] == FACTOR and not isinstance(of_all, (int, float)):
@@ -165,13 +165,13 @@ def _is_on(of_set: Path, values: dict[Path, Any]) -> bool:
 
 
 def _reward(of_set: Path, values: dict[Path, Any]) -> Any:
-    """The reward that a set names, or the section above it."""
+    """Returns the reward function of a set, or of the section above it."""
     own, section = first(values, (*of_set, REWARD[-1])), of_set[:of_set.index(REWARD[1]) + 1]
     return own if own is not None else first(values, (*section, REWARD[-1]))
 
 
 def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
-    """A workflow of the original brings a reward and a system prompt of its own; ours brings none."""
+    """Notes that the original's workflows have their own reward and system prompt; ours have none."""
     workflows = {path: entry.value for path, entry in made.entries.items() if str(path[-1]).endswith("workflow_type")}
     foreign = dict.fromkeys(str(value) for value in workflows.values() if not (
         value is None or value in WORKFLOWS or ":" in str(value) or "${" in str(value)))
@@ -197,7 +197,7 @@ def say_rewards(made: Translation, values: dict[Path, Any]) -> None:
 
 
 def teacher(made: Translation, given: Given, stage: Path, values: dict[Path, Any]) -> bool:
-    """Writes a key of the teacher of a distillation, there a served auxiliary model; False for any other key."""
+    """Writes a key of a distillation teacher, there a served auxiliary model; False for any other key."""
     path = given.path[len(stage):]
     distils = any((key[-1] == "algorithm_type" and value in WITH_TEACHER)
                   or (str(key[-1]).endswith("workflow_type") and value in DISTILLING) for key, value in values.items())

@@ -1,6 +1,6 @@
-"""Keys of older releases of Trinity-RFT (0.1 and 0.2), read as the keys that took their place.
+"""Converts keys of older Trinity-RFT releases (0.1 and 0.2) to their current names.
 
-A key is dotted, without its stage; what is below one goes along (`today` in tables/trinity.yaml).
+A key is dotted, without its stage; keys below it are converted too (`today` in tables/trinity.yaml).
 """
 
 from functools import cache
@@ -12,22 +12,22 @@ from pipeline.bridges.trinity_data import INPUTS
 
 EVAL_SET, TASKSET = ("buffer", "explorer_input", "eval_tasksets", 0), "buffer.explorer_input.taskset"
 INPUT_BUFFERS = ("data_processor", "task_pipeline", "input_buffers")
-# with an algorithm that mixes demonstrations in, they were those of the warm-up
+# with an algorithm that mixes demonstrations, these were for the warm-up
 MIXED, WARMUP = ("mix", "mix_chord"), "buffer.trainer_input.sft_warmup_dataset"
 EXPERTS = {WARMUP: "buffer.trainer_input.auxiliary_buffers.sft_dataset"}
-HELD_OUT = "data.eval_split"  # a set of its own now: the same data, another split
+HELD_OUT = "data.eval_split"  # now a set of its own: the same data, another split
 SHARED = ("data.dataset_path", "data.subset_name", "data.format", "data.format_config")
 
 
 @cache
 def names_of_today() -> dict[str, str]:
-    """Older key -> the key that took its place."""
+    """Maps older keys to current ones."""
     read = table("trinity")
     return read["today"] | {f"explorer.{n}": f"explorer.rollout_model.{n}" for n in read["of_engine"].split()}
 
 
 def as_today(made: Translation, given: list[Given]) -> list[Given]:
-    """The keys under the names that they have now, each with its value and line; one that is there already stays."""
+    """Returns the keys under current names, each with value and line; existing current keys take precedence."""
     there, read_as, found = {one.path for one in given}, [], []
     mixes = {str(one.value) for one in given if one.key.endswith("algorithm_type")} & set(MIXED)
     known = names_of_today() | (EXPERTS if mixes else {})
@@ -49,7 +49,7 @@ def as_today(made: Translation, given: list[Given]) -> list[Given]:
 
 
 def _today(path: Path, known: dict[str, str]) -> tuple[Path | None, tuple[str, str]]:
-    """The path of today of an older key, or of one below it, and (older name, name); None for one that has its name."""
+    """Returns the current path of an older key, or of one below it, and (older name, name); None if it is current."""
     stage, parts = (path[:2], path[2:]) if path[0] == "stages" else ((), path)
     for size in range(len(parts), 0, -1):
         old = ".".join(map(str, parts[:size]))
@@ -59,7 +59,7 @@ def _today(path: Path, known: dict[str, str]) -> tuple[Path | None, tuple[str, s
 
 
 def _pairs(read_as: list[tuple[str, str]]) -> str:
-    """Older names with those of today; those that only are in another section now together."""
+    """Pairs older names with current ones; those that only changed section are grouped."""
     sections: dict[tuple[str, str], list[str]] = {}
     for old, new in dict.fromkeys(read_as):
         (above, _, name), (section, _, today) = old.rpartition("."), new.rpartition(".")
@@ -69,7 +69,7 @@ def _pairs(read_as: list[tuple[str, str]]) -> str:
 
 
 def _held_out(made: Translation, given: list[Given]) -> list[Given]:
-    """The set that `data.eval_split` named: what `data` says of the tasks, of that split."""
+    """Builds the set of `data.eval_split`: the task settings of `data`, with that split."""
     split = next((one for one in given if one.key == HELD_OUT), None)
     shared = [(one, _today(one.path, names_of_today())[0]) for one in given
               if any(one.key == key or one.key.startswith(f"{key}.") for key in SHARED) and one.value not in (None, "")]

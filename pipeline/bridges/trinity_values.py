@@ -1,4 +1,4 @@
-"""Why a value of a Trinity-RFT key that works in general cannot be taken where it is."""
+"""Reasons why a value of a supported Trinity-RFT key cannot be used."""
 
 import math
 import re
@@ -18,12 +18,12 @@ from pipeline.store.yaml_values import scalar
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
 TRAINING_SET = re.compile(r"buffer\.explorer_input\.(taskset|tasksets\.\*)\.")
 OF_CRITIC = ("trainer.critic_warmup", "model.critic_model_path", "trainer.critic")
-# what is learnt hangs on these: an unknown name stays, so that the recipe does not compose until it is settled
+# training depends on these: an unknown name stays, so that the recipe does not compose until it is resolved
 CHOSEN = re.compile(r"(algorithm_type|workflow_type|_fn|_fn_type)$")
 
 
 def of_structure(given: Given) -> str | None:
-    """Why a key is no setting at all: a section that is no mapping, stages that are no list of them."""
+    """Returns why a key is not a setting: a section that is not a mapping, stages that are not a list of mappings."""
     path, key, shown = given.path, guide.general(given.key), "null" if given.value is None else repr(given.value)
     if path[0] == "stages" and (len(path) < 3 or not isinstance(path[1], int)):
         return None if given.value == [] else said("no_stages", found=shown)
@@ -33,7 +33,7 @@ def of_structure(given: Given) -> str | None:
 
 
 def of_value(general: str, given: Given, values: dict[Path, Any]) -> str | None:
-    """Why a value of a key that works means nothing here."""
+    """Returns why a value of a supported key has no meaning here."""
     path, value = given.path, given.value
     if general.endswith(".path") and general.startswith("buffer.") and _is_database(path[:-1], values):
         return said("database")
@@ -56,19 +56,19 @@ def of_value(general: str, given: Given, values: dict[Path, Any]) -> str | None:
 
 
 def is_nothing(given: Given) -> bool:
-    """Whether a value says that nothing is set: None in quotes, and of one of our settings an empty text."""
+    """Returns whether a value means unset: quoted None, or an empty text for our settings."""
     return given.value == "None" or (given.value == "" and guide.general(given.key) in SETTINGS)
 
 
 def of_judge(general: str, values: dict[Path, Any]) -> str | None:
-    """Why a key of an auxiliary model means nothing: workflows of the original ask it."""
+    """Returns why a key of an auxiliary model has no meaning: the original's workflows query it."""
     names_rewards = any(value is not None and str(path[-1]).endswith(("workflow_type", "reward_fn_type"))
                         for path, value in values.items())
     return said("judge") if general.startswith("explorer.auxiliary_models.") and names_rewards else None
 
 
 def without_effect(general: str, value: Any, values: dict[Path, Any]) -> str | None:
-    """Why a key that works does nothing, there as here: it is about sets that there are none of, or of one order."""
+    """Returns why a supported key has no effect in either system: its sets do not exist, or have one order."""
     if general == "explorer.eval_interval" and not any("eval_tasksets" in path[:-1] for path in values):
         return "off there too: no set is given to evaluate on."
     warms_up = any("sft_warmup_dataset" in path for path in values)
@@ -80,7 +80,7 @@ def without_effect(general: str, value: Any, values: dict[Path, Any]) -> str | N
 
 
 def without_critic(key: str, path: Path, values: dict[Path, Any]) -> str | None:
-    """Why a setting of the critic means nothing: the algorithm, or that of every stage, has none. key: one of ours."""
+    """Returns why a critic's setting has no meaning: no algorithm, of any stage, has one. key: one of ours."""
     if not any(key == name or key.startswith(f"{name}.") for name in OF_CRITIC):
         return None
     kinds: dict[str | None, str] = {}
@@ -94,7 +94,7 @@ def without_critic(key: str, path: Path, values: dict[Path, Any]) -> str | None:
 
 
 def misfit(key: str, value: Any) -> str | None:
-    """Why a value is not of the type, or none of the choices, of our setting `key`; None where that is not known."""
+    """Returns why a value has the wrong type or is not a choice of our setting `key`; None where unknown."""
     item = SETTINGS.get(guide.general(key))
     if item is None or value is None or (isinstance(value, str) and "${" in value):
         return None
@@ -109,12 +109,12 @@ def misfit(key: str, value: Any) -> str | None:
 
 
 def _typed(key: str, value: Any) -> list[str]:
-    """The line for a value of another type than our setting has."""
+    """Returns the line for a value of another type than our setting's."""
     return [line for line in schema.setting_problems(guide.general(key), value) if line.startswith("key '")]
 
 
 def as_number(key: str, value: Any) -> Any:
-    """A text that stands for the number or the truth value that our setting `key` wants; any other value as it is."""
+    """Converts a text to the number or boolean that our setting `key` requires; leaves other values."""
     item = SETTINGS.get(guide.general(key))
     if item is None or not isinstance(value, str) or not _typed(key, value):
         return value
@@ -123,13 +123,13 @@ def as_number(key: str, value: Any) -> Any:
 
 
 def _is_database(of_set: Path, values: dict[Path, Any]) -> bool:
-    """Whether the data of a set (its path less the last key) are in a database or a queue."""
+    """Returns whether the data of a set (its path less the last key) are in a database or a queue."""
     return values.get((*of_set, "storage_type")) in ("queue", "sql") or bool(
         DATABASE.match(str(values.get((*of_set, "path")))))
 
 
 def _without_path(path: Path, values: dict[Path, Any]) -> str | None:
-    """Why what says how a set's file is read is read by nobody: the set has no file."""
+    """Returns why settings for reading a set's file have no effect: the set has no file."""
     ends = [i for i, part in enumerate(path) if part in ("format", "subset_name")]
     if "buffer" not in path[:3] or not ends:
         return None

@@ -1,7 +1,7 @@
-"""veRL's keys in a Trinity-RFT configuration, below trainer.trainer_config: what each says there.
+"""Translates veRL's keys in a Trinity-RFT configuration, below trainer.trainer_config.
 
-The original sets many of veRL's keys from its own sections; those say nothing here. The rest becomes our setting, by
-the table of veRL's keys and, of keys that an import of veRL reads with others, by those of tables/trinity.yaml.
+The original overwrites many of veRL's keys from its own sections; those have no effect here. The rest becomes our
+setting, by the table of veRL's keys or, for keys that a veRL import reads with others, by tables/trinity.yaml.
 """
 
 import re
@@ -21,12 +21,12 @@ from pipeline.store.errors import ConfigError
 ROOT = ("trainer", "trainer_config")
 PREFIX = "trainer.trainer_config."
 CLIP, CLIP_RANGE = f"{ACTOR}.clip_ratio", "algorithm.policy_loss_fn_args.clip_range"
-TRINITYS = ("buffer", "data_processor", "explorer", "mode", "model", "stages", "synchronizer")  # sections it alone has
+TRINITYS = ("buffer", "data_processor", "explorer", "mode", "model", "stages", "synchronizer")  # sections only it has
 Rename = Callable[[Translation, Given, Renamed, dict], None]
 
 
 def translated(made: Translation, given: Given, inner: str, values: dict[Path, Any], rename: Rename) -> bool:
-    """Accounts for a key of veRL; False for one that no table has. inner: its name in veRL; rename: writes one."""
+    """Handles a key of veRL; False if no table has it. inner: its name in veRL; rename: writes a key."""
     stage, read = given.path[:2] if given.path[0] == "stages" else (), table("trinity")
     found = find(inner, keys("verl"))
     if inner in read["numbers"] and (given.value is None or _is_off(given.value)):
@@ -46,7 +46,7 @@ def translated(made: Translation, given: Given, inner: str, values: dict[Path, A
         _clip_range(made, given, stage, values)
     elif found and isinstance(found[1], Renamed):
         rename(made, given, found[1], values)
-    elif found:  # nothing is missing where it is off, or does nothing that is not done here anyway
+    elif found:  # it is disabled, or its effect is the default here
         reference = str(given.value)[2:-1] if str(given.value).startswith("${") and str(given.value)[-1] == "}" else ""
         is_off = off(values.get(tuple(reference.split(".")), given.value), found[1].idle)
         is_idle = is_off or found[1].why in WITHOUT_EFFECT
@@ -63,7 +63,7 @@ def _is_read(inner: str) -> bool:
 
 
 def _function(kind: str, stage: Path, values: dict[Path, Any]) -> str | None:
-    """The function of a kind that a stage has: given, or the algorithm's own; None where that is not known."""
+    """Returns a stage's function of a kind: given, or the algorithm's own; None where unknown."""
     if (own := of_stage(values, stage, "algorithm", kind)) is not None:
         return str(own)
     try:
@@ -74,7 +74,7 @@ def _function(kind: str, stage: Path, values: dict[Path, Any]) -> str | None:
 
 
 def _clip_range(made: Translation, given: Given, stage: Path, values: dict[Path, Any]) -> None:
-    """clip_ratio says the bounds that clip_ratio_low and clip_ratio_high do not."""
+    """Translates clip_ratio to the bounds that clip_ratio_low and clip_ratio_high do not set."""
     bounds = [bound for bound in ("low", "high")
               if values.get((*stage, *ROOT, *CLIP.split(".")[:-1], f"clip_ratio_{bound}")) is None]
     if not bounds:
@@ -87,9 +87,9 @@ def _clip_range(made: Translation, given: Given, stage: Path, values: dict[Path,
 
 
 def with_trainer_file(made: Translation, given: list[Given], place: File | None) -> list[Given]:
-    """The keys of a source with those of the file that trainer.trainer_config_path names, below trainer.trainer_config.
+    """Adds the keys of the file trainer.trainer_config_path to a source's, below trainer.trainer_config.
 
-    A path is searched for from the current directory, and from every directory above the source's file. place: of that.
+    The path is searched for in the current directory, and in every directory above the source's file. place: of that.
     """
     found = []
     for one in given:
@@ -108,9 +108,9 @@ def with_trainer_file(made: Translation, given: list[Given], place: File | None)
 
 
 def _of_file(made: Translation, file: File, named: Given, given: list[Given]) -> list[Given]:
-    """The keys of a trainer's file, references filled in, with the line that names it. given: keys of the source.
+    """Returns a trainer file's keys, references resolved, with the line that names it. given: keys of the source.
 
-    Up to 0.1 its use_kl_loss said whether there is a KL loss; where the source does not say so by itself, it does here.
+    Up to 0.1 its use_kl_loss enabled the KL loss; it applies here if the source does not set that itself.
     """
     try:
         keys_of_file = {one.key: one for one in read_yaml(file.read_text(encoding="utf-8"), file.name)}
@@ -136,12 +136,12 @@ def _of_file(made: Translation, file: File, named: Given, given: list[Given]) ->
 
 
 def is_misplaced(key: str) -> bool:
-    """Whether a key that the guide does not have is one of veRL."""
+    """Returns whether a key that the guide does not have is one of veRL."""
     return key.startswith(("actor_rollout_ref.", "critic.")) or _is_read(key) or bool(find(key, keys("verl")))
 
 
 def refuse_verls(given: list[Given], source: str) -> None:
-    """Raises ConfigError for a configuration that is veRL's own, or the part of one that trainer_config takes."""
+    """Raises ConfigError for a configuration of veRL itself, or the part of one that trainer_config takes."""
     sections = {str(g.path[0]) for g in given}
     of_verl = sorted(sections & {"actor_rollout_ref", "critic"})
     if of_verl and not sections & set(TRINITYS) and "algorithm.algorithm_type" not in {g.key for g in given}:
@@ -149,7 +149,7 @@ def refuse_verls(given: list[Given], source: str) -> None:
 
 
 def refuse_others(given: list[Given], source: str) -> None:
-    """Raises ConfigError for a configuration of Trinity-RFT or EasyR1 where one of veRL is to be read."""
+    """Raises ConfigError for a configuration of Trinity-RFT or EasyR1 where one of veRL is expected."""
     sections = {str(g.path[0]) for g in given}
     if "worker" in sections and "actor_rollout_ref" not in sections:
         raise ConfigError(said("a_file_of_easyr1", source=source))

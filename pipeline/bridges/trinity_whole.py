@@ -1,6 +1,6 @@
-"""What follows from several settings of a Trinity-RFT configuration: objective, lengths, GPUs, stages.
+"""Derives what depends on several settings of a Trinity-RFT configuration: objective, lengths, GPUs, stages.
 
-Where the original's default differs from ours and the source is silent, the recipe says the original's.
+Where the original's default differs from ours and the source does not set it, the recipe sets the original's.
 """
 
 import re
@@ -17,17 +17,17 @@ RANKS, TOKENS = ("trainer", "ranks"), ("trainer", "max_token_len_per_gpu")
 
 
 def stages_of(paths: Any) -> list[Path]:
-    """The stages that paths are in, in order."""
+    """Returns the stages that paths are in, in order."""
     return sorted({path[:2] for path in paths if path[0] == "stages" and len(path) > 2}, key=str)
 
 
 def of_stage(values: dict[Path, Any], stage: Path, *path: Any) -> Any:
-    """What a stage, or with an empty one all, says; None where neither does."""
+    """Returns a stage's value, or with an empty stage the run-wide one; None if neither sets it."""
     return values.get((*stage, *path), values.get(path))
 
 
 def say_defaults(made: Translation, values: dict[Path, Any], given: set[str]) -> None:
-    """Lines for what the source leaves to defaults that are not ours. given: the source's keys, in general."""
+    """Writes the original's defaults that differ from ours. given: the source's keys, generalized."""
     _say_algorithm(made, values)
     _say_objective(made, values)
     if not {"buffer.batch_size", "buffer.train_batch_size"} & given:
@@ -38,7 +38,7 @@ def say_defaults(made: Translation, values: dict[Path, Any], given: set[str]) ->
                 made.choose(("explorer", name), default, ITS_DEFAULT)
     cosine = [path for path, entry in made.entries.items()
               if path[-1] == "lr_scheduler_type" and entry.value == "cosine"]
-    for path in sorted(cosine, key=str):  # that of all before those of stages, which have it too
+    for path in sorted(cosine, key=str):  # run-wide ones before those of stages, which inherit them
         end = (*path[:-1], "min_lr_ratio")
         if not any(place in made.entries or place in values for place in places(end)):
             made.choose(end, 0.01, ITS_DEFAULT)
@@ -46,7 +46,7 @@ def say_defaults(made: Translation, values: dict[Path, Any], given: set[str]) ->
 
 
 def _say_algorithm(made: Translation, values: dict[Path, Any]) -> None:
-    """The algorithm of a configuration that names none, and is for training."""
+    """Writes the algorithm of a training configuration that names none."""
     stages = stages_of(values)
     silent = not stages or any((*stage, *KIND) not in values for stage in stages)
     has_tasks = any(path[-1] == "path" and "explorer_input" in path for path in made.entries)
@@ -55,7 +55,7 @@ def _say_algorithm(made: Translation, values: dict[Path, Any]) -> None:
 
 
 def _say_objective(made: Translation, values: dict[Path, Any]) -> None:
-    """The losses that an algorithm of the original has, for every algorithm that is named, by all or by a stage."""
+    """Writes the original's losses for every named algorithm, run-wide or of a stage."""
     def say(section: Path, key: str, value: Any) -> None:
         path, entries = (*section, *key.split(".")), {place: entry.value for place, entry in made.entries.items()}
         if first(entries, path) is None and (path[-2] != "kl_loss_fn_args" or path not in entries):
@@ -76,7 +76,7 @@ def _say_objective(made: Translation, values: dict[Path, Any]) -> None:
 
 
 def lengths(made: Translation) -> None:
-    """The prompt's and the response's share of max_model_len, as the original fills in what is missing of them."""
+    """Splits max_model_len into prompt and response, filling in missing values like the original."""
     whole, prompt, response = (made.value("model", name) for name in ("max_model_len", *LENGTHS))
     if not isinstance(whole, int) or whole < 2:
         return
@@ -95,7 +95,7 @@ def lengths(made: Translation) -> None:
 
 
 def train_batch(made: Translation) -> None:
-    """Takes out a train batch that does not go into the rollouts of explorer steps, nor they into it."""
+    """Removes a train batch that does not divide the rollouts of explorer steps, or the reverse."""
     batch, rows, times = (made.value(*path) for path in (("buffer", "train_batch_size"), ("buffer", "batch_size"),
                                                          ("algorithm", "repeat_times")))
     if not all(isinstance(n, int) and n > 0 for n in (batch, rows, times)) or made.value(*KIND) in MIXED_LOSSES:
@@ -106,7 +106,7 @@ def train_batch(made: Translation) -> None:
 
 
 def budget(made: Translation) -> None:
-    """At least the longest sequence: twice that, the original's micro-batch, where the source is silent."""
+    """Writes the token budget, at least the longest sequence; default: twice that, the original's micro-batch."""
     whole, *parts = (made.value("model", name) for name in ("max_model_len", *LENGTHS))
     longest = whole if isinstance(whole, int) and whole else sum(parts) if all(isinstance(n, int) for n in parts) else 0
     given = made.entries.get(TOKENS)
@@ -121,9 +121,9 @@ def budget(made: Translation) -> None:
 
 
 def gpus(made: Translation, machines: Any) -> None:
-    """Lines for `trainer.ranks`, of all stages and of those that differ. machines: cluster.node_num of the source.
+    """Writes `trainer.ranks`, run-wide and for stages that differ. machines: cluster.node_num of the source.
 
-    The original gives the trainer the GPUs that the engines leave, all of them where a stage explores nothing, and
+    The original gives the trainer the GPUs that the engines leave, all of them where a stage does not explore, and
     shards the model over them.
     """
     if made.value("trainer", "offload_param") is True or RANKS in made.entries:
@@ -139,7 +139,7 @@ def gpus(made: Translation, machines: Any) -> None:
 
 
 def _say_ranks(made: Translation, stage: Path, left: int) -> None:
-    """The line and its reason. left: GPUs for the trainer; none or fewer where the engines take all."""
+    """Writes the line and its reason. left: GPUs for the trainer; 0 or less where the engines use all."""
     each, name = _number(made, stage, None, "cluster", "gpu_per_node"), made.entries.get((*stage, "stage_name"))
     where = f" in stage {name.value}" if name else ""
     made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
@@ -154,7 +154,7 @@ def _say_ranks(made: Translation, stage: Path, left: int) -> None:
 
 
 def _on_one_machine(made: Translation, machines: int) -> None:
-    """Engines of several machines that would leave the trainer nothing of one: this one's share of them."""
+    """Scales engines of several machines to one machine if they would leave no GPU for the trainer."""
     each, explored = _number(made, (), None, "cluster", "gpu_per_node"), _explored(made, ())
     engines = _number(made, (), 1, *ENGINES)
     if each and explored and engines and explored >= each and engines >= machines:
@@ -164,26 +164,26 @@ def _on_one_machine(made: Translation, machines: int) -> None:
 
 
 def _left(made: Translation, stage: Path) -> int | None:
-    """GPUs of the trainer; None where it has no place of its own, or a number is not known."""
+    """Returns the trainer's GPUs; None if it has none of its own, or a number is unknown."""
     each, mode = _number(made, stage, None, "cluster", "gpu_per_node"), _value(made, stage, "both", "mode")
     explored = 0 if _is_alone(made, stage) else _explored(made, stage)
     return None if not each or mode not in ("both", "train") or explored is None else each - explored
 
 
 def _is_alone(made: Translation, stage: Path) -> bool:
-    """Whether nothing is explored beside the trainer."""
+    """Returns whether nothing explores concurrently with the trainer."""
     return _value(made, stage, "both", "mode") == "train" or _value(made, stage, None, *KIND) in GIVEN
 
 
 def _explored(made: Translation, stage: Path) -> int | None:
-    """GPUs of the engines and of the auxiliary models, which score; None where a number is not known."""
+    """Returns the GPUs of engines and auxiliary models, which score; None if a number is unknown."""
     numbers = [[_number(made, stage, 1, *model, name) for name in ("engine_num", "tensor_parallel_size")]
                for model in (ENGINES[:2], *_models(made, stage))]
     return None if any(None in pair for pair in numbers) else sum(copies * split for copies, split in numbers)
 
 
 def _models(made: Translation, stage: Path) -> list[Path]:
-    """Where the auxiliary models are, below a stage or the whole: a list of a stage's replaces the other."""
+    """Returns the path of the auxiliary models, of a stage or run-wide: a stage's list replaces the other."""
     of_all = ("explorer", "auxiliary_models")
     return [path[len(stage):] for path in made.below(*stage, *of_all)] or made.below(*of_all)
 
@@ -201,7 +201,7 @@ def _number(made: Translation, stage: Path, default: int | None, *path: Any) -> 
 
 
 def names_of(values: dict[Path, Any]) -> dict[int, str]:
-    """Position -> a name by which each stage can be a rule and a directory here; all differ. values: of the source."""
+    """Maps positions to distinct stage names that are valid as rules and directories. values: of the source."""
     names: dict[int, str] = {}
     for _, position in sorted(stage for stage in stages_of(values) if isinstance(stage[1], int)):
         name = re.sub(r"\W+", "_", str(values.get(("stages", position, "stage_name")) or ""), flags=re.ASCII).strip("_")
@@ -215,7 +215,7 @@ def names_of(values: dict[Path, Any]) -> dict[int, str]:
 
 
 def complete_stages(made: Translation, values: dict[Path, Any]) -> None:
-    """Names for stages that have none, new names also where others come after them, and remarks."""
+    """Names stages that have no name, updates references to renamed ones, and adds notes."""
     names = names_of(values)
     for position, name in names.items():
         made.choose(("stages", position, "stage_name"), name, "it has none there")

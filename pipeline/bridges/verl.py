@@ -24,7 +24,7 @@ REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*([A-Za-z_][\w.]*)\s*(?:,\s*([^{}
 
 
 def read(text: str, name: str) -> tuple[Launch, Translation]:
-    """What a source starts, with the lines of its keys, and a translation that so far holds what was not read.
+    """Returns what a source starts, with its keys' lines, and a translation with only the unread parts so far.
 
     Raises ConfigError when there is nothing of veRL in it, or a program that cannot be meant here.
     """
@@ -42,7 +42,7 @@ def read(text: str, name: str) -> tuple[Launch, Translation]:
 
 
 def _names_files(made: Translation, given: Given) -> bool:
-    """Whether a key chooses further files, which are not here: that is reported as of `--config-name`."""
+    """Returns whether a key selects further files, which are missing here: reported as `--config-name`."""
     names = given.path[0] == "defaults" or given.key == "hydra.searchpath"
     if names:
         made.skipped.append((given.line, f"{given.key}={given.value}: names files of veRL's configuration, which are "
@@ -51,7 +51,7 @@ def _names_files(made: Translation, given: Given) -> bool:
 
 
 def translate(launch: Launch, made: Translation) -> Translation:
-    """Fills in the recipe of what was read, and the account of each of its keys."""
+    """Fills in the recipe, and the result for each of its keys."""
     verl, is_sft = Verl(made, launch.given, launch.unknown, launch.entry), launch.kind == SFT
     if is_sft:
         verl_sft.translate(verl, launch.options)
@@ -75,7 +75,7 @@ def translate(launch: Launch, made: Translation) -> Translation:
 
 
 def _resolve(launch: Launch) -> None:
-    """Values with `${a.b}` replaced by what the source says of a.b; those that lead nowhere are unknown."""
+    """Resolves `${a.b}` from the source; unresolvable values are unknown."""
     values = {key: given.value for key, given in launch.given.items()}
     for key, one in list(launch.given.items()):
         value = one.value
@@ -87,13 +87,13 @@ def _resolve(launch: Launch) -> None:
         if dangling := next(filter(None, map(REFERENCE.search, texts)), None):
             del launch.given[key]
             launch.unknown[key] = (one, f"a reference to {dangling[1]}, which is not given")
-        else:  # veRL fills in the ~ of a path by itself
+        else:  # veRL expands the ~ of a path itself
             value = _each(lambda text, _: re.sub(r"^~(?=/)", "${oc.env:HOME}", text), value, values)
             launch.given[key] = Given(one.path, value, one.line)
 
 
 def _each(change: Any, value: Any, values: dict[str, Any]) -> Any:
-    """A text changed, and each text of a list."""
+    """Applies a change to a text, or to each text of a list."""
     if isinstance(value, list):
         return [_each(change, part, values) for part in value]
     return change(value, values) if isinstance(value, str) else value

@@ -1,7 +1,7 @@
-"""veRL's trainers that generate and train at once, on GPUs of their own: one step off policy, and fully asynchronous.
+"""veRL's trainers with separate GPUs for generation and training: one step off policy, and fully asynchronous.
 
-`rollout.*` has the GPUs and the length of the generation, `async_training.*` the hand-over of weights. An explorer step
-makes here what an optimizer step takes, `ppo_mini_batch_size` tasks.
+`rollout.*` sets the GPUs and length of generation, `async_training.*` the weight synchronization. Here an explorer step
+generates what an optimizer step consumes, `ppo_mini_batch_size` tasks.
 """
 
 from fractions import Fraction
@@ -14,21 +14,21 @@ SYNC, FETCHED = "async_training.trigger_parameter_sync_step", "async_training.re
 STALE, TASKS = "async_training.staleness_threshold", "rollout.total_rollout_steps"
 MINI, OF_ENGINE = f"{ACTOR}.ppo_mini_batch_size", f"{ROLLOUT}.tensor_model_parallel_size"
 LARGEST = 1024  # GPUs of a machine that a source may name
-AHEAD = 100.0  # of a staleness threshold
+AHEAD = 100.0  # limit of a staleness threshold
 
 
 def is_separate(verl: Verl) -> bool:
-    """Whether engine and trainer have GPUs of their own."""
+    """Returns whether engine and trainer have separate GPUs."""
     return is_stream(verl) or GENERATE in verl.values or GENERATE in verl.unknown
 
 
 def is_stream(verl: Verl) -> bool:
-    """Whether there are no steps of a whole batch: the fully asynchronous trainer."""
+    """Returns whether it is the fully asynchronous trainer, which has no whole-batch steps."""
     return SYNC in verl.values or SYNC in verl.unknown
 
 
 def schedule(verl: Verl) -> None:
-    """`async_training` as sync_interval and sync_offset, both in steps of `ppo_mini_batch_size` tasks."""
+    """Translates `async_training` to sync_interval and sync_offset, in steps of `ppo_mini_batch_size` tasks."""
     every, batches = verl.whole(SYNC, 4), verl.whole(FETCHED, 1)
     for key in ("data.train_batch_size", "data.gen_batch_size"):
         if key not in verl.done:
@@ -44,22 +44,22 @@ def schedule(verl: Verl) -> None:
 
 
 def offset(verl: Verl) -> None:
-    """How far generation runs ahead: a step of veRL, or the share of an interval that may be stale."""
+    """Returns the lead of generation: a step of veRL, or the share of an interval that may be stale."""
     to, share = "synchronizer.sync_offset", verl.value(STALE, 0.1)
     if not is_stream(verl):
         verl.choose(to, verl.interval or 1, "one step of veRL ahead, in explorer steps")
         verl.made.note("one_step_ahead", steps=verl.interval or 1)
     elif verl.interval and isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= AHEAD:
-        ahead = int(Fraction(str(share)) * verl.interval)  # as it is written: 0.29 * 100 is less than 29 in floats
+        ahead = int(Fraction(str(share)) * verl.interval)  # decimal, because 0.29 * 100 is less than 29 in floats
         verl.say(STALE, to, ahead, f" x sync_interval={verl.interval}", default=True)
     else:
         verl.say(STALE, to, None)
 
 
 def gpus(verl: Verl, train: int | None) -> None:
-    """The GPUs of one machine, divided between engine and trainer as in the source. train: the trainer's on a machine.
+    """Divides one machine's GPUs between engine and trainer as in the source. train: the trainer's on a machine.
 
-    Where engine and trainer may have a machine each, one machine is divided in the same proportion.
+    If engine and trainer may have a machine each, one machine is divided in the same proportion.
     """
     machines = max(verl.whole(key, 1) or 2 for key in ("trainer.nnodes", "rollout.nnodes"))
     verl.leave("rollout.nnodes", "a run takes one machine: cluster.node_num is 1.", idle=machines == 1)
@@ -84,7 +84,7 @@ def gpus(verl: Verl, train: int | None) -> None:
 
 
 def length(verl: Verl) -> None:
-    """The tasks that are generated in all, as optimizer steps; how often it evaluates."""
+    """Translates the total of generated tasks to optimizer steps, and the evaluation interval."""
     tasks, mini, every = verl.whole(TASKS, None), verl.whole(MINI, 256), verl.whole("rollout.test_freq", None)
     if tasks and mini and tasks >= mini:
         verl.say(TASKS, "buffer.total_steps", tasks // mini, f" / {MINI}={mini}")

@@ -1,4 +1,4 @@
-"""The data files of veRL as tasksets, one for each file, named as in the guide's examples, and their rewards."""
+"""Translates veRL's data files to tasksets, one per file, named as in the guide's examples, with rewards."""
 
 import os
 import re
@@ -7,19 +7,19 @@ from pathlib import Path
 from pipeline.bridges.tables import table
 from pipeline.bridges.verl_source import ROLLOUT, Verl
 
-SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # names of files by which a directory is read
-# the switch of a scoring model, and its path, as older and newer versions name them
+SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # file names by which a directory is read
+# the switch of a scoring model, and its path, in older and newer versions
 REWARD_MODELS = (("reward_model.enable", "reward_model.model.path"),
                  ("reward.reward_model.enable", "reward.reward_model.model_path"))
 SOURCE = ("buffer", "explorer_input")
 TASKSETS, EVAL_SETS = (*SOURCE, "tasksets"), (*SOURCE, "eval_tasksets")
 REWARD = "buffer.explorer_input.default_reward_fn_type"
-GROUND_TRUTH = "reward_model.ground_truth"  # where veRL's own scripts keep the truth
+GROUND_TRUTH = "reward_model.ground_truth"  # where veRL's own scripts store the truth
 OF_EVALUATIONS = {"n": "repeat_times", **{name: f"rollout_args.{name}" for name in ("temperature", "top_p", "top_k")}}
 
 
 def tasksets(verl: Verl) -> None:
-    """`data.train_files` and `data.val_files`, with how they are read, sampled and rewarded."""
+    """Translates `data.train_files` and `data.val_files`, with their format, sampling and rewards."""
     truths: list[str] = []
     for key, root, suffix in (("data.train_files", TASKSETS, ""), ("data.val_files", EVAL_SETS, "_eval")):
         files = listed(verl.value(key))
@@ -46,14 +46,14 @@ def tasksets(verl: Verl) -> None:
 
 
 def listed(files: object) -> list:
-    """The files of a value, which may be a text with a list."""
+    """Returns the files of a value, which may be a text with a list."""
     if isinstance(files, str):
         return [part.strip(" '\"") for part in files.strip("[]").split(",")] if files.startswith("[") else [files]
     return files if isinstance(files, list) else []
 
 
 def _taskset(verl: Verl, root: tuple, key: str, file: str, suffix: str, taken: set[str]) -> str:
-    """Writes one set; returns the column of its truths."""
+    """Writes one set; returns its truth column."""
     path, split = _place(file, "test" if suffix else "train")
     truth = verl.value("data.response_key") or _truth(file)
     lines = [("name", _name(path if path != file else re.sub(r"\.\w+$", "", file), suffix, taken), ""),
@@ -74,9 +74,9 @@ def _taskset(verl: Verl, root: tuple, key: str, file: str, suffix: str, taken: s
 
 
 def _place(file: str, role: str) -> tuple[str, str]:
-    """(path, split). `dir/train.parquet` is split train of dir, as in the guide; another file is read whole.
+    """Returns (path, split). `dir/train.parquet` is split train of dir, as in the guide; another file is read whole.
 
-    Of a directory that is here and holds other files of that split, the file itself is named.
+    If a local directory has further files of that split, the file itself is named.
     """
     directory, _, last = file.rpartition("/")
     stem, _, suffix = last.rpartition(".")
@@ -88,7 +88,7 @@ def _place(file: str, role: str) -> tuple[str, str]:
 
 
 def _name(path: str, suffix: str, taken: set[str]) -> str:
-    """The last part of a path that is no variable, made unique."""
+    """Returns the last part of a path that is not a variable, made unique."""
     parts = [part for part in path.split("/") if part and "${" not in part]
     base = ((re.sub(r"\W+", "_", parts[-1]).strip("_") if parts else "") or "tasks") + suffix
     name = next(n for n in (base, *(f"{base}_{i}" for i in range(2, len(taken) + 3))) if n not in taken)
@@ -97,7 +97,7 @@ def _name(path: str, suffix: str, taken: set[str]) -> str:
 
 
 def _truth(file: str) -> str:
-    """The column of the truths: what a file that is here has, else what the guide writes."""
+    """Returns the truth column: from a local file, else as in the guide."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -114,12 +114,12 @@ def _truth(file: str) -> str:
 
 
 def _here(path: str) -> str:
-    """A path with the variables of this machine's environment filled in."""
+    """Expands a path with this machine's environment variables."""
     return re.sub(r"\$\{oc\.env:(\w+)\}", lambda match: os.environ.get(match[1], match[0]), path).replace("\0", "")
 
 
 def _sampling_of_evaluations(verl: Verl) -> None:
-    """`val_kwargs`: how often and how warm the evaluation sets are sampled."""
+    """Translates `val_kwargs`: number and temperature of evaluation samples."""
     sets = verl.made.below(*EVAL_SETS)
     for name, to in OF_EVALUATIONS.items():
         key = f"{ROLLOUT}.val_kwargs.{name}"
@@ -132,7 +132,7 @@ def _sampling_of_evaluations(verl: Verl) -> None:
 
 
 def _of_sets(verl: Verl, key: str, sets: list[tuple], to: str, value: object) -> None:
-    """A setting of every set that one key of veRL says."""
+    """Writes a setting of every set from one key of veRL."""
     verl.fold(key, f"{'.'.join(map(str, sets[0][:3]))}.*.{to}" if sets else "buffer.explorer_input.tasksets.*." + to)
     for one in sets:
         verl.made.choose((*one, *to.split(".")), value, key)
@@ -142,7 +142,7 @@ def _of_sets(verl: Verl, key: str, sets: list[tuple], to: str, value: object) ->
 
 
 def reward_model(verl: Verl) -> None:
-    """`reward_model.enable`: a scalar model rewards the rollouts, alone, as there."""
+    """Translates `reward_model.enable`: a scalar model alone rewards the rollouts, as there."""
     switch, key = next((pair for pair in REWARD_MODELS if verl.is_on(pair[0])), REWARD_MODELS[0])
     if verl.is_on(switch) and isinstance(verl.value(key), str):
         verl.done.add(key)
@@ -156,7 +156,7 @@ def _has_model(verl: Verl) -> bool:
 
 
 def overlong(verl: Verl) -> None:
-    """The penalty on responses near the longest: a reward function here, beside the one that says what is right."""
+    """Translates the overlong penalty: here a reward function, in addition to the one for correctness."""
     prefix = next((p for p in table("verl")["penalties"] if verl.is_on(f"{p}.enable")), None)
     if prefix is None or _has_model(verl):
         return

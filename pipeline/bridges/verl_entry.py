@@ -1,4 +1,4 @@
-"""The programs of veRL that a script may start: which are read, and as what."""
+"""The veRL programs that a script may start: which are supported, and their kind."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ OURS = ("verl", "recipe")  # packages whose settings are veRL's
 READ = ("verl.trainer.main_ppo and what is built on it (recipe.dapo.main_dapo ...), verl.trainer.fsdp_sft_trainer and "
         "verl.trainer.sft_trainer")
 
-# the last part of an entry point's name -> why it is no training that can be meant here
+# the last part of an entry point's name -> why it is not a supported training
 REFUSED = {
     "main_eval": "scores responses that were made before",
     "main_generation": "only generates responses",
@@ -28,7 +28,7 @@ REFUSED = {
 
 @dataclass(frozen=True)
 class Entry:
-    """module: as the script names it. kind: RL, SFT, or OTHER for what is refused."""
+    """module: as named in the script. kind: RL, SFT, or OTHER for unsupported programs."""
 
     module: str
     kind: str
@@ -39,7 +39,7 @@ class Entry:
 
 
 def entry_of(word: str) -> Entry | None:
-    """The program of veRL that a word of a command names; None for any other word."""
+    """Returns the veRL program named by a word of a command; None for any other word."""
     *package, name = re.split(r"[./]", word.removesuffix(".py"))
     is_verls = any(part in OURS for part in package) if package else word.startswith("main_") or word.endswith(".py")
     if not MODULE.fullmatch(word) or not is_verls:
@@ -50,18 +50,18 @@ def entry_of(word: str) -> Entry | None:
 
 
 def launcher(words: list[str]) -> str | None:
-    """The Python program that a command starts: the module behind `-m`, or the first file of Python."""
+    """Returns the Python program that a command starts: the module after `-m`, or the first Python file."""
     module = next((after for before, after in pairwise(words) if before == "-m"), None)
     return module or next((word for word in words if word.endswith(".py") and "=" not in word), None)
 
 
 class Refused(ConfigError):
-    """A script that starts something else than a training of veRL."""
+    """A script that starts something other than a veRL training."""
 
-    exit_code = 1  # as for any source that does not become a recipe that composes
+    exit_code = 1  # as for any source whose recipe does not compose
 
 
 def refused(source: str, entry: Entry) -> Refused:
-    """The error for a script that starts only what cannot be read as a training of veRL."""
+    """Returns the error for a script that starts only unsupported programs."""
     why = REFUSED.get(entry.name, "is not known: its settings need not mean what veRL's do")
     return Refused(f"{source} starts {entry.module}, which {why}. There is no recipe for it. Read are {READ}.")

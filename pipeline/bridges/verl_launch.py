@@ -1,7 +1,6 @@
-"""The command of a script that starts veRL, and its overrides; what else stands in the script is told.
+"""Finds a script's command that starts veRL, and its overrides; reports the rest of the script.
 
-What was not read although it may matter is `skipped`, what was taken for granted `assumed`, and what has no effect on a
-recipe `passed`.
+Unread parts that may matter are `skipped`, assumptions are `assumed`, and what has no effect on a recipe is `passed`.
 """
 
 import re
@@ -32,7 +31,7 @@ PROCESSES = re.compile(r"--(nproc[-_]per[-_]node|nnodes)(?:=(?P<value>.*))?")
 
 @dataclass
 class Launch:
-    """What a script starts. kind: RL or SFT. options: of torchrun, by the key of veRL that means the same."""
+    """What a script starts. kind: RL or SFT. options: of torchrun, by the equivalent veRL key."""
 
     kind: str
     entry: Entry | None = None
@@ -42,7 +41,7 @@ class Launch:
 
 
 def read_launch(script: Script, made: Translation) -> Launch:
-    """The overrides of the command that starts veRL; without one, every override in the script."""
+    """Returns the overrides of the command that starts veRL; without one, every override in the script."""
     made.skipped += script.skipped
     made.assumed += script.assumed
     command = _chosen(script, made)
@@ -61,7 +60,7 @@ def read_launch(script: Script, made: Translation) -> Launch:
 
 
 def kind_of_keys(keys: list[str]) -> str:
-    """What keys alone say: the SFT trainer has its optimizer and its model at the top."""
+    """Infers the kind from keys alone: the SFT trainer has its optimizer and its model at the top level."""
     sections = {key.partition(".")[0] for key in keys}
     of_rl = {"actor_rollout_ref", "algorithm", "critic", "reward_model"} & sections
     of_sft = {"optim", "model"} & sections or {"data.messages_key", "data.max_length", "data.pad_mode"} & set(keys)
@@ -72,7 +71,7 @@ def kind_of_keys(keys: list[str]) -> str:
 
 
 def _chosen(script: Script, made: Translation) -> Command | None:
-    """The command that starts veRL: rollouts before SFT, what certainly runs before what may. Refuses any other."""
+    """Selects the command that starts veRL: RL before SFT, certain before conditional. Rejects any other."""
     def rank(command: Command) -> int:
         entry = _entry(command)
         return 0 if entry is None or entry.kind == OTHER else (4 if entry.kind == RL else 2) + (not command.inside)
@@ -90,7 +89,7 @@ def _chosen(script: Script, made: Translation) -> Command | None:
 
 
 def _entry(command: Command) -> Entry | None:
-    """The program that a command starts: of veRL, or another one that it hands overrides."""
+    """Returns the program that a command starts: of veRL, or another one with overrides."""
     texts = [argument.text for argument in command.arguments]
     found = next((entry for text in texts if (entry := entry_of(text))), None)
     if found or not any(match and "." in match["key"] for match in map(OVERRIDE.fullmatch, texts)):
@@ -131,7 +130,7 @@ def _arguments(launch: Launch, made: Translation, command: Command, is_launch: b
 
 
 def _named(arguments: list[Argument], at: int) -> str | None:
-    """The configuration that `--config-name` at a position names, there or in the next word."""
+    """Returns the configuration of `--config-name` at a position, there or in the next word."""
     option = HYDRA.fullmatch(arguments[at].text)
     if option is None or option[1] not in ("config-name", "cn"):
         return None
@@ -139,7 +138,7 @@ def _named(arguments: list[Argument], at: int) -> str | None:
 
 
 def _spaced(command: Command, made: Translation) -> Command:
-    """The words of a line of overrides, `key = value` as the one word that it stands for."""
+    """Joins the words `key = value` in a line of overrides to one."""
     words: list[Argument] = []
     for argument in command.arguments:
         joins = len(words) > 1 and words[-1].text == "=" and _is_key(words[-2].text)
@@ -153,13 +152,13 @@ def _spaced(command: Command, made: Translation) -> Command:
 
 
 def _is_key(text: str) -> bool:
-    """Whether a word begins with the name of a key of veRL, whatever follows."""
+    """Returns whether a word starts with the name of a veRL key."""
     match = KEY.match(text)
     return bool(match) and match["section"] in SECTIONS
 
 
 def _option(launch: Launch, command: Command, position: int, option: re.Match) -> None:
-    """`--nproc_per_node=8`, or 8 as the next word: GPUs of a machine, as trainer.n_gpus_per_node says otherwise."""
+    """Reads `--nproc_per_node=8`, or 8 as the next word: GPUs per machine, otherwise trainer.n_gpus_per_node."""
     key = "trainer.nnodes" if option[1] == "nnodes" else "trainer.n_gpus_per_node"
     value = option["value"]
     if value is None and position + 1 < len(command.arguments):
@@ -172,7 +171,7 @@ def _option(launch: Launch, command: Command, position: int, option: re.Match) -
 
 
 def _take(launch: Launch, made: Translation, match: re.Match, argument: Argument) -> None:
-    """One override: the last of a key counts, as in Hydra, and that is told."""
+    """Applies one override: as in Hydra the last of a key counts, which is reported."""
     key = match["key"]
     value = match["value"] if argument.problem else value_of(match["value"])
     given = Given(tuple(key.split(".")), value, argument.line)
@@ -189,7 +188,7 @@ def _take(launch: Launch, made: Translation, match: re.Match, argument: Argument
 
 
 def value_of(text: str) -> Any:
-    """The value of an override, as Hydra reads it; the text itself where Hydra would not."""
+    """Returns the value of an override as parsed by Hydra; the text itself if Hydra cannot parse it."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -205,7 +204,7 @@ def value_of(text: str) -> Any:
 
 
 def _note(made: Translation, argument: Argument, before: str | None) -> None:
-    """What stands in the launch command and is no override. before: the word before it, behind veRL's entry."""
+    """Reports words of the launch command that are not overrides. before: the preceding word, after veRL's entry."""
     if option := HYDRA.fullmatch(argument.text):
         made.skipped.append((argument.line, f"{option[0]}: names a file of veRL's configuration, which is not read; "
                                             "only what the command itself says is"))
@@ -222,13 +221,13 @@ def _note(made: Translation, argument: Argument, before: str | None) -> None:
 
 
 def _may_set_any(argument: Argument, before: str | None) -> bool:
-    """Whether a word behind the entry is wholly unknown, and no option's value."""
+    """Returns whether a word after the entry is completely unknown, and not an option's value."""
     is_unknown = bool(argument.problem or FROM_OUTSIDE.fullmatch(argument.text))
     return is_unknown and before is not None and not before.startswith("--")
 
 
 def _tell_constructs(script: Script, chosen: Command | None, made: Translation) -> None:
-    """Loops, conditionals and functions: the launch was read out of some, what the others assign is unknown."""
+    """Reports constructs: those that contain the launch, and those whose assignments are unknown."""
     around = chosen.inside if chosen else ()
     for construct in around:
         made.assumed.append((construct.line, f"the command that starts veRL stands in {construct} (up to line "
@@ -246,7 +245,7 @@ def _tell_constructs(script: Script, chosen: Command | None, made: Translation) 
 
 
 def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> None:
-    """Overrides that stand outside the command, as when a backslash was forgotten; other commands; heredocs."""
+    """Reports overrides outside the command, as after a missing backslash; other commands; heredocs."""
     others: dict[str, int] = {}
     for command in script.commands:
         first = command.arguments[0].text
@@ -271,7 +270,7 @@ def _has_launch(text: str) -> bool:
 
 
 def _hint(script: Script) -> str:
-    """Where a launch stands that is not read."""
+    """Reports a launch in an unread place."""
     line = next((line for line, text in script.heredocs if _has_launch(text)), None)
     if line:
         return f" The heredoc of line {line} holds one: import it as a file of its own."

@@ -1,4 +1,4 @@
-"""What veRL says of the objective by several keys at once: algorithm, losses, sampling, old log-probs, the adapter."""
+"""Translates veRL's objective: algorithm, losses, sampling, old log-probs, the adapter."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ VERL = table("verl")
 
 
 def algorithm(verl: Verl) -> None:
-    """The estimator names the algorithm and its advantage; its arguments go with it."""
+    """Translates the estimator to an algorithm and its advantage, with arguments."""
     key = "algorithm.adv_estimator"
     estimator = verl.value(key, "gae")
     if estimator is None:
@@ -46,7 +46,7 @@ def algorithm(verl: Verl) -> None:
 
 
 def _asks_for_dapo(verl: Verl) -> str | None:
-    """What in a source with the advantage of GRPO asks for DAPO: its program or its sampling."""
+    """Returns what selects DAPO in a source with GRPO's advantage: its program or its sampling."""
     if verl.is_on(f"{GROUPS}.enable"):
         return f"{GROUPS}.enable=True draws fresh tasks for groups without variance"
     return f"the script starts {verl.entry.module}" if verl.entry and verl.entry.name == "main_dapo" else None
@@ -60,7 +60,7 @@ def _near(name: object) -> str:
 
 
 def losses(verl: Verl) -> None:
-    """KL in the reward and in the loss, the clip range, the loss itself."""
+    """Translates KL in the reward and in the loss, the clip range, and the loss itself."""
     switch = "algorithm.use_kl_in_reward"
     _kl(verl, switch, "algorithm.kl_penalty", "kl", "algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty_fn")
     if verl.is_on(switch):
@@ -82,7 +82,7 @@ def losses(verl: Verl) -> None:
     if mode in verl.values and name not in VERL["losses"]:
         verl.made.note("no_loss", name=name, near=_near(name))
     _clip_range(verl, name in ("gspo", "cispo") or verl.algorithm_type == "dapo")
-    if name in ("gspo", "sapo"):  # whatever actor.loss_agg_mode says
+    if name in ("gspo", "sapo"):  # whatever actor.loss_agg_mode is
         verl.leave(f"{ACTOR}.loss_agg_mode", said("mean_over_responses", name=name), idle=True)
         verl.choose("algorithm.loss_agg_mode", "seq-mean-token-mean", f"veRL's {name} is always so")
     elif name == "cispo":
@@ -91,7 +91,7 @@ def losses(verl: Verl) -> None:
 
 
 def _kl(verl: Verl, switch: str, kind: str, kind_default: str, coefficient: str, to: str) -> None:
-    """One of the two KL terms: switched on, of some kind, with a coefficient; `none` when it is off."""
+    """Translates one of the two KL terms: whether enabled, its kind, its coefficient; `none` when disabled."""
     if not verl.is_on(switch):
         verl.say(switch, to, "none", default=True)
         for key in (kind, coefficient) if switch in verl.unknown else ():
@@ -114,7 +114,7 @@ def _kl(verl: Verl, switch: str, kind: str, kind_default: str, coefficient: str,
 
 
 def _clip_range(verl: Verl, differs: bool) -> None:
-    """clip_ratio says the bounds that clip_ratio_low and clip_ratio_high do not. differs: our default is not veRL's."""
+    """Translates clip_ratio for unset clip_ratio_low or clip_ratio_high. differs: our default is not veRL's."""
     for side in ("low", "high"):
         if differs and f"{CLIP}_{side}" not in verl.values and CLIP not in verl.values:
             verl.say(f"{CLIP}_{side}", f"{ARGUMENTS}.clip_range_{side}", 0.2, default=True)
@@ -131,10 +131,10 @@ def _clip_range(verl: Verl, differs: bool) -> None:
 
 
 def sampling(verl: Verl) -> None:
-    """`algorithm.filter_groups`.
+    """Translates `algorithm.filter_groups`.
 
-    veRL's dynamic sampling generates whole batches until enough groups differ, ours draws fresh tasks for the places
-    of the groups that do not: `max_num_gen_batches` batches are the first one and the rounds behind it.
+    veRL's dynamic sampling generates whole batches until enough groups have variance, ours replaces the groups without:
+    `max_num_gen_batches` batches are the first one and the replacement rounds.
     """
     is_dapo, is_on = verl.algorithm_type == "dapo", verl.is_on(f"{GROUPS}.enable")
     if is_on or f"{GROUPS}.enable" in verl.unknown:
@@ -162,10 +162,10 @@ def sampling(verl: Verl) -> None:
 
 
 def old_logprobs(verl: Verl) -> None:
-    """Which log-probs are the old ones, and the weights between engine and trainer: `algorithm.rollout_correction`.
+    """Translates the source of old log-probs, and correction weights: `algorithm.rollout_correction`.
 
-    veRL scores the rollouts of a step once, by the weights that sampled them, and takes several optimizer steps; with
-    bypass_old_logprobs=false we score them before each optimizer step. The two are the same where there is one.
+    veRL scores the rollouts of a step once, with the weights that sampled them, and takes several optimizer steps; with
+    bypass_old_logprobs=false we score them before each optimizer step. The two are equal if there is only one.
     """
     do_sample = f"{ROLLOUT}.do_sample"
     if do_sample in verl.values and not verl.is_on(do_sample):
@@ -184,10 +184,10 @@ def old_logprobs(verl: Verl) -> None:
 
 
 def _weights(verl: Verl, bypass: str, cap: float | None) -> None:
-    """Which log-probs are the old ones, by the switch `bypass`, and the weights of a cap or of rollout_is."""
+    """Writes the source of old log-probs, from the switch `bypass`, and the weights of a cap or of rollout_is."""
     if str(verl.value(bypass)).lower() not in ("true", "false", "none"):
         verl.leave(bypass, "needed true or false; veRL's default, false, was taken.")
-    elif verl.is_on(bypass):  # the ratio of the loss holds the weight already
+    elif verl.is_on(bypass):  # the loss's ratio already includes the weight
         clips = verl.value(LOSS, "ppo_clip") == "ppo_clip"
         verl.say(bypass, OLD, True)
         verl.leave(LOSS, "always so." if clips else said("weights_without_clip"), idle=clips)
@@ -234,9 +234,9 @@ def _steps(verl: Verl) -> str:
 
 
 def adapter(verl: Verl, section: str = POLICY) -> None:
-    """An adapter where lora_rank is more than 0; without one veRL trains all parameters.
+    """Writes an adapter if lora_rank is above 0; without one veRL trains all parameters.
 
-    section: where the trainer has the settings of the model; those below `lora` are the Megatron trainer's.
+    section: the trainer's section for the model; settings below `lora` are the Megatron trainer's.
     """
     names = {f"{section}{key.removeprefix(POLICY)}": fate.to.removeprefix(ADAPTER) for key, fate in keys("verl").items()
              if getattr(fate, "to", "").startswith(ADAPTER)}
@@ -267,7 +267,7 @@ def adapter(verl: Verl, section: str = POLICY) -> None:
 
 
 def _adapter_of(verl: Verl, path: str, others: list[str]) -> None:
-    """An adapter that is read from a directory and has its own rank there: veRL takes it, whatever lora_rank says."""
+    """Handles an adapter read from a directory, with its own rank: veRL uses it, whatever lora_rank is."""
     place = str(verl.value(path))
     verl.done.add(path)
     verl.made.rename(verl.values[path], ("model", "lora_configs", 0, "path"), place, path)

@@ -1,6 +1,6 @@
-"""What veRL says by several keys at once: batches, GPUs, lengths, the run.
+"""Translates veRL keys that depend on each other: batches, GPUs, lengths, the run.
 
-Where the guide "Align configuration with veRL" and its own examples disagree, a rule chooses, and says what and why.
+Where the guide "Align configuration with veRL" and its own examples disagree, a rule chooses and reports why.
 """
 
 import re
@@ -19,7 +19,7 @@ ROWS = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
 
 
 def batches(verl: Verl) -> None:
-    """Three numbers of veRL: tasks of a step, tasks of an optimizer step, responses of a task."""
+    """Translates veRL's three numbers: tasks of a step, tasks of an optimizer step, responses of a task."""
     streams = verl_async.is_stream(verl)
     step = STEP if streams or GENERATED in verl.done else _of_a_step(verl)
     tasks, mini, repeats = verl.whole(step, 1024), verl.whole(MINI, 256), verl.whole(N, 1)
@@ -45,7 +45,7 @@ def batches(verl: Verl) -> None:
 
 
 def _of_a_step(verl: Verl) -> str:
-    """The key that says how many tasks a step has: that of the loader where it is set; the other is accounted for."""
+    """Returns the key for tasks per step: the loader's if it is set; the other is accounted for."""
     written = verl.unknown[GENERATED][0].value if GENERATED in verl.unknown else verl.value(GENERATED)
     step = STEP if written is None or STEP in str(written) else GENERATED
     verl.leave(GENERATED if step == STEP else STEP, said("generated_batch"), idle=True)
@@ -53,7 +53,7 @@ def _of_a_step(verl: Verl) -> str:
 
 
 def _sync_interval(verl: Verl, step: str, tasks: int | None, mini: int | None) -> None:
-    """Optimizer steps of one step of veRL, from tasks of the two; none where one of them is not known."""
+    """Returns the optimizer steps of one veRL step, from the tasks of both; None if one is unknown."""
     to, lacking = "synchronizer.sync_interval", step if tasks is None else MINI
     if tasks is None or mini is None:
         verl.made.note("no_interval", step=step, doubt=verl.doubt(lacking))
@@ -74,13 +74,13 @@ def _sync_interval(verl: Verl, step: str, tasks: int | None, mini: int | None) -
 
 
 def gpus(verl: Verl) -> None:
-    """veRL's engine and trainer share all GPUs in turns; so do ours in mode=colocate."""
+    """Translates GPUs: veRL's engine and trainer share all of them in turns, like ours in mode=colocate."""
     each = verl.whole(GPUS, 8)
     if verl_async.is_separate(verl):
         nodes(verl, None)
         verl_async.gpus(verl, each)
         return
-    split = verl.whole(OF_ENGINE, min(2, each or 2))  # veRL's 2 do not start on one GPU
+    split = verl.whole(OF_ENGINE, min(2, each or 2))  # veRL's default 2 does not start on one GPU
     verl.say(OF_ENGINE, "explorer.rollout_model.tensor_parallel_size", verl.value(OF_ENGINE, split), default=True)
     verl.choose("mode", "colocate", "veRL's hybrid engine: rollout and training take turns on the same GPUs")
     nodes(verl, each)
@@ -103,7 +103,7 @@ def gpus(verl: Verl) -> None:
 
 
 def nodes(verl: Verl, each: int | None) -> None:
-    """One machine is what a run takes; of more, or an unknown number, a note says so."""
+    """Notes that a run uses one machine if the source has more, or an unknown number."""
     key, number = "trainer.nnodes", verl.whole("trainer.nnodes", 1)
     if number == 1 or (key not in verl.values and key not in verl.unknown):
         verl.say(key, "cluster.node_num", 1)
@@ -114,7 +114,7 @@ def nodes(verl: Verl, each: int | None) -> None:
 
 
 def lengths(verl: Verl) -> None:
-    """Prompt, response, and the tokens of a micro-batch: by veRL's budget, or by its rows of greatest length."""
+    """Translates prompt and response lengths, and micro-batch tokens: veRL's budget, or its rows of maximum length."""
     limits, to = [verl.whole(key, 512) for key in LONGEST], "trainer.max_token_len_per_gpu"
     if None in limits:
         verl.say(BUDGET, to, verl.value(BUDGET))
@@ -138,7 +138,7 @@ def lengths(verl: Verl) -> None:
 
 
 def run(verl: Verl) -> None:
-    """Names, places, intervals, the length of the run, the monitor."""
+    """Translates names, directories, intervals, the length of the run, the monitor."""
     if verl.is_on("trainer.val_only"):
         verl.made.ask("val_only")
     names(verl, "verl_examples")
@@ -153,7 +153,7 @@ def run(verl: Verl) -> None:
 
 
 def names(verl: Verl, project: str) -> None:
-    """Project, name and place of the run. project: what this program of veRL has by default."""
+    """Translates project, name and directory of the run. project: default of this veRL program."""
     given, name = verl.value("trainer.project_name", project), verl.value("trainer.experiment_name")
     verl.say("trainer.project_name", "project", directory_name(given), default=True)
     verl.say("trainer.experiment_name", "name", directory_name(name))
@@ -167,7 +167,7 @@ def names(verl: Verl, project: str) -> None:
 
 
 def interval(verl: Verl, key: str, to: str) -> None:
-    """The guide hands these two on as they are, and its examples have their values: they win."""
+    """Translates two intervals: the guide passes them on unchanged, as in its examples, which take precedence."""
     value, steps = verl.value(key), verl.interval or 1
     if isinstance(value, int) and value <= 0:
         verl.leave(key, said("never_saved" if to == "trainer.save_interval" else "never_evaluated"), idle=True)
@@ -180,7 +180,7 @@ def interval(verl: Verl, key: str, to: str) -> None:
 
 
 def in_optimizer_steps(verl: Verl, key: str, to: str) -> None:
-    """veRL counts its own steps, each of several optimizer steps, where we count optimizer steps."""
+    """Converts veRL's steps, of several optimizer steps each, to optimizer steps."""
     value, warmup = verl.value(key), key == "trainer.critic_warmup"
     if key in verl.unknown or (warmup and value == 0):
         verl.say(key, to, value)
@@ -201,14 +201,14 @@ def in_optimizer_steps(verl: Verl, key: str, to: str) -> None:
 
 
 def kept(verl: Verl, key: str) -> None:
-    """Checkpoints that are kept: all of them by veRL's default, and wherever the number is not above 0."""
+    """Translates the number of checkpoints to keep: all by veRL's default, and if it is not above 0."""
     number = verl.value(key)
     number = None if isinstance(number, int) and number <= 0 else number
     verl.say(key, "trainer.max_checkpoints_to_keep", number, " (all are kept)" if number is None else "", default=True)
 
 
 def monitor(verl: Verl) -> None:
-    """The first of its loggers that is one here."""
+    """Selects the first of its loggers that we support."""
     key = "trainer.logger"
     value = verl.value(key, ["console"])
     loggers = [str(v) for v in (value if isinstance(value, list) else [value])]
@@ -220,14 +220,14 @@ def monitor(verl: Verl) -> None:
 
 
 def defaults(verl: Verl, name: str, section: str) -> None:
-    """Lines for what a source leaves to its program's defaults, where ours differ. name: of the table with them."""
+    """Writes program defaults that the source does not set, where ours differ. name: of the table with them."""
     for key, value in table(name)[section].items():
         if not any(k in verl.values or k in verl.unknown for k in (key, *table(name)["instead"].get(key, ()))):
             verl.say(key, keys(name)[key].to, value, default=True)
 
 
 def decode_numbers(made: Translation) -> None:
-    """A number that the environment holds must be read as one: its text alone would not be."""
+    """Marks numeric environment values to be parsed: as text they would be invalid."""
     for path, entry in list(made.entries.items()):
         item = SETTINGS.get(".".join("*" if isinstance(part, int) else part for part in path))
         other = ("str", "Any", "dict", "list")

@@ -1,7 +1,7 @@
-"""A script that starts veRL's SFT trainer as a recipe of one sft stage.
+"""Translates a script that starts veRL's SFT trainer to a recipe of one sft stage.
 
-There are two: fsdp_sft_trainer reads a column of prompts and one of responses, or conversations where
-`data.multiturn.enable` says so; sft_trainer reads conversations. A step of both is an optimizer step, as here.
+There are two: fsdp_sft_trainer reads a column of prompts and one of responses, or conversations with
+`data.multiturn.enable`; sft_trainer reads conversations. A step of both is an optimizer step, as here.
 """
 
 from pipeline.bridges import verl_rules
@@ -16,7 +16,7 @@ BUFFER, GPUS = "buffer.trainer_input.experience_buffer", verl_rules.GPUS
 
 
 def translate(verl: Verl, options: dict[str, Given]) -> None:
-    """Every rule for the keys of an SFT trainer. options: those of torchrun, by the key that means the same."""
+    """Applies every rule for the keys of an SFT trainer. options: those of torchrun, by the equivalent key."""
     verl.algorithm_type, verl.interval = "sft", 1
     verl.made.choose(("stages", 0, "stage_name"), "sft", "")
     started = verl.entry.module if verl.entry else "its keys are those of veRL's SFT trainer"
@@ -34,14 +34,14 @@ def translate(verl: Verl, options: dict[str, Given]) -> None:
 
 
 def defaults(verl: Verl) -> None:
-    """The defaults of the trainer that a script starts."""
+    """Returns the defaults of the trainer that a script starts."""
     verl_rules.defaults(verl, "verl_sft", "defaults")
     is_older = verl.entry is None or verl.entry.name == "fsdp_sft_trainer"
     verl_rules.defaults(verl, "verl_sft", "defaults_of_fsdp_sft_trainer" if is_older else "defaults_of_sft_trainer")
 
 
 def _gpus(verl: Verl, options: dict[str, Given]) -> None:
-    """GPUs by torchrun's options, which count; without them by the keys that veRL only notes."""
+    """Translates GPUs from torchrun's options; without these from the keys that veRL does not use."""
     for key, given in options.items():
         if verl.value(key) not in (None, given.value):
             verl.made.note("torchruns_option", key=key, value=verl.value(key), counts=given.value)
@@ -57,7 +57,7 @@ def _gpus(verl: Verl, options: dict[str, Given]) -> None:
 
 
 def _data(verl: Verl) -> None:
-    """`data.train_files` as an experience buffer: columns, columns within a column, or conversations."""
+    """Translates `data.train_files` to an experience buffer: columns, nested columns, or conversations."""
     key, files = "data.train_files", listed(verl.value("data.train_files"))
     if key in verl.unknown or isinstance(verl.value(key), (str, list)):
         verl.say(key, f"{BUFFER}.path", files[0] if len(files) == 1 else files)
@@ -79,7 +79,7 @@ def _data(verl: Verl) -> None:
 
 
 def _column(verl: Verl, name: str, default: str) -> None:
-    """`data.prompt_key`, and with `data.prompt_dict_keys` the field within it."""
+    """Returns `data.prompt_key`, with the nested field of `data.prompt_dict_keys` if set."""
     key, within, to = f"data.{name}_key", f"data.{name}_dict_keys", f"{BUFFER}.format.{name}_key"
     fields, column = verl.value(within), verl.value(key, default)
     if isinstance(fields, list) and len(fields) == 1 and isinstance(column, str):
@@ -93,7 +93,7 @@ def _column(verl: Verl, name: str, default: str) -> None:
 
 
 def _lengths(verl: Verl) -> None:
-    """One limit of the whole sequence there, one each of prompt and response here; and the tokens of a micro-batch."""
+    """Splits the limit of the whole sequence into prompt and response; also writes the micro-batch tokens."""
     key, to, tokens = "data.max_length", "trainer.max_token_len_per_gpu", "data.max_token_len_per_gpu"
     longest = verl.whole(key, 1024)
     if longest is None:

@@ -1,4 +1,4 @@
-"""The keys of a source of veRL by name, and the translation that the rules fill from them."""
+"""A veRL source's keys by name, and the translation that the rules fill from them."""
 
 import re
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ from pipeline.bridges.verl_entry import Entry
 from pipeline.settings.guide_keys import Refused, Renamed
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-LARGEST = 10**12  # of a whole number
+LARGEST = 10**12  # limit of an integer
 OFF = ("false", "no", "off", "0", "none", "null")
-UNKNOWN = "unknown"  # algorithm_type where only running the script would tell it
+UNKNOWN = "unknown"  # algorithm_type if only known at run time
 
 
 @dataclass
 class Verl:
-    """The keys of a source by name, and the translation that they fill. done: keys that are accounted for.
+    """A source's keys by name, and the translation. done: keys that are accounted for.
 
-    unknown: key -> (what the source writes, why its value is not known). Of such a key no default is written either.
+    unknown: key -> (its source text, why its value is unknown). Such a key gets no default either.
     """
 
     made: Translation
@@ -29,22 +29,22 @@ class Verl:
     entry: Entry | None = None
     done: set[str] = field(default_factory=set)
     algorithm_type: str = "ppo"
-    interval: int | None = None  # optimizer steps of one of veRL's steps
+    interval: int | None = None  # optimizer steps per veRL step
 
     def value(self, key: str, default: Any = None) -> Any:
-        """The value of a key; the default where the source does not have it, None where it is not known."""
+        """Returns the value of a key; the default if the source does not have it, None if it is unknown."""
         return self.values[key].value if key in self.values else None if key in self.unknown else default
 
     def is_on(self, key: str, default: bool = False) -> bool:
-        """Whether a switch is on, as Python takes its value; the default where it is not known.
+        """Returns whether a switch is on, by Python's truth value; the default if it is unknown.
 
-        A word for off (`"False"`, `no`) is one, though Python would take the text for true.
+        A word for off (`"False"`, `no`) counts as false, although Python would treat the text as true.
         """
         value = self.value(key, default)
         return default if value is None else bool(value) and str(value).strip().lower() not in OFF
 
     def say(self, key: str, to: str, value: Any, note: str = "", default: bool = False) -> None:
-        """Writes our key with a value that comes from veRL's; with default, also where the source is silent."""
+        """Writes our key with a value from veRL's; with default, also if the source does not set it."""
         if key in self.unknown:
             self._unread(key, to)
         elif key in self.values:
@@ -56,7 +56,7 @@ class Verl:
             self.made.choose(tuple(to.split(".")), value, f"veRL's default of {key}{note}{self.made.doubt}")
 
     def fold(self, key: str, to: str) -> None:
-        """Accounts for a key that another key's line already says."""
+        """Accounts for a key covered by another key's line."""
         if key in self.unknown:
             self._unread(key, to)
         elif key in self.values:
@@ -64,19 +64,19 @@ class Verl:
             self.made.renamed.append((self.values[key], to))
 
     def leave(self, key: str, why: str, idle: bool = False) -> None:
-        """Accounts for a key that has no line. idle: nothing is missing without it."""
+        """Accounts for a key without a line. idle: it needs no equivalent here."""
         if key in self.values or key in self.unknown:
             self.done.add(key)
             given = self.values[key] if key in self.values else self.unknown[key][0]
             (self.made.idle if idle else self.made.left_out).append((given, why))
 
     def choose(self, to: str, value: Any, comment: str, of: tuple[str, ...] = ()) -> None:
-        """A line that the source does not have. of: veRL's keys it follows from, which have its defaults if absent."""
+        """Adds a line that the source does not have. of: veRL keys it derives from, else their defaults."""
         by_default = any(key not in self.values for key in of)
         self.made.choose(tuple(to.split(".")), value, comment + self.made.doubt * by_default)
 
     def by_itself(self, key: str, keys: dict[str, Renamed | Refused]) -> None:
-        """A key that has a counterpart by itself, or none. keys: the table of this kind of source."""
+        """Translates a key with an equivalent of its own, or without any. keys: the table of this kind of source."""
         entry, found = find(key, keys) or (key, None)
         if key.startswith("critic.") and self.algorithm_type != "ppo":
             self.leave(key, self.no_critic(), idle=self.algorithm_type != UNKNOWN)
@@ -90,13 +90,13 @@ class Verl:
                        idle=bool(said) or found.why in WITHOUT_EFFECT or self._is_idle(key, entry, found))
 
     def no_critic(self) -> str:
-        """Why settings of a critic have no place."""
+        """Explains why settings of a critic have no equivalent."""
         if self.algorithm_type == UNKNOWN:
             return "only ppo has a critic, and algorithm.adv_estimator is not known."
         return f"there is no critic in {self.algorithm_type}."
 
     def _is_idle(self, key: str, entry: str, fate: Refused) -> bool:
-        """Whether a key, or the switch of its family, has a value by which it does nothing there either."""
+        """Returns whether a key, or the switch of its family, has a value that disables it there too."""
         switches = dict(item for item in fate.idle if isinstance(item, tuple))
         is_off = any(f"{entry}.{name}" in self.values and self.value(f"{entry}.{name}") == value
                      for name, value in switches.items())
@@ -119,7 +119,7 @@ class Verl:
         unread.to += [to] * (to not in unread.to)
 
     def whole(self, key: str, default: int | None) -> int | None:
-        """A whole number of the source, above 0; None for anything else, of which `doubt` says what it is."""
+        """Returns a positive integer of the source; None for anything else, described by `doubt`."""
         value = self.value(key, default)
         if isinstance(value, str) and re.fullmatch(r"\d{1,12}", value):
             value = int(value)
@@ -128,7 +128,7 @@ class Verl:
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < LARGEST else None
 
     def doubt(self, key: str) -> str:
-        """Why `whole` has no number of a key, for the end of a sentence."""
+        """Explains why `whole` has no number for a key, for the end of a sentence."""
         if key in self.unknown:
             return f"{key} is not known: {self.unknown[key][1]}"
         value = self.value(key)

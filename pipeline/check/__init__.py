@@ -1,1 +1,1 @@
-"""What is judged before a stage starts: rules, files, models, memory, data, code of the user's."""
+"""Checks before a stage starts: rules, files, models, memory, data and user code."""

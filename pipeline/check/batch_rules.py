@@ -1,6 +1,6 @@
-"""Batches larger than all the rows that there are to make them of.
+"""Rules for batches that are larger than the number of rows available to fill them.
 
-They are refused where rows are given, or explored already, and told of where tasks would be asked again and again.
+An error where the rows are given or already explored; a warning where tasks would be sampled repeatedly.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from pipeline.settings.train_batch import train_batch
 
 
 def problems(config: dict[str, Any]) -> list[str]:
-    """Optimizer steps of a run that can never have all their rows, one line each."""
+    """Lists optimizer steps that can never be filled, one line each."""
     line = Line(config)
     found = {name: _short_of_given(settings) for name, settings in line.settings.items()
              if line.kinds[name] == "train"}
@@ -25,14 +25,14 @@ def problems(config: dict[str, Any]) -> list[str]:
 
 
 def batch_of(buffer: dict[str, Any]) -> tuple[str, int]:
-    """The setting that says how many given rows, or pairs, an optimizer step takes, and its value."""
+    """Returns the setting for given rows (or pairs) per optimizer step, and its value."""
     key = "train_batch_size" if buffer["train_batch_size"] else "batch_size"
     return f"buffer.{key}", buffer[key]
 
 
 def _short_of_given(settings: dict[str, Any]) -> str | None:
     (key, batch), rows = batch_of(settings["buffer"]), most_rows(settings, generated=True)
-    if not rows or batch <= rows:  # of a stage without any other checks say so
+    if not rows or batch <= rows:  # stages without any are reported by other checks
         return None
     what = "pairs" if settings["algorithm"]["algorithm_type"] in PAIR_TYPES else "demonstrations"
     return (f"{key}={batch:,}: a step takes so many {what}, each once, and before curation there are at most {rows:,}: "
@@ -49,7 +49,7 @@ def _short_of_explored(settings: dict[str, Any], explored: dict[str, Any], sourc
 
 
 def batch_notes(settings: dict[str, Any]) -> list[str]:
-    """The warning about a stage that explores with steps, or batches, of more than all tasks there are."""
+    """Returns the warning about a stage whose explorer steps or batches exceed its total number of tasks."""
     kind, buffer = kind_of(settings), settings["buffer"]
     tasks = most_rows(settings, generated=True) if kind in ("rft", "rollout") else None
     if not tasks:
@@ -66,5 +66,5 @@ def batch_notes(settings: dict[str, Any]) -> list[str]:
 
 
 def _readable(number: float) -> str:
-    """`1.5`, `20`, `625,000`."""
+    """Formats a number: `1.5`, `20`, `625,000`."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

@@ -1,4 +1,4 @@
-"""Rules between the settings of data: tasksets, formats, curation. Part of the check of a configuration."""
+"""Rules between the data settings: tasksets, formats and curation. Part of the configuration check."""
 
 import re
 from typing import Any
@@ -21,7 +21,7 @@ INPUT, PIPELINE = "buffer.explorer_input", "data_processor.task_pipeline"
 
 
 def data_problems(c: dict) -> list[str]:
-    """Every broken rule, one line each."""
+    """Lists every broken rule, one line each."""
     source, buffer = c["buffer"]["explorer_input"], c["buffer"]["trainer_input"]["experience_buffer"]
     problems = _exclusive(source) + _names(source)
     for key, taskset in [*_train_sets(source), *_eval_sets(source)]:
@@ -43,7 +43,7 @@ def data_problems(c: dict) -> list[str]:
 
 
 def _texts(c: dict, buffer: dict) -> list[str]:
-    """What cpt, which trains on plain text, asks of its buffer; what the others do."""
+    """Checks the buffer settings of cpt, which trains on plain text, and of the other algorithms."""
     algorithm, columns = c["algorithm"]["algorithm_type"], buffer["format"]
     if kind_of(c) != "train":
         return []
@@ -68,7 +68,7 @@ def _eval_sets(source: dict) -> list[tuple[str, dict]]:
 
 
 def _exclusive(source: dict) -> list[str]:
-    """`taskset` beside `tasksets` may have a name, as a recipe gives it one; anything else would not be read."""
+    """Rejects a `taskset` next to `tasksets` with more than a name (recipes set one): the rest would be ignored."""
     if not source["tasksets"]:
         return []
     single = source["taskset"]
@@ -90,7 +90,7 @@ def _names(source: dict) -> list[str]:
 
 
 def _set_problems(key: str, taskset: dict, kind: type) -> list[str]:
-    """Rules within one set or experience buffer. kind: the class of its format."""
+    """Checks the rules within one set or experience buffer. kind: the class of its format."""
     path = taskset["path"]
     names = [path] if isinstance(path, str) else path
     if path is None:
@@ -117,7 +117,7 @@ def _format_problems(key: str, columns: dict) -> list[str]:
 
 
 def _rollout_problems(key: str, taskset: dict, c: dict) -> list[str]:
-    """What a set that is trained on must leave to the whole run."""
+    """Rejects rollout settings in a training set that only the whole run may set."""
     algorithm, problems = c["algorithm"], []
     if taskset["repeat_times"] not in (None, algorithm["repeat_times"]):
         problems.append(f"{key}.repeat_times={taskset['repeat_times']}: rollouts to train on follow "
@@ -155,9 +155,9 @@ def _operator_problem(operator: dict[str, Any]) -> str | None:
 
 
 def _without_pairs(c: dict) -> list[str]:
-    """The line for preference training whose data hold no pairs."""
+    """Returns the line for preference training on data without pairs."""
     algorithm, pool = c["algorithm"]["algorithm_type"], c["data_processor"]["task_pipeline"]
-    if algorithm not in PAIR_TYPES or kind_of(c) != "train" or c["mode"] == "explore":  # of that: check/rules.py
+    if algorithm not in PAIR_TYPES or kind_of(c) != "train" or c["mode"] == "explore":  # see check/rules.py
         return []
     key = "buffer.trainer_input.experience_buffer"
     buffer = c["buffer"]["trainer_input"]["experience_buffer"]
@@ -171,7 +171,7 @@ def _without_pairs(c: dict) -> list[str]:
 
 
 def _without_split(c: dict) -> list[str]:
-    """Sets that want a split of the pool which nothing makes: without curation all its rows are tasks to train on.
+    """Lists sets that need a split of the pool that nothing creates: without curation all rows are training tasks.
 
     Judged per training stage only.
     """
@@ -180,7 +180,7 @@ def _without_split(c: dict) -> list[str]:
         return []
     algorithm, buffer = c["algorithm"]["algorithm_type"], c["buffer"]["trainer_input"]["experience_buffer"]
     wanted = []
-    if kind_of(c) == "train" and algorithm != "cpt" and buffer["path"] is None:  # of a cpt without a path: `_texts`
+    if kind_of(c) == "train" and algorithm != "cpt" and buffer["path"] is None:  # cpt without a path: see `_texts`
         wanted.append((SHOWN, "pairs" if algorithm in PAIR_TYPES else "demonstrations"))
     wanted += [(key, "tasks of split test") for key, one in _eval_sets(c["buffer"]["explorer_input"])
                if one["path"] is None and one["split"] == "test"]
@@ -190,19 +190,19 @@ def _without_split(c: dict) -> list[str]:
 
 
 def _without_rows(c: dict) -> list[str]:
-    """Sets that nothing gives rows to, though others have files: without any data check/stage_rules.py says so."""
+    """Lists sets without a row source while others have files; a run with no data: check/stage_rules.py."""
     return [] if no_file(c) else rowless(c)
 
 
 def no_file(c: dict) -> bool:
-    """Whether no set of a stage names a file."""
+    """Returns whether no set of a stage names a file."""
     source, given = c["buffer"]["explorer_input"], c["buffer"]["trainer_input"]
     sets = [given["experience_buffer"], *given["auxiliary_buffers"].values()]
     return all(one["path"] is None for one in [*sets, *(one for _, one in [*_train_sets(source), *_eval_sets(source)])])
 
 
 def rowless(c: dict) -> list[str]:
-    """The sets of a stage that nothing gives rows to; of the buffers of pairs and of texts other rules say so."""
+    """Returns the sets of a stage without a row source; other rules cover buffers of pairs and texts."""
     pool = c["data_processor"]["task_pipeline"]
     if pool["generator"] or pool["inputs"]:
         return []
@@ -221,7 +221,7 @@ def rowless(c: dict) -> list[str]:
 
 
 def _as_demonstrations(source: dict) -> str:
-    """The line that trains on the solutions of the first set of tasks that has files, or no words."""
+    """Returns the setting that trains on the solutions of the first set of tasks that has files, or an empty text."""
     for _, one in _train_sets(source):
         if one["path"] is not None and (columns := one["format"])["prompt_type"] == "plaintext":
             said = f"{{prompt_key: {columns['prompt_key']}, response_key: {columns['solution_key'] or 'solution'}}}"

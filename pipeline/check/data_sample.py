@@ -1,9 +1,9 @@
-"""Draws rows at random from a data file, or from all files of a directory, and tells the columns of each.
+"""Samples rows at random from a data file, or all files of a directory, and returns the columns of each.
 
-Of a small file all is read. Of a large one it is blocks drawn at random, stretches of a jsonl file or row groups of a
-Parquet file, and a row belongs to the block that it begins in: so every row is about as likely to be drawn as any
-other, however long it or its neighbours are and however the file is sorted; exactly as likely where all is read, and in
-a Parquet file where the row groups that are read hold `count` rows. The same call gives the same rows every time.
+A small file is read whole. From a large file, random blocks are read (stretches of a jsonl file, row groups of a
+Parquet file), and a row belongs to the block in which it begins. Every row is therefore about equally likely to be
+drawn, whatever the row lengths or the sort order; exactly equally where all is read, and in a Parquet file where the
+row groups read hold `count` rows. The sample is deterministic.
 """
 
 import random
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SEED = 0
-WHOLE = 4 << 20  # bytes up to which a jsonl file is read whole, and that are read of a larger one
-BLOCK = 16 << 10  # bytes of a stretch of it
-ALL = 128 << 20  # bytes that are read of all files of a directory together, as far as one block of each allows
+WHOLE = 4 << 20  # bytes: jsonl files up to this size are read whole; of larger ones this much is read
+BLOCK = 16 << 10  # bytes per block of a larger file
+ALL = 128 << 20  # bytes read in total from a directory, as far as one block per file allows
 
 Row = dict[str, Any]
 
 
 @dataclass
 class Part:
-    """A file (or dataset of save_to_disk): about how many rows it has, and its columns, those in structs dotted."""
+    """A file (or save_to_disk dataset): its approximate row count and its columns, nested ones dotted."""
 
     path: Path
     total: int
@@ -45,21 +45,21 @@ class Part:
 
 @dataclass
 class Sample:
-    """Rows in random order, and the files that they are from."""
+    """Rows in random order, and the files they come from."""
 
     rows: list[Row]
     parts: list[Part]
 
     @property
     def total(self) -> int:
-        """About how many rows there are."""
+        """Returns the approximate number of rows."""
         return sum(part.total for part in self.parts)
 
 
 def sample(path: Path, split: str, count: int, wanted: Iterable[str]) -> Sample:
-    """Up to `count` rows from all over one source, with at least the columns `wanted` that it has.
+    """Samples up to `count` rows across one source, with at least the `wanted` columns that it has.
 
-    Raises DataError when it, or its split, cannot be read.
+    Raises DataError when the source, or its split, cannot be read.
     """
     draw, wanted = random.Random(SEED), tuple(wanted)
     if is_saved_dataset(path):
@@ -75,7 +75,7 @@ def sample(path: Path, split: str, count: int, wanted: Iterable[str]) -> Sample:
 
 
 def names(row: Row, prefix: str = "") -> Iterator[str]:
-    """Columns of a row; those within a struct after a dot."""
+    """Returns the columns of a row; struct fields are dotted."""
     for name, value in row.items():
         yield prefix + name
         if isinstance(value, dict):
@@ -83,7 +83,7 @@ def names(row: Row, prefix: str = "") -> Iterator[str]:
 
 
 def _together(first: Sample, second: Sample, count: int, draw: random.Random) -> Sample:
-    """Two samples as one in which each has the share that drawing from all of their rows would give it."""
+    """Merges two samples so that each keeps its share of the combined rows."""
     total = first.total + second.total
     most = min(count, total)
     own = sum(position < first.total for position in draw.sample(range(total), most))
@@ -96,7 +96,7 @@ def _together(first: Sample, second: Sample, count: int, draw: random.Random) ->
 
 
 def _of_jsonl(path: Path, count: int, room: int, wanted: Iterable[str], draw: random.Random) -> Sample:
-    """Every line of its blocks is parsed, so that of a small file each broken one is told."""
+    """Samples a jsonl file; parses every line of the blocks, so that each broken line of a small file is reported."""
     size, room = path.stat().st_size, max(min(room, WHOLE), BLOCK)
     blocks = [(0, size)] if size <= room else [
         (at * BLOCK, min((at + 1) * BLOCK, size))
@@ -110,7 +110,7 @@ def _of_jsonl(path: Path, count: int, room: int, wanted: Iterable[str], draw: ra
 
 
 def _lines(file, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, line) of the lines, other than blank ones, that begin from byte `begin` on and before `end`."""
+    """Yields (offset, line) of the non-blank lines that start in [`begin`, `end`)."""
     file.seek(max(begin - 1, 0))
     if begin and not file.readline(end - begin + 1).endswith(b"\n"):
         return  # a line longer than the block
@@ -152,11 +152,11 @@ def _of_parquet(path: Path, count: int, room: int, wanted: Iterable[str], draw: 
 
 
 def _groups(metadata, columns: list[str], room: int, draw: random.Random) -> list[int]:
-    """As many row groups as have `room` for their columns, bytes, by the average group; at least one.
+    """Selects as many row groups as fit `room` bytes at the average size of their columns; at least one.
 
-    The first is drawn by its rows, the others evenly: with that a set is as likely as it has rows, and so every row of
-    the file as likely to be in it and drawn of it (Midzuno 1951, "On the sampling system with probability proportionate
-    to sum of sizes").
+    The first is drawn with probability proportional to its rows, the others uniformly. The probability of a set is then
+    proportional to its rows, so every row of the file is equally likely to be selected and drawn (Midzuno 1951, "On the
+    sampling system with probability proportionate to sum of sizes").
     """
     groups = list(map(metadata.row_group, range(metadata.num_row_groups)))
     chunks = (group.column(at) for group in groups for at in range(metadata.num_columns))
@@ -169,13 +169,13 @@ def _groups(metadata, columns: list[str], room: int, draw: random.Random) -> lis
 
 
 def _chosen(batches: Iterable["pa.RecordBatch"], positions: list[int]) -> Iterator["pa.RecordBatch"]:
-    """Of each batch the rows at these positions, which count through all of them and ascend."""
+    """Yields the rows of each batch at these ascending positions, counted over all batches."""
     import pyarrow as pa
 
     seen = 0
     for batch in batches:
         own = [at - seen for at in positions if seen <= at < seen + len(batch)]
-        yield batch.take(pa.array(own, pa.int64()))  # of no position pyarrow cannot tell the type
+        yield batch.take(pa.array(own, pa.int64()))  # pyarrow cannot infer the type of an empty list
         seen += len(batch)
 
 
@@ -188,12 +188,12 @@ def _of_dataset(path: Path, split: str, count: int, wanted: Iterable[str], draw:
 
 
 def _outermost(wanted: Iterable[str], there: list[str]) -> list[str]:
-    """The columns, not those within structs, that have what is wanted."""
+    """Returns the top-level columns that contain the wanted ones."""
     return [name for name in there if any(one == name or one.startswith(f"{name}.") for one in wanted)]
 
 
 def _columns(fields: Iterable["pa.Field"], prefix: str = "") -> list[str]:
-    """As `names`, of a schema or a struct."""
+    """Does the same as `names` for a schema or a struct."""
     import pyarrow as pa
 
     found = []

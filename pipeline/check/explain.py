@@ -1,4 +1,4 @@
-"""`ouro config`: the composed configuration with what follows from it, and one setting explained."""
+"""`ouro config`: shows the composed configuration with derived numbers, and explains single settings."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from pipeline.store.errors import ConfigError, nearest
 
 
 def show(config: dict) -> str:
-    """The configuration as YAML, secrets masked, below comments with the numbers that follow from it."""
+    """Returns the configuration as YAML, secrets masked, preceded by comments with derived numbers."""
     from omegaconf import OmegaConf
 
     notes = [f"#   {name}: {word}: {sentence}" for name, settings in counted(Line(config)).items()
@@ -36,10 +36,10 @@ def show(config: dict) -> str:
 
 def explain(config: dict, key: str, overrides: list[str], valued: bool = True,
             elsewhere: Callable[[str], str | None] | None = None) -> str:
-    """Type, meaning, bounds, default, value of a setting and where that comes from, or the settings below a prefix.
+    """Explains a setting (type, meaning, bounds, default, value, origin), or lists those below a prefix.
 
     overrides: those that the configuration was composed with. valued: false where they have problems; the value, which
-    could not be read, is then left out. elsewhere: what a key of veRL is here, None for another.
+    could not be read, is then omitted. elsewhere: the equivalent of a veRL key, None for any other key.
     `stages.<stage_name>.key` is explained as `key`, with its value in that stage alone.
     """
     if "=" in key:
@@ -52,7 +52,7 @@ def explain(config: dict, key: str, overrides: list[str], valued: bool = True,
         return _setting(config, stage, key, general, overrides, valued)
     free = (k for k, f in leaves.items() if f.annotation == dict[str, Any])
     enclosing = next((k for k in free if general.startswith(k + ".")), None)
-    if enclosing:  # a name that only the function knows
+    if enclosing:  # an argument that only the function declares
         return _setting(config, stage, key, enclosing, overrides, valued)
     below = {k: f for k, f in leaves.items() if k.startswith(general + ".")}
     known = groups().get(key)
@@ -71,7 +71,7 @@ def explain(config: dict, key: str, overrides: list[str], valued: bool = True,
 
 
 def _stage_of(config: dict, key: str) -> tuple[str, str]:
-    """`stages.<stage_name>.key` as the stage's name and the key; any other key with no name."""
+    """Splits `stages.<stage_name>.key` into the stage's name and the key; other keys have no stage."""
     if not key.startswith("stages."):
         return "", key
     _, stage, *rest = key.split(".", 2)
@@ -86,7 +86,7 @@ def _setting(config: dict, stage: str, key: str, general: str, overrides: list[s
     item = dict(walk())[general]
     rows = [("type", type_name(item.annotation)), ("meaning", item.description), ("bounds", bounds(item)),
             ("default", shown(default(item))), ("decides", _effect(general, item))]
-    if key.count(".") > general.count("."):  # its own type and default are the function's
+    if key.count(".") > general.count("."):  # the function declares its own type and default
         rows = [("entry of", general), *(r for r in rows if r[0] not in ("type", "default"))]
     if "*" not in key and valued:
         rows += _values(config, stage, key, overrides)
@@ -98,9 +98,9 @@ def _setting(config: dict, stage: str, key: str, general: str, overrides: list[s
 
 
 def _values(config: dict, stage: str, key: str, overrides: list[str]) -> list[tuple[str, str]]:
-    """The value of a setting for the whole run, in every stage that has another, and where each comes from.
+    """Returns a setting's value for the whole run and in every stage that differs, with origins.
 
-    stage: the only one that is meant, if any; its value is told in any case.
+    stage: the only stage of interest, if any; its value is always included.
     """
     def row(name: str, value: Any, source: str) -> list[tuple[str, str]]:
         secret = is_secret(key) and value not in (ABSENT, None, "") and not is_name(value)
@@ -129,10 +129,10 @@ def _effect(key: str, item) -> str:
 
 
 def reference() -> str:
-    """Every setting as a Markdown page, a table for each section: docs/configuration.md."""
+    """Returns every setting as a Markdown page, one table per section: docs/configuration.md."""
     lines = ["# Configuration", "", *REFERENCE]
     section = None
-    for key, item in sorted(walk(), key=lambda pair: "." in pair[0]):  # those of no section first
+    for key, item in sorted(walk(), key=lambda pair: "." in pair[0]):  # settings outside any section come first
         here = key.split(".", 1)[0] if "." in key else ""
         if here != section:
             section = here
@@ -145,7 +145,7 @@ def reference() -> str:
 
 
 def type_name(kind: Any) -> str:
-    """float, list[float], `int or null`."""
+    """Formats a type: float, list[float], `int or null`."""
     if isinstance(kind, UnionType):
         return " or ".join("null" if k is type(None) else type_name(k) for k in kind.__args__)
     if hasattr(kind, "__args__"):
@@ -154,7 +154,7 @@ def type_name(kind: Any) -> str:
 
 
 def bounds(field: FieldInfo) -> str:
-    """`one of a, b`, or `>= 0, <= 1`, or nothing."""
+    """Formats the bounds: `one of a, b`, or `>= 0, <= 1`, or nothing."""
     if choices := about(field).choices:
         return f"one of {', '.join(map(str, choices))}"
     if names := about(field).names:
@@ -177,7 +177,7 @@ def _value(config: Any, key: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as one would write it in an override."""
+    """Formats a value as in an override."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -189,9 +189,9 @@ REFERENCE = [
     "`*` stands for the number of an element. `stages.<stage_name>.<key>` sets a key for one training stage.",
 ]
 
-ABSENT = "not given"  # an entry of free arguments that nobody set
+ABSENT = "not given"  # an entry of free arguments that is not set
 
-# settings that act otherwise than through USES
+# settings that take effect through something other than USES
 EFFECTS = {
     "mode": "of which kind a stage is: another one is another stage; both and colocate make the same",
     "explorer.eval_on_startup": "whether there is a stage evaluate_base; changing it re-runs no other",

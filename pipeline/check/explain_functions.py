@@ -1,4 +1,4 @@
-"""What `ouro config explain` says of functions: those that a setting may name, and the arguments of the chosen ones."""
+"""Function help in `ouro config explain`: available functions, and the arguments of the selected ones."""
 
 import textwrap
 from typing import Any
@@ -15,22 +15,22 @@ from pipeline.settings.arguments.users import Signature
 from pipeline.store.errors import ConfigError
 
 WIDTH = 110
-# settings with arguments -> the one that names the function, where it is not the same without `_args`
+# settings with arguments -> the setting that names the function, where it is not the same key without `_args`
 NAMED_BY = {"reward_fn_args": "default_reward_fn_type", "workflow_args": "default_workflow_type"}
 PAGE = "docs/algorithms.md has its formula, paper and assumptions"
 
 
 def choices(part: str) -> list[str]:
-    """The functions that a setting (its last part) may name, one line each; nothing for a setting of another kind."""
+    """Lists the functions that a setting (its last part) may name, one line each; empty for other settings."""
     found = TABLES.get(part, {})
     width = max(map(len, found), default=0)
     return [f"  {name:<{width}}  {model.summary()}" for name, model in found.items()]
 
 
 def arguments(config: dict[str, Any], stage: str, key: str) -> list[str]:
-    """The functions whose arguments the setting `key` holds: what they are, what they are given, what they take.
+    """Describes the functions whose arguments `key` holds: purpose, configured arguments, parameters.
 
-    stage: the only one that is meant, if any. key: of the `*_args`, or of one argument.
+    stage: the only stage of interest, if any. key: of the `*_args`, or of one argument.
     """
     path = key.split(".")
     at = next((i for i, part in enumerate(path) if part.endswith("_args")), None)
@@ -61,7 +61,7 @@ def _taker(part: str, name: str, functions: Functions) -> Taker | None:
 
 
 def _chosen(config: dict, stage: str, place: list[str], args: str, part: str) -> dict[str, tuple[list[str], dict]]:
-    """Function -> (stages that call it, the arguments that it is given there), whatever those say."""
+    """Maps each function to (stages that call it, the arguments configured there), without validating them."""
     if place != ["algorithm"]:
         section = config
         for step in place:
@@ -80,7 +80,7 @@ def _chosen(config: dict, stage: str, place: list[str], args: str, part: str) ->
 
 
 def _told(taker: Taker | None, given: dict[str, Any]) -> list[str]:
-    """What a function of ours is and takes; of the user's the names alone."""
+    """Describes a built-in function and its parameters; only the names for a user's function."""
     if taker is None or isinstance(taker, Signature):
         return [f"    {name}, here {shown(given[name])}" for name in (taker.names() if taker else ()) if name in given]
     fields = taker.model_fields

@@ -1,4 +1,4 @@
-"""Whether a training stage fits the GPUs that it is planned for, and if not, the cheapest change that makes it fit."""
+"""Checks whether a training stage fits its GPUs, and otherwise finds the cheapest change that makes it fit."""
 
 import math
 import os
@@ -13,25 +13,25 @@ from pipeline.plan.modes import TRAINING, kind_of
 from pipeline.settings.config import resolve_dtype
 from pipeline.store.model_shape import Shape, shape_at, split_problem
 
-GRAIN = 1024  # tokens: micro-batch budgets are advised in multiples of it
-MOST_CHANGES, MOST_RANKS = 4, 64  # of an advice
+GRAIN = 1024  # tokens: suggested micro-batch budgets are multiples of it
+MOST_CHANGES, MOST_RANKS = 4, 64  # limits of a suggestion
 SMALL_CHUNK = 1024
 
 
 def element_bytes(config: dict[str, Any], gpus: Gpus) -> int:
-    """Bytes of a weight in training and rollout."""
+    """Returns the bytes per weight in training and rollout."""
     return {"float32": 4, "bfloat16": 2}[resolve_dtype(config["model"]["dtype"], gpus.any)]
 
 
 def answering_gpus(config: dict[str, Any]) -> int:
-    """GPUs that engines and auxiliary models hold."""
+    """Returns the number of GPUs used by engines and auxiliary models."""
     engine, auxiliary = config["explorer"]["rollout_model"], config["explorer"]["auxiliary_models"]
     return needed_gpus(config["mode"], engine["tensor_parallel_size"] * engine["engine_num"],
                        sum(model["engine_num"] for model in auxiliary))
 
 
 def stage_gpus(config: dict[str, Any]) -> int:
-    """GPUs that a training stage holds."""
+    """Returns the number of GPUs used by a training stage."""
     ranks = config["trainer"]["ranks"]
     if not trains(config):
         return answering_gpus(config)
@@ -39,12 +39,12 @@ def stage_gpus(config: dict[str, Any]) -> int:
 
 
 def trains(config: dict[str, Any]) -> bool:
-    """Whether a stage of these settings has a trainer."""
+    """Returns whether a stage with these settings has a trainer."""
     return kind_of(config) in TRAINING
 
 
 def count_problem(config: dict[str, Any], gpus: Gpus) -> str | None:
-    """What is wrong when a stage asks for more GPUs than there are; `gpus.count` 0 is a CPU run and no problem."""
+    """Reports a stage that needs more GPUs than available; `gpus.count` 0 means a CPU run and is no problem."""
     needed, ranks, engine = stage_gpus(config), config["trainer"]["ranks"], answering_gpus(config)
     evaluates = bool(config["buffer"]["explorer_input"]["eval_tasksets"])
     if not gpus.count or max(needed, engine if evaluates else 0) <= gpus.count:
@@ -66,9 +66,9 @@ def count_problem(config: dict[str, Any], gpus: Gpus) -> str | None:
 
 
 def judge_bytes(config: dict[str, Any], gpus: Gpus) -> float:
-    """Weights of the largest reward model, which it keeps beside trainer and engine where all share GPUs (colocate).
+    """Returns the weight bytes of the largest reward model, resident with trainer and engine under colocate.
 
-    One whose config.json is not here, or not counted, counts nothing: its path is judged elsewhere.
+    A model whose config.json is missing or cannot be counted adds nothing: its path is checked elsewhere.
     """
     if config["mode"] != "colocate":
         return 0.0
@@ -78,7 +78,7 @@ def judge_bytes(config: dict[str, Any], gpus: Gpus) -> float:
 
 
 def trainer_problem(shape: Shape, config: dict[str, Any], gpus: Gpus) -> str | None:
-    """What is wrong when the trainer's estimate exceeds USABLE of a GPU, with the cheapest change that helps."""
+    """Reports a trainer estimate above USABLE of a GPU, with the cheapest change that helps."""
     element, judges = element_bytes(config, gpus), judge_bytes(config, gpus) / GIB
     found = training(shape, config, element).peak / GIB
     if found + judges <= USABLE * gpus.gib:
@@ -92,9 +92,9 @@ def trainer_problem(shape: Shape, config: dict[str, Any], gpus: Gpus) -> str | N
 
 
 def engine_problem(shape: Shape, config: dict[str, Any], gpus: Gpus, beside: float = 0) -> str | None:
-    """What is wrong when the engine cannot hold its weights and one longest sequence, or finds too little room.
+    """Reports an engine that cannot hold its weights and one sequence of maximum length.
 
-    beside: bytes that an idle trainer and reward models keep of the same GPU, 0 when they have others.
+    beside: bytes that an idle trainer and reward models hold on the same GPU, 0 when they use others.
     """
     element, utilization = element_bytes(config, gpus), config["explorer"]["rollout_model"]["gpu_memory_utilization"]
     engine, longest = rollout(shape, config, element, gpus.gib), workload(config).longest
@@ -115,8 +115,8 @@ def engine_problem(shape: Shape, config: dict[str, Any], gpus: Gpus, beside: flo
 
 
 def _share(wanted: float, least: float, room: float) -> float | None:
-    """The share of a GPU from `least` to `room` that is nearest to what is wanted, itself or as round as one there is:
-    twentieths, hundredths, thousandths; None without one."""
+    """Returns the share of a GPU between `least` and `room` nearest to the wanted one, exact or rounded to
+    twentieths, hundredths or thousandths; None without one."""
     if least <= wanted <= room:
         return wanted
     for parts in (20, 100, 1000):
@@ -127,7 +127,7 @@ def _share(wanted: float, least: float, room: float) -> float | None:
 
 
 def _wider(shape: Shape, config: dict[str, Any], gpus: Gpus, room: float) -> str:
-    """The fewest GPUs over which an engine fits within `room` of each, and the share it then may have, as advice."""
+    """Suggests the fewest GPUs over which an engine fits within `room` of each, and its memory share."""
     engine = config["explorer"]["rollout_model"]
     for parts in range(engine["tensor_parallel_size"] + 1, shape.heads + 1):
         changes = {"tensor_parallel_size": parts}
@@ -147,16 +147,16 @@ def _wider(shape: Shape, config: dict[str, Any], gpus: Gpus, room: float) -> str
 
 
 def _keepers(config: dict[str, Any]) -> str:
-    """Who keeps memory beside an engine that has not the GPU alone."""
+    """Names what else holds memory on a GPU that the engine shares."""
     who = ["the colocated trainer"] if trains(config) else []
     judges = ["reward models"] if config["explorer"]["auxiliary_models"] else []
     return " and ".join([*who, *judges]) + (" keep" if judges else " keeps")
 
 
 def cheapest(shape: Shape, config: dict[str, Any], gpus: Gpus) -> dict[str, Any] | None:
-    """The fewest and then cheapest changes of trainer settings with which its estimate fits, beside reward models that
-    share its GPU; None when there are none. In order of cost: smaller head chunks, recomputing, smaller micro-batches,
-    ZeRO-2, ZeRO-3, the optimizer on the host, more ranks."""
+    """Returns the fewest, then cheapest trainer changes with which the estimate fits; None when there are none.
+    Includes reward models on the same GPU. In order of cost: smaller head chunks, recomputation, smaller
+    micro-batches, ZeRO-2, ZeRO-3, optimizer offload to the host, more ranks."""
     element, room = element_bytes(config, gpus), gpus.gib - judge_bytes(config, gpus) / GIB / USABLE
     changes = list(_changes(config, gpus))
     for count in range(1, MOST_CHANGES + 1):
@@ -173,12 +173,12 @@ def cheapest(shape: Shape, config: dict[str, Any], gpus: Gpus) -> dict[str, Any]
 
 
 def _words(trainer: dict[str, Any] | None) -> str:
-    """Changes of the section `trainer` as overrides; nothing where there are none."""
+    """Formats changes of the section `trainer` as overrides; empty without changes."""
     return " ".join(f"trainer.{name}={str(value).lower()}" for name, value in (trainer or {}).items())
 
 
 def _changes(config: dict[str, Any], gpus: Gpus) -> Iterator[tuple[str, Any]]:
-    """Settings that save memory and their values, cheapest first; None: to be computed."""
+    """Returns memory-saving settings and their values, cheapest first; None: to be computed."""
     settings = config["trainer"]
     if settings["logprob_chunk_tokens"] > SMALL_CHUNK:
         yield "logprob_chunk_tokens", SMALL_CHUNK
@@ -195,13 +195,13 @@ def _changes(config: dict[str, Any], gpus: Gpus) -> Iterator[tuple[str, Any]]:
 
 
 def _with(config: dict[str, Any], changes: dict[str, Any], *section: str) -> dict[str, Any]:
-    """The settings with some of a section changed, of `trainer` where none is named."""
+    """Returns the settings with some of a section changed; the default section is `trainer`."""
     first, *rest = section or ("trainer",)
     return {**config, first: _with(config[first], changes, *rest) if rest else {**config[first], **changes}}
 
 
 def _largest_budget(shape: Shape, config: dict[str, Any], element: int, gib: float) -> int:
-    """The largest micro-batch budget below the present one that fits, in GRAIN tokens; the longest row when none."""
+    """Returns the largest smaller micro-batch budget that fits, in multiples of GRAIN; else the longest row."""
     longest = workload(config).longest
     low, high = longest // GRAIN, (config["trainer"]["max_token_len_per_gpu"] - 1) // GRAIN
     while low < high:
@@ -212,7 +212,7 @@ def _largest_budget(shape: Shape, config: dict[str, Any], element: int, gib: flo
 
 
 def problems(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[str]:
-    """What does not fit of a stage, trainer and engine; `gpus.gib` must be known."""
+    """Lists why the trainer and engine of a stage do not fit; `gpus.gib` must be known."""
     judges = judge_bytes(config, gpus)
     if not trains(config):
         engine = engine_problem(shape, config, gpus, judges)
@@ -221,7 +221,7 @@ def problems(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[str]:
     if not explores(config):
         return [trainer] if trainer else []
     idle = 0.0
-    if config["mode"] == "colocate":  # what it keeps once what is advised is done
+    if config["mode"] == "colocate":  # memory held once the suggestions are applied
         change = cheapest(shape, config, gpus) if trainer else {}
         idle = 0.0 if change is None else training(shape, _with(config, change), element_bytes(config, gpus)).idle
     engine = engine_problem(shape, config, gpus, idle + judges)
@@ -231,7 +231,7 @@ def problems(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[str]:
 
 
 def gpu_words(config: dict[str, Any], gpus: Gpus) -> str:
-    """How many GPUs a stage holds, and of how many."""
+    """Formats the number of GPUs a stage uses out of the total."""
     if not gpus.any:
         return (f"none is declared (cluster.gpu_per_node) or visible: a CPU run on {os.cpu_count()} threads, whose "
                 "memory is not estimated; jobs of SLURM would ask for no GPU")
@@ -246,7 +246,7 @@ def gpu_words(config: dict[str, Any], gpus: Gpus) -> str:
 
 
 def adapter_words(shape: Shape, config: dict[str, Any]) -> str | None:
-    """How many parameters an adapter has, and of how many; None without one, or where nothing is trained."""
+    """Formats an adapter's parameter count and the total; None without an adapter or training."""
     if not (config["model"]["lora_configs"] and trains(config)):
         return None
     learnt = learning(shape, config)
@@ -255,7 +255,7 @@ def adapter_words(shape: Shape, config: dict[str, Any]) -> str | None:
 
 
 def described(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[tuple[str, str]]:
-    """The estimate of a stage as (word, sentence)."""
+    """Returns the estimate of a stage as (word, sentence) pairs."""
     element = element_bytes(config, gpus)
     lines = [("memory", _trainer_words(training(shape, config, element), gpus))] if trains(config) else []
     if (explores(config) or not lines) and gpus.gib:
@@ -265,7 +265,7 @@ def described(shape: Shape, config: dict[str, Any], gpus: Gpus) -> list[tuple[st
 
 def _trainer_words(found: Training, gpus: Gpus) -> str:
     backward = [("gradients", found.gradients + found.bucket), ("activations", found.activations)]
-    step = [("optimizer step's own", found.step)]  # activations are gone by then
+    step = [("optimizer step's own", found.step)]  # activations are already freed
     parts = [("weights", found.weights), ("optimizer", found.optimizer),
              *(step if found.idle + found.step == found.peak else backward)]
     if found.critic:

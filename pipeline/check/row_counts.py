@@ -1,7 +1,7 @@
-"""How many rows there are that a stage learns from: those of files counted where they are here, without reading what
-rows say, generated ones by the arguments of the generator.
+"""Upper bounds on the rows a stage learns from: counts local files without parsing their rows, and computes generated
+rows from the generator's arguments.
 
-Curation drops rows and splits them, so a stage has at most so many.
+Curation drops rows and splits them, so these are upper bounds.
 """
 
 from functools import cache
@@ -15,13 +15,13 @@ from pipeline.store.data_files import files_of_split, is_saved_dataset
 from pipeline.store.digests import below, resolve
 from pipeline.store.errors import DataError
 
-LARGEST = 2**30  # bytes of a jsonl file whose lines are still counted: about a second
+LARGEST = 2**30  # bytes: larger jsonl files are not counted; this size takes about a second
 CHUNK = 2**20
 
 
 def most_rows(config: dict[str, Any], generated: bool = False) -> int | None:
-    """Rows that a stage learns from (tasks, or demonstrations and pairs), before curation; None where not all can be
-    counted here: they are elsewhere, in a dataset of save_to_disk, or texts that are cut into pieces.
+    """Returns the rows that a stage learns from (tasks, or demonstrations and pairs) before curation; None when not all
+    can be counted: not on this machine, a dataset of save_to_disk, or texts that are cut into pieces.
 
     config: its settings (`overlays.effective`). generated: count generated rows too, of which curation drops more.
     """
@@ -38,7 +38,7 @@ def most_rows(config: dict[str, Any], generated: bool = False) -> int | None:
 
 
 def _rows_of_set(one: dict[str, Any], pool: dict[str, Any], made: int | None) -> int | None:
-    """Rows of a set from its own files, or from the pool. made: rows that a generator gives it."""
+    """Returns the rows of a set from its own files or the pool. made: rows that a generator provides for it."""
     if one["path"] is not None:
         named = one["path"] if isinstance(one["path"], list) else [one["path"]]
         paths, split = [below(path, one["subset_name"]) for path in named], one["split"]
@@ -50,8 +50,8 @@ def _rows_of_set(one: dict[str, Any], pool: dict[str, Any], made: int | None) ->
 
 
 def _generated(pool: dict[str, Any], kind: str) -> int | None:
-    """Rows that a generator makes for a stage of this kind, with all its faulty ones; None where none is known, or its
-    arguments are no numbers. Without curation all are tasks."""
+    """Returns the rows that a generator creates for this kind of stage, faulty ones included; None for an unknown
+    generator or non-numeric arguments. Without curation all rows are tasks."""
     given = [pool["generator_args"].get(name) for name in GENERATED.get(pool["generator"], ())]
     if not given or any(isinstance(one, bool) or not isinstance(one, int | float) for one in given):
         return None
@@ -62,12 +62,12 @@ def _generated(pool: dict[str, Any], kind: str) -> int | None:
 
 
 def _rows_at(path: Path, split: str) -> int | None:
-    """Rows of a file, or of the files of a split below a directory."""
+    """Returns the rows of a file, or of a split's files below a directory."""
     if is_saved_dataset(path) or not (path.is_file() or path.is_dir()):
         return None
     try:
         found = files_of_split(path, split) if path.is_dir() else [path]
-    except DataError:  # what is wrong with the files is told when a sample of them is read
+    except DataError:  # file errors are reported when the file is sampled
         return None
     counts = [_rows_of_file(file, file.stat().st_mtime_ns) for file in found]
     return None if None in counts else sum(counts)
@@ -75,7 +75,7 @@ def _rows_at(path: Path, split: str) -> int | None:
 
 @cache
 def _rows_of_file(path: Path, changed: int) -> int | None:
-    """Rows of a Parquet file by its footer, of a jsonl file by its lines. changed: its time stamp."""
+    """Returns the rows of a Parquet file (from its footer) or of a jsonl file (its lines). changed: its mtime."""
     if path.suffix == ".jsonl":
         return _lines(path) if path.stat().st_size <= LARGEST else None
     if path.suffix != ".parquet":
@@ -97,5 +97,5 @@ def _lines(path: Path) -> int:
     return count + (last != b"\n")
 
 
-# generator (operators/generate.py) -> its arguments: how many tasks and demonstrations, which share more of faulty rows
+# generator (operators/generate.py) -> its arguments: number of tasks and demonstrations, share of faulty rows added
 GENERATED = {"countdown": ("tasks", "demonstrations", "dirt")}

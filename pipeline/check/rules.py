@@ -1,4 +1,4 @@
-"""Rules between settings: what a configuration must not say even where every value is within its bounds."""
+"""Rules between settings that are individually within their bounds."""
 
 import re
 
@@ -11,14 +11,14 @@ from pipeline.settings.algorithm import ADVANTAGES
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.settings.lora import adapter_rules
 
-# advantages that mean nothing, or lose their baseline, in a group of one
+# advantages that are undefined, or lose their baseline, in a group of one
 COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", "step_wise_grpo")
 
 
 def broken_rules(config: dict) -> list[str]:
-    """Every rule that is broken, one line each with the stages that it concerns. config: of the whole run.
+    """Lists every broken rule, one line each with the stages it concerns. config: of the whole run.
 
-    Stages alone are judged: what all of them say otherwise is the setting of none.
+    Only stages are checked: a run-wide value that every stage overrides has no effect.
     """
     concerned: dict[str, list[str]] = {}
     for entry in planned(config):
@@ -28,7 +28,7 @@ def broken_rules(config: dict) -> list[str]:
 
 
 def rules_of_stage(c: dict) -> list[str]:
-    """The same of one stage. c: its settings (`overlays.effective`)."""
+    """Does the same for one stage. c: its settings (`overlays.effective`)."""
     parts = (_mode, _environment, _model, _lengths, _algorithm, data_problems, broken_reward_rules)
     return [problem for part in parts for problem in part(c)]
 
@@ -43,7 +43,7 @@ def _names(c: dict) -> list[str]:
 
 
 def _mode(c: dict) -> list[str]:
-    """What a mode asks of a stage alone; what it asks of those before it: pipeline/plan/modes.py."""
+    """Checks what a mode requires of a single stage; rules about preceding stages: pipeline/plan/modes.py."""
     problems = []
     algorithm = c["algorithm"]["algorithm_type"]
     if c["mode"] == "explore" and algorithm in GIVEN:
@@ -100,7 +100,7 @@ def _lengths(c: dict) -> list[str]:
 
 
 def _algorithm(c: dict) -> list[str]:
-    """Rules for what a stage of this kind reads: an explorer alone has no optimizer, a trainer alone no engine."""
+    """Checks the settings that this kind of stage reads: an explorer has no optimizer, a trainer no engine."""
     model, kind, problems = c["model"], kind_of(c), []
     if kind in TRAINING:
         problems += _training(c)
@@ -126,7 +126,7 @@ def _training(c: dict) -> list[str]:
 
 
 def _pairs(algorithm: dict) -> list[str]:
-    """The line for a loss of pairs on anything else, or another loss on pairs; a loss of the user's is for either."""
+    """Reports a pair loss without pairs, or another loss on pairs; a user's loss may be for either."""
     kind, loss = algorithm["algorithm_type"], algorithm["policy_loss_fn"] or ":"
     if kind in PAIR_TYPES and algorithm["entropy_loss_fn"] == "mix":
         return [f"algorithm.entropy_loss_fn=mix with algorithm.algorithm_type={kind}: pairs hold no rows of an expert. "
@@ -165,8 +165,8 @@ def _rollouts(c: dict) -> list[str]:
 
 
 def _resampled(algorithm: dict, kind: str) -> list[str]:
-    """The line for groups that are replaced where they are none, or where nothing compares their responses. What a
-    stage that only explores is for, later ones say."""
+    """Reports group replacement where there are no groups or nothing compares their responses. The purpose of an
+    explore-only stage is set by later stages."""
     advantage, rounds = algorithm["advantage_fn"], algorithm["max_resample_rounds"]
     alone = kind == "rft" and advantage in ADVANTAGES and advantage not in COMPARE
     if not rounds or ((algorithm["repeat_times"] or 1) >= 2 and not alone):
@@ -178,7 +178,7 @@ def _resampled(algorithm: dict, kind: str) -> list[str]:
             f"repeat_times of at least 2{one_of}, or 0."]
 
 
-# environment variables that a stage sets for its explorer, and what to use instead
+# environment variables that a stage sets for its explorer, and the alternative for each
 OURS = {
     "CUDA_VISIBLE_DEVICES": "Set it where the run is started, or cluster.gpu_per_node.",
     "PYTHONPATH": "Set it where the run is started.",

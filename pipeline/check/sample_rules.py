@@ -1,4 +1,4 @@
-"""Rules between settings about which rows a train batch is made of: sample strategies, replay, rows of an expert."""
+"""Rules for the composition of a train batch: sample strategies, replay, off-policy (expert) rows."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ STRATEGY = "algorithm.sample_strategy"
 
 
 def sample_problems(c: dict[str, Any]) -> list[str]:
-    """Every rule that is broken, one line each. c: the settings of a stage that trains on rollouts (rft, offline)."""
+    """Lists every broken rule, one line each. c: the settings of a stage that trains on rollouts (rft, offline)."""
     if kind_of(c) == "offline":
         return _offline(c)
     problems = _mixture(c)
@@ -29,7 +29,7 @@ def sample_problems(c: dict[str, Any]) -> list[str]:
 
 
 def _offline(c: dict) -> list[str]:
-    """Batches of recorded experience: pipeline/plan/modes.py has their arithmetic."""
+    """Checks batches of recorded experience; pipeline/plan/modes.py computes their sizes."""
     problems, strategy = [], c["algorithm"]["sample_strategy"]
     if strategy != "mix":
         problems += _without_experts(c["algorithm"])
@@ -46,7 +46,7 @@ def _offline(c: dict) -> list[str]:
 
 
 def _without_experts(algorithm: dict) -> list[str]:
-    """Parts that need the column is_expert, which only batches with rows of an expert have."""
+    """Lists components that need the column is_expert, which only batches with expert rows have."""
     parts = {"policy_loss_fn": algorithm["policy_loss_fn"] in MIXED_LOSSES,
              "entropy_loss_fn": algorithm["entropy_loss_fn"] == "mix"}
     return [f"algorithm.{part}={algorithm[part]} needs rows of an expert beside the rollouts. Set {STRATEGY}=mix, or "
@@ -75,9 +75,9 @@ def _replay(c: dict) -> dict:
 
 
 def _too_old(schedule: Schedule, limit: Any) -> list[str]:
-    """Whether the schedule gives a step no row that is young enough, or never a whole batch."""
+    """Reports a staleness limit under which a step gets no row, or no step a whole batch."""
     if isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 0:
-        return []  # null: no limit; the rest the function refuses
+        return []  # null: no limit; the function rejects other values
     kept = {step: sum(rows for age, rows in schedule.staleness(step).items() if age <= limit)
             for step in schedule.typical_steps}
     fewest, needed = min(kept, key=kept.get), schedule.rows_per_trainer_step
@@ -91,13 +91,13 @@ def _too_old(schedule: Schedule, limit: Any) -> list[str]:
 
 
 def _least(schedule: Schedule, limit: float) -> int:
-    """The lowest limit under which every step has a row, and some a whole batch."""
+    """Returns the lowest limit under which every step has a row, and some step a whole batch."""
     ages = [schedule.staleness(step) for step in schedule.typical_steps]
     return max(max(min(of_step) for of_step in ages), min(max(of_step) for of_step in ages))
 
 
 def unread_sampling(config: dict) -> list[str]:
-    """Lines for settings about train batches of a whole run that no stage of it reads."""
+    """Lists train batch settings of a whole run that none of its stages reads."""
     stages = [effective(config, entry) for entry in planned(config)]
     rollouts = [c for c in stages if c["algorithm"]["algorithm_type"] not in GIVEN and kind_of(c) == "rft"]
     problems = []

@@ -1,4 +1,4 @@
-"""Asks stages/preview.py, in a process of its own, what a sample of the data looks like to the model."""
+"""Runs stages/preview.py in a separate process to show a data sample as the model sees it."""
 
 import dataclasses
 import os
@@ -21,16 +21,16 @@ from pipeline.store.digests import below, nothing_at, resolve
 from pipeline.store.errors import StageError
 from pipeline.store.files import CONF
 
-ROWS = 200  # read of each source
+ROWS = 200  # rows sampled from each source
 POOL_KEY = "data_processor.task_pipeline"
 TASKSETS = ("buffer.explorer_input.taskset",)  # and tasksets.N
 
 
 def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, list]:
-    """Lists `problems`, `warnings`, `unjudged`, and `facts` as [word, sentence], of the sources that exist, of tasks
+    """Returns `problems`, `warnings`, `unjudged`, and `facts` as [word, sentence], of the sources that exist, of tasks
     that evaluation sets share with what is trained on, and of the Data-Juicer recipes and operators of the stages.
 
-    stages: their whole settings. Raises as `ask`.
+    stages: their complete settings. Raises like `ask`.
     """
     sources = dict.fromkeys(source for stage in stages for source in sources_of(stage))
     pipelines = [stage["data_processor"]["task_pipeline"] for stage in stages]
@@ -49,7 +49,7 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, l
 
 
 def ask(request: dict[str, Any]) -> dict[str, list]:
-    """What stages/preview.py finds. Raises StageError when the process dies."""
+    """Returns the output of stages/preview.py. Raises StageError when the process dies."""
     with tempfile.TemporaryDirectory() as directory:
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, request)
@@ -63,7 +63,7 @@ def ask(request: dict[str, Any]) -> dict[str, list]:
 
 
 def compared_sets(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every set of tasks or demonstrations with files here that a stage is evaluated on (`held`) or learns from."""
+    """Returns every local set of tasks or demonstrations that a stage evaluates on (`held`) or learns from."""
     return _distinct(one for stage in stages for one in _sets(stage) if not any(map(nothing_at, one["paths"]))
                      and all(is_here(below(path, one["subset"]), one["split"]) for path in one["paths"]))
 
@@ -91,7 +91,7 @@ def _set(key: str, name: str, one: dict[str, Any], purpose: str, held: bool) -> 
 
 
 def _distinct(values: Iterable) -> list:
-    """Values that need not be hashable, each once, in order."""
+    """Removes duplicates from values that may be unhashable, keeping their order."""
     kept: list = []
     for value in values:
         kept += [] if value in kept else [value]

@@ -1,4 +1,4 @@
-"""The files and directories of rows that a configuration names, with the columns that each is to have."""
+"""Files and directories of rows in a configuration, with the columns each must have."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,17 +8,17 @@ from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.data import EXPERTS, SHOWN, eval_places, train_places
 from pipeline.store.digests import below
 
-POOL = "inputs"  # what rows of no set are called
-PAIR = ("chosen_key", "rejected_key")  # settings of a format, for both responses of a pair
+POOL = "inputs"  # name for rows that belong to no set
+PAIR = ("chosen_key", "rejected_key")  # settings of a format for both responses of a pair
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file or directory of rows. name: of its set, or inputs. key: the setting that names it. split: of a directory.
-    format_key: of its columns.
+    """A file or directory of rows. name: its set, or inputs. key: the setting that names it. split: of a directory.
+    format_key: setting that holds the column names.
 
-    columns: setting below format_key -> column, dotted into structs, such as ("prompt_key", "question"); `optional`
-    ones may be absent.
+    columns: setting below format_key -> column, nested ones dotted, such as ("prompt_key", "question"); those in
+    `optional` may be absent.
     """
 
     name: str
@@ -31,12 +31,12 @@ class Source:
 
     @property
     def told(self) -> str:
-        """The setting with the name of the set, which an index alone does not tell."""
+        """Returns the setting with the set's name, since an index alone is hard to identify."""
         return self.key if self.name == POOL else f"{self.key} ({self.name})"
 
 
 def sources(config: dict[str, Any]) -> list[Source]:
-    """Every file or directory that rows are read from."""
+    """Returns every file or directory that rows are read from."""
     key, settings = "data_processor.task_pipeline", config["data_processor"]["task_pipeline"]
     given = config["buffer"]["trainer_input"]
     columns = _columns(settings["format"])
@@ -52,26 +52,26 @@ def sources(config: dict[str, Any]) -> list[Source]:
 
 
 def _shown(columns: dict, config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What a file of demonstrations has, or one of plain text."""
+    """Returns the columns of a file of demonstrations or plain text."""
     prompt, text = ("prompt_key", _prompt_key(columns)), config["algorithm"]["algorithm_type"] == "cpt"
     return (prompt,) if text or columns["response_key"] is None else (prompt, ("solution_key", columns["response_key"]))
 
 
 def _paired(columns: dict, config: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """What rows have besides that a stage reads as pairs; null is refused by pipeline/check/data_rules.py."""
+    """Returns the columns that pair data add; pipeline/check/data_rules.py rejects null."""
     if kind_of(config) != "train" or config["algorithm"]["algorithm_type"] not in PAIR_TYPES:
         return ()
     return tuple((key, columns[key]) for key in PAIR if columns[key] is not None)
 
 
 def tasksets(config: dict[str, Any]) -> list[tuple[str, dict]]:
-    """(place below buffer.explorer_input, settings) of every set to train on or to evaluate on."""
+    """Returns (place below buffer.explorer_input, settings) of every training or evaluation set."""
     explorer = config["buffer"]["explorer_input"]
     return [*train_places(explorer), *eval_places(explorer)]
 
 
 def _files_of(key: str, one: dict, columns: tuple[tuple[str, str], ...]) -> list[Source]:
-    """The files and directories of one set; none when it takes its rows from the pool."""
+    """Returns the files and directories of one set; empty when its rows come from the pool."""
     several = isinstance(one["path"], list)
     paths = one["path"] if several else [one["path"]] if one["path"] else []
     return [Source(one["name"], f"{key}.path" + (f".{i}" if several else ""),
@@ -80,7 +80,7 @@ def _files_of(key: str, one: dict, columns: tuple[tuple[str, str], ...]) -> list
 
 
 def _columns(columns: dict) -> tuple[tuple[str, str], ...]:
-    """What a file of tasks must have, and a demonstration that it may have."""
+    """Returns the required columns of a task file, and the optional ones of a demonstration."""
     return (("prompt_key", _prompt_key(columns)), ("response_key", columns["response_key"]),
             ("solution_key", columns["solution_key"] or "solution"))
 

@@ -1,6 +1,6 @@
-"""Rules of single stages beyond the values of settings: what named functions take, what a kind of stage reads.
+"""Rules for single stages beyond the bounds of settings: function arguments, settings read by a kind of stage.
 
-They need the sources of functions and no file of the user's but his code; what needs files is in check/preflight.py.
+They need the source of functions but no user files other than code; checks of files are in check/preflight.py.
 """
 
 import os
@@ -21,25 +21,24 @@ from pipeline.settings.monitors import monitor_problems
 from pipeline.settings.setting import about
 from pipeline.settings.unused import unused
 
-# pipeline/plan/teacher.py, reward_rules.py; a name that no stage reads says nothing wrong
+# pipeline/plan/teacher.py, reward_rules.py; a name that no stage reads cannot be wrong
 TOLD_ELSEWHERE = (KEY, "explorer.auxiliary_models", "buffer.explorer_input.taskset.name",
                   "buffer.trainer_input.experience_buffer.name")
 
 
-PURPOSES = {"train": "train", "rft": "rft", "rollout": "rft"}  # of the kinds that take rows of their own
+PURPOSES = {"train": "train", "rft": "rft", "rollout": "rft"}  # purpose of each kind that reads its own rows
 
 
 def problems_of(config: dict[str, Any]) -> list[str]:
-    """Wrong arguments, code that is not in its module: one line each, with the stages that it concerns. The stages must
-    be named and ordered well.
-    """
+    """Lists invalid arguments and code missing from its module, one line each with the stages it concerns. Stages must
+    have valid names and order."""
     monitor = config["monitor"]
     return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
             *of_stages(config, lambda c: [*references.wrong_code(c), *references.wrong_arguments(c)])]
 
 
 def of_stages(config: dict[str, Any], find: Callable[[dict], list[str]]) -> list[str]:
-    """What is found in the settings of each stage of the recipe, each line once, with the stages that it concerns."""
+    """Collects the findings on each stage of the recipe, each line once with the stages it concerns."""
     concerned: dict[str, list[str]] = {}
     for entry in entries(config):
         for problem in find(effective(config, entry)):
@@ -48,9 +47,9 @@ def of_stages(config: dict[str, Any], find: Callable[[dict], list[str]]) -> list
 
 
 def without_data(config: dict[str, Any]) -> list[str]:
-    """Sets of a run to which nothing gives rows, one line each: of a recipe that names no data at all.
+    """Lists sets of a run without a row source, one line each, for a recipe that names no data at all.
 
-    Composing it is no mistake: what a bridge reads may leave the data to the command line.
+    Composing such a recipe is valid: an imported recipe may leave the data to the command line.
     """
     concerned: dict[str, list[str]] = {}
     for entry in planned(config):
@@ -60,10 +59,10 @@ def without_data(config: dict[str, Any]) -> list[str]:
 
 
 def unread(config: dict[str, Any]) -> list[str]:
-    """Settings that somebody set and that change nothing where they stand, one line for each stage and one for the run.
+    """Lists settings that are set but have no effect, one line for each stage and one for the run.
 
-    They are warnings: a recipe may be shared, and a stage may repeat a section as a whole. Of the run, what stands at
-    its default is not told.
+    These are warnings: a recipe may be shared, and a stage may repeat a whole section. Run-wide settings at their
+    default are not listed.
     """
     line, standard = Line(config), schema.defaults()
     problems = []
@@ -87,7 +86,7 @@ def unread(config: dict[str, Any]) -> list[str]:
 
 
 def idle_pool(config: dict[str, Any]) -> list[str]:
-    """The warning about a generator, or files, that no set of any stage takes rows from."""
+    """Returns the warning about a generator, or files, from which no set of any stage takes rows."""
     pool = config["data_processor"]["task_pipeline"]
     given = [f"data_processor.task_pipeline.{key}" for key in ("generator", "inputs") if pool[key]]
     kinds = Line(config).kinds
@@ -102,21 +101,21 @@ def idle_pool(config: dict[str, Any]) -> list[str]:
 
 
 def _lost(keys: list[str], kind: str, settings: dict[str, Any]) -> list[str]:
-    """Those of the keys that a stage of this kind does not read, or that its algorithm leaves unused."""
+    """Returns the keys that this kind of stage does not read, or that its algorithm does not use."""
     read, idle = _read(kind, settings), unused(settings["algorithm"])
     return [key for key in keys if is_below(key, idle) or not is_below(key, read)]
 
 
 def _read(kind: str, settings: dict[str, Any]) -> tuple[str, ...]:
-    """The settings that a stage of this kind reads, or what is made for it: its data, its model, its evaluation."""
+    """Returns the settings read by this kind of stage or by its data, model and evaluation stages."""
     made, algorithm_type = (kind, "evaluate", "curate", "model"), settings["algorithm"]["algorithm_type"]
     return (*(key for each in made for key in handed(each, algorithm_type)), "data_processor.task_pipeline",
             "model.model_path", *([KEY] if asks_teacher(settings) else []),
-            *(["algorithm.algorithm_type"] if kind == "rollout" else []))  # it fills what is null: a greedy baseline
+            *(["algorithm.algorithm_type"] if kind == "rollout" else []))  # fills null values: a greedy baseline
 
 
 def _decisive() -> list[str]:
-    """The settings that say what is made, not how: those of list elements stand for themselves as a whole."""
+    """Returns the settings that affect results rather than execution; list elements count as a whole."""
     return [key for key, item in walk() if "*" not in key and not about(item).how]
 
 
@@ -127,7 +126,7 @@ def _at(nest: dict[str, Any], key: str) -> Any:
 
 
 def unusable_root(root: str) -> list[str]:
-    """The line for a `checkpoint_root_dir` below which no directory can be made. Makes none."""
+    """Reports a `checkpoint_root_dir` in which no directory can be created. Creates none."""
     above = Path(os.path.abspath(root))
     while not above.exists() and above != above.parent:
         above = above.parent

@@ -1,6 +1,6 @@
-"""What settings that are counted in optimizer steps come to in a stage of so many: warnings, with the numbers.
+"""Warnings about settings counted in optimizer steps, compared with the number of steps of the stage.
 
-Where the number of steps is known only once the tasks are curated, nothing is said that depends on it.
+Where the number of steps is known only after curation, checks that depend on it are skipped.
 """
 
 import math
@@ -12,18 +12,18 @@ from pipeline.job.schedule import Schedule, rft_schedule
 from pipeline.plan.modes import TRAINING, kind_of
 from pipeline.settings.algorithms import WITH_CRITIC
 
-MOST_NAMED = 4  # evaluated versions
+MOST_NAMED = 4  # evaluated versions listed in a message
 
 
 def step_notes(config: dict[str, Any]) -> list[str]:
-    """Every warning about a stage's steps, one line each. config: its settings (`overlays.effective`)."""
+    """Lists every warning about a stage's steps, one line each. config: its settings (`overlays.effective`)."""
     kind, steps = kind_of(config), workload(config).trainer_steps
     notes = _warmups(config, steps) if kind in TRAINING and steps else []
     return [*notes, *_handover(config, steps), *_evaluations(config)] if kind == "rft" else notes
 
 
 def _warmups(config: dict[str, Any], steps: int) -> list[str]:
-    """Warmups that the whole stage, of so many steps, does not see the end of."""
+    """Warns of warmups that do not end within the stage's steps."""
     critic = config["algorithm"]["advantage_fn"] in WITH_CRITIC
     optimizers = {"algorithm.optimizer": config["algorithm"]["optimizer"]}
     if critic:
@@ -39,7 +39,7 @@ def _warmups(config: dict[str, Any], steps: int) -> list[str]:
 
 
 def _handover(config: dict[str, Any], steps: int | None) -> list[str]:
-    """Whether every rollout of a stage of several explorer steps is made by the model that it began with."""
+    """Warns if all rollouts of a stage with several explorer steps come from its initial weights."""
     if not steps:
         return []
     schedule = _schedule(config)
@@ -51,7 +51,7 @@ def _handover(config: dict[str, Any], steps: int | None) -> list[str]:
 
 
 def _evaluations(config: dict[str, Any]) -> list[str]:
-    """What explorer.eval_interval comes to where weights are handed over at other steps than its multiples."""
+    """Warns if explorer.eval_interval is not aligned with the steps at which weights are synchronized."""
     every, handed = config["explorer"]["eval_interval"], config["synchronizer"]["sync_interval"]
     if not every:
         return []
@@ -73,10 +73,10 @@ def _evaluations(config: dict[str, Any]) -> list[str]:
 
 
 def evaluated_versions(config: dict[str, Any]) -> list[int]:
-    """The first MOST_NAMED versions of the weights that an rft stage evaluates on the way.
+    """Returns the first MOST_NAMED versions of the weights that an rft stage evaluates during training.
 
-    For each multiple of eval_interval the first weights that the explorer is handed (a multiple of sync_interval, after
-    a whole explorer step) that have reached it, each once.
+    For each multiple of eval_interval: the first weights synchronized to the explorer (at a multiple of sync_interval,
+    after a whole explorer step) that have reached it, each once.
     """
     every, handed = config["explorer"]["eval_interval"], config["synchronizer"]["sync_interval"]
     explored, fresh = _rows(config)
@@ -89,7 +89,7 @@ def evaluated_versions(config: dict[str, Any]) -> list[int]:
 
 
 def _last_version(config: dict[str, Any]) -> int | None:
-    """The last weights that the explorer of an rft stage is handed; None where its length is not known."""
+    """Returns the last weights synchronized to the explorer of an rft stage; None where its length is unknown."""
     if workload(config).trainer_steps is None:
         return None
     schedule = _schedule(config)
@@ -97,11 +97,11 @@ def _last_version(config: dict[str, Any]) -> int | None:
 
 
 def _rows(config: dict[str, Any]) -> tuple[int, int]:
-    """Rows that an explorer step makes, and new ones that an optimizer step takes."""
+    """Returns the rows of an explorer step, and the new rows that an optimizer step takes."""
     schedule = _schedule(config)
     return schedule.rows_per_explorer_step, schedule.rows_per_trainer_step
 
 
 def _schedule(config: dict[str, Any]) -> Schedule:
-    steps = workload(config).trainer_steps or 1  # what is asked of a schedule of unknown length does not depend on it
+    steps = workload(config).trainer_steps or 1  # the checks do not depend on a length that is unknown
     return rft_schedule(namespace({**config, "buffer": {**config["buffer"], "total_steps": steps}}), 1)

@@ -1,4 +1,4 @@
-"""What is wrong with the teachers of a recipe, and what a teacher takes of a GPU while it scores."""
+"""Checks the teachers of a recipe, and estimates the GPU memory of a teacher while it scores."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from pipeline.store.model_shape import Shape, absent_model, kinds
 
 
 def problems(config: dict[str, Any]) -> list[str]:
-    """What is wrong with the teachers of a recipe, one line each. Its stages must be named and ordered well."""
+    """Lists problems with the teachers of a recipe, one line each. Its stages must have valid names and order."""
     line, found = Line(config), []
     asking = {name: settings for name, settings in line.settings.items() if asks_teacher(settings)}
     for name, settings in asking.items():
@@ -30,7 +30,7 @@ def problems(config: dict[str, Any]) -> list[str]:
 
 
 def absent_teacher(config: dict[str, Any], model: dict[str, Any] | None) -> str | None:
-    """What is wrong when the section that names a teacher's architecture names a directory that is none."""
+    """Reports a teacher's architecture directory that does not exist."""
     if model is None or model["init"]["enable"] or not model["model_path"]:
         return None
     absent = absent_model(model["model_path"], KEY)
@@ -39,9 +39,9 @@ def absent_teacher(config: dict[str, Any], model: dict[str, Any] | None) -> str 
 
 
 def scoring(teacher: Shape, config: dict[str, Any], element: int) -> float:
-    """Bytes that a teacher takes of a rank's GPU while it scores: its weights, one layer's tensors, a chunk of logits.
+    """Returns a scoring teacher's bytes on a rank's GPU: its weights, one layer's tensors, a chunk of logits.
 
-    c P + T x what a layer keeps of a token + (c + 16) chunk V: the logits, and in float32 they, their softmax, its
+    c P + T x what a layer saves per token + (c + 16) chunk V: the logits, and in float32 they, their softmax, its
     product with them and its logarithm's. element: c, bytes of a weight.
     """
     settings = config["trainer"]
@@ -52,7 +52,7 @@ def scoring(teacher: Shape, config: dict[str, Any], element: int) -> float:
 
 
 def memory_problem(teacher: Shape, policy: Shape, config: dict[str, Any], element: int, gib: float) -> str | None:
-    """What is wrong when a scoring teacher and what the trainer keeps exceed USABLE of a GPU of `gib`."""
+    """Reports a scoring teacher that, with the trainer's persistent memory, exceeds USABLE of a GPU of `gib`."""
     own, kept = scoring(teacher, config, element) / GIB, training(policy, config, element).idle / GIB
     if own + kept <= USABLE * gib:
         return None
@@ -62,7 +62,7 @@ def memory_problem(teacher: Shape, policy: Shape, config: dict[str, Any], elemen
 
 
 def words(teacher: Shape, config: dict[str, Any], element: int) -> str:
-    """What a teacher costs, for the plan."""
+    """Describes the cost of a teacher, for the plan."""
     size = element * teacher.parameters / GIB
     return (f"{size:.1f} GiB in host memory for each of {config['trainer']['ranks']} rank(s); on the GPU while it "
             f"scores: about {scoring(teacher, config, element) / GIB:.1f} GiB")

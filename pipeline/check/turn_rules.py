@@ -1,4 +1,4 @@
-"""Rules between algorithms that compare turns, the workflows that make them, and the room that a second turn needs."""
+"""Rules for algorithms that compare turns, the workflows that produce them, and the length of a second turn."""
 
 from typing import Any
 
@@ -6,16 +6,16 @@ from pipeline.plan.modes import Line
 from pipeline.settings.data import eval_places, train_places, workflow_of
 
 COMPARES_STATES = ("gigpo",)  # advantages that need state_hash
-WITHOUT_STATE = ("simple_workflow",)  # of our workflows; of a user's own it is known when it has run
-RETRY, RETRY_STEPS = "retry_workflow", 3  # the workflow of workflows/retry.py, and its own max_env_steps
+WITHOUT_STATE = ("simple_workflow",)  # of our workflows; a user's workflow is only known after a run
+RETRY, RETRY_STEPS = "retry_workflow", 3  # the workflow of workflows/retry.py, and its default max_env_steps
 
 
 def problems(config: dict[str, Any]) -> list[str]:
-    """Every rule that is broken, one line each, stage by stage. Its stages must be named and ordered well."""
+    """Lists every broken rule, one line each, stage by stage. Its stages must have valid names and order."""
     line, found = Line(config), []
     for name, kind in line.kinds.items():
         settings = line.settings[name]
-        if kind == "rft":  # of an offline stage: pipeline/check/recorded_rules.py
+        if kind == "rft":  # offline stages: pipeline/check/recorded_rules.py
             function = settings["algorithm"]["advantage_fn"]
             found += [f"stage '{name}': {problem}" for problem in state_problems(function, settings)]
         if kind != "train":
@@ -24,9 +24,9 @@ def problems(config: dict[str, Any]) -> list[str]:
 
 
 def state_problems(function: str, explored: dict, place: str = "") -> list[str]:
-    """Sets whose workflow tells no states apart where the advantage `function` compares them, one line each.
+    """Lists sets whose workflow does not identify states that the advantage `function` compares, one line each.
 
-    explored: the settings of the stage whose explorer makes the rows. place: where they are set, as `stages.look.`.
+    explored: the settings of the stage whose explorer creates the rows. place: prefix of its settings: `stages.look.`.
     """
     if function not in COMPARES_STATES:
         return []
@@ -39,7 +39,7 @@ def state_problems(function: str, explored: dict, place: str = "") -> list[str]:
 
 
 def _retry_problems(settings: dict, kind: str) -> list[str]:
-    """Of every set that a stage of this kind, or the evaluation of its model, attempts by retry_workflow."""
+    """Checks every set that a stage of this kind, or the evaluation of its model, runs with retry_workflow."""
     source = settings["buffer"]["explorer_input"]
     places = [*(train_places(source) if kind in ("rft", "rollout") else []), *eval_places(source)]
     return [f"buffer.explorer_input.{place}: {problem}" for place, one in places
@@ -58,7 +58,7 @@ def _argument_problem(arguments: dict) -> str | None:
 
 
 def _room_problem(arguments: dict, model: dict) -> str | None:
-    """A second turn's prompt holds the first, its answer and the feedback; a third's holds more, if there is room."""
+    """Reports sequences too short for a second turn: its prompt holds the first turn, the answer and the feedback."""
     longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
     least = model["max_prompt_tokens"] + 2 * model["max_response_tokens"]
     if longest > least or arguments.get("max_env_steps", RETRY_STEPS) == 1 or arguments.get("feedback", "") is None:
@@ -69,7 +69,7 @@ def _room_problem(arguments: dict, model: dict) -> str | None:
 
 
 def most_turns(settings: dict[str, Any]) -> int:
-    """The most rows that an attempt of a stage can be, as far as settings tell: a user's workflow counts as one."""
+    """Returns the most rows per attempt of a stage that settings imply: a user's workflow counts as one."""
     source = settings["buffer"]["explorer_input"]
     return max(one["workflow_args"].get("max_env_steps", RETRY_STEPS) if workflow_of(one, source, place) == RETRY else 1
                for place, one in train_places(source))

@@ -1,6 +1,6 @@
-"""What the functions that a user names take, found by importing them once in a process of its own (stages/own_code.py).
+"""Signatures of the user's functions, obtained by importing them in a separate process (stages/own_code.py).
 
-`ouro run` does so before it schedules anything, and `ouro config check` unless it is told --no-data.
+`ouro run` does so before it schedules anything, and so does `ouro config check` without --no-data.
 """
 
 import json
@@ -20,14 +20,14 @@ from pipeline.store import files
 from pipeline.store.digests import module_file, users_code
 from pipeline.store.user_errors import STANDARD_LIBRARY
 
-WAIT = 300  # seconds that importing the named modules may take
-Functions = dict[str, Signature | None]  # `package.module:function` -> what it takes; None where Python cannot tell
+WAIT = 300  # seconds for importing the named modules
+Functions = dict[str, Signature | None]  # function path -> its signature; None where Python cannot determine it
 
 
 def imported(stages: list[dict[str, Any]], told: str = "") -> tuple[Functions, list[str]]:
-    """The functions that stages name, and what is wrong with those that are left out, one line each.
+    """Returns the functions that stages name, and the problems of those left out, one line each.
 
-    stages: their settings. told: what is known to be wrong; functions in quotes there are not imported.
+    stages: their settings. told: known problems; functions quoted there are not imported.
     """
     asked: dict[str, dict[str, bool]] = {}
     for settings in stages:
@@ -47,7 +47,7 @@ def imported(stages: list[dict[str, Any]], told: str = "") -> tuple[Functions, l
 
 
 def named(*names: str) -> tuple[Functions, list[str]]:
-    """The same of single functions, in the environment of this process."""
+    """Does the same for single functions, in the environment of this process."""
     answers = _answers("{}", json.dumps(dict.fromkeys(names, True)))
     wrong = [answer for answer in answers.values() if isinstance(answer, str)]
     return {name: one for name, one in answers.items() if not isinstance(one, str)}, wrong
@@ -55,8 +55,8 @@ def named(*names: str) -> tuple[Functions, list[str]]:
 
 @cache
 def _answers(variables: str, questions: str) -> dict[str, Signature | str | None]:
-    """What each function takes in one environment, or in a line why it cannot be called. A module that ends the
-    process has such a line, and those after it are asked again."""
+    """Returns each function's signature in one environment, or a line why it cannot be called. After a module that
+    ends the process, the remaining ones are queried again."""
     waiting, found = list(json.loads(questions).items()), {}
     while waiting:
         answers, how = _ask(waiting, json.loads(variables))
@@ -70,7 +70,7 @@ def _answers(variables: str, questions: str) -> dict[str, Signature | str | None
 
 
 def _ask(questions: list[tuple[str, bool]], variables: dict[str, str]) -> tuple[list, str]:
-    """The answers that stages/own_code.py gave, one for each question, and how it ended."""
+    """Returns the answers of stages/own_code.py, one for each question, and how the process ended."""
     with tempfile.TemporaryDirectory() as directory:
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, questions)
@@ -85,8 +85,8 @@ def _ask(questions: list[tuple[str, bool]], variables: dict[str, str]) -> tuple[
 
 
 def of_python(dotted: str) -> bool:
-    """Whether a module, or that of `module:function`, is Python's own; one of the same name elsewhere is not."""
+    """Returns whether a module, or that of `module:function`, is in the standard library; not one that shadows it."""
     module = dotted.partition(":")[0]
     source = module_file(module)
-    own = source.is_relative_to(STANDARD_LIBRARY) if source else "." not in module  # built in: without a file
+    own = source.is_relative_to(STANDARD_LIBRARY) if source else "." not in module  # built-in modules have no file
     return own and module.partition(".")[0] in sys.stdlib_module_names

@@ -1,4 +1,4 @@
-"""What a training stage will do, in numbers: steps, experiences, tokens, checkpoints, disk. Nothing is run for it."""
+"""The size of a training stage in numbers: steps, experiences, tokens, checkpoints, disk. Runs nothing."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from pipeline.settings.train_batch import train_batch
 from pipeline.store import records
 from pipeline.store.model_shape import Shape
 
-# Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to a
+# Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to
 # half, a token's text takes about 2, and an action mask next to nothing.
 ENTRY = {records.TOKENS: 3.0, records.FLOATS: 4.0, pa.list_(pa.int8()): 0.1}
-TEXT, FIXED = 2.0, 2.0  # a token as text; any other column, mostly the same from row to row
+TEXT, FIXED = 2.0, 2.0  # a token as text; any other column, mostly equal in consecutive rows
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The size of a training stage. None: known once the tasks are curated, because the stage makes whole passes; where
-    their files are here the steps are those of all their rows, and `most` says that they are at most so many.
+    """The size of a training stage. None: known only after curation, because the stage makes whole passes; if its files
+    are on this machine, the steps are those of all rows, and `most` marks them as an upper bound.
 
-    explored: rows of an explorer step to cut batches from; 0 without rollouts. trained: rows of an optimizer step.
-    longest: tokens of the longest row. explorer_steps, trainer_steps: of the whole stage. versions: weights that lie on
-    the disk at once. beside: rows at most that an explorer step has besides (replaced groups, greedy responses).
+    explored: rows of an explorer step available for batches; 0 without rollouts. trained: rows of an optimizer step.
+    longest: tokens of the longest row. explorer_steps, trainer_steps: of the whole stage. versions: weights on disk at
+    once. beside: upper bound on additional rows of an explorer step (replaced groups, greedy responses).
     """
 
     explored: int
@@ -48,15 +48,15 @@ class Workload:
 
 
 def explores(config: dict[str, Any]) -> bool:
-    """Whether a stage of these settings makes rollouts to train on."""
+    """Returns whether a stage with these settings makes rollouts to train on."""
     return kind_of(config) in ("rft", "rollout")
 
 
 def workload(config: dict[str, Any]) -> Workload:
-    """The size of a stage from its settings (as `overlays.effective` gives them).
+    """Computes the size of a stage from its settings (as returned by `overlays.effective`).
 
-    versions: the explorer deletes what is older than its next step needs, and the trainer is at most 1 + sync_offset
-    explorer steps ahead of that: so the one in use, and those published in between.
+    versions: the explorer deletes those older than its next step needs, and the trainer is at most 1 + sync_offset
+    explorer steps ahead of that: the one in use, plus those published in between.
     """
     buffer, model, sync = config["buffer"], config["model"], config["synchronizer"]
     longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
@@ -85,19 +85,19 @@ def workload(config: dict[str, Any]) -> Workload:
 
 
 def _whole(rows: int | None, batch: int) -> int | None:
-    """Steps of so many rows, the last one cut off, as the stages make them."""
+    """Returns the number of steps of this many rows, the incomplete last one dropped, as in the stages."""
     return None if rows is None else max(rows // batch, 1)
 
 
 def _beside(config: dict[str, Any]) -> int:
-    """Rows at most that an explorer step writes besides those that batches are cut from."""
+    """Returns the upper bound on rows that an explorer step writes in addition to those for batches."""
     algorithm, tasks = config["algorithm"], config["buffer"]["batch_size"]
     rounds, greedy = algorithm["max_resample_rounds"] or 0, 1 if algorithm["greedy_baseline"] else 0
     return tasks * (rounds * algorithm["repeat_times"] + (1 + rounds) * greedy)
 
 
 def row_bytes(prompt: int, response: int) -> float:
-    """Bytes on disk of one experience with what training adds to it, at these lengths in tokens."""
+    """Returns the disk bytes of one experience with the columns training adds, at these lengths in tokens."""
     columns = [f for record in (records.Experience, records.Trained) for f in dataclasses.fields(record)]
     total = 0.0
     for column in columns:
@@ -111,9 +111,9 @@ def row_bytes(prompt: int, response: int) -> float:
 
 @dataclass(frozen=True)
 class Disk:
-    """Bytes at most that a stage takes. tables: None when the number of experiences is not known.
+    """Upper bound on a stage's disk bytes. tables: None when the number of experiences is unknown.
 
-    checkpoint: one of them; checkpoints: all at one time, None when all are kept and their number is not known.
+    checkpoint: one of them; checkpoints: all at one time, None when all are kept and their number is unknown.
     """
 
     tables: float | None
@@ -123,7 +123,7 @@ class Disk:
 
     @property
     def total(self) -> float:
-        """What is known of it: of checkpoints without a number, one."""
+        """Returns the known total; checkpoints of unknown number count once."""
         of_checkpoints = self.checkpoint if self.checkpoints is None else self.checkpoints
         return (self.tables or 0) + of_checkpoints + self.versions
 
@@ -148,21 +148,21 @@ def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
         checkpoint += version + element * shape.embedding * shape.tied
     kept = _checkpoints(config["trainer"], work.trainer_steps)
     turns, response = most_turns(config), model["max_response_tokens"]
-    prompt = model["max_prompt_tokens"] if turns == 1 else work.longest - response  # a later one holds what was said
+    prompt = model["max_prompt_tokens"] if turns == 1 else work.longest - response  # later turns include earlier ones
     rows = None if work.experiences is None else work.experiences * turns * row_bytes(prompt, response)
     return Disk(rows, checkpoint, None if kept is None else kept * checkpoint, work.versions * version)
 
 
 def _checkpoints(trainer: dict[str, Any], steps: int | None) -> int | None:
-    """Most checkpoints at one time; None where all are kept and nobody knows how many there will be."""
+    """Returns the most checkpoints at one time; None where all are kept and their number is unknown."""
     made = None if steps is None else -(-steps // trainer["save_interval"])
     kept = None if trainer["max_checkpoints_to_keep"] is None else trainer["max_checkpoints_to_keep"] + 1
     return min((number for number in (made, kept) if number is not None), default=None)
 
 
 def counted(line: Line) -> dict[str, dict[str, Any]]:
-    """Stage -> its settings, for an offline one with the steps that its passes over what another explores come to;
-    not where that other makes passes itself, over tasks that are not curated yet."""
+    """Maps stages to settings; for an offline one with the steps that its passes over explored rows amount to,
+    unless the explorer itself makes passes over tasks that are not curated yet."""
     found = {}
     for name, settings in line.settings.items():
         buffer, source = settings["buffer"], line.explored(name)
@@ -177,7 +177,7 @@ def counted(line: Line) -> dict[str, dict[str, Any]]:
 
 
 def described(config: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a stage will do, as (word, sentence)."""
+    """Describes what a stage will do, as (word, sentence) pairs."""
     kind, explorer = kind_of(config), config["explorer"]
     if kind == "bench":
         which = "the last checkpoint" if explorer["bench_on_latest_checkpoint"] else "every checkpoint that is kept"
@@ -197,7 +197,7 @@ def _explorer(config: dict[str, Any], work: Workload) -> str:
 
 
 def _besides(algorithm: dict[str, Any], work: Workload) -> str:
-    """What an explorer step asks besides, in words."""
+    """Describes what an explorer step requests in addition."""
     rounds = algorithm["max_resample_rounds"]
     parts = [f"at most {rounds} round(s) of fresh groups" if rounds else "",
              "a greedy response to each task" if algorithm["greedy_baseline"] else ""]
@@ -227,7 +227,7 @@ def _trainer(config: dict[str, Any], work: Workload, kind: str) -> list[tuple[st
 
 
 def _parts(config: dict[str, Any], kind: str) -> str:
-    """` (32 new, 16 again, 8 of an expert)`: how the batches of an rft stage are divided; nothing where all is new."""
+    """Formats the composition of an rft stage's batches, `(32 new, 16 again, 8 of an expert)`; empty if all are new."""
     if kind != "rft":
         return ""
     batch = train_batch(namespace(config))

@@ -1,1 +1,1 @@
-"""From YAML files and words of the command line to one configuration."""
+"""Composes YAML files and command-line overrides into one configuration."""

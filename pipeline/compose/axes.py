@@ -1,7 +1,7 @@
-"""The axes of a sweep: Hydra's multirun words (`a,b`, choice, range, glob) as points, and what each point is called.
+"""The axes of a sweep: expands Hydra's multirun overrides (`a,b`, choice, range, glob) to named points.
 
-The words are read by Hydra's own override parser. Nothing here composes a configuration, and a count of points lists
-none of them.
+Hydra's own override parser reads the overrides. Nothing here composes a configuration, and counting points does not
+enumerate them.
 """
 
 import itertools
@@ -17,24 +17,24 @@ from pipeline.store.files import hash_json
 
 LONGEST_NAME = 60  # characters of a run's name
 HASH_LENGTH = 6
-OF_ALL_POINTS = ("project", "name", "checkpoint_root_dir", "sweep.max_points")  # a sweep has one of each
+OF_ALL_POINTS = ("project", "name", "checkpoint_root_dir", "sweep.max_points")  # one value for a whole sweep
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One override with several values. word: as typed. parsed: Hydra's reading of it."""
+    """One override with several values. word: as typed. parsed: Hydra's parse of it."""
 
     word: str
     parsed: Any
 
     @property
     def key(self) -> str:
-        """Dotted key or group, without the `+` of an addition."""
+        """Returns the dotted key or group, without the `+` of an addition."""
         return self.parsed.key_or_group
 
     @property
     def size(self) -> int:
-        """How many values, without listing them."""
+        """Returns the number of values, without listing them."""
         value = self.parsed.value()
         if not self.parsed.is_range_sweep():
             return len(self._choices())
@@ -44,7 +44,7 @@ class Axis:
         return max(math.ceil((values.stop - values.start) / values.step), 0)
 
     def values(self) -> list[str]:
-        """The values in order, each as one would write it in an override."""
+        """Returns the values in order, each in override syntax."""
         if self.parsed.is_range_sweep():
             return list(self.parsed.sweep_string_iterator())
         return self._choices()
@@ -55,12 +55,12 @@ class Axis:
         from pipeline.compose.conf_files import groups
 
         value = self.parsed.value()
-        if isinstance(value, Glob):  # Hydra's own iterator would ask a config loader that knows the group
+        if isinstance(value, Glob):  # Hydra's own iterator would need a config loader that knows the group
             return value.filter(groups().get(self.key, []))
         return list(self.parsed.sweep_string_iterator())
 
     def first(self) -> str:
-        """The override with the first value; a long range is not listed for it."""
+        """Returns the override with its first value, without listing a long range."""
         if self.parsed.is_range_sweep():
             start = self.parsed.value().start
             return f"{self.parsed.get_key_element()}={start}"
@@ -71,9 +71,9 @@ class Axis:
 
 
 def read(words: list[str]) -> list[str | Axis]:
-    """Every override as it stands, those with several values as an axis. Raises ConfigError for what is no axis.
+    """Returns every override, those with several values as an Axis. Raises ConfigError for an invalid axis.
 
-    A word that Hydra cannot read stays: composing explains it.
+    A word that Hydra cannot parse is returned as it is: composing reports it.
     """
     parsed = {word: _parsed(word) for word in words}
     axes = [word for word in words if parsed[word] is not None and parsed[word].is_sweep_override()]
@@ -94,7 +94,7 @@ def _parsed(word: str):
 
 
 def set_twice(words: list[str]) -> list[str]:
-    """A line for every key that two overrides set: the first of them would do nothing."""
+    """Lists the keys that two overrides set, one line each: the first override would have no effect."""
     first: dict[str, str] = {}
     problems = []
     for word in words:
@@ -109,7 +109,7 @@ def set_twice(words: list[str]) -> list[str]:
 
 
 def _problem(word: str, override: Any) -> str | None:
-    """Why a word cannot be an axis, or None. override: Hydra's reading of it."""
+    """Returns why a word cannot be an axis, or None. override: Hydra's parse of it."""
     key, word = override.key_or_group, typed(word)
     if override.is_interval_sweep():
         return (f"'{word}': an interval has no points to list. Write the values, or choice(...), or range(...); a "
@@ -140,29 +140,29 @@ def _groups_for(override) -> str:
 
 
 def has_several(word: str) -> bool:
-    """Whether an override has several values, where one configuration takes one."""
+    """Returns whether an override has several values where one configuration takes one."""
     override = _parsed(word)
     return override is not None and override.is_sweep_override()
 
 
 def vary_nothing(words: list[str]) -> bool:
-    """Whether every override has one value. What Hydra cannot read may be meant as several."""
+    """Returns whether every override has one value. False if Hydra cannot parse one: it may have several."""
     parsed = [_parsed(word) for word in words]
     return all(one is not None and not one.is_sweep_override() for one in parsed)
 
 
 def count(words: list[str | Axis]) -> int:
-    """How many points there are."""
+    """Returns the number of points."""
     return math.prod(word.size for word in words if isinstance(word, Axis))
 
 
 def first_point(words: list[str | Axis]) -> list[str]:
-    """The overrides of the first point, however many there are."""
+    """Returns the overrides of the first point, however many there are."""
     return [word.first() if isinstance(word, Axis) else word for word in words]
 
 
 def points(words: list[str | Axis]) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """The overrides of every point, and what it has on every axis: key -> value; the last axis turns fastest."""
+    """Returns the overrides of every point and its axis values (key -> value); the last axis varies fastest."""
     keys = [word.key for word in words if isinstance(word, Axis)]
     choices = [word.overrides() if isinstance(word, Axis) else [word] for word in words]
     for chosen in itertools.product(*choices):
@@ -171,7 +171,7 @@ def points(words: list[str | Axis]) -> Iterator[tuple[list[str], dict[str, str]]
 
 
 def given(words: list[str]) -> dict[str, str]:
-    """Key -> value of plain overrides, those that every point of a search shares left out."""
+    """Maps keys to values of plain overrides, except those shared by every point of a search."""
     parsed = filter(None, map(_parsed, words))
     return {p.key_or_group: plain(p.get_value_element_as_str()) for p in parsed if p.key_or_group not in OF_ALL_POINTS}
 
@@ -180,7 +180,7 @@ def given(words: list[str]) -> dict[str, str]:
 
 
 def plain(value: str) -> str:
-    """A value as one would say it: no quotes, no backslashes, `1e-06` as `1e-6`, `True` as `true`."""
+    """Formats a value without quotes or backslashes, `1e-06` as `1e-6`, `True` as `true`."""
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         value = value[1:-1]
     value = re.sub(r"\\(.)", r"\1", value)
@@ -190,7 +190,7 @@ def plain(value: str) -> str:
 
 
 def labels(keys: Iterable[str]) -> dict[str, str]:
-    """The shortest ends of dotted keys that tell them apart: `lr`, `sft.lr` for a setting of one stage."""
+    """Returns the shortest distinct suffixes of dotted keys: `lr`, `sft.lr` for a setting of one stage."""
     keys = list(keys)
     for length in range(1, max((key.count(".") + 2 for key in keys), default=1)):
         short = {key: _end(key, length) for key in keys}
@@ -208,15 +208,14 @@ def _end(key: str, length: int) -> str:
 
 
 def told(differs: dict[str, str]) -> str:
-    """`lr=1e-6,seed=2`."""
+    """Formats as `lr=1e-6,seed=2`."""
     short = labels(differs)
     return ",".join(f"{short[key]}={value}" for key, value in differs.items())
 
 
 def name_of(base: str, differs: dict[str, str]) -> str:
-    """A run's name: `base-lr=1e-6,seed=2`, safe in a path; cut at 60 characters, and where it is cut, or where
-    a value has other characters, a hash of all that differs stands at the end, so that names stay apart.
-    """
+    """Returns a run's name, safe in a path: `base-lr=1e-6,seed=2`. It is cut at 60 characters; if it is cut, or a
+    value has other characters, a hash of all differences is appended to keep names distinct."""
     if not differs:
         return base
     name = f"{base}-{told(differs)}"
@@ -227,7 +226,7 @@ def name_of(base: str, differs: dict[str, str]) -> str:
 
 
 def joined(names: Iterable[str]) -> str:
-    """One name for what has several: `a+b`, cut with a hash where it is long."""
+    """Joins several names as `a+b`; a long result is cut and gets a hash."""
     distinct = sorted(set(names))
     name = "+".join(distinct)
     if len(name) <= LONGEST_NAME:

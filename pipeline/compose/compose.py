@@ -28,12 +28,12 @@ from pipeline.settings.key_names import exists
 from pipeline.store.errors import ConfigError, nearest
 
 TITLE = "the configuration has problems:"
-# a variable of the environment, which holds a text: `false` is one, as it is written
+# the value of an environment variable is text: `false` stays as it is written
 OF_ENVIRONMENT = re.compile(r"(?:stages\.\w+\.)?explorer\.env_vars\.\w+")
 
 
 def composition(overrides: list[str], problems: list[str]):
-    """Files and overrides as an OmegaConf container, interpolations unresolved, those of stages in their entries."""
+    """Returns files and overrides as an OmegaConf container; interpolations unresolved, stages in their entries."""
     plain = hydra_overrides(overrides, problems)
     composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")], problems)
     for override in (o for o in plain if o.lstrip("+").startswith("stages.")):
@@ -45,7 +45,7 @@ def composition(overrides: list[str], problems: list[str]):
 
 
 def hydra_overrides(overrides: list[str], problems: list[str]) -> list[str]:
-    """The overrides as Hydra is to be given them; what is none is among the problems.
+    """Converts the overrides to Hydra's form; invalid ones are added to the problems.
 
     Raises ConfigError, with the problems of all overrides, when a file that one chooses cannot be read, or two choose.
     """
@@ -59,13 +59,13 @@ def hydra_overrides(overrides: list[str], problems: list[str]) -> list[str]:
             unreadable += 1
     problems += axes.set_twice(overrides)
     chosen = [key for key, _, _ in (override.lstrip("+").partition("=") for override in overrides) if key in known]
-    if unreadable or len(set(chosen)) < len(chosen):  # which of two recipes is meant, the rest depends on
+    if unreadable or len(set(chosen)) < len(chosen):  # the rest depends on which recipe is meant
         raise ConfigError.of(TITLE, problems)
     return [override for override in understood if override]
 
 
 def _understood(override: str, known: dict[str, list[str]], problems: list[str]) -> str | None:
-    """The override as Hydra is to be given it; None when it is none, which is then among the problems."""
+    """Converts one override to Hydra's form; None, with a problem, when it is invalid."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -82,7 +82,7 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
                         "[1,2], and a text with commas goes in quotes.")
         return None
     key, raw = override.lstrip("+").split("=", 1)
-    if raw.startswith("~/"):  # the shell leaves it to us behind key=
+    if raw.startswith("~/"):  # the shell does not expand it after key=
         raw = f"'{Path(raw).expanduser()}'"
         override = f"{key}={raw}"
     if key in known and not raw.startswith("{"):
@@ -93,7 +93,7 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
     try:
         value = OverridesParser.create().parse_override(override).value()
     except HydraException as error:
-        why = _why(raw, str(error)) if shown == override else "."  # a word of Hydra's may be the secret
+        why = _why(raw, str(error)) if shown == override else "."  # a word quoted by Hydra may be the secret
         problems.append(f"'{shown}': the value cannot be read{why} A text with other characters than letters, "
                         f"digits and . _ - / goes in quotes: {_quoted(*shown.lstrip('+').split('=', 1))}.")
         return None
@@ -102,11 +102,11 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
         return None
     if isinstance(value, bool) and OF_ENVIRONMENT.fullmatch(key):
         override = f"{key}='{raw.strip()}'"
-    return "++" + override.lstrip("+")  # no key is appended: it exists in the schema, though perhaps in no file
+    return "++" + override.lstrip("+")  # no key is appended: it exists in the schema, even if in no file
 
 
 def _why(value: str, error: str) -> str:
-    """What is wrong with the value of an override: a bracket or quote without its other half, or what Hydra says."""
+    """Explains an invalid override value: an unmatched bracket or quote, or Hydra's message."""
     pairs = {"[": "]", "{": "}", "(": ")"}
     for opened, closed in pairs.items():
         if value.count(opened) != value.count(closed):
@@ -118,13 +118,13 @@ def _why(value: str, error: str) -> str:
 
 
 def _quoted(key: str, value: str) -> str:
-    """The override as it would be typed with its value as a text."""
+    """Returns the override with its value quoted as text."""
     plain = re.sub("['\"]", "", value)
     return f"\"{key}='{plain}'\""
 
 
 def stage_names(composed) -> list[str]:
-    """Names of the entries of `stages`, whatever stands there."""
+    """Returns the names of the entries of `stages`, whatever their type."""
     from omegaconf import OmegaConf
 
     found = OmegaConf.to_container(composed, resolve=False)["stages"]
@@ -152,7 +152,7 @@ def _override_stage(composed, override: str, problems: list[str]) -> None:
         return
     try:
         OmegaConf.update(composed, ".".join(["stages", str(names.index(name)), *path]), parsed.value(), force_add=True)
-    except Exception as error:  # a key below a value that is no section: OmegaConf has no type for it
+    except Exception as error:  # a key below a non-section value: OmegaConf has no type for it
         problems.append(f"stage '{name}': key '{'.'.join(path)}': {str(error).splitlines()[0]}")
 
 
@@ -160,9 +160,9 @@ def _override_stage(composed, override: str, problems: list[str]) -> None:
 
 
 def _hydra(overrides: list[str], problems: list[str]):
-    """The composition as an OmegaConf container, interpolations unresolved, types unchecked.
+    """Returns the composition as an OmegaConf container, interpolations unresolved, types unchecked.
 
-    What cannot be laid over it, a list over a section, is left out and is among the problems.
+    What cannot be merged, such as a list over a section, is omitted and added to the problems.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
@@ -172,7 +172,7 @@ def _hydra(overrides: list[str], problems: list[str]):
     made = pickle.loads(_of_groups(choices, tuple(map(str, directories()))))  # six times as fast as deepcopy
     for override in (o for o in parsed if o.is_force_add()):
         key, value = override.key_or_group, override.value()
-        whole = OmegaConf.to_container(made, resolve=False)  # an interpolation that is replaced need lead nowhere
+        whole = OmegaConf.to_container(made, resolve=False)  # interpolations that are replaced may be invalid
         if lacking := _lacking(whole, key):
             problems.append(f"'{secrets.typed(f'{key}={override.get_value_element_as_str()}')}': {lacking}")
             continue
@@ -182,7 +182,7 @@ def _hydra(overrides: list[str], problems: list[str]):
 
 
 def _lacking(whole: dict, key: str) -> str | None:
-    """The sentence for an element that a list does not have; an override changes those that a recipe has."""
+    """Returns the message for a missing list element; overrides only change elements that a recipe has."""
     node, above = whole, []
     for part in key.split("."):
         if isinstance(node, list):
@@ -199,7 +199,7 @@ def _lacking(whole: dict, key: str) -> str | None:
 
 @cache
 def _of_groups(choices: tuple[str, ...], places: tuple[str, ...]) -> bytes:
-    """What the files say, pickled. Read once for each choice of groups: the points of a sweep differ in values."""
+    """Returns the composed files, pickled. Cached per choice of groups: the points of a sweep differ in values."""
     import yaml
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir

@@ -1,7 +1,7 @@
-"""The files that a composition takes in: which there are in conf/, which are chosen, and what in them cannot be merged.
+"""The files of a composition: available in conf/, selected by overrides, and checked for what cannot be merged.
 
-A file of the user's is read here before Hydra reads it, so that a mistake is told with the file and its line, and
-together with all others. What Hydra could not lay over the schema, a list where it has a section, is told and left out.
+A user's file is read here before Hydra reads it, so that mistakes are reported together, with file and line. What
+Hydra could not merge with the schema, such as a list where it has a section, is reported and omitted.
 """
 
 import os
@@ -14,24 +14,24 @@ from pipeline.settings.config import walk
 from pipeline.store.errors import ConfigError, nearest
 from pipeline.store.files import CONF
 
-OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are no config group
+OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are not config groups
 PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.M)
-STORED: dict[str, Path] = {}  # the files that Hydra was given, by the names that it knows them by
+STORED: dict[str, Path] = {}  # files registered with Hydra, by their registered names
 
 
 def directories() -> list[Path]:
-    """The conf/ directories: ours, and that of the current directory when it is another one."""
+    """Returns the conf/ directories: ours, and that of the current directory when it is a different one."""
     own = Path.cwd() / "conf"
     return [CONF, own] if own.is_dir() and own.resolve() != CONF else [CONF]
 
 
 def search_path(places: Sequence[Path | str]) -> list[str]:
-    """The override that lets Hydra look into the user's conf/ too. places: see `directories`."""
+    """Returns the override that adds the user's conf/ to Hydra's search path. places: see `directories`."""
     return [f"hydra.searchpath=[file://{place}]" for place in places[1:]]
 
 
 def groups() -> dict[str, list[str]]:
-    """Config groups and their choices. Raises ConfigError for a choice of the user's that is named like one of ours."""
+    """Returns config groups and their choices. Raises ConfigError for a user's choice with the name of one of ours."""
     found: dict[str, list[str]] = {}
     for directory in directories():
         for group in sorted(d for d in directory.iterdir() if d.is_dir() and d.name not in OTHER_FORMATS):
@@ -45,9 +45,9 @@ def groups() -> dict[str, list[str]]:
 
 
 def chosen_by_project(overrides: list[str]) -> list[str]:
-    """`group=choice` for what the `defaults` of conf/config.yaml in the current directory choose and no override does.
+    """Returns `group=choice` for the `defaults` in conf/config.yaml of the current directory, unless overridden.
 
-    Raises ConfigError when that file says anything else.
+    Raises ConfigError when that file contains anything else.
     """
     path = directories()[-1] / "config.yaml"
     if path.parent == CONF or not os.path.lexists(path):
@@ -68,10 +68,10 @@ def chosen_by_project(overrides: list[str]) -> list[str]:
 
 
 def choose(group: str, value: str, known: dict[str, list[str]], problems: list[str]) -> str | None:
-    """`group=choice` for Hydra; None, with a line in `problems`, for what is no choice.
+    """Returns `group=choice` for Hydra; None, with a line in `problems`, for an invalid choice.
 
-    One of our algorithms is its name alone: what it is made of is filled in where nothing else is said. Raises
-    ConfigError for a file that cannot be read: nothing is known of what it was to say.
+    One of our algorithms is only its name: its components are filled in where nothing else is set. Raises
+    ConfigError for an unreadable file, because its settings are then unknown.
     """
     if group == "algorithm" and value in algorithms.names():
         return f"++algorithm.algorithm_type={value}"
@@ -88,8 +88,8 @@ def choose(group: str, value: str, known: dict[str, list[str]], problems: list[s
 
 
 def absent_default(wanted: str, error: str) -> str:
-    """The sentence for what a file names in its `defaults` and there is not. wanted: group/choice, as Hydra looked;
-    error: what it says of it."""
+    """Returns the message for a missing file in another's `defaults`. wanted: group/choice, as Hydra searched it;
+    error: Hydra's message."""
     group, _, name = wanted.rpartition("/")
     by = re.match(r"In '(.+?)'", error)
     file = (file_of(by[1]) or by[1]) if by else "a file"
@@ -99,7 +99,7 @@ def absent_default(wanted: str, error: str) -> str:
 
 
 def file_of(name: str) -> Path | None:
-    """The file behind group/choice, as Hydra names it; None for the schema and for Hydra's own."""
+    """Returns the file behind group/choice, as Hydra names it; None for the schema and Hydra's own."""
     there = (directory / f"{name}.yaml" for directory in directories())
     return next((path for path in there if path.is_file()), STORED.get(name.rpartition("/")[2]))
 
@@ -109,7 +109,7 @@ def _is_section(group: str) -> bool:
 
 
 def _of_user(group: str, path: Path, problems: list[str]) -> str:
-    """`group=choice` for a file of the user's. One that Hydra would not find, or not merge, is given a name."""
+    """Returns `group=choice` for a user's file, registered under a name if Hydra would not find or merge it."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
@@ -122,7 +122,7 @@ def _of_user(group: str, path: Path, problems: list[str]) -> str:
     base = schema.defaults() if whole else {group: schema.defaults().get(group, {})}
     plain = OmegaConf.to_container(content, resolve=False)
     fitting = schema.fitting(plain if whole else {group: plain}, base, "", problems)
-    in_place = package is not None or not whole  # a recipe is for the whole configuration, whether it says so or not
+    in_place = package is not None or not whole  # a recipe applies to the whole configuration, with or without @package
     if said == str(path) and in_place and not changed and fitting == (plain if whole else {group: plain}):
         return f"{group}={path.stem}"
     STORED[recipe_name(path)] = path
@@ -132,9 +132,9 @@ def _of_user(group: str, path: Path, problems: list[str]) -> str:
 
 
 def _load(path: Path, said: str, problems: list[str]):
-    """A file as OmegaConf is to read it, and whether it would read another by itself (pipeline/compose/yaml_files.py).
+    """Reads a file for OmegaConf; also returns whether OmegaConf alone would read it differently (yaml_files.py).
 
-    Raises ConfigError when it holds no mapping of settings; other mistakes in it are among the problems.
+    Raises ConfigError when it holds no mapping of settings; other mistakes are added to the problems.
     """
     import yaml
     from omegaconf import OmegaConf
@@ -149,14 +149,14 @@ def _load(path: Path, said: str, problems: list[str]):
         if content is not None and not isinstance(content, dict):
             raise ConfigError(f"{said} holds no settings; needed a mapping of them, as in conf/recipe/.")
         return OmegaConf.create(content or {}), changed
-    except (yaml.YAMLError, ValueError) as error:  # no text, or a number of thousands of digits
+    except (yaml.YAMLError, ValueError) as error:  # not text, or a number with thousands of digits
         raise ConfigError(f"{said} is no YAML: {flat(error)}{_quotes(path, error)}") from error
     except OmegaConfBaseException as error:
         raise ConfigError(f"{said}: {flat(error)}") from error
 
 
 def _quotes(path: Path, error: Exception) -> str:
-    """A hint for `{key: ${other}}`, where YAML takes the braces of the interpolation for its own."""
+    """Hints at quotes for `{key: ${other}}`, where YAML reads the braces of the interpolation as its own."""
     mark = getattr(error, "problem_mark", None)
     line = path.read_text(encoding="utf-8").splitlines()[mark.line:][:1] if mark else []
     if not any(re.search(r"[{\[,:]\s*\$\{", text) for text in line):
@@ -165,10 +165,10 @@ def _quotes(path: Path, error: Exception) -> str:
 
 
 def recipe_name(path: Path) -> str:
-    """The name by which Hydra knows a file that it does not find by itself."""
+    """Returns the name under which Hydra knows a file outside its search path."""
     return re.sub(r"\W", "_", str(path.resolve()))
 
 
 def flat(error: Exception) -> str:
-    """An error's message on one line: YAML's names file, line and column on several."""
+    """Joins an error's message to one line: YAML's has file, line and column on several."""
     return " ".join(str(error).split())

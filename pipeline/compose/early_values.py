@@ -1,6 +1,6 @@
-"""Interpolations that were filled in before a stage set what they name: they have the run's value there, which is told.
+"""Warns of interpolations that resolve before a stage sets the setting they refer to: they have the run's value.
 
-`${buffer.batch_size}` is filled in once, in the settings of the run, and stages are merged over the result.
+`${buffer.batch_size}` is resolved once, in the settings of the run, and stages are merged over the result.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pipeline.compose.stage_settings import says
 
 
 def early_values(composed: dict[str, Any]) -> list[str]:
-    """A warning for each stage and setting. composed: plain dicts and lists, interpolations unresolved."""
+    """Lists a warning for each stage and setting. composed: plain dicts and lists, interpolations unresolved."""
     run = list(_leaves({key: value for key, value in composed.items() if key != "stages"}))
     found = []
     for index, entry in enumerate(composed["stages"] if isinstance(composed["stages"], list) else ()):
@@ -24,7 +24,7 @@ def early_values(composed: dict[str, Any]) -> list[str]:
 
 
 def _leaves(nest: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, text) of every text with an interpolation."""
+    """Returns (dotted key, text) of every text with an interpolation."""
     if isinstance(nest, dict | list):
         pairs = nest.items() if isinstance(nest, dict) else enumerate(nest)
         for name, value in pairs:

@@ -1,7 +1,7 @@
-"""Fills in `${other.key}` and `${oc.env:VARIABLE}` of a composition, and names what leads nowhere or in a circle.
+"""Resolves `${other.key}` and `${oc.env:VARIABLE}` in a composition; reports missing targets and cycles.
 
-The environment knows texts alone. What comes from there is therefore marked, and read as the type that its setting
-wants (pipeline/settings/schema.py); a text that stands in a file, in quotes, is meant as one.
+Environment variables are text only. Their values are therefore marked and converted to the type of their setting
+(pipeline/settings/schema.py); quoted text in a file remains text.
 """
 
 import contextlib
@@ -15,24 +15,24 @@ from pipeline.settings.environment_values import FromEnvironment
 from pipeline.store.secret_names import names_secret
 
 ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
-# another setting, `${a.b}`, `${ a[b] }` or, beside the one that says it, `${.b}`; a resolver (oc.env:HOME) has a colon
+# another setting, `${a.b}`, `${ a[b] }` or, relative to the current one, `${.b}`; a resolver (oc.env:HOME) has a colon
 NAMED = re.compile(r"\$\{\s*(\.*)([^\s${}:]+)\s*\}")
 
 
 def settings_named(text: str, key: str) -> list[str]:
-    """The settings that the interpolations of a text name, dotted from the root. key: of the text itself."""
+    """Returns the settings that a text's interpolations refer to, dotted from the root. key: of the text itself."""
     return [_from_root(match, key) for match in NAMED.finditer(text)]
 
 
 def _from_root(match: re.Match, key: str) -> str:
-    """`${.b}` stands beside the text, `${..b}` a section above."""
+    """Converts a relative reference: `${.b}` is in the same section as the text, `${..b}` one section above."""
     dots, named = match.groups()
     above = key.split(".")[:-len(dots)] if dots else []
     return ".".join([*above, *re.findall(r"[^.\[\]]+", named)])
 
 
 def unreadable(text: str) -> str | None:
-    """Why OmegaConf could not read the interpolations of a text, None of one that it reads. Quotes nothing of it."""
+    """Returns why OmegaConf cannot parse a text's interpolations, or None. Quotes nothing from the text."""
     from omegaconf import grammar_parser
     from omegaconf.errors import GrammarParseError
 
@@ -50,7 +50,7 @@ def unreadable(text: str) -> str | None:
 class Filling:
     """whole: the composition as plain dicts and lists, unresolved. secret: variables that a setting takes as a secret.
 
-    taken: the variables that OmegaConf took from the environment, which is emptied before every setting.
+    taken: the variables that OmegaConf read from the environment, cleared before every setting.
     """
 
     whole: dict
@@ -59,15 +59,15 @@ class Filling:
     problems: list[str]
 
     def misdirected(self, key: str) -> list[str]:
-        """A line for every secret that was filled into a setting."""
+        """Lists the secrets that were resolved into other settings, one line each."""
         found = [name for name in self.taken if name in self.secret or names_secret(name, is_variable=True)]
         return [secrets.misdirected(key, name) for name in sorted(found)]
 
 
 def resolved(composed, problems: list[str]) -> dict[str, Any]:
-    """Plain dicts and lists with every interpolation filled in; those of secrets stay (pipeline/settings/secrets.py).
+    """Returns plain dicts and lists with interpolations resolved, except secrets (pipeline/settings/secrets.py).
 
-    Texts of the environment are FromEnvironment.
+    Values from the environment are FromEnvironment.
     """
     from omegaconf import OmegaConf
 
@@ -80,7 +80,7 @@ def resolved(composed, problems: list[str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _recorded() -> Iterator[set[str]]:
-    """Meanwhile the set gets the name of every variable that OmegaConf takes, however the interpolation is spelled."""
+    """Records in the set, for the block, every variable OmegaConf reads, however the interpolation is written."""
     from omegaconf import OmegaConf
     from omegaconf.resolvers import oc
 
@@ -98,7 +98,7 @@ def _recorded() -> Iterator[set[str]]:
 
 
 def _fill(node, raw: Any, key: str, filling: Filling) -> Any:
-    """node: an OmegaConf container. raw: the same as plain dicts and lists. What is wrong is left out."""
+    """Resolves one container, omitting invalid values. node: an OmegaConf container. raw: its plain values."""
     pairs = raw.items() if isinstance(raw, dict) else enumerate(raw)
     made = {}
     for name, value in pairs:
@@ -109,7 +109,7 @@ def _fill(node, raw: Any, key: str, filling: Filling) -> Any:
                 secrets.is_secret(full) or secrets.named_in(value)):
             found, problems = _filled(node, name, value, full, filling)
             filling.problems += problems
-            if not problems:  # else its default stands in
+            if not problems:  # otherwise the setting gets its default
                 made[name] = found
         else:
             made[name] = value
@@ -117,7 +117,7 @@ def _fill(node, raw: Any, key: str, filling: Filling) -> Any:
 
 
 def _filled(node, name: Any, value: str, full: str, filling: Filling) -> tuple[Any, list[str]]:
-    """What an interpolation stands for, and what is wrong with it."""
+    """Returns the value of an interpolation, and the problems with it."""
     from omegaconf.errors import OmegaConfBaseException
 
     filling.taken.clear()
@@ -135,12 +135,12 @@ def _plain(value: Any) -> Any:
 
 
 def _marked(value: Any, raw: Any, key: str, whole: dict) -> Any:
-    """A value with the texts in it that came from the environment marked. raw: the same, interpolations unresolved,
-    as it stands at `key`."""
+    """Marks the texts in a value that came from the environment. raw: the same, interpolations unresolved,
+    at `key`."""
     if isinstance(raw, str):
         match = NAMED.fullmatch(raw) if isinstance(value, (dict, list)) else None
         if match and (section := at(whole, named := _from_root(match, key))) is not None:
-            return _marked(value, section, named, whole)  # `${section}` stands for all that is below it
+            return _marked(value, section, named, whole)  # `${section}` refers to everything below it
         return FromEnvironment(value) if isinstance(value, str) and _of_environment(raw, key, whole) else value
     if isinstance(value, dict) and isinstance(raw, dict):
         return {name: _marked(part, raw[name], f"{key}.{name}", whole) for name, part in value.items()}
@@ -151,7 +151,7 @@ def _marked(value: Any, raw: Any, key: str, whole: dict) -> Any:
 
 
 def _of_environment(text: str, key: str, whole: dict, visited: tuple[str, ...] = ()) -> bool:
-    """Whether a text, which stands at `key`, names the environment, or a setting that does."""
+    """Returns whether a text at `key` refers to the environment, or to a setting that does."""
     if ENVIRONMENT.search(text):
         return True
     return any(isinstance(there := at(whole, one), str) and _of_environment(there, one, whole, (*visited, one))
@@ -159,7 +159,7 @@ def _of_environment(text: str, key: str, whole: dict, visited: tuple[str, ...] =
 
 
 def at(whole: dict, key: str) -> Any:
-    """What stands, unresolved, at a dotted key; None where nothing does."""
+    """Returns the unresolved value at a dotted key, or None."""
     found: Any = whole
     for part in key.split("."):
         if isinstance(found, list) and part.isdigit() and int(part) < len(found):
@@ -170,7 +170,7 @@ def at(whole: dict, key: str) -> Any:
 
 
 def _unresolved(key: str, value: str, error: Exception) -> str:
-    """The line for an interpolation that leads nowhere, or in a circle."""
+    """Returns the message for an interpolation with a missing target, or in a cycle."""
     missing = re.search(r"Environment variable '(\w+)' not found", str(error))
     if missing:
         return (f"key '{key}' wants the environment variable {missing[1]}, which is not set. Set it, or give a "

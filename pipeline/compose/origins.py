@@ -1,6 +1,6 @@
-"""Where the value of a setting comes from: the layers of a composition in order, the last that has the key.
+"""Finds where the value of a setting comes from: the last layer of a composition that has the key.
 
-Hydra says in which order it read which files (its defaults list); the files are read again here, each on its own.
+Hydra's defaults list gives the order of the files; each file is read again here on its own.
 """
 
 from pathlib import Path
@@ -17,13 +17,13 @@ DEFAULT, COMMAND_LINE = "the schema's default", "the command line"
 
 
 def origin(overrides: list[str], key: str) -> str:
-    """Where the run-wide value of a (dotted) key comes from. overrides: of a composition that had no problem."""
+    """Returns the origin of the run-wide value of a dotted key. overrides: of a composition without problems."""
     return _typed(overrides, key) or next(
         (name for name, values in reversed(_files(overrides)) if _has(values, key)), DEFAULT)
 
 
 def stage_origin(config: dict[str, Any], entry: dict[str, Any], key: str, overrides: list[str]) -> str:
-    """Where the value of a key comes from in one stage: its own entry, the algorithm, or as for the whole run."""
+    """Returns the origin of a key's value in one stage: its entry, the algorithm, or as for the whole run."""
     typed = _typed(overrides, f"stages.{entry.get('stage_name')}.{key}")
     if typed:
         return typed
@@ -35,8 +35,8 @@ def stage_origin(config: dict[str, Any], entry: dict[str, Any], key: str, overri
 
 
 def _of_algorithm(config: dict[str, Any], entry: dict[str, Any], key: str, overrides: list[str]) -> str:
-    """The same of a setting of an algorithm that the stage says nothing of: the run's where that counts, its type's
-    own where the run says nothing, or both of arguments."""
+    """Does the same for an algorithm setting that the stage does not set: the run's where it applies, else the
+    type's own, or both for arguments."""
     algorithm = laid_over({**config, "stages": []}, entry)["algorithm"]
     kind, name = algorithm["algorithm_type"], key.removeprefix("algorithm.")
     part = name.partition("_args")[0] if "_args" in name else None
@@ -55,25 +55,25 @@ def _of_algorithm(config: dict[str, Any], entry: dict[str, Any], key: str, overr
 
 
 def _given(values: Any, key: str) -> bool:
-    """Whether a nest has more under a key than null or an empty section."""
+    """Returns whether nested settings have more under a key than null or an empty section."""
     for step in key.split("."):
         values = values.get(step) if isinstance(values, dict) else None
     return values is not None and values != {}
 
 
 def _typed(overrides: list[str], key: str) -> str | None:
-    """The last override of a key, in words; a choice of a file (`cluster=cpu`) is none."""
+    """Describes the last override of a key; choosing a file (`cluster=cpu`) does not count."""
     values = [o.lstrip("+") for o in hydra_overrides(overrides, []) if o.startswith("++")]
     return next((f"{COMMAND_LINE}: {typed(o)}" for o in reversed(values) if _touches(o.partition("=")[0], key)), None)
 
 
 def _touches(one: str, other: str) -> bool:
-    """Whether one key is the other, or above or below it."""
+    """Returns whether one key equals the other, or is above or below it."""
     return one == other or one.startswith(other + ".") or other.startswith(one + ".")
 
 
 def _has(values: Any, key: str) -> bool:
-    """Whether a nest says something about a key, or about a list above it, which is replaced as a whole."""
+    """Returns whether nested settings set a key, or a list above it, which is replaced as a whole."""
     for part in key.split("."):
         if not isinstance(values, dict):
             return isinstance(values, list)
@@ -84,7 +84,7 @@ def _has(values: Any, key: str) -> bool:
 
 
 def _files(overrides: list[str]) -> list[tuple[str, dict]]:
-    """(name, values) of every file of the composition, in the order in which each is laid over those before."""
+    """Returns (name, values) of every file of the composition, in merge order."""
     import yaml
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -106,5 +106,5 @@ def _files(overrides: list[str]) -> list[tuple[str, dict]]:
 
 
 def _shown(path: Path) -> str:
-    """A file of ours from the repository on; another one as it was found."""
+    """Formats a file of ours relative to the repository, any other as found."""
     return str(path.relative_to(CONF.parent)) if path.is_relative_to(CONF) else str(path)

@@ -1,6 +1,6 @@
-"""Judges the files of the user's own algorithms, conf/algorithm/<name>.yaml with `algorithm_type: <name>`.
+"""Checks the files of user-defined algorithms, conf/algorithm/<name>.yaml with `algorithm_type: <name>`.
 
-Such a file fills what is null in the section `algorithm`, so a setting that is never null would be read by nobody.
+Such a file fills null values in the section `algorithm`, so it cannot change a setting that is never null.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from pipeline.store.errors import nearest
 
 
 def problems(config: dict[str, Any]) -> list[str]:
-    """What is wrong with the files of the algorithms that a run and its stages name, one line each."""
+    """Lists problems with the files of the algorithms that a run and its stages name, one line each."""
     sections = (entry.get("algorithm") for entry in [config, *config["stages"]])
     named = [section.get("algorithm_type") for section in sections if isinstance(section, dict)]
     return [f"conf/algorithm/{path.name}: {problem}" for name, path in own().items() if name in named
@@ -36,7 +36,7 @@ def _problems(said: dict[str, Any]) -> list[str]:
     return wrong + [f"'{name}' is missing{': ' + NEEDED[name] if name in NEEDED else ''}." for name in lacking]
 
 
-# what an algorithm on rollouts cannot do without, and how to say that it has none
+# required components of an algorithm on rollouts, and how to disable each
 NEEDED = {
     "advantage_fn": "a name of operators/advantage.py, or package.module:function",
     "policy_loss_fn": "a name of operators/loss.py, or package.module:function",

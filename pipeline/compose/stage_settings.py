@@ -1,9 +1,9 @@
-"""The stages of a recipe: partial configurations over the global one, merged key by key, in an order or a DAG.
+"""The stages of a recipe: partial configurations merged over the global one key by key, in an order or a DAG.
 
-An entry of `stages` is {stage_name, after, and any settings}. Without `after` a stage comes after the one above it;
+An entry of `stages` is {stage_name, after, and any settings}. Without `after` a stage follows the one above it;
 `after: [a, b]` names others above it, `after: []` none. The rest is merged over the global settings: sections key by
-key, lists as a whole. Arguments (`*_args`) belong to the function that they stand beside: where a stage names another
-function, only its own count.
+key, lists as a whole. Arguments (`*_args`) belong to the function of the same section: where a stage names another
+function, only its own arguments count.
 """
 
 import re
@@ -14,14 +14,14 @@ from pipeline.settings.algorithms import DEMONSTRATED, filled, functions
 from pipeline.settings.config import Config
 from pipeline.settings.environment_values import settled
 
-ITS_OWN = ("stage_name", "after")  # what an entry says besides settings
-BENCH = "bench"  # name of the stage that a run in mode `bench` has behind its recipe
+ITS_OWN = ("stage_name", "after")  # keys of an entry that are not settings
+BENCH = "bench"  # name of the stage added to a run in mode `bench`
 RESERVED = ("tasks", "curate", "model", "evaluate_base", "report", BENCH)  # names of stages that the plan adds
-RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep")  # say what a run is, not what a stage does
+RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep")  # these identify a run and configure no stage
 
 
 def entries(config: dict) -> list[dict]:
-    """The stages of a run. A recipe without any is one stage: what the global settings say."""
+    """Returns the stages of a run. A recipe without any is one stage: the global settings."""
     if config["stages"]:
         return config["stages"]
     algorithm = config["algorithm"]["algorithm_type"]
@@ -29,7 +29,7 @@ def entries(config: dict) -> list[dict]:
 
 
 def before(entry: dict, above: list[str]) -> list[str]:
-    """Names of the stages that one comes after. above: names of those that stand above it, in order."""
+    """Returns the names of a stage's predecessors. above: names of those listed above it, in order."""
     given = entry.get("after")
     if given is None:
         return above[-1:]
@@ -37,14 +37,14 @@ def before(entry: dict, above: list[str]) -> list[str]:
 
 
 def effective(config: dict, entry: dict) -> dict:
-    """The settings of one stage: the global ones with its own merged over them, the algorithm's own parts filled in."""
+    """Returns the settings of one stage: its own merged over the global ones, null algorithm components filled in."""
     merged = laid_over({**config, "stages": []}, entry)
     return {**merged, "algorithm": filled(merged["algorithm"])}
 
 
 def laid_over(base: dict, entry: dict) -> dict:
-    """Settings with those of an entry merged over them; null is left to the algorithm. Where the entry names another
-    function, only its own arguments count."""
+    """Merges an entry over settings; null is left to the algorithm. Where the entry names another
+    function, only the entry's arguments count."""
     own = {key: value for key, value in entry.items() if key not in ITS_OWN}
     merged = merge(base, own)
     for name in left_behind(base, entry):
@@ -53,28 +53,28 @@ def laid_over(base: dict, entry: dict) -> dict:
 
 
 def left_behind(base: dict, entry: dict) -> list[str]:
-    """The parts of an algorithm (`policy_loss_fn`, ...) whose arguments in `base` an entry does not take over, for it
-    names another function, or a type that does."""
+    """Returns the algorithm components (`policy_loss_fn`, ...) whose arguments in `base` do not apply to an entry,
+    because it names another function, or a type that does."""
     theirs = functions(base["algorithm"])
     here = functions(merge(base["algorithm"], entry.get("algorithm", {})))
     return [name for name in here if here[name] != theirs.get(name)]
 
 
 def told(problem: str, names: list[str], config: dict) -> str:
-    """A problem behind the stages that have it; what all stages have is told of the run."""
+    """Prefixes a problem with the stages that have it; none if all stages have it."""
     if len(names) == len(entries(config)):
         return problem
     return f"stage{'s' if len(names) > 1 else ''} {', '.join(repr(name) for name in names)}: {problem}"
 
 
 def names_model(entry: dict) -> bool:
-    """Whether a stage says itself which model it begins with."""
+    """Returns whether a stage sets its initial model itself."""
     own = entry.get("model", {})
     return "model_path" in own or "init" in own
 
 
 def says(entry: Any, key: str) -> bool:
-    """Whether a stage sets a key, or something below it."""
+    """Returns whether a stage sets a key, or something below it."""
     for part in key.split("."):
         if not isinstance(entry, dict) or part not in entry:
             return False
@@ -83,14 +83,14 @@ def says(entry: Any, key: str) -> bool:
 
 
 def merge(base: Any, over: Any) -> Any:
-    """`over` laid over `base`: dicts key by key, everything else as a whole. Shares nothing that it changes."""
+    """Merges `over` into a copy of `base`: dicts key by key, everything else as a whole. Changes neither."""
     if not (isinstance(base, dict) and isinstance(over, dict)):
         return over
     return {**base, **{key: merge(base[key], value) if key in base else value for key, value in over.items()}}
 
 
 def stage_problems(config: dict) -> list[str]:
-    """What is wrong with the entries of `stages` as such, one line each. Leaves them as the schema reads them."""
+    """Lists problems with the structure of `stages`, one line each. Leaves the entries ready for the schema."""
     problems: list[str] = []
     above: list[str] = []
     kept: list[dict] = []
@@ -116,13 +116,13 @@ def stage_problems(config: dict) -> list[str]:
 
 
 def _boolean(name: Any) -> str:
-    """The advice about a name that YAML takes for no text."""
+    """Explains how to write a name that YAML does not read as text."""
     return (" YAML reads on, off, yes, no, true and false as booleans: put the name in quotes."
             if isinstance(name, bool) else "")
 
 
 def are_ordered(stages: list[dict]) -> bool:
-    """Whether every stage has a name of its own and comes after others above it, so that their order can be judged."""
+    """Returns whether all stages have unique names and follow stages above them, so that their order can be checked."""
     above: list[str] = []
     for entry in stages:
         if entry["stage_name"] in above or _after_problems(entry, above):
@@ -132,7 +132,7 @@ def are_ordered(stages: list[dict]) -> bool:
 
 
 def _reserved_problems(name: str, above: list[str]) -> list[str]:
-    """The line for a name that the plan gives to a stage that it adds itself (pipeline/plan/plan.py)."""
+    """Returns the line for a name reserved for stages that the plan adds (pipeline/plan/plan.py)."""
     evaluated = [one for one, other in [*((o, name) for o in above), *((name, o) for o in above)]
                  if other == f"evaluate_{one}"]
     if evaluated:

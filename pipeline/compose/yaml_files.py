@@ -1,7 +1,7 @@
-"""Reads a YAML file of settings by its nodes: what is wrong in it is told with its line, and all of it at once.
+"""Reads a YAML file of settings by its nodes, to report all its mistakes at once and with line numbers.
 
-What cannot stand, an interpolation without its end, one of two values of a key or an alias within its own anchor, is
-told and left out.
+Invalid parts (an unterminated interpolation, one of two values of a key, an alias within its own anchor) are
+reported and omitted.
 """
 
 from pathlib import Path
@@ -18,9 +18,9 @@ Place = tuple[str, ...]  # names of the keys above, the outermost first
 
 
 def read(path: Path, said: str, problems: list[str]) -> tuple[Any, bool]:
-    """What a file says, None of an empty one; and whether OmegaConf, reading it alone, would find something else.
+    """Returns a file's content, None if empty, and whether OmegaConf alone would read it differently.
 
-    said: what problems call the file. Raises yaml.YAMLError and UnicodeDecodeError for a file that is not YAML,
+    said: name of the file in problems. Raises yaml.YAMLError and UnicodeDecodeError for a file that is not YAML,
     and ConfigError for aliases that expand to too many nodes.
     """
     with open(path, encoding="utf-8") as file:
@@ -34,13 +34,13 @@ def read(path: Path, said: str, problems: list[str]) -> tuple[Any, bool]:
 
 
 class _Tree:
-    """What is wrong in a tree of nodes, as (line, sentence). changed: whether any of them was replaced."""
+    """Problems in a tree of nodes, as (line, sentence). changed: whether any node was replaced."""
 
     def __init__(self):
         self.problems: list[tuple[int, str]] = []
         self.changed = False
-        self.visited: set[int] = set()  # an anchor may stand in several places
-        self.above: list[int] = []  # what is being mended, the outermost first
+        self.visited: set[int] = set()  # an anchor may be referenced several times
+        self.above: list[int] = []  # nodes being corrected, the outermost first
 
     def mend(self, node: yaml.Node, place: Place) -> None:
         if id(node) in self.visited or not isinstance(node, yaml.MappingNode | yaml.SequenceNode):
@@ -56,8 +56,7 @@ class _Tree:
         self.above.pop()
 
     def _kept(self, node: yaml.Node, place: Place) -> yaml.Node | None:
-        """The node as it is to be read; None for a text that is no interpolation and would be one, and for what this
-        is in."""
+        """Returns the corrected node; None for an invalid interpolation or a node inside itself."""
         if id(node) in self.above:
             self._tell(node, f"key '{'.'.join(place)}' holds itself, by an alias of what it is in; needed values that "
                              "end.")
@@ -73,12 +72,12 @@ class _Tree:
                              f"around a text ('{node.value}'), or a plain number.")
             return None
         if node.tag == BOOLEAN and place[-2:-1] == ("env_vars",) and place[-3:-2] in ((), ("explorer",)):
-            self.changed = True  # a variable holds a text, and which of `false` and `off` this was is seen here alone
+            self.changed = True  # only here do `false` and `off` still differ
             return yaml.ScalarNode(TEXT, node.value, node.start_mark, node.end_mark)
         return node
 
     def _each_once(self, node: yaml.MappingNode, place: Place) -> list[tuple[yaml.Node, yaml.Node]]:
-        """The pairs of a mapping with every key once: the last value, and of mappings the pairs of all."""
+        """Merges a mapping's duplicate keys: the last value, and for mappings the pairs of all."""
         kept: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
         for key, child in node.value:
             if key.tag == "tag:yaml.org,2002:null":

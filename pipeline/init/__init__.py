@@ -1,1 +1,1 @@
-"""`ouro init`: new project directories, from a template or for a data file and a model of the user's."""
+"""`ouro init`: creates project directories, from a template or for a user's data file and model."""

@@ -1,4 +1,4 @@
-"""What the columns of a data file mean, judged by their names and by sampled rows. What is ambiguous is an error."""
+"""Infers the meaning of a data file's columns from names and sampled rows. Ambiguity is an error."""
 
 import re
 from collections.abc import Callable
@@ -8,25 +8,25 @@ from typing import Any
 from pipeline.check.data_sample import Row
 from pipeline.store.errors import DataError, nearest
 
-PROMPTS = ("question", "prompt", "problem", "query", "instruction", "input")  # names of columns, the likeliest first
+PROMPTS = ("question", "prompt", "problem", "query", "instruction", "input")  # column names, the likeliest first
 ANSWERS = ("ground_truth", "final_answer", "expected_answer", "answer", "response", "completion", "output", "solution",
            "target", "label")
-SOLUTIONS = ("solution", "reasoning", "rationale", "explanation", "response", "completion")  # beside answers
+SOLUTIONS = ("solution", "reasoning", "rationale", "explanation", "response", "completion")  # in addition to answers
 TEXTS = ("text", "content", "document")
-GRADED = re.compile(r"####\s*\S|\\boxed\{|^\s*[$]?[-+]?[\d,]*\.?\d+(/\d+)?%?\s*$")  # what accuracy_reward can read
-SHORT = 4  # words of an answer that is compared as a whole; a longer one is a demonstration
+GRADED = re.compile(r"####\s*\S|\\boxed\{|^\s*[$]?[-+]?[\d,]*\.?\d+(/\d+)?%?\s*$")  # what accuracy_reward can parse
+SHORT = 4  # words: a longer answer is a demonstration, a shorter one is compared as a whole
 SPEAKERS = {"system": "system", "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant"}
 PAIR, ALPACA = {"chosen", "rejected"}, {"instruction", "input", "output"}
-Table = dict[str, list]  # column, within structs after a dot -> its values other than null
+Table = dict[str, list]  # column, nested ones dotted -> its non-null values
 
 
 @dataclass
 class Guess:
-    """kind: rft, sft, dpo or cpt. format: settings of the set's format. notes: what was concluded, and from what.
+    """kind: rft, sft, dpo or cpt. format: settings of the set's format. notes: conclusions and their evidence.
 
-    reward: its function (rft). demonstrated: the column whose length is that of a response. warmup: the column
-    of solutions for a stage sft before rft. convert: rewrites a row as
-    messages, where stages cannot read the file as it is.
+    reward: its function (rft). demonstrated: the column whose length is the response length. warmup: the column
+    of solutions for an sft stage before rft. convert: rewrites a row as
+    messages, where stages cannot read the file directly.
     """
 
     kind: str
@@ -39,8 +39,8 @@ class Guess:
 
 
 def guess(rows: list[Row], prompt_key: str | None = None, response_key: str | None = None) -> Guess:
-    """What the rows of a file are for. The keys are columns that the user names. Raises DataError, with all columns,
-    where names and values do not decide."""
+    """Infers the purpose of a file's rows. The keys are columns that the user names. Raises DataError, with all
+    columns, if names and values are ambiguous."""
     table = _table(rows)
     for option, key in (("--prompt-key", prompt_key), ("--response-key", response_key)):
         if key is not None and key not in table:
@@ -69,7 +69,7 @@ def _pairs(table: Table, prompt: str) -> Guess:
 
 
 def _written_otherwise(rows: list[Row], table: Table) -> Guess | None:
-    """Demonstrations in a layout that no stage reads."""
+    """Detects demonstrations in a layout that no stage reads."""
     talk = next((name for name, values in table.items() if _turns(values, "from", "value")), None)
     if talk is None and not set(table) >= ALPACA:
         return None
@@ -81,7 +81,7 @@ def _written_otherwise(rows: list[Row], table: Table) -> Guess | None:
 
 
 def _of_columns(table: Table, prompt: str | None, answer: str | None) -> Guess:
-    """What a prompt, and an answer if there is one, are for."""
+    """Infers the purpose from the prompt and, if present, the answer column."""
     if prompt is None:
         text = _named(TEXTS, table)
         if text is None or answer is not None:
@@ -99,7 +99,7 @@ def _of_columns(table: Table, prompt: str | None, answer: str | None) -> Guess:
 
 
 def _answered(table: Table, prompt: str, answer: str, columns: dict[str, Any]) -> Guess:
-    """Prompts whose answers are graded, compared or imitated; or the user's function judges responses by themselves."""
+    """Handles prompts whose answers are graded, compared or imitated, or judged by the user's function alone."""
     columns, texts = columns | {"response_key": answer}, [str(value) for value in table[answer]]
     if answer == prompt:
         return Guess("rft", columns, [f"prompts without answers: {prompt}; the reward is yours to write in reward.py"],
@@ -108,7 +108,7 @@ def _answered(table: Table, prompt: str, answer: str, columns: dict[str, Any]) -
     if not graded and max(len(text.split()) for text in texts) > SHORT:
         return Guess("sft", columns, [f"demonstrations: {answer} is a text to imitate (neither a number nor an answer "
                                       f"behind ####); prompt: {prompt}"], demonstrated=answer)
-    columns |= {"solution_key": None} if "solution" in table else {}  # or its rows would be demonstrations
+    columns |= {"solution_key": None} if "solution" in table else {}  # otherwise its rows would be demonstrations
     reward = "accuracy_reward, which compares numbers and formulas" if graded else "reward.py, which compares words"
     notes = [f"tasks: prompt {prompt}, answer {answer}", f"reward: {reward}"]
     worked = next((name for name in SOLUTIONS if name in table and name not in (prompt, answer)
@@ -132,7 +132,7 @@ def _table(rows: list[Row]) -> Table:
 
 
 def _named(names: tuple[str, ...], table: Table, but: str | None = None) -> str | None:
-    """The column with the likeliest of the names; of a struct with that name its value, if it has one alone."""
+    """Returns the column with the likeliest name; for a struct of that name its value, if it has only one."""
     there = [column.split(".") for column in table if column != but]
     for name in names:
         own, inner = [c for c in there if c[-1] == name], [c for c in there if name in c[:-1]]
@@ -142,7 +142,7 @@ def _named(names: tuple[str, ...], table: Table, but: str | None = None) -> str 
 
 
 def _turns(values: list, *keys: str) -> bool:
-    """Whether all values are conversations whose turns have these keys."""
+    """Returns whether all values are conversations whose turns have these keys."""
     return all(isinstance(value, list) and value and all(isinstance(turn, dict) and set(keys) <= set(turn)
                                                          for turn in value) for value in values)
 

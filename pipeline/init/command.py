@@ -1,4 +1,4 @@
-"""`ouro init`: writes a project directory, and says what it holds and what was guessed. It overwrites nothing."""
+"""`ouro init`: creates a project directory and reports its content and guesses. Overwrites nothing."""
 
 import contextlib
 import shutil
@@ -12,7 +12,7 @@ TEMPLATES = files.TEMPLATES / "init"
 
 def init(directory: Path, template: str | None, data: str | None, model: str | None, prompt_key: str | None,
          response_key: str | None) -> int:
-    """Writes a project directory from a template, or for data and a model. Returns the exit code of the command."""
+    """Creates a project directory from a template, or for data and a model. Returns the exit code of the command."""
     own = data is not None
     if own != (model is not None) or (own and template):
         raise OuroError("--from and --model go together, and without --template: ouro init DIR --template NAME, or "
@@ -36,13 +36,13 @@ def _refuse_full(directory: Path) -> None:
 
 
 def _copy(directory: Path, *template: str) -> None:
-    """The files that all projects share and those of a template; `.j2` are filled in."""
+    """Copies the files shared by all projects and those of a template; renders `.j2` files."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     for part in ("common", *template):
         shutil.copytree(TEMPLATES / part, directory, dirs_exist_ok=True,
                         ignore=shutil.ignore_patterns("__pycache__", "*.j2"))
-    (directory / "gitignore").rename(directory / ".gitignore")  # under its own name it would be one of ours
+    (directory / "gitignore").rename(directory / ".gitignore")  # under its own name it would apply to our repository
     texts = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True,
                         keep_trailing_newline=True)
     for name in template:
@@ -59,7 +59,7 @@ def _tell(directory: Path) -> None:
 
 
 def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, response_key: str | None) -> int:
-    """A project for a data file and a model; the exit code of its `ouro config check`."""
+    """Creates a project for a data file and a model; returns the exit code of its `ouro config check`."""
     from pipeline.check import preflight
     from pipeline.check.judge import compose
     from pipeline.init import recipe

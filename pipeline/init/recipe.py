@@ -1,4 +1,4 @@
-"""The recipe that fits a data file, what its columns mean and a model: lengths, batches, rates, the held-out set."""
+"""Builds a recipe from a data file, its columns and a model: lengths, batches, rates, held-out set."""
 
 import json
 import re
@@ -21,18 +21,18 @@ from pipeline.store.files import hash_text
 from pipeline.store.model_shape import read_config, shape_at
 
 CONVERTED, HELD_OUT = "data/train.jsonl", "data/test.jsonl"
-ROWS = 200  # looked at
-SMALL = 20_000_000  # parameters below which a model takes the rates of a toy
+ROWS = 200  # sampled
+SMALL = 20_000_000  # parameters below which a model gets the learning rates of a toy
 RATES = {"rft": (5e-4, 1e-6), "sft": (1e-3, 1e-5), "dpo": (2e-4, 5e-7), "cpt": (1e-3, 1e-5)}  # of small models, others
-MOST = {"rft": 64, "sft": 64, "dpo": 32, "cpt": 16}  # rows of a batch
+MOST = {"rft": 64, "sft": 64, "dpo": 32, "cpt": 16}  # rows per batch
 WORKED = 512  # tokens of a response that may reason before it answers
-BRIEF = 64  # the same for a model of SMALL, which has no room to reason
+BRIEF = 64  # the same for a model below SMALL, which cannot reason
 SYSTEM = "Solve the problem step by step. End with a line that has nothing but #### and the answer: #### 42"
 
 
 @dataclass
 class Data:
-    """rows: a sample. total: about how many there are. held_out: the split to evaluate on, where names tell one."""
+    """rows: a sample. total: approximate count. held_out: the split to evaluate on, if names identify one."""
 
     path: Path
     held_out: str | None
@@ -41,7 +41,7 @@ class Data:
 
 
 def read(name: str) -> Data:
-    """The user's data. Raises DataError where there are no rows, or files of another kind."""
+    """Reads the user's data. Raises DataError if there are no rows, or the files are of another kind."""
     path = Path(name).expanduser().resolve()
     if not path.exists():
         raise missing(Path(name), "--from")
@@ -54,7 +54,7 @@ def read(name: str) -> Data:
 
 
 def _splits(path: Path) -> set[str]:
-    """Words in the names of files, or the splits of a dataset of save_to_disk."""
+    """Returns split names from file names, or the splits of a save_to_disk dataset."""
     if (listed := path / "dataset_dict.json").exists():
         return set(json.loads(listed.read_text(encoding="utf-8"))["splits"])
     found = [] if path.is_file() or is_saved_dataset(path) else [f for f in path.rglob("*") if f.suffix in READERS]
@@ -62,7 +62,7 @@ def _splits(path: Path) -> set[str]:
 
 
 def files_of(guess: Guess, data: Data, model: Path, templates: Path) -> dict[str, str]:
-    """The files of the project: name -> text. templates: directory of those that are filled in."""
+    """Returns the files of the project: name -> text. templates: directory of the templates."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     said, made = _facts(guess, data, model), {}
@@ -76,7 +76,7 @@ def files_of(guess: Guess, data: Data, model: Path, templates: Path) -> dict[str
 
 
 def _converted(guess: Guess, data: Data) -> Iterator[str]:
-    """The rows of the data as lines of JSON. Raises DataError for one of another shape than those that were sampled."""
+    """Returns the rows as JSON lines. Raises DataError for a row whose structure differs from the sample."""
     every = (row for _, records in open_files(str(data.path), None, "train", "--from") for row in records)
     for number, row in enumerate(every, 1):
         try:
@@ -87,12 +87,12 @@ def _converted(guess: Guess, data: Data) -> Iterator[str]:
 
 
 def _is_parted(guess: Guess, data: Data) -> bool:
-    """Whether held-out rows are put into a file of their own: the warmup would otherwise imitate their solutions."""
+    """Returns whether held-out rows get their own file: otherwise the warmup would imitate their solutions."""
     return bool(guess.warmup) and not data.held_out
 
 
 def _parted(guess: Guess, data: Data) -> dict[str, str]:
-    """The rows in two files; equal prompts are in the same one, and a share of them, by their hash, is held out."""
+    """Splits the rows into two files; equal prompts go to the same one, and a share, chosen by hash, is held out."""
     rows = [row for _, records in open_files(str(data.path), None, "train", "--from") for row in records]
     asked = [json.dumps(_value(row, guess.format["prompt_key"]), default=str) for row in rows]
     order = sorted(set(asked), key=hash_text)
@@ -103,7 +103,7 @@ def _parted(guess: Guess, data: Data) -> dict[str, str]:
 
 
 def _value(row: Row, key: str) -> Any:
-    """What a row has under a column, which may be within structs."""
+    """Returns the value of a row's column, which may be within structs."""
     return row.get(key) if key in row else reduce(lambda value, part: (value or {}).get(part), key.split("."), row)
 
 
@@ -112,11 +112,11 @@ def _held_share(data: Data) -> float:
 
 
 def _facts(guess: Guess, data: Data, model: Path) -> dict[str, Any]:
-    """What the templates are filled with."""
+    """Returns the variables for the templates."""
     shape, context = shape_at(str(model)), read_config(str(model), "--model").get("max_position_embeddings") or 4096
     plain = guess.reward == "accuracy_reward" and "prompt_type" not in guess.format
     system = SYSTEM if plain and context >= 2 * WORKED else None
-    pieces = (min(context // 2, WORKED),) * 2  # of plain text, which is cut
+    pieces = (min(context // 2, WORKED),) * 2  # plain text is cut into these
     prompt, response = pieces if guess.kind == "cpt" else _lengths(guess, data.rows, model, system)
     small = shape is not None and shape.parameters < SMALL
     response = max(response, BRIEF if small else WORKED) if guess.kind == "rft" else response or prompt
@@ -142,7 +142,7 @@ def _path(guess: Guess, data: Data) -> str | Path:
 
 
 def _lengths(guess: Guess, rows: list[Row], model: Path, system: str | None) -> tuple[int, ...]:
-    """Tokens of the longest prompt and response of the sample, through the chat template, and a quarter on top."""
+    """Returns the tokens of the sample's longest prompt and response with the chat template, plus a quarter."""
     limits = {"model_path": str(model), "max_prompt_tokens": 10**9, "max_response_tokens": 10**9}
     columns = {"prompt_key": guess.format["prompt_key"], "solution_key": guess.demonstrated}
     with tempfile.TemporaryDirectory() as directory:
@@ -161,7 +161,7 @@ def _lengths(guess: Guess, rows: list[Row], model: Path, system: str | None) -> 
 
 
 def _quoted(value: Any) -> str:
-    """A text as YAML takes it anywhere."""
+    """Quotes a text for use anywhere in YAML."""
     return json.dumps(str(value), ensure_ascii=False)
 
 

@@ -1,1 +1,1 @@
-"""A stage at work: its context, schedule, devices, progress, metrics."""
+"""The runtime of a stage process: context, schedule, devices, progress, metrics."""

@@ -1,4 +1,4 @@
-"""Files of one step written, or read, while another is computed: one thread, in order, and no error is lost."""
+"""Reads or writes one step's files during the computation of another: one thread, in order, errors propagate."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Background:
-    """At most one call is under way; the next one waits for it. What a call raises, every later method raises.
+    """Runs at most one call at a time; the next one waits for it. Every later method raises what a call raised.
 
     The process does not end before its last call does: a call that waits for another process must be stoppable.
     """
@@ -16,15 +16,15 @@ class Background:
         self._call: Future | None = None
 
     def start(self, function: Callable, *arguments) -> None:
-        """Starts `function(*arguments)` once the last call is over."""
+        """Starts `function(*arguments)` once the previous call has ended."""
         self.finish()
         self._call = self._thread.submit(function, *arguments)
 
     def check(self) -> None:
-        """Raises what the last call raised, if it is over. Does not wait."""
+        """Raises the error of the last call if it has ended. Does not wait."""
         if self._call is not None and self._call.done():
             self._call.result()
 
     def finish(self) -> Any:
-        """Waits for the last call and returns what it returned; None when there was none."""
+        """Waits for the last call and returns its result; None when there was none."""
         return self._call.result() if self._call is not None else None

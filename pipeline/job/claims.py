@@ -1,9 +1,8 @@
-"""Which GPUs and CPU cores of a machine a stage takes: those that no other stage holds, so that stages may run side by
-side.
+"""Assigns GPUs and CPU cores that no other stage on the machine holds, so that stages can run concurrently.
 
-A GPU is held by a lock on a file, which the kernel drops when its holder dies. Stages know of each other where their
-runs have the same checkpoint_root_dir. What SLURM gives a job is that job's alone, whatever numbers it bears there.
-A machine is told by its boot, for containers on several may bear one name; a GPU by its UUID, for it may have two.
+A GPU is held by a file lock, which the kernel releases when its holder dies. Stages see each other's locks when their
+runs share a checkpoint_root_dir. SLURM allocates devices exclusively to a job, whatever their indices there. A machine
+is identified by its boot id, since several containers may share a name; a GPU by its UUID, since it may have two names.
 """
 
 import contextlib
@@ -21,14 +20,14 @@ from pipeline.job.shares import held_gpus
 from pipeline.store import files
 
 POLL_SECONDS = 1.0
-BOOT = Path("/proc/sys/kernel/random/boot_id")  # one for a machine and all its containers, until it starts again
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # shared by a machine and all its containers until reboot
 
 
 @contextlib.contextmanager
 def claimed(kind: str, config, root: str, log: logging.Logger) -> Iterator[None]:
-    """Holds the GPUs of a stage of this kind for the block; CUDA_VISIBLE_DEVICES names them, and nobody else's.
+    """Holds the GPUs of a stage of this kind for the block; CUDA_VISIBLE_DEVICES lists only those.
 
-    Waits until enough are free. A stage that asks for more than there are is left to say so itself.
+    Waits until enough are free. A stage that requests more than exist reports that itself.
     """
     needed = held_gpus(kind, config)
     visible = by_uuid(visible_gpus(config.cluster.gpu_per_node)) if needed else {}
@@ -41,7 +40,7 @@ def claimed(kind: str, config, root: str, log: logging.Logger) -> Iterator[None]
 
 @contextlib.contextmanager
 def claimed_cores(available: list[int], number: int, root: str) -> Iterator[list[int]]:
-    """`number` of the available CPU cores, held for the block; those of other stages only where too few are free."""
+    """Holds `number` available CPU cores for the block; shares other stages' cores only if too few are free."""
     place = _place(root)
     place.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
@@ -51,7 +50,7 @@ def claimed_cores(available: list[int], number: int, root: str) -> Iterator[list
 
 
 def _place(root: str) -> Path:
-    """Where the locks of this machine, or of this job on it, lie."""
+    """Returns the directory of the locks of this machine, or of this job on it."""
     job = os.environ.get("SLURM_JOB_ID")
     machine = BOOT.read_text(encoding="utf-8").strip() if BOOT.exists() else platform.node()  # a sandbox may hide it
     return Path(root) / "gpus" / (machine + (f"-job{job}" if job else ""))
@@ -59,10 +58,10 @@ def _place(root: str) -> Path:
 
 def _claim(visible: dict[str, str], needed: int, place: Path, held: contextlib.ExitStack,
            log: logging.Logger) -> list[str]:
-    """Locks so many of the visible GPUs; returns their names in their order. visible: UUID -> name.
+    """Locks this many of the visible GPUs; returns their names in order. visible: UUID -> name.
 
-    One stage at a time chooses, and keeps what it has while it waits for more: a stage that needs many is not overtaken
-    for ever by those that need few, and no two wait for each other.
+    Only one stage at a time selects, and keeps what it has while it waits for more: this prevents starvation of stages
+    that need many GPUs, and deadlocks.
     """
     mine: set[str] = set()
     with files.locked(place / "turn", lambda holder: log.info("waiting for GPUs: %s is before it", holder)):
@@ -80,7 +79,7 @@ def _claim(visible: dict[str, str], needed: int, place: Path, held: contextlib.E
 
 
 def _lock(place: Path, name: str, held: contextlib.ExitStack) -> bool:
-    """Whether a GPU or core is free; then it is held."""
+    """Tries to lock a GPU or core; returns whether it succeeded."""
     file = open(place / re.sub(r"[^\w.-]", "_", name), "a", encoding="utf-8")  # noqa: SIM115 `held` closes it
     if not files.take_lock(file):
         file.close()

@@ -1,10 +1,10 @@
-"""What every stage process does around its work: read its specification, lock its directory, log, fail clearly.
+"""The frame of every stage process: read its specification, lock its directory, log, report failures.
 
     python -m stages.NAME STAGE_DIR
 
-STAGE_DIR holds `stage.json` (written by the launcher: plan/plan.py); the work is complete when `manifest.json` is
-there too. Two processes that want the same stage wait for each other; a killed one leaves only files that the next
-one either takes up (steps, checkpoints) or removes (temporary ones).
+STAGE_DIR holds `stage.json` (written by the launcher: plan/plan.py); the work is complete when `manifest.json` exists
+too. Two processes that want the same stage wait for each other; a killed one leaves only files that the next one either
+reuses (steps, checkpoints) or removes (temporary ones).
 """
 
 import argparse
@@ -33,19 +33,19 @@ from pipeline.store import files
 from pipeline.store.errors import ModelError, OuroError, StageError, masked
 from pipeline.store.user_errors import brief, users_frames, users_traceback
 
-# What the hub holds is fetched before a run's first job. A reward that asks it: explorer.env_vars.HF_HUB_OFFLINE=0.
+# Hub files are fetched before a run's first job. A reward that queries it: explorer.env_vars.HF_HUB_OFFLINE=0.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
-INTERRUPTED = "interrupted"  # the reason in stage.error of a stage that a signal ended
+INTERRUPTED = "interrupted"  # the cause in stage.error of a stage that a signal ended
 FREE = {key.rsplit(".", 1)[-1] for key, item in walk() if item.annotation in (dict[str, Any], list[dict[str, Any]])}
 
 
 @dataclass
 class Context:
-    """A stage at work.
+    """A running stage.
 
-    config: the settings the stage may read, by attribute (`config.algorithm.optimizer.lr`).
-    inputs: role -> directory. made: what the stage adds to its manifest. earlier_seconds: those of the steps that
-    earlier, cut-off lives of the stage left.
+    config: the settings the stage may read, by attribute (`config.algorithm.optimizer.lr`). inputs: role -> directory.
+    made: the stage's additions to its manifest. earlier_seconds: those of the steps completed by earlier, interrupted
+    launches of the stage.
     """
 
     run: str
@@ -60,12 +60,12 @@ class Context:
 
     @property
     def id(self) -> str:
-        """Directory name: stage name and hash."""
+        """Returns the directory name: stage name and hash."""
         return self.directory.name
 
 
 def run_stage(work: Callable[[Context], None], doc: str) -> None:
-    """The `main` of a stage module: parses the command line, does `work`, exits 0, or prints the error and exits 2."""
+    """The `main` of a stage module: parses the command line, runs `work`, exits 0, or prints the error and exits 2."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="stage directory in store/, with a stage.json")
     directory = parser.parse_args().directory
@@ -95,7 +95,7 @@ def run_stage(work: Callable[[Context], None], doc: str) -> None:
 
 
 def advised(error: OuroError, context: Context) -> str:
-    """The words of an error; about a model that an earlier stage made, with the directory to delete."""
+    """Returns the text of an error; for a model made by an earlier stage, with the directory to delete."""
     damaged = [str(place) for place in context.inputs.values() if (place / "stage.json").exists()
                and isinstance(error, ModelError) and f"{place}/" in f"{error}/"]
     advice = f" The model was made by a stage: delete {damaged[0]} and type the same command again." if damaged else ""
@@ -103,18 +103,18 @@ def advised(error: OuroError, context: Context) -> str:
 
 
 def _fail(context: Context, problem: str, code: int) -> NoReturn:
-    """Says what happened on the terminal, in stage.log and in stage.error, and ends the process."""
+    """Reports the failure on the terminal, in stage.log and in stage.error, and ends the process."""
     place = context.directory
     hint = f"log: {place / 'stage.log'}; to go on: the same command again, or {again(place)}"
     context.log.error("%s", problem)
     context.log.error("%s", hint)
-    with contextlib.suppress(OSError):  # a full disk may be what it is about
+    with contextlib.suppress(OSError):  # the failure itself may be a full disk
         (place / "stage.error").write_text(f"{masked(problem)}\n{hint}\n", encoding="utf-8")
     sys.exit(code)
 
 
 def again(directory: Path) -> str:
-    """The command that repeats one stage by hand; one whose specification is gone has to be planned again."""
+    """Returns the command that repeats one stage by hand; without its specification it must be planned again."""
     if not (directory / "stage.json").exists():
         return "ouro run"
     kind = files.read_json(directory / "stage.json")["kind"]
@@ -124,7 +124,7 @@ def again(directory: Path) -> str:
 def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = True) -> Context:
     """Reads a stage directory's specification. Raises StageError when there is none.
 
-    terminal: whether the log is shown on standard error too; a child's standard error is its log file already.
+    terminal: whether to log to standard error too; a child's standard error already is its log file.
     """
     spec_file = directory / "stage.json"
     if not spec_file.exists():
@@ -162,7 +162,7 @@ def _make(work: Callable[[Context], None], context: Context, spec: dict[str, Any
 
 
 def namespace(value: Any, key: str = "") -> Any:
-    """Nested dicts as attributes; free dicts (`*_args` and the like, `operators`) stay dicts."""
+    """Converts nested dicts to attributes; free dicts (`*_args` and the like, `operators`) stay dicts."""
     if key in FREE:
         return value
     if isinstance(value, dict):
@@ -171,19 +171,19 @@ def namespace(value: Any, key: str = "") -> Any:
 
 
 def environment(config) -> dict[str, str]:
-    """`explorer.env_vars`, as the environment of a process that answers tasks."""
+    """Returns `explorer.env_vars` as the environment of a process that runs workflows."""
     return {name: str(value) for name, value in config.explorer.env_vars.items()}
 
 
 class _Masked(logging.Formatter):
-    """Without secrets: what user code raises may quote them, tracebacks too."""
+    """Masks secrets, tracebacks included: exceptions of user code may quote them."""
 
     def format(self, record: logging.LogRecord) -> str:
         return masked(super().format(record))
 
 
 class _ToFile(logging.FileHandler):
-    """A log file that may lack lines when its disk is full: the terminal then shows the reason and no traceback."""
+    """A log file that may lose lines when its disk is full: the terminal then shows the cause and no traceback."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exception(), OSError):
@@ -191,7 +191,7 @@ class _ToFile(logging.FileHandler):
 
 
 def open_log(path: Path, name: str, level: str, terminal: bool = True) -> logging.Logger:
-    """A logger that writes to a file in full but for secrets, and, if wanted, to the terminal without time stamps.
+    """Returns a logger to a file, with secrets masked, and optionally to the terminal without time stamps.
 
     A record with `extra={"file_only": True}` stays off the terminal: pipeline/job/progress.py shows it there itself.
     """
@@ -210,7 +210,7 @@ def open_log(path: Path, name: str, level: str, terminal: bool = True) -> loggin
 
 @cache
 def commit() -> str:
-    """Git commit of the code, '+dirty' when tracked files differ, 'unknown' outside a checkout."""
+    """Returns the git commit of the code; '+dirty' if tracked files differ, 'unknown' outside a checkout."""
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=files.HOME, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else ""
@@ -223,13 +223,13 @@ def commit() -> str:
 
 
 def our_environment() -> dict[str, str]:
-    """The environment for a further process of ours: our packages come first, whatever its current directory holds."""
+    """Returns the environment for a subprocess: our packages come first, whatever its current directory contains."""
     path = os.pathsep.join(filter(None, [str(files.HOME), os.environ.get("PYTHONPATH")]))
     return {**os.environ, **OFFLINE, "PYTHONPATH": path}
 
 
 def ending(code: int) -> str:
-    """How a process ended, in words. code: as subprocess gives it, negative for a signal."""
+    """Describes how a process ended. code: as from subprocess, negative for a signal."""
     if code >= 0:
         return f"ended with exit code {code}"
     memory = " (the kernel does this when memory runs out)" if code == -signal.SIGKILL else ""
@@ -237,15 +237,15 @@ def ending(code: int) -> str:
 
 
 def exit_code(code: int) -> int:
-    """What a shell makes of a code that subprocess gives: 137 of -9."""
+    """Converts a subprocess return code to a shell's exit code: -9 to 137."""
     return code if code >= 0 else 128 - code
 
 
 def die_with_parent() -> None:
-    """Asks Linux to kill this process when its parent dies, so that a killed stage leaves no orphans behind."""
+    """Asks Linux to kill this process when its parent dies, so that a killed stage leaves no orphans."""
     import ctypes
 
     parent = os.getppid()
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 = PR_SET_PDEATHSIG
-    if os.getppid() != parent:  # it died before the call
+    if os.getppid() != parent:  # the parent died before the call
         os.kill(os.getpid(), signal.SIGKILL)

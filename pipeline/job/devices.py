@@ -1,6 +1,6 @@
-"""The GPUs of a run: those that this machine shows, those that the configuration declares, how many a stage asks for.
+"""The GPUs of a run: visible on this machine, declared in the configuration, and required by a stage.
 
-Found without importing torch, so that a plan can be judged in no time and on a machine that has none.
+Determined without importing torch, so that planning is fast and works on a machine without torch.
 """
 
 import importlib.util
@@ -13,15 +13,15 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
-NAME = re.compile(r"\d+|(GPU|MIG)-\S+")  # of a GPU, as CUDA_VISIBLE_DEVICES has it
+NAME = re.compile(r"\d+|(GPU|MIG)-\S+")  # a GPU name in CUDA_VISIBLE_DEVICES
 
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs that a run may count on.
+    """The GPUs available to a run.
 
-    count: how many; None when a GPU is meant but nothing says how many. gib: memory of each; None when unknown.
-    declared: whether the configuration says so; otherwise this machine shows them.
+    count: None when GPUs are declared without a number. gib: memory of each; None when unknown. declared: whether the
+    configuration declares them; otherwise they are those visible on this machine.
     """
 
     count: int | None
@@ -34,16 +34,16 @@ class Gpus:
 
 
 def torch_has_cuda() -> bool:
-    """Whether the installed torch can use a GPU at all, found without importing it."""
+    """Returns whether the installed torch supports GPUs, without importing it."""
     found = importlib.util.find_spec("torch")
     return bool(found and found.origin and (Path(found.origin).parent / "lib" / "libtorch_cuda.so").exists())
 
 
 def visible_gpus(at_most: int | None) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES names, or all that NVIDIA's driver shows; none for a CPU build of torch.
+    """Returns the GPUs in CUDA_VISIBLE_DEVICES, or all that NVIDIA's driver lists; none for a CPU build of torch.
 
-    at_most: `cluster.gpu_per_node`, use only the first so many; None: all. As in CUDA, the first name that is none, -1
-    say, ends the list.
+    at_most: `cluster.gpu_per_node`, the number of GPUs to use, from the first; None: all. As in CUDA, the first invalid
+    name, such as -1, ends the list.
     """
     if not torch_has_cuda():
         return []
@@ -57,14 +57,14 @@ def visible_gpus(at_most: int | None) -> list[str]:
 
 
 def gpus_of_machine(per_node: int | None) -> int:
-    """GPUs of a machine that stages run on: `cluster.gpu_per_node`, else those that are visible here."""
+    """Returns the GPUs per machine for stages: `cluster.gpu_per_node`, else those visible here."""
     return len(visible_gpus(None)) if per_node is None else per_node
 
 
 def planned_gpus(cluster: dict, here: bool = True) -> Gpus:
-    """What the section `cluster` declares, and where it is silent, what is visible here.
+    """Returns what the section `cluster` declares, completed by what is visible here.
 
-    here: whether the run is for this machine; otherwise what it shows says nothing.
+    here: whether the run is for this machine; otherwise its visible GPUs are irrelevant.
     """
     memory, per_node = cluster["gpu_memory_gib"], cluster["gpu_per_node"]
     seen = len(visible_gpus(None)) if here else 0
@@ -78,9 +78,8 @@ def planned_gpus(cluster: dict, here: bool = True) -> Gpus:
 
 
 def by_uuid(names: list[str]) -> dict[str, str]:
-    """UUID -> name of the GPUs that are named, by index or by the beginning of their UUID; of two names of one GPU the
-    first. Where NVIDIA's tool does not tell it, and of a slice of a GPU (MIG), the name stands for the UUID.
-    """
+    """Maps UUIDs to names of the listed GPUs, given by index or UUID prefix; of duplicates the first name counts. If
+    nvidia-smi does not report the UUID, or for a slice of a GPU (MIG), the name is used as the UUID."""
     rows = [line.split(", ") for line in _asked("index,uuid")]
     known = {row[0]: row[1] for row in rows if len(row) == 2}
     found: dict[str, str] = {}
@@ -91,19 +90,19 @@ def by_uuid(names: list[str]) -> dict[str, str]:
 
 
 def gpus_by_stage(stages: dict[str, dict], here: bool = True) -> dict[str, Gpus]:
-    """`planned_gpus` of each stage, from its settings; what is described alike is looked for once."""
+    """Returns `planned_gpus` of each stage, from its settings; equal settings are looked up once."""
     look = cache(lambda described: planned_gpus(dict(described), here))
     return {name: look(tuple(settings["cluster"].items())) for name, settings in stages.items()}
 
 
 def _smallest_memory() -> float | None:
-    """Memory of the smallest visible GPU in GiB; None where NVIDIA's tool does not tell it."""
+    """Returns the memory of the smallest visible GPU in GiB; None if nvidia-smi does not report it."""
     sizes = [float(line) for line in _asked("memory.total") if line.replace(".", "", 1).isdigit()]
     return min(sizes) / 1024 if sizes else None
 
 
 def _asked(columns: str) -> list[str]:
-    """What NVIDIA's own tool says of each GPU, a line each; none where there is none, or it does not answer."""
+    """Returns nvidia-smi's output per GPU, one line each; empty when it is missing or does not respond."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -113,5 +112,5 @@ def _asked(columns: str) -> list[str]:
 
 
 def needed_gpus(mode: str, *holders: int) -> int:
-    """GPUs of a stage whose parts hold so many each: their sum, or the largest when they take turns (colocate)."""
+    """Returns the GPUs of a stage from the numbers of its components: their sum, or the maximum under colocate."""
     return max(holders) if mode == "colocate" else sum(holders)

@@ -1,11 +1,11 @@
-"""Names of metrics: what a monitor calls the columns of the tables (the names of the Trinity-RFT guide)."""
+"""Monitor metric names for columns of the tables (the names of the Trinity-RFT guide)."""
 
 from pipeline.job.progress import rate
 from pipeline.store.records import Rollout, Score, Step
 
 
 def step_metrics(step: Step) -> dict[str, float]:
-    """A step's columns under the names of the Trinity-RFT metrics; what is null is left out."""
+    """Returns a step's columns under the names of the Trinity-RFT metrics, without nulls."""
     named = {metric: getattr(step, column) for metric, column in STEP_METRICS.items()}
     named |= {f"actor/{name}": value for name, value in dict(step.statistics).items()}
     named["perf/rollout_tokens_per_second"] = rate(step.rollout_tokens, step.rollout_seconds)
@@ -15,14 +15,14 @@ def step_metrics(step: Step) -> dict[str, float]:
 
 
 def rollout_metrics(rollout: Rollout) -> dict[str, float]:
-    """The same of an explorer step, where no trainer step tells of it."""
+    """Does the same for an explorer step that no trainer step reports."""
     named = {metric: getattr(rollout, column) for metric, column in ROLLOUT_METRICS.items()}
     named["perf/rollout_tokens_per_second"] = rate(rollout.tokens, rollout.rollout_seconds)
     return {metric: float(value) for metric, value in named.items() if value is not None}
 
 
 def score_metrics(score: Score) -> dict[str, float]:
-    """`eval/<taskset>/<metric>` and the ends of its interval."""
+    """Returns `eval/<taskset>/<metric>` and the bounds of its interval."""
     name = f"eval/{score.taskset}/{score.metric}"
     return {name: score.value, f"{name}/low": score.low, f"{name}/high": score.high}
 

@@ -1,4 +1,4 @@
-"""Optimizer steps that learn nothing: which of the usual reasons holds, from the records of the steps."""
+"""Detects optimizer steps without a learning signal and their usual causes, from the records of the steps."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -6,21 +6,21 @@ from typing import Any
 
 from pipeline.store.records import Step
 
-STEPS = 10  # in a row, without a gradient or a learning rate, before anything is said
+STEPS = 10  # consecutive steps without a gradient or a learning rate before a report
 ASK = "See ouro sql \"select {} limit 8\"."
 FAILED = "status, reason, count(*) from experience where status <> 'ok' group by all order by 3 desc"
 
 
 class Signals:
-    """Judges the steps of one stage as they come. settings: of the stage; what it lacks is not judged by."""
+    """Checks the steps of one stage as they arrive. settings: of the stage; missing ones skip their causes."""
 
     def __init__(self, settings: Any):
         self.settings, self.last, self.known = settings, deque(maxlen=STEPS), set()
 
     def after(self, step: Step) -> str | None:
-        """Why the last STEPS steps learnt nothing, in a sentence, the first time that the reason holds; else None.
+        """Returns why the last STEPS steps had no learning signal, the first time each cause holds; else None.
 
-        Steps in which only a critic learns do not count.
+        Steps that train only a critic do not count.
         """
         self.last.append(step)
         if len(self.last) < STEPS or any(not _is_idle(one) for one in self.last):
@@ -33,13 +33,13 @@ class Signals:
 
 
 def no_signals(steps: Iterable[Step], settings: Any) -> list[str]:
-    """The sentences for all steps of a stage."""
+    """Returns the messages for all steps of a stage."""
     signals = Signals(settings)
     return list(filter(None, map(signals.after, steps)))
 
 
 def _is_idle(step: Step) -> bool:
-    """Whether neither the policy nor, in its warmup (trainer.critic_warmup), the critic alone learns."""
+    """Returns whether neither the policy nor, in its warmup (trainer.critic_warmup), only the critic learns."""
     of_critic = step.lr == 0 and step.grad_norm == 0 and bool(step.critic_lr)
     return (step.lr == 0 or step.grad_norm == 0) and not of_critic
 
@@ -54,7 +54,7 @@ def _truncated(last: Sequence[Step], settings: Any) -> bool:
 
 
 def _without_variance(last: Sequence[Step], settings: Any) -> bool:
-    """Whether every group's rewards are equal; a group has at most repeat_times rows, where attempts have one turn."""
+    """Returns whether all groups have equal rewards; single-turn groups have at most repeat_times rows."""
     repeats = getattr(getattr(settings, "algorithm", None), "repeat_times", None)
     return repeats is not None and all(
         step.zero_variance_groups and step.zero_variance_groups * repeats >= step.trained_rows for step in last)
@@ -64,7 +64,7 @@ def _equal(last: Sequence[Step], settings: Any) -> bool:
     return _without_variance(last, settings) and len({step.reward for step in last}) == 1
 
 
-# name, (steps, settings) -> whether it holds, what it is and what to look at; the first that holds is reported
+# name, (steps, settings) -> whether it holds, description and advice; the first that holds is reported
 REASONS = [
     ("learning rate 0", lambda last, settings: all(step.lr == 0 for step in last),
      "set algorithm.optimizer.lr."),

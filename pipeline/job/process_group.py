@@ -1,4 +1,4 @@
-"""Processes ended as a whole: a command in a group of its own, and orphans in sessions of their own."""
+"""Ends whole process trees: a command in its own group, and orphans in sessions of their own."""
 
 import contextlib
 import os
@@ -13,17 +13,17 @@ from pathlib import Path
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 MOST_ASKED = 3  # the third signal kills
 POLL_SECONDS = 0.2
-GRACE_SECONDS = 15.0  # more than a stage takes to end its children (stages/explorer/children.py)
+GRACE_SECONDS = 15.0  # longer than a stage needs to end its children (stages/explorer/children.py)
 
 
 def run_group(command: list[str], environment: dict[str, str], streams: dict[str, int],
               poll: Callable[[], None]) -> tuple[int, int | None]:
-    """The exit code of a command, and the signal that asked us to stop it (SIGNALS), if one did.
+    """Runs a command; returns its exit code, and the signal that requested the stop (SIGNALS), if any.
 
-    streams: its `stdout` and `stderr`. poll: called several times a second. Nothing is left of the group afterwards:
+    streams: its `stdout` and `stderr`. poll: called several times a second. No process of the group remains afterwards:
     a stage may outlive a snakemake that was killed.
     """
-    if threading.current_thread() is not threading.main_thread():  # only that one hears signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         return _wait(subprocess.Popen(command, env=environment, **streams), poll), None
     heard: list[int] = []
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, process_group=0,
@@ -42,7 +42,7 @@ def run_group(command: list[str], environment: dict[str, str], streams: dict[str
     usual = {one: signal.getsignal(one) for one in SIGNALS}
     try:
         for one in SIGNALS:
-            if usual[one] is not signal.SIG_IGN:  # as `nohup` asks for
+            if usual[one] is not signal.SIG_IGN:  # as set by `nohup`
                 signal.signal(one, stop)
         code = _wait(process, poll_and_tell)
     finally:
@@ -53,7 +53,7 @@ def run_group(command: list[str], environment: dict[str, str], streams: dict[str
 
 
 def _hear_interrupts() -> None:
-    """For the child: what a script starts in the background ignores SIGINT, which is how it is asked to stop here."""
+    """Restores SIGINT in the child: shells ignore it for background processes, but here it requests the stop."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -66,7 +66,7 @@ def _wait(process: subprocess.Popen, poll: Callable[[], None]) -> int:
 
 
 def _end(group: int) -> None:
-    """Ends what is left of a process group: asks first, and kills after GRACE_SECONDS."""
+    """Ends the rest of a process group: requests termination, and kills after GRACE_SECONDS."""
     deadline = time.monotonic() + GRACE_SECONDS
     left = _send(group, signal.SIGINT)
     while left and time.monotonic() < deadline:
@@ -76,7 +76,7 @@ def _end(group: int) -> None:
 
 
 def _send(group: int, number: int) -> bool:
-    """Sends a signal to a process group; whether there is one."""
+    """Sends a signal to a process group; returns whether the group exists."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
@@ -86,7 +86,7 @@ def _send(group: int, number: int) -> bool:
 
 @contextlib.contextmanager
 def ending_orphans() -> Iterator[None]:
-    """On leaving, kills what children of this process left behind, also what they started in sessions of their own.
+    """On exit, kills orphaned descendants of this process, including those in sessions of their own.
 
     As a subreaper (prctl(2)) this process becomes the parent of such orphans.
     """

@@ -1,6 +1,6 @@
-"""What a person sees while a stage works: a live bar on a terminal, and one line a step in the stage's log file.
+"""Progress of a running stage: a live bar on a terminal, and one line per step in the stage's log file.
 
-Where standard error is no terminal (a batch job, a pipe), a line about every ten seconds takes the bar's place.
+Where standard error is not a terminal (a batch job, a pipe), a line about every ten seconds replaces the bar.
 """
 
 import re
@@ -13,13 +13,13 @@ from typing import Self
 
 from pipeline.store.records import Rollout, Score, Step
 
-QUIET_SECONDS = 10.0  # between two lines when there is no terminal
-SAMPLED = ("sampled_accuracy", "sampled_reward")  # the score that a set is summed up by: it has one of them
-FILE_ONLY = {"file_only": True}  # `extra` of a log record that the terminal is spared (pipeline/job/context.py)
+QUIET_SECONDS = 10.0  # between two lines without a terminal
+SAMPLED = ("sampled_accuracy", "sampled_reward")  # the summary score of a set, which has one of them
+FILE_ONLY = {"file_only": True}  # `extra` of a log record not shown on the terminal (pipeline/job/context.py)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person reads them: 0.6 s, 42 s, 2:05, 1:02:05."""
+    """Formats seconds: 0.6 s, 42 s, 2:05, 1:02:05."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -28,12 +28,12 @@ def duration(seconds: float) -> str:
 
 
 def rate(count: float | None, seconds: float | None) -> float | None:
-    """count / seconds; None when either is unknown or no time passed."""
+    """Returns count / seconds; None when either is unknown or no time passed."""
     return count / seconds if count is not None and seconds else None
 
 
 def thousands(value: float) -> str:
-    """950, 8.5k, 21k, 1.2M."""
+    """Formats a number: 950, 8.5k, 21k, 1.2M."""
     for bound, scale, unit in ((1e6, 1e6, "M"), (1e3, 1e3, "k")):
         if value >= bound:
             return f"{value / scale:.1f}{unit}" if value < 10 * scale else f"{value / scale:.0f}{unit}"
@@ -41,30 +41,30 @@ def thousands(value: float) -> str:
 
 
 def is_reward(metric: str) -> bool:
-    """Whether a score is a mean reward, and not a share of tasks."""
+    """Returns whether a score is a mean reward rather than a share of tasks."""
     return metric.endswith("_reward")
 
 
 def interval(score: Score) -> str:
-    """`38% [35, 41]`: estimate and 95% interval, in percent; of a mean reward `reward 0.412 [0.380, 0.444]`."""
+    """Formats `38% [35, 41]`: estimate and 95% interval; for a mean reward `reward 0.412 [0.380, 0.444]`."""
     if is_reward(score.metric):
         return f"reward {score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
     return f"{score.value:.0%} [{score.low * 100:.0f}, {score.high * 100:.0f}]"
 
 
 def task_words(tasks: int, rows: int | None) -> str:
-    """`35 tasks (40 rows, 5 duplicates merged)`. rows: null where it is not known."""
+    """Formats `35 tasks (40 rows, 5 duplicates merged)`. rows: null if unknown."""
     merged = (rows or tasks) - tasks
     return f"{tasks} tasks" + (f" ({rows} rows, {merged} duplicate{'s' * (merged > 1)} merged)" if merged else "")
 
 
 def leak_words(score: Score) -> str:
-    """`31 of the 35 tasks are in the training data`; nothing where none is, or it is not known."""
+    """Formats `31 of the 35 tasks are in the training data`; empty if none are or it is unknown."""
     return f"{score.trained_tasks} of the {score.tasks} tasks are in the training data" if score.trained_tasks else ""
 
 
 def score_words(scores: Sequence[Score]) -> str:
-    """The sampled accuracies or rewards of one evaluation: `test 38% [35, 41] at step 50`."""
+    """Formats the sampled accuracies or rewards of one evaluation: `test 38% [35, 41] at step 50`."""
     sampled = [s for s in scores if s.metric in SAMPLED]
     return ", ".join(f"{s.taskset} {interval(s)} at step {s.step}" for s in sampled)
 
@@ -72,9 +72,9 @@ def score_words(scores: Sequence[Score]) -> str:
 def step_line(
     step: Step, total: int | None = None, left_seconds: float | None = None, evaluated: Sequence[Score] = ()
 ) -> str:
-    """One optimizer step in one line, with units; parts that took no part are left out.
+    """Formats one optimizer step on one line, with units; inactive components are left out.
 
-    evaluated: the scores of the last evaluation on the way, if there was one.
+    evaluated: the scores of the last evaluation during training, if any.
     """
     rollout, train = rate(step.rollout_tokens, step.rollout_seconds), rate(step.trained_tokens, step.train_seconds)
     parts = [
@@ -95,7 +95,7 @@ def step_line(
 
 
 def rollout_words(rollout: Rollout) -> str:
-    """What one explorer step made, and how fast."""
+    """Describes the output of an explorer step, and its speed."""
     speed = rate(rollout.tokens, rollout.rollout_seconds)
     parts = [
         row_words(rollout),
@@ -106,23 +106,23 @@ def rollout_words(rollout: Rollout) -> str:
 
 
 def row_words(rollout: Rollout) -> str:
-    """`512 rows (3 failed, 12 groups replaced, 2 missing)`; what there is none of is left out."""
+    """Formats `512 rows (3 failed, 12 groups replaced, 2 missing)`; zero counts are left out."""
     failed = f"{rollout.failed_rows} failed" if rollout.failed_rows else ""
     aside = ", ".join(filter(None, [failed, resample_words(rollout)]))
     return f"{rollout.rows} rows" + (f" ({aside})" if aside else "")
 
 
 def resample_words(row: Rollout | Step) -> str:
-    """How many groups without variance were replaced by fresh ones, and how many places stayed without one."""
+    """Describes how many groups without variance were replaced, and how many places stayed empty."""
     replaced = f"{row.resampled_groups} groups replaced" if row.resampled_groups else ""
     missing = f"{row.missing_groups} missing" if row.missing_groups else ""
     return ", ".join(filter(None, [replaced, missing]))
 
 
 class Bar:
-    """Shows `total` units of work as they are done: a bar on a terminal, else a line about every ten seconds.
+    """Shows progress over `total` units of work: a bar on a terminal, else a line about every ten seconds.
 
-    unit: plural noun ("steps", "rows"). done: units that were done before. Also a context manager.
+    unit: plural noun ("steps", "rows"). done: units completed before. Also a context manager.
     """
 
     def __init__(self, total: int, unit: str, label: str, done: int = 0):
@@ -138,7 +138,7 @@ class Bar:
                     dynamic_ncols=True, mininterval=0.2)
 
     def show(self, done: int, line: str, beside_the_bar: str) -> None:
-        """Moves to `done`. line: what is printed where there is no bar."""
+        """Moves to `done`. line: what is printed without a bar."""
         self.done = done
         if self._bar is not None:
             self._bar.set_postfix_str(beside_the_bar, refresh=False)
@@ -160,20 +160,20 @@ class Bar:
 
 
 class Progress(Bar):
-    """The progress of a stage, in its log file too: every line goes there.
+    """The progress of a stage; every line is also written to its log file.
 
-    log: the stage's logger. done: units that an earlier life of the stage finished; the time left is judged by this
-    life alone.
+    log: the stage's logger. done: units completed by an earlier launch of the stage; the remaining time is estimated
+    from this launch alone.
     """
 
     def __init__(self, log, total: int, unit: str, label: str, done: int = 0):
         super().__init__(total, unit, label, done)
         self.log = log
-        self.evaluated: Sequence[Score] = ()  # scores of the last evaluation on the way
+        self.evaluated: Sequence[Score] = ()  # scores of the last evaluation during training
         self._moments = deque([(time.monotonic(), done)], maxlen=50)
 
     def left_seconds(self) -> float | None:
-        """Time left at the pace of the last 50 reports; None before there is a pace."""
+        """Estimates the remaining time at the pace of the last 50 reports; None before there are enough."""
         (begin, first), (end, last) = self._moments[0], self._moments[-1]
         return (end - begin) / (last - first) * (self.total - last) if last > first else None
 
@@ -184,7 +184,7 @@ class Progress(Bar):
         self._tell(line, step_line(step, evaluated=self.evaluated).split("  ", 1)[1])
 
     def advance(self, n: int = 1, text: str = "") -> None:
-        """Reports `n` more units of work, with a few words about them."""
+        """Reports `n` more units of work, with a short text about them."""
         self._move_to(self.done + n)
         left = self.left_seconds()
         parts = [f"{self.done}/{self.total} {self.unit}", text, None if left is None else f"{duration(left)} left"]
@@ -201,16 +201,16 @@ class Progress(Bar):
 
 @dataclass(frozen=True)
 class Reached:
-    """What a line that `Progress` left in a stage's log says."""
+    """The content of a line that `Progress` wrote to a stage's log."""
 
     done: int
     total: int
     unit: str
-    words: str  # shown behind the bar
+    words: str  # shown after the bar
 
 
 def read_line(line: str) -> Reached | None:
-    """Reads a line of `Progress` back: `step 3/10  loss 0.1  12 s left`, `12/40 rows  12 s left`; None for others."""
+    """Parses a line of `Progress`: `step 3/10  loss 0.1  12 s left`, `12/40 rows  12 s left`; None for others."""
     first, *parts = line.split("  ")
     found = re.fullmatch(r"step (\d+)/(\d+)|(\d+)/(\d+) (\w[\w ]*)", first)
     if not found:

@@ -1,9 +1,9 @@
-"""Which weights make which rollouts, and which rollouts make which weights: pure functions of the step numbers.
+"""Maps weight versions to rollouts and rollouts to trainer steps: pure functions of the step numbers.
 
-Words (those of the Trinity-RFT guide): an *explorer step* s = 1, 2, ... answers `batch_size` tasks `repeat_times`
-times each; a *trainer step* t = 1, 2, ... is one optimizer step over `train_batch_size` rows, of which the schedule
-counts the new rollouts alone (settings/train_batch.py); weights version v is what trainer step v made, 0 is the model
-the stage began with.
+Terms (as in the Trinity-RFT guide): an *explorer step* s = 1, 2, ... answers `batch_size` tasks `repeat_times` times
+each; a *trainer step* t = 1, 2, ... is one optimizer step over `train_batch_size` rows, of which the schedule counts
+only the new rollouts (settings/train_batch.py); weights version v is the result of trainer step v, 0 is the stage's
+initial model.
 """
 
 import math
@@ -19,9 +19,9 @@ class Schedule:
 
     rows_per_explorer_step: batch_size * repeat_times.
     rows_per_trainer_step: train_batch_size, less other_rows: new rollouts.
-    sync_interval: weights are handed over after every so many trainer steps (>= 1).
-    sync_offset: explorer steps that the explorer may run ahead of the trainer (>= 0; 0 is strictly on-policy).
-    total_steps: trainer steps of the stage. other_rows: of a train batch, those of an expert or trained on again.
+    sync_interval: trainer steps between weight synchronizations (>= 1).
+    sync_offset: explorer steps by which the explorer may lead the trainer (>= 0; 0 is strictly on-policy).
+    total_steps: trainer steps of the stage. other_rows: expert or replayed rows of a train batch.
     """
 
     rows_per_explorer_step: int
@@ -55,36 +55,36 @@ class Schedule:
 
     @property
     def explorer_steps(self) -> int:
-        """Explorer steps of the whole stage: enough rows for the last trainer step, and none more."""
+        """Returns the explorer steps of the stage: just enough rows for the last trainer step."""
         return self.last_explorer_step(self.total_steps)
 
     def last_explorer_step(self, trainer_step: int) -> int:
-        """The explorer step that must be complete before trainer step t can be cut: ceil(t * B / R)."""
+        """Returns the explorer step that must be complete before trainer step t can start: ceil(t * B / R)."""
         return -(-trainer_step * self.rows_per_trainer_step // self.rows_per_explorer_step)
 
     def slots(self, trainer_step: int) -> tuple[int, int]:
-        """Half-open range of row positions of trainer step t, counted over the whole stage from 0."""
+        """Returns the half-open range of row positions of trainer step t, counted over the whole stage from 0."""
         return (trainer_step - 1) * self.rows_per_trainer_step, trainer_step * self.rows_per_trainer_step
 
     def weights_version(self, explorer_step: int) -> int:
-        """The weights that explorer step s must use.
+        """Returns the weights version that explorer step s must use.
 
-        Of the trainer steps that the rows of explorer steps 1 .. s-1-offset allow, the last that is a multiple of
-        sync_interval; 0 before the first.
+        The last multiple of sync_interval among the trainer steps for which the rows of explorer steps 1 .. s-1-offset
+        suffice; 0 before the first.
         """
         rows = max(explorer_step - 1 - self.sync_offset, 0) * self.rows_per_explorer_step
         trained = rows // self.rows_per_trainer_step
         return trained // self.sync_interval * self.sync_interval
 
     def evaluates(self, explorer_step: int, interval: int) -> bool:
-        """Whether the weights of explorer step s are the first to have reached another multiple of `interval` (>= 1).
+        """Returns whether explorer step s has the first weights to reach another multiple of `interval` (>= 1).
 
-        Version 0 is none: it is the model that the stage began with.
+        Version 0 does not count: it is the stage's initial model.
         """
         return self.weights_version(explorer_step) // interval > self.weights_version(explorer_step - 1) // interval
 
     def staleness(self, trainer_step: int) -> dict[int, int]:
-        """Trainer steps between the weights that make the new rows of step t and those that it trains -> such rows."""
+        """Maps staleness (trainer steps between sampling and training) to the number of new rows of step t."""
         begin, end = self.slots(trainer_step)
         per_step, found = self.rows_per_explorer_step, {}
         for step in range(begin // per_step + 1, self.last_explorer_step(trainer_step) + 1):
@@ -95,23 +95,23 @@ class Schedule:
 
     @property
     def typical_steps(self) -> range:
-        """Trainer steps after which `staleness` repeats itself: past the run ahead, one whole turn of the schedule."""
+        """Returns the trainer steps after which `staleness` is periodic: the initial lead, then one period."""
         explored, trained = self.rows_per_explorer_step, self.rows_per_trainer_step
         turn = math.lcm(self.sync_interval * trained, explored) // trained
         ahead = -(-(1 + self.sync_offset) * explored // trained)
         return range(1, min(self.total_steps, ahead + turn) + 1)
 
     def publishes(self, trainer_step: int) -> bool:
-        """Whether an explorer step will ask for version t: the first that may, does so exactly for t."""
+        """Returns whether an explorer step will request version t: the first that may requests exactly t."""
         first_user = self.last_explorer_step(trainer_step) + 1 + self.sync_offset
         return first_user <= self.explorer_steps and self.weights_version(first_user) == trainer_step
 
     def last_with_same_weights(self, explorer_step: int) -> int:
-        """The last explorer step that uses the same weights as step s: after it the explorer has to wait."""
+        """Returns the last explorer step with the same weights as step s; after it the explorer has to wait."""
         return self._last_up_to(self.weights_version(explorer_step), explorer_step)
 
     def last_before_training(self, trainer_step: int) -> int:
-        """The last explorer step that weights 0 .. t-1 make: colocated, the explorer has the device until then."""
+        """Returns the last explorer step with weights 0 .. t-1; when colocated, it has the device until then."""
         return self._last_up_to(trainer_step - 1, self.last_explorer_step(trainer_step))
 
     def _last_up_to(self, version: int, explorer_step: int) -> int:
@@ -122,17 +122,17 @@ class Schedule:
 
 
 def task_order(count: int, epoch: int, seed: int) -> list[int]:
-    """The order in which epoch e visits `count` tasks: a permutation that depends on (seed, epoch) alone."""
+    """Returns the order of `count` tasks in epoch e: a permutation that depends only on (seed, epoch)."""
     import numpy as np
 
     return np.random.default_rng([seed, epoch]).permutation(count).tolist()
 
 
 def tasks_of_step(count: int, batch_size: int, explorer_step: int, seed: int) -> list[int]:
-    """Indices of the `batch_size` tasks of explorer step s out of `count`.
+    """Returns the indices of the `batch_size` tasks of explorer step s out of `count`.
 
-    The epochs' permutations are laid end to end and cut every batch_size, so every task comes once an epoch, a batch
-    may span two epochs, and the choice needs no state: a resumed run takes up where it stopped.
+    The epochs' permutations are concatenated and cut every batch_size, so every task occurs once per epoch, a batch may
+    span two epochs, and the choice needs no state: a resumed run continues where it stopped.
     """
     if count < 1:
         raise ConfigError("there is no task to explore: the train split is empty.")
@@ -148,10 +148,10 @@ def tasks_of_step(count: int, batch_size: int, explorer_step: int, seed: int) ->
 
 
 def rollout_schedule(config, task_count: int) -> Schedule:
-    """The schedule of an explorer alone (mode=explore): every step with version 0, the model that it begins with.
+    """Returns the schedule of an explorer alone (mode=explore): every step uses version 0, the initial model.
 
-    Its steps are `total_steps`, or those of `total_epochs` passes over the `task_count` tasks, the last step cut off;
-    it may run ahead of a trainer by all of them. Raises DataError when there is no task.
+    It has `total_steps`, or the steps of `total_epochs` passes over the `task_count` tasks, the last step truncated;
+    its lead is unlimited. Raises DataError when there is no task.
     """
     _refuse_none(task_count)
     buffer = config.buffer
@@ -161,9 +161,9 @@ def rollout_schedule(config, task_count: int) -> Schedule:
 
 
 def rft_schedule(config, task_count: int) -> Schedule:
-    """The schedule of an rft stage from its settings (sections algorithm, buffer, synchronizer).
+    """Returns the schedule of an rft stage from its settings (sections algorithm, buffer, synchronizer).
 
-    Without `total_steps` the stage makes `total_epochs` passes over the `task_count` tasks, the last batch cut off.
+    Without `total_steps` the stage makes `total_epochs` passes over the `task_count` tasks, the last batch truncated.
     Raises DataError when there is no task.
     """
     _refuse_none(task_count)

@@ -1,9 +1,9 @@
-"""Which tasks an explorer step takes from the sets that are trained on: pure functions of the step number.
+"""Selects the tasks of an explorer step from the training sets: pure functions of the step number.
 
-Tasks are numbered through over all sets. An epoch is as many draws as there are tasks. Whose turn it is, draw by draw,
-is a permutation of all rows that depends on (seed, epoch) alone, so every set comes in proportion to its size; which of
-its tasks a set gives then is up to its own selector. No state: a resumed run takes up where it stopped. Shuffled sets
-together are a permutation of all rows per epoch; one set alone is its own selector's order.
+Tasks are numbered over all sets. An epoch has as many draws as there are tasks. The set for each draw follows from a
+permutation of all rows that depends only on (seed, epoch), so every set is used in proportion to its size; which task
+it provides is up to its own selector. No state: a resumed run continues where it stopped. Shuffled sets together are a
+permutation of all rows per epoch; a single set keeps its own selector's order.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ from pipeline.store.errors import ConfigError
 
 @dataclass(frozen=True)
 class Selector:
-    """One set: how many tasks, in which order (sequential, shuffle, random), by which seed."""
+    """One set: number of tasks, order (sequential, shuffle, random), seed."""
 
     count: int
     selector_type: str
@@ -25,10 +25,10 @@ class Selector:
 
 
 def select(sets: Sequence[Selector], batch_size: int, explorer_step: int, seed: int) -> list[int]:
-    """Numbers of the `batch_size` tasks of explorer step s, in the order in which they are asked.
+    """Returns the numbers of the `batch_size` tasks of explorer step s, in order of use.
 
-    seed: of the mixing. A `random` set is drawn from by (its seed, step), without repetition within the step as long
-    as it has enough tasks. Raises ConfigError when there is no task.
+    seed: of the mixing. A `random` set is sampled with (its seed, step), without repetition within the step as long as
+    it has enough tasks. Raises ConfigError when there is no task.
     """
     sets = tuple(sets)
     total = sum(one.count for one in sets)
@@ -54,11 +54,11 @@ def select(sets: Sequence[Selector], batch_size: int, explorer_step: int, seed: 
 def redraw(
     sets: Sequence[Selector], owners: Sequence[int], asked: Collection[int], explorer_step: int, round_: int
 ) -> list[int]:
-    """Numbers of fresh tasks in place of some of explorer step s, in round 1, 2, ... of this.
+    """Returns the numbers of fresh tasks that replace some of explorer step s, in replacement round 1, 2, ...
 
-    owners: for each task, the set that gives it. asked: numbers of those that the step has asked; they come again when
-    a set has no other. Every set gives in an order drawn by (its seed, step, round), whatever its selector: what later
-    steps take stays as it is.
+    owners: the set of each task. asked: numbers already used by the step; they are reused when a set has no others. The
+    order within every set follows from (its seed, step, round), whatever its selector, so that the tasks of later steps
+    are unaffected.
     """
     begins = _begins(sets)
     waiting = {owner: cycle(_fresh_first(sets[owner], begins[owner], asked, explorer_step, round_))
@@ -74,13 +74,13 @@ def _fresh_first(one: Selector, begin: int, asked: Collection[int], explorer_ste
 
 
 def _begins(sets: Sequence[Selector]) -> list[int]:
-    """Number of the first task of every set."""
+    """Returns the number of the first task of every set."""
     return [sum(one.count for one in sets[:k]) for k in range(len(sets))]
 
 
 @lru_cache(2)  # the steps of an epoch share it
 def _epoch(sets: tuple[Selector, ...], epoch: int, seed: int) -> list[tuple[int, int]]:
-    """(set, task) of every draw of an epoch; of a `random` set the task is decided by the step."""
+    """Returns (set, task) of every draw of an epoch; the task of a `random` set depends on the step."""
     begins = _begins(sets)
     owners = [k for k, one in enumerate(sets) for _ in range(one.count)]
     own = [iter(_order(one, epoch)) for one in sets]
@@ -93,6 +93,6 @@ def _order(one: Selector, epoch: int) -> list[int]:
 
 
 def _draw(one: Selector, explorer_step: int, number: int) -> int:
-    """The `number`-th task of this step; more than there are begin another permutation."""
+    """Returns the `number`-th task of this step; beyond the set's size another permutation begins."""
     round_, place = divmod(number, one.count)
     return task_order(one.count, explorer_step * 2**16 + round_, one.seed)[place]

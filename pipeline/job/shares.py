@@ -1,7 +1,7 @@
-"""How the processes of a stage share its GPUs and CPU cores.
+"""Divides the GPUs and CPU cores of a stage among its processes.
 
 GPUs in order: the trainer's ranks, then the engines (engine_num x tensor_parallel_size), then the auxiliary models
-(engine_num each). Nobody shares one, unless mode=colocate: then all three begin at the first.
+(engine_num each). GPUs are exclusive, except with mode=colocate: then all three begin at the first.
 """
 
 import os
@@ -11,14 +11,14 @@ from pipeline.store.errors import ConfigError
 
 
 def cores() -> list[int]:
-    """The CPU cores this process may use, ascending."""
+    """Returns the CPU cores this process may use, ascending."""
     return sorted(os.sched_getaffinity(0))
 
 
 def share_cores(available: list[int], overlap: bool, gpu: bool, engines: int) -> tuple[list[int], list[int]]:
-    """CPU cores of explorer and trainer: disjoint when both compute on them at once, otherwise all for both.
+    """Returns the CPU cores of explorer and trainer: disjoint when both compute on them at once, else all for both.
 
-    The explorer then gets one core for each engine, and the trainer at least one.
+    The explorer then gets one core per engine, and the trainer at least one.
     """
     if gpu or not overlap or len(available) < 2:
         return available, available
@@ -27,31 +27,31 @@ def share_cores(available: list[int], overlap: bool, gpu: bool, engines: int) ->
 
 
 def deal_cores(available: list[int], parts: int) -> list[list[int]]:
-    """The cores of each of `parts` processes: disjoint, or one each, several times given, when there are too few."""
+    """Returns the cores of each of `parts` processes: disjoint, or one each, repeated if there are too few."""
     if len(available) < parts:
         return [[available[part % len(available)]] for part in range(parts)]
     return [available[part::parts] for part in range(parts)]
 
 
 def engine_gpus(config) -> int:
-    """GPUs that all engines take."""
+    """Returns the number of GPUs of all engines."""
     model = config.explorer.rollout_model
     return model.engine_num * model.tensor_parallel_size
 
 
 def first_auxiliary_gpu(config) -> int:
-    """Position, among the GPUs of the process that answers, of the first one that an auxiliary model takes."""
+    """Returns the index, among the rollout process's GPUs, of the first one for auxiliary models."""
     return 0 if config.mode == "colocate" else engine_gpus(config)
 
 
 def answering_gpus(config) -> int:
-    """GPUs of whoever answers, an explorer or an evaluation: those of engines and auxiliary models."""
+    """Returns the GPUs of an explorer or evaluation: those of engines and auxiliary models."""
     auxiliary = sum(model.engine_num for model in config.explorer.auxiliary_models)
     return needed_gpus(config.mode, engine_gpus(config), auxiliary)
 
 
 def held_gpus(kind: str, config) -> int:
-    """GPUs that a stage of this kind holds where there are any. config: its settings, by attribute."""
+    """Returns the GPUs that a stage of this kind uses on a GPU machine. config: its settings, by attribute."""
     if kind in ("train", "offline"):
         return config.trainer.ranks
     if kind == "rft":
@@ -60,7 +60,7 @@ def held_gpus(kind: str, config) -> int:
 
 
 def answering_environment(config) -> dict[str, str]:
-    """What a process that answers without a trainer beside it sees of the GPUs: as many as it needs, the first ones.
+    """Returns the GPU environment of a rollout process without a trainer: the first GPUs, as many as needed.
 
     Raises ConfigError when there are too few.
     """
@@ -69,7 +69,7 @@ def answering_environment(config) -> dict[str, str]:
 
 
 def share_gpus(visible: list[str], config, ranks: int) -> tuple[list[str], list[str]]:
-    """GPUs of who answers and of the trainer: disjoint when both hold them at once, else the first ones for both.
+    """Returns the GPUs of rollouts and of the trainer: disjoint when used at once, else the first ones for both.
 
     ranks: of the trainer; 0 without one. Raises ConfigError when there are too few.
     """

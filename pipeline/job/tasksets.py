@@ -1,7 +1,7 @@
-"""Tasksets: which there are, which rows of the curated tasks are theirs, and the rules between their settings.
+"""Tasksets: their settings, and the curated rows that belong to each.
 
-A set with a `path` has rows of its own, under its name. One without takes the pool (`data_processor.task_pipeline`),
-of its split. Several sets that are trained on are laid end to end; pipeline/job/selection.py mixes them.
+A set with a `path` has rows of its own, under its name. One without uses the pool (`data_processor.task_pipeline`), of
+its split. Several training sets are concatenated; pipeline/job/selection.py mixes them.
 """
 
 from collections.abc import Iterator
@@ -12,16 +12,16 @@ from pipeline.settings.data import EXPERTS, SHOWN
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 
-HELD = "held"  # the input of a stage that trains, with the tasks it is evaluated on meanwhile
+HELD = "held"  # input role of a training stage: the tasks for evaluation during training
 
 
 def train_sets(explorer_input) -> list:
-    """The sets to train on: `tasksets`, else the one `taskset`."""
+    """Returns the training sets: `tasksets`, else the single `taskset`."""
     return explorer_input.tasksets or [explorer_input.taskset]
 
 
 def sets_with_paths(buffer) -> Iterator[tuple[str, str, str, Any]]:
-    """(dotted key, name, split of its rows, settings) of every set that brings its own files."""
+    """Returns (dotted key, name, split of its rows, settings) of every set with its own files."""
     source, key, shown = buffer.explorer_input, "buffer.explorer_input", buffer.trainer_input
     found = [] if source.tasksets else [(f"{key}.taskset", source.taskset.name, "train", source.taskset)]
     found += [(f"{key}.tasksets.{i}", one.name, "train", one) for i, one in enumerate(source.tasksets)]
@@ -32,7 +32,7 @@ def sets_with_paths(buffer) -> Iterator[tuple[str, str, str, Any]]:
 
 
 def read_train(curated: Path, explorer_input) -> list[tuple[Any, list[records.Task]]]:
-    """(settings, tasks) of every set to train on. Raises DataError for one that has no task."""
+    """Returns (settings, tasks) of every training set. Raises DataError for one without tasks."""
     found = [(taskset, _read(curated, taskset, "train", taskset.limit)) for taskset in train_sets(explorer_input)]
     for taskset, rows in found:
         if not rows:
@@ -43,7 +43,7 @@ def read_train(curated: Path, explorer_input) -> list[tuple[Any, list[records.Ta
 
 
 def read_eval(curated: Path, taskset) -> list[records.Task]:
-    """The tasks of an evaluation set. Raises DataError when there is none."""
+    """Returns the tasks of an evaluation set. Raises DataError when there is none."""
     rows = _read(curated, taskset, "test", taskset.limit)
     if not rows:
         raise DataError(f"evaluation set '{taskset.name}': {_where(curated, taskset)}. Give it a path, let the "
@@ -52,15 +52,15 @@ def read_eval(curated: Path, taskset) -> list[records.Task]:
 
 
 def read_buffer(curated: Path, name: str, path: Any, split: str) -> list[records.Task]:
-    """The demonstrations (split sft), pairs (preference) or texts (text) of a buffer; none is no error.
+    """Reads the demonstrations (split sft), pairs (preference) or texts (text) of a buffer; may be empty.
 
-    name: by which its rows are told. path: None: the rows are those of the pool.
+    name: identifies its rows. path: None: the rows are those of the pool.
     """
     return tables.read_tasks(curated, split, taskset=None if path is None else name)
 
 
 def _read(curated: Path, taskset, own: str, limit: int | None) -> list[records.Task]:
-    """The tasks of one set, the first `limit` of them. own: the split that rows from its path have."""
+    """Returns the tasks of one set, at most `limit`. own: the split of rows from its path."""
     name, split = (None, taskset.split) if taskset.path is None else (taskset.name, own)
     return tables.read_tasks(curated, split, limit, name)
 

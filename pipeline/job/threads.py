@@ -1,8 +1,8 @@
-"""How many threads a process computes with: one for each CPU core that it may use, whoever started it.
+"""Sets the number of compute threads of a process: one per CPU core it may use, regardless of its launcher.
 
-The order in which a sum is taken follows the number of threads, so that number decides the last bits of what a stage
-makes. Whatever the shell has set (Snakemake sets its own numbers, and torch takes MKL's before OpenMP's) is
-overwritten. A stage keeps the numbers in `threads.json`; when it is resumed it takes as many cores as before.
+The number of threads determines the order of summation, and therefore the last bits of a stage's results. Any value set
+by the shell (Snakemake sets its own, and torch prefers MKL's to OpenMP's) is overwritten. A stage keeps the numbers in
+`threads.json`; when it resumes it uses as many cores as before.
 """
 
 import contextlib
@@ -21,21 +21,21 @@ VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOTO
 
 
 def thread_environment(number: int) -> dict[str, str]:
-    """Environment variables of a process that computes with this many threads."""
-    spin = {"GOMP_SPINCOUNT": "20000"}  # threads that spin for long slow a busy machine down thirtyfold
+    """Returns the environment variables of a process that computes with this many threads."""
+    spin = {"GOMP_SPINCOUNT": "20000"}  # long spinning slows a busy machine down thirtyfold
     return dict.fromkeys(VARIABLES, str(number)) | spin
 
 
 def recorded_threads(stage: Path) -> dict[str, int]:
-    """What `record_threads` has written of a stage; empty for one that was never started."""
+    """Returns what `record_threads` wrote for a stage; empty for one that was never started."""
     return files.read_json(stage / RECORD) if (stage / RECORD).exists() else {}
 
 
 @contextlib.contextmanager
 def cores_taken(stage: Path, resumes: bool, root: str, log: logging.Logger) -> Iterator[None]:
-    """Sets cores and threads of this process: as many as the stage began with, if the machine has them.
+    """Sets cores and threads of this process: as many as at the stage's first launch, if the machine has them.
 
-    The number decides the results, and which cores they are does not: the block holds ones that no other stage holds.
+    Only the number affects results, not the choice of cores: the block holds ones that no other stage holds.
     """
     if not resumes:
         (stage / RECORD).unlink(missing_ok=True)
@@ -50,9 +50,9 @@ def cores_taken(stage: Path, resumes: bool, root: str, log: logging.Logger) -> I
 
 
 def record_threads(stage: Path, numbers: dict[str, int], log: logging.Logger) -> None:
-    """Adds to the record of a stage: its `cores` (of its own process, the threads too), and the threads of each child.
+    """Adds to the record of a stage: its `cores` (equal to its own process's threads), and each child's threads.
 
-    Warns of a number that differs from that of the stage's earlier life.
+    Warns of a number that differs from the stage's earlier launch.
     """
     before = recorded_threads(stage)
     changed = [f"{name} {before[name]} -> {now}" for name, now in numbers.items() if before.get(name, now) != now]

@@ -1,10 +1,10 @@
-"""Metrics to MLflow (or TensorBoard, Weights & Biases, nowhere): the one door to all of them.
+"""Sends metrics to MLflow, TensorBoard, Weights & Biases or nowhere; the only module that does.
 
     with open_tracker(context) as tracker:
         tracker.log({"actor/loss": 1.0}, step=3)
 
 The tables are the record; a monitor is a mirror of them. So a monitor never slows or stops a stage: a thread opens it
-(importing MLflow takes 2 s) and writes in batches, and when it fails the log says so and the stage goes on.
+(importing MLflow takes 2 s) and writes in batches, and failures are only logged.
 """
 
 import json
@@ -25,8 +25,8 @@ from pipeline.store.records import Score, Step
 
 FLUSH_SECONDS = 3.0
 LAST_FLUSH_SECONDS = 30.0  # how long the end of a stage waits for a slow monitor
-LARGEST_BATCH = 1000  # MLflow's own bound on log_batch: metrics; 100 for parameters and tags
-KIND = "mlflow.experimentKind"  # tag by which MLflow chooses the view; without one it opens the GenAI view
+LARGEST_BATCH = 1000  # MLflow's limit for log_batch: metrics; 100 for parameters and tags
+KIND = "mlflow.experimentKind"  # tag by which MLflow chooses the view; the default is the GenAI view
 
 Row = tuple[str, float, int, int]  # metric, value, step, unix milliseconds
 
@@ -35,25 +35,25 @@ Row = tuple[str, float, int, int]  # metric, value, step, unix milliseconds
 
 
 class NoTracker:
-    """monitor_type=none, and what every tracker can do."""
+    """The tracker for monitor_type=none, and the interface of all trackers."""
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        """Notes metrics of a step."""
+        """Records metrics of a step."""
 
     def log_step(self, step: Step) -> None:
-        """Notes the columns of an optimizer step."""
+        """Records the columns of an optimizer step."""
         self.log(step_metrics(step), step.step)
 
     def log_scores(self, scores: Iterable[Score], step: int) -> None:
-        """Notes the scores of an evaluation. step: of the training that made the model; 0 when there is none."""
+        """Records the scores of an evaluation. step: of the training that produced the model; 0 without one."""
         self.log({name: value for score in scores for name, value in score_metrics(score).items()}, step)
 
     def close(self, failed: bool) -> None:
-        """Writes what is left. failed: whether the stage ended with an error."""
+        """Writes pending metrics. failed: whether the stage ended with an error."""
 
 
 class Tracker(NoTracker):
-    """Takes metrics at once and hands them to a sink in batches, from one background thread."""
+    """Queues metrics without blocking; a background thread writes them to a sink in batches."""
 
     def __init__(self, sink, log):
         self.sink, self.log_to = sink, log
@@ -64,7 +64,7 @@ class Tracker(NoTracker):
         self._thread.start()
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        """Notes metrics of a step; returns at once. Values that are not finite are left out."""
+        """Records metrics of a step without blocking. Values that are not finite are left out."""
         now = int(time.time() * 1000)
         rows = [(name, float(value), step, now) for name, value in metrics.items() if math.isfinite(value)]
         with self._guard:
@@ -76,7 +76,7 @@ class Tracker(NoTracker):
         self._flush()
 
     def _flush(self) -> None:
-        """Opens the sink if need be and writes what is pending; on failure keeps it for the next time."""
+        """Opens the sink if necessary and writes pending metrics; keeps them for the next time on failure."""
         with self._guard:
             rows, self._pending = self._pending, []
         try:
@@ -85,7 +85,7 @@ class Tracker(NoTracker):
                 self._is_open = True
             if rows:
                 self.sink.write(rows)
-        except Exception as error:  # whatever a server, a network or a client library raises: the stage goes on
+        except Exception as error:  # servers, networks and client libraries may raise anything: the stage continues
             with self._guard:
                 self._pending = rows + self._pending
             self._tell(f"{type(error).__name__}: {error}")
@@ -113,7 +113,7 @@ class Tracker(NoTracker):
 
 @contextmanager
 def open_tracker(context: Context) -> Iterator[NoTracker]:
-    """The tracker of a stage for the block. Raises ConfigError when the monitor is not installed or wrongly set.
+    """Provides a stage's tracker for the block. Raises ConfigError when the monitor is missing or misconfigured.
 
     Open it in the process that logs, after any fork: it has a thread.
     """
@@ -136,7 +136,7 @@ def open_tracker(context: Context) -> Iterator[NoTracker]:
 
 
 def stage_settings(context: Context) -> dict[str, str]:
-    """The stage's settings as flat `section.key` -> text, secrets masked, without the monitor's own."""
+    """Returns the stage's settings as flat `section.key` -> text, secrets masked, without the monitor's own."""
     spec = files.read_json(context.directory / "stage.json")["config"]
     return dict(_flat({k: v for k, v in mask(spec).items() if k != "monitor"}))
 
@@ -150,7 +150,7 @@ def _flat(value: dict, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 class Mlflow:
-    """Experiment = project; one parent run per project/name; a stage is a run nested in it, resumed with the stage."""
+    """Experiment = project; one parent run per project/name; a stage is a nested run, resumed with the stage."""
 
     def __init__(self, context: Context):
         self.context = context
@@ -159,7 +159,7 @@ class Mlflow:
         self.uri = context.config.monitor.monitor_args.get("uri") or f"sqlite:///{root / 'mlflow.db'}"
 
     def open(self) -> None:
-        """Finds or makes the runs. Under a lock: other stages and the other half of this one do the same."""
+        """Finds or creates the runs. Locked: other stages and the other process of this one do the same."""
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
         from mlflow.tracking import MlflowClient
@@ -185,7 +185,7 @@ class Mlflow:
         return found[0] if found else self.client.create_run(experiment, run_name=name, tags=tags)
 
     def _log_settings(self, run) -> None:
-        """Settings as parameters. MLflow's parameters never change: what a resumed stage has otherwise is a tag."""
+        """Logs settings as parameters. MLflow's parameters are immutable: values changed on resume become tags."""
         from mlflow.entities import Param, RunTag
 
         now, before = stage_settings(self.context), run.data.params
@@ -196,7 +196,7 @@ class Mlflow:
         self.client.log_batch(run.info.run_id, tags=tags[:100])
 
     def write(self, rows: list[Row]) -> None:
-        """One call for up to LARGEST_BATCH metrics. `@` is no letter to MLflow: pass@4 is pass_at_4."""
+        """Makes one call for up to LARGEST_BATCH metrics. MLflow rejects `@` in names: pass@4 is pass_at_4."""
         from mlflow.entities import Metric
 
         metrics = [Metric(name.replace("@", "_at_"), value, when, step) for name, value, step, when in rows]
@@ -204,7 +204,7 @@ class Mlflow:
             self.client.log_batch(self.run_id, metrics=metrics[start : start + LARGEST_BATCH])
 
     def close(self, failed: bool) -> None:
-        """The pipeline's run takes the state of the stage that ended last."""
+        """Sets the pipeline run's state to that of the stage that ended last."""
         for run_id in (self.run_id, self.parent):
             self.client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
 
@@ -230,7 +230,7 @@ class Tensorboard:
 
 
 class Wandb:
-    """Group = the pipeline's name; a run per stage, resumed by its id (stage name and hash)."""
+    """Group = the pipeline's name; one run per stage, resumed by its id (stage name and hash)."""
 
     def __init__(self, context: Context):
         self.context = context

@@ -1,4 +1,4 @@
-"""Waiting for a file of another process: bounded, and with an error that says who was waited for."""
+"""Waits for another process's file, with a timeout and an error that names the process."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.store.errors import StageError
 
-SOONEST, LATEST = 0.001, 0.05  # seconds between two looks: a fiftieth of what was waited so far, within these
+SOONEST, LATEST = 0.001, 0.05  # seconds between two checks: a fiftieth of the time waited, within these bounds
 
 
 def wait_for(
@@ -15,7 +15,7 @@ def wait_for(
     """Returns the seconds waited until `path` exists. Raises StageError after `timeout` seconds.
 
     The death of the other process needs no check here: the supervisor of the stage ends both. `check` is called while
-    waiting and may raise, for work of this process that the other one may be waiting for.
+    waiting and may raise, for work of this process that the other one may depend on.
     """
     begin = time.perf_counter()
     while not path.exists():

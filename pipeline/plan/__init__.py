@@ -1,1 +1,1 @@
-"""From a configuration to the stages of a run and their identities."""
+"""Turns a configuration into the stages of a run and their identities."""

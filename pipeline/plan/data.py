@@ -1,7 +1,7 @@
-"""Which data a stage reads: what the `tasks` and `curate` before it are made of, and nothing else.
+"""The data settings a stage depends on: those that determine the `tasks` and `curate` stages before it.
 
-So a changed evaluation set leaves the training as it is, a changed set of rft leaves the warmup, and stages that read
-the same data share one `tasks` and one `curate`.
+A changed evaluation set therefore leaves the training unchanged, a changed rft set leaves the warmup, and stages that
+read the same data share one `tasks` and one `curate`.
 """
 
 from typing import Any
@@ -15,11 +15,11 @@ NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "trai
 
 
 def data_settings(settings: dict[str, Any], purpose: str) -> dict[str, Any]:
-    """The settings with every set left out that `purpose` does not read, or that has no files of its own.
+    """Returns the settings without the sets that `purpose` does not read, or that have no files of their own.
 
-    purpose: train (demonstrations, pairs and texts), rft (with the rows of an expert that it mixes in), or evaluate.
-    The pool (generator or inputs) stays where one of its sets takes rows from it; the seed matters to a generator
-    alone.
+    purpose: train (demonstrations, pairs and texts), rft (with the expert rows that it mixes in), or evaluate.
+    The pool (generator or inputs) remains if one of its sets takes rows from it; the seed matters only to a
+    generator.
     """
     buffer, pool = settings["buffer"], settings["data_processor"]["task_pipeline"]
     source, shown = buffer["explorer_input"], buffer["trainer_input"]["experience_buffer"]
@@ -45,7 +45,7 @@ def data_settings(settings: dict[str, Any], purpose: str) -> dict[str, Any]:
 
 
 def _experts(settings: dict[str, Any]) -> dict[str, dict]:
-    """The auxiliary buffer that a stage mixes rows from, by its name; none where it does not."""
+    """Returns the auxiliary buffer that a stage mixes rows from, by name; empty without one."""
     algorithm, buffers = settings["algorithm"], settings["buffer"]["trainer_input"]["auxiliary_buffers"]
     if algorithm["sample_strategy"] != "mix" or kind_of(settings) != "rft":
         return {}
@@ -54,7 +54,7 @@ def _experts(settings: dict[str, Any]) -> dict[str, dict]:
 
 
 def _as_read(shown: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """An experience buffer as a stage reads it: for cpt its prompts are the whole text."""
+    """Returns an experience buffer as a stage reads it: for cpt its prompts are the whole text."""
     if settings["algorithm"]["algorithm_type"] != "cpt":
         return shown
     return shown | {"format": shown["format"] | {"response_key": None}}

@@ -1,4 +1,4 @@
-"""Repositories of the Hugging Face hub that a configuration names: which commit each means, where its files are.
+"""Repositories of the Hugging Face hub that a configuration names: the commit and local files of each.
 
 A model is named `org/name[@revision]`, rows `hf://datasets/org/name[@revision][/file]`. Planning replaces each id by
 the path of its snapshot in huggingface_hub's cache and fetches small files alone (configuration, tokenizer). The rest
@@ -19,24 +19,24 @@ from pipeline.store import files
 from pipeline.store.digests import HubPath, resolve, values_of
 from pipeline.store.errors import OuroError
 
-PINS = "OURO_HUB_PINS"  # variable by which `ouro run` hands snakemake what it has pinned: run -> id -> commit
+PINS = "OURO_HUB_PINS"  # variable by which `ouro run` passes its pins to snakemake: run -> id -> commit
 MODELS = ("model.model_path", "model.critic_model_path", "model.teacher_model_path",
           "explorer.auxiliary_models.*.model_path", "model.lora_configs.*.path")
 ROWS = ("data_processor.task_pipeline.inputs", *PATHS)
 ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@\S+)?")
-SIBLINGS: dict[str, str] = {}  # id -> commit that a point of the sweep has pinned; its new points take it
+SIBLINGS: dict[str, str] = {}  # id -> commit pinned by a point of the sweep, reused for its new points
 
 
 # ---------------------------------------------------------------------------------------- ids -> paths, while planning
 
 
 def located(config: dict[str, Any], ask: bool = True, update: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """The configuration with the path of its snapshot in place of every id, and one line for each id without one.
+    """Returns the configuration with snapshot paths for hub ids, and one line for each id that has none.
 
-    ask: whether the hub may be asked for what the cache lacks. update: ask again for what the run has pinned, too.
+    ask: whether to query the hub for what the cache lacks. update: query again for what the run has pinned, too.
     """
     pins = {} if update else SIBLINGS | pinned(config)
-    failed: dict[str, str] = {}  # id -> the line about it, behind the first setting that names it
+    failed: dict[str, str] = {}  # id -> the line about it, prefixed with the first setting that names it
 
     def place(value: Any, key: str) -> Any:
         if isinstance(value, list):
@@ -53,20 +53,20 @@ def located(config: dict[str, Any], ask: bool = True, update: bool = False) -> t
 
 
 def is_id(value: Any, key: str) -> bool:
-    """Whether the value of a setting names a repository of the hub. What exists here is a path."""
+    """Returns whether a setting's value names a hub repository. An existing path is not an id."""
     if not isinstance(value, str) or isinstance(value, HubPath):
         return False
     return value.startswith(SCHEME) or bool(key in MODELS and ID.fullmatch(value) and not resolve(value).exists())
 
 
 def about_paths(config: dict[str, Any], lines: Iterable[str]) -> list[str]:
-    """Lines about paths alone, each once: `located` reports an id that has none."""
+    """Lists problems of paths only, each once: `located` reports an id without a path."""
     about = [words for key, name in named(config) if is_id(name, key) for words in (f"={name}: ", f": {name} ")]
     return [line for line in dict.fromkeys(lines) if not any(words in line for words in about)]
 
 
 def named(config: dict[str, Any]) -> list[tuple[str, Any]]:
-    """(setting, path or id) of every model and every file or directory of rows that a configuration names."""
+    """Returns (setting, path or id) of every model and every file or directory of rows in a configuration."""
     found: list[tuple[str, Any]] = []
     _each(config, lambda value, key: found.extend((key, one) for one in _several(value)))
     return found
@@ -77,7 +77,7 @@ def _several(value: Any) -> list:
 
 
 def _each(config: dict[str, Any], change: Callable[[Any, str], Any]) -> dict[str, Any]:
-    """The configuration with change(value, key) as the value of each setting in MODELS and ROWS, of stages too."""
+    """Applies change(value, key) to each setting in MODELS and ROWS, stages included; returns the configuration."""
     def within(section: dict) -> dict:
         for key in (*MODELS, *ROWS):
             section = _changed(section, key.split("."), lambda value, key=key: change(value, key))
@@ -87,7 +87,7 @@ def _each(config: dict[str, Any], change: Callable[[Any, str], Any]) -> dict[str
 
 
 def _changed(value: Any, parts: list[str], change: Callable[[Any], Any]) -> Any:
-    """A copy of a nest with what is at the dotted key changed; `*` is every element, a key that is absent stays so."""
+    """Returns nested settings with a dotted key changed; `*` matches every element, absent keys stay absent."""
     if not parts:
         return change(value)
     if isinstance(value, list):
@@ -100,25 +100,25 @@ def _changed(value: Any, parts: list[str], change: Callable[[Any], Any]) -> Any:
 
 
 def pinned(config: dict[str, Any]) -> dict[str, str]:
-    """Id -> commit that a run has kept, or that the `ouro run` which starts it has found."""
+    """Returns id -> commit as pinned by a run, or by the `ouro run` that starts it."""
     launched = json.loads(os.environ.get(PINS, "{}")).get(f"{config['project']}/{config['name']}")
     view = Path(config["checkpoint_root_dir"]) / "runs" / config["project"] / config["name"] / "plan.json"
     return launched if launched is not None else files.read_json(view).get("hub", {}) if view.exists() else {}
 
 
 def agree(configs: list[dict[str, Any]]) -> None:
-    """Has the points of a sweep that pin nothing yet take what others have pinned."""
+    """Applies the pins of other points of a sweep to those without pins."""
     for config in configs:
         SIBLINGS.update({name: commit for name, commit in pinned(config).items() if name not in SIBLINGS})
 
 
 def pins(config: dict[str, Any]) -> dict[str, str]:
-    """Id -> commit of a located configuration."""
+    """Returns id -> commit of a located configuration."""
     return {path.asked: path.commit for _, path in named(config) if isinstance(path, HubPath)}
 
 
 def frozen(config: dict[str, Any]) -> dict[str, Any]:
-    """A located configuration with ids again in place of paths, each with its commit."""
+    """Returns a located configuration with ids, each with its commit, for paths."""
     def name(value: Any, key: str) -> Any:
         return [name(one, key) for one in value] if isinstance(value, list) else getattr(value, "pinned", value)
 
@@ -126,12 +126,12 @@ def frozen(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def plans_of(planned: Any) -> list:
-    """The plans of a sweep, or the plan itself."""
+    """Returns the plans of a sweep, or the plan itself."""
     return [point.plan for point in planned.points] if hasattr(planned, "points") else [planned]
 
 
 def variable(planned: Any) -> dict[str, str]:
-    """The environment variable by which a plan or sweep hands its pins to the snakemake that it starts."""
+    """Returns the environment variable by which a plan or sweep passes its pins to snakemake."""
     kept = {f"{plan.project}/{plan.name}": pins(plan.config) for plan in plans_of(planned)}
     return {PINS: json.dumps(kept)} if any(kept.values()) else {}
 
@@ -140,7 +140,7 @@ def variable(planned: Any) -> dict[str, str]:
 
 
 def missing(stages: Iterable[Stage]) -> dict[str, dict[str, int]]:
-    """Repository at its commit -> files, with their bytes, that incomplete stages read and the cache lacks."""
+    """Maps repository and commit to the files, with sizes, that incomplete stages read and the cache lacks."""
     found: dict[str, dict[str, int]] = {}
     for stage in stages:
         for path, subset, split in [] if not stage.hub or files.is_complete(stage.directory) else _read_by(stage):
@@ -150,15 +150,15 @@ def missing(stages: Iterable[Stage]) -> dict[str, dict[str, int]]:
 
 
 def is_here(path: str, split: str) -> bool:
-    """Whether rows, if they are of the hub, are in the cache."""
+    """Returns whether rows are local or in the hub cache."""
     try:
         return not (isinstance(path, HubPath) and lacking(path, split=split))
-    except OuroError:  # told where the plan is judged
+    except OuroError:  # reported when the plan is checked
         return False
 
 
 def _read_by(stage: Stage) -> Iterator[tuple[HubPath, str | None, str]]:
-    """(path, subset, split) of what a stage reads of the hub."""
+    """Returns (path, subset, split) of what a stage reads from the hub."""
     found = [(value, None, "") for value in stage.inputs.values()]
     for key in EXTERNAL.get(stage.kind, ()):
         section, _, last = key.rpartition(".")
@@ -169,13 +169,13 @@ def _read_by(stage: Stage) -> Iterator[tuple[HubPath, str | None, str]]:
 
 
 def fetch_missing(stages: Iterable[Stage]) -> None:
-    """Fetches what incomplete stages read of the hub; asks nothing if all is there."""
+    """Fetches what incomplete stages read from the hub; makes no request if nothing is missing."""
     for repository, names in missing(stages).items():
         fetch(repository, names)
 
 
 def judge_downloads(report) -> None:
-    """Adds to a report of pipeline/check/preflight.py what is still to be fetched; rows of it are not judged before."""
+    """Adds pending downloads to a report of pipeline/check/preflight.py; their rows are not checked before."""
     try:
         found = missing(report.plan.stages) if report.plan else {}
     except OuroError as error:

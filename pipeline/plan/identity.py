@@ -1,8 +1,8 @@
-"""A stage and its identity: the hash of the settings *it uses*, the identities of its inputs, and the digests of files.
+"""A stage and its identity: the hash of *used* settings, its inputs' identities, and file digests.
 
 Files are the external ones that it reads and the code that a setting names: an edited reward function, ours or the
-user's, is a new stage. A stage lives in `store/<name>-<hash>/`. It is handed only the settings in its identity and
-those marked `how`, and those it watches itself by (WATCHES): it cannot read what it does not depend on.
+user's, is a new stage. A stage lives in `store/<name>-<hash>/`. It receives only the settings in its identity, those
+marked `how`, and those for monitoring itself (WATCHES): it cannot read what it does not depend on.
 """
 
 import os
@@ -49,7 +49,7 @@ SHOWN = tuple(f"buffer.trainer_input.experience_buffer.{name}" for name in
 EVALUATION = ("seed", "buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type",
               *SAMPLING, *PROMPTS)
 
-# kind -> the settings that enter its identity (a prefix takes everything below it). `how` settings never do.
+# kind -> the settings that enter its identity (a prefix includes everything below it). `how` settings never do.
 USES = {
     "tasks": ("seed", "data_processor.task_pipeline.generator", "data_processor.task_pipeline.generator_args",
               "data_processor.task_pipeline.inputs", "data_processor.task_pipeline.split",
@@ -79,12 +79,12 @@ USES = {
     "report": ("project", "name"),
 }
 
-# what kind `train` reads besides where it trains on pairs; demonstrations have one loss, whatever the run is told
+# additional settings for kind `train` on pairs; demonstrations have one fixed loss
 PAIRS_USE = ("algorithm.policy_loss_fn", "algorithm.policy_loss_fn_args", "algorithm.kl_loss_fn",
              "algorithm.kl_loss_fn_args", "algorithm.entropy_loss_fn", "algorithm.entropy_loss_fn_args")
 
-# kind -> settings that a stage is handed to watch itself by, while it works: they change what it says of itself, not
-# what it makes for others, so they are not in its identity (and a stage that is complete does not say more).
+# kind -> settings with which a stage monitors its own work: they change its reports, not its outputs for other
+# stages, so they are not in its identity (and a complete stage is not run again to report more).
 WATCHES = {
     "rft": ("buffer.explorer_input.eval_tasksets", "buffer.explorer_input.default_eval_workflow_type"),
 }
@@ -104,10 +104,10 @@ EXTERNAL = {
     "bench": (PATHS[2], JUDGES, "model.chat_template_path"),
 }
 
-BY_MEANING = ("data_processor.task_pipeline.config_path",)  # of these, YAML files, what they say and not their bytes
+BY_MEANING = ("data_processor.task_pipeline.config_path",)  # YAML files hashed by parsed content, not bytes
 
-# Our files that hold what settings name (functions of the tables), and what a setting switches on in a stage of that
-# kind. What the rest of the code means by its files is records.FORMAT. A test has every other file with its reason.
+# Our files that hold what settings name (functions of the tables), and code that a setting enables in a stage of that
+# kind. The rest of the code is versioned by records.FORMAT. A test lists every other file with a reason.
 ARGUMENTS = ("operators/arguments.py", "operators/choice.py")
 DECLARED = "pipeline/settings/arguments"  # the defaults of their arguments
 ADVANTAGES = (f"{DECLARED}/advantages.py", f"{DECLARED}/rows.py", "operators/advantage.py",
@@ -155,9 +155,9 @@ class Stage:
     """One node of the DAG.
 
     inputs: role -> directory of the stage (or, for role `model`, possibly an external model directory) it reads.
-    config: the settings it may read: those of its identity, the `how` settings and those it watches, nested as before.
+    config: the settings it may read: those of its identity, the `how` and the monitoring settings, nested as before.
     waits: directories of stages that must be complete before it, though it reads nothing of theirs.
-    run: project/name of the run that asked for it (for metrics and messages; another run may share the stage).
+    run: project/name of the run that requested it (for metrics and messages; another run may share the stage).
     hub: what it reads of the Hugging Face hub, each id with its commit, for its manifest.
     """
 
@@ -181,25 +181,25 @@ class Stage:
 
     @property
     def upstream(self) -> list[str]:
-        """Manifests of the stages it waits for."""
+        """Returns the manifests of the stages it waits for."""
         read = dict.fromkeys((*self.inputs.values(), *self.waits))
         return [os.path.join(d, files.MANIFEST) for d in read if files.in_store(d, self.root)]
 
     @property
     def error(self) -> str:
-        """Where its last failure is explained. (Snakemake deletes a rule's log first: stage.log must outlive that.)"""
+        """Returns the file of its last failure. (Snakemake deletes a rule's log first: stage.log must be kept.)"""
         return os.path.join(self.directory, "stage.error")
 
     @property
     def gpus(self) -> int:
-        """GPUs that it holds; 0 on a machine without, or with cluster.gpu_per_node=0."""
+        """Returns the GPUs it uses; 0 on a machine without, or with cluster.gpu_per_node=0."""
         there = gpus_of_machine(self.config["cluster"]["gpu_per_node"])
         return held_gpus(self.kind, namespace(self.config)) if there and self.kind in HEAVY else 0
 
     @property
     def threads(self) -> int:
-        """CPU threads. Engines and training take the whole machine, so that no two of them meet on it, or with GPUs as
-        large a share of its cores as of its GPUs."""
+        """Returns its CPU threads. Engines and training use the whole machine, so that no two run on it at once; with
+        GPUs, they use the same share of its cores as of its GPUs."""
         cores = os.cpu_count() or 1
         if self.gpus:
             there = gpus_of_machine(self.config["cluster"]["gpu_per_node"])
@@ -208,19 +208,19 @@ class Stage:
 
 
 def uses(kind: str, algorithm_type: str) -> tuple[str, ...]:
-    """The settings that enter the identity of a stage of this kind."""
+    """Returns the settings that enter the identity of a stage of this kind."""
     return (*USES[kind], *(PAIRS_USE if kind == "train" and algorithm_type in PAIR_TYPES else ()))
 
 
 def handed(kind: str, algorithm_type: str) -> tuple[str, ...]:
-    """The settings that a stage of this kind is handed besides those that say how: its identity, the files that it
-    names, what it watches itself by."""
+    """Returns the non-`how` settings that a stage of this kind receives: its identity, the files it
+    names, monitoring."""
     return (*uses(kind, algorithm_type), *EXTERNAL.get(kind, ()), *WATCHES.get(kind, ()))
 
 
 def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], root: str, waits=()) -> Stage:
     settings = without_unused(settings)
-    paths = EXTERNAL.get(kind, ())  # their content is hashed, where they lie is not
+    paths = EXTERNAL.get(kind, ())  # their content is hashed, not their location
     read = uses(kind, settings["algorithm"]["algorithm_type"])
     used, how = (_select(settings, keys) for keys in _keys(kind, read))
     external = {key: [digest_meaning(value, name) if key in BY_MEANING else digests(value, root, name)
@@ -228,7 +228,7 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     external |= {file: hash_code(HOME / file, False) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
-                for role, d in inputs.items() if role != HELD}  # watched by, too
+                for role, d in inputs.items() if role != HELD}  # those for monitoring, too
     content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
     run = f"{settings['project']}/{settings['name']}"
     named = [*inputs.values(), *(one for key in paths for _, value in values_of(settings, key)
@@ -238,14 +238,14 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
 
 
 def settings_of(kind: str, config: dict) -> dict:
-    """The settings of a stage's identity, of those that it is handed."""
+    """Selects the identity's settings from those that a stage receives."""
     algorithm = config.get("algorithm", {}).get("algorithm_type", "")
     return _select(config, _keys(kind, uses(kind, algorithm))[0])
 
 
 @cache
 def _keys(kind: str, read: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Settings of the identity of a stage that reads these, and those that say how or that it is watched by."""
+    """Returns the keys in the identity of a stage with these settings, and its `how` and monitoring keys."""
     paths, watched = EXTERNAL.get(kind, ()), WATCHES.get(kind, ())
     leaves = [(key, about(item).how) for key, item in walk() if f"{key}.*" not in SECTIONS]
     return ([key for key, how in leaves if not how and key not in paths and is_below(key, read)],
@@ -257,9 +257,9 @@ def is_below(key: str, prefixes: tuple[str, ...]) -> bool:
 
 
 def _select(config: dict, keys: list[str]) -> dict:
-    """The part of a configuration that has these settings, nested as before.
+    """Returns the part of a configuration with these settings, nested as before.
 
-    Of a list of sections every element is there, with what is wanted of it.
+    A list of sections keeps every element, reduced to the selected settings.
     """
     chosen: dict = {}
     for key in keys:
@@ -268,7 +268,7 @@ def _select(config: dict, keys: list[str]) -> dict:
 
 
 def _place(chosen: dict, config: dict, parts: list[str]) -> None:
-    """Copies the value of a dotted key; `*` stands for every element of a list."""
+    """Copies the value of a dotted key; `*` matches every element of a list."""
     head, *rest = parts
     if rest[:1] == ["*"]:
         _place_each(chosen, config, head, rest[1:])
@@ -279,7 +279,7 @@ def _place(chosen: dict, config: dict, parts: list[str]) -> None:
 
 
 def _place_each(chosen: dict, config: dict, head: str, rest: list[str]) -> None:
-    """`_place` in every element of a list, or value of a mapping."""
+    """Applies `_place` to every element of a list, or value of a mapping."""
     sources = config[head]
     if isinstance(sources, dict):
         elements = chosen.setdefault(head, {name: {} for name in sources})
@@ -292,7 +292,7 @@ def _place_each(chosen: dict, config: dict, head: str, rest: list[str]) -> None:
 
 
 def _join(a: Any, b: Any) -> Any:
-    """Two parts of one configuration, which have no setting in common, as one."""
+    """Merges two parts of one configuration that share no setting."""
     if isinstance(a, dict):
         return {**a, **b, **{key: _join(a[key], b[key]) for key in a.keys() & b.keys()}}
     return [_join(x, y) for x, y in zip(a, b, strict=True)]

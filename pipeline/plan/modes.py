@@ -1,8 +1,8 @@
-"""What `mode` makes of the stages of a recipe: of which kind each is, and what must stand before it.
+"""How `mode` determines the kind of each stage of a recipe, and its required predecessors.
 
-`both` and `colocate` make the same, so `mode` is a `how` setting and no part of an identity. The others make something
-else, and there the difference is the *kind* of stage, which is. A run as a whole in mode `bench` is its recipe, trained
-before, with a stage `bench` behind it.
+`both` and `colocate` produce the same, so `mode` is a `how` setting and not part of an identity. The other modes
+produce something else; the *kind* of stage expresses that, and is in the identity. A run as a whole in mode `bench`
+is its recipe, already trained, followed by a stage `bench`.
 """
 
 from typing import Any
@@ -12,11 +12,11 @@ from pipeline.job.schedule import Schedule
 from pipeline.settings.algorithms import GIVEN
 from pipeline.store.errors import ConfigError
 
-TRAINING = ("train", "rft", "offline")  # kinds that make a model by training
+TRAINING = ("train", "rft", "offline")  # kinds that train a model
 
 
 def kind_of(settings: dict[str, Any]) -> str:
-    """The kind of a stage of the recipe (the module stages/<kind>.py that does it), from its effective settings."""
+    """Returns the kind of a recipe's stage (implemented by stages/<kind>.py), from its effective settings."""
     if settings["mode"] == "bench":
         return "bench"
     if settings["algorithm"]["algorithm_type"] in GIVEN:
@@ -25,7 +25,7 @@ def kind_of(settings: dict[str, Any]) -> str:
 
 
 def planned(config: dict[str, Any]) -> list[dict]:
-    """The entries of `stages` as they are to be planned: each with a mode of its own where the run's is `bench`."""
+    """Returns the entries of `stages` to plan: each with its own mode if the run's is `bench`."""
     if config["mode"] != "bench":
         return entries(config)
     trained = [{**entry, "mode": entry.get("mode", "both")} for entry in entries(config)]
@@ -33,17 +33,17 @@ def planned(config: dict[str, Any]) -> list[dict]:
 
 
 class Line:
-    """Who stands before whom. parents: name -> names that a stage comes directly after; kinds: name -> kind.
+    """The order of stages. parents: name -> direct predecessors; kinds: name -> kind.
 
-    What `after` names and does not stand above is left out, and of entries with one name the first counts:
-    pipeline/compose/stage_settings.py tells both. So nobody ever stands before himself.
+    Names in `after` that are not above the stage are ignored, and of entries with one name the first counts:
+    pipeline/compose/stage_settings.py reports both. The graph is therefore acyclic.
     """
 
     def __init__(self, config: dict[str, Any]):
         self.parents: dict[str, list[str]] = {}
         self.kinds: dict[str, str] = {}
         self.settings: dict[str, dict] = {}
-        self.with_own: set[str] = set()  # stages that say themselves which model they begin with
+        self.with_own: set[str] = set()  # stages that set their own initial model
         for entry in planned(config):
             name = entry["stage_name"]
             if name in self.parents:
@@ -55,7 +55,7 @@ class Line:
             self.kinds[name] = kind_of(self.settings[name])
 
     def ancestors(self, name: str) -> list[str]:
-        """Every stage before one, the nearest first."""
+        """Returns every predecessor of a stage, the nearest first."""
         found: dict[str, None] = {}
         here = self.parents[name]
         while here:
@@ -65,25 +65,25 @@ class Line:
         return list(found)
 
     def begins_with(self, name: str) -> str | None:
-        """The stage whose model one begins with: the nearest before it that trains, and where none does, the first that
-        it comes after, which has made none and hands on what it began with. None: it has a model of its own, or the
-        run's."""
+        """Returns the stage whose model is the initial one: the nearest predecessor that trains; if none does, the
+        first
+        direct predecessor, which passes on its own initial model. None: it has a model of its own, or the run's."""
         if name in self.with_own or not self.parents[name]:
             return None
         return next((n for n in self.ancestors(name) if self.kinds[n] in TRAINING), self.parents[name][0])
 
     def explored(self, name: str) -> str | None:
-        """The stage whose experience an offline stage trains on: the nearest before it that only explores."""
+        """Returns the stage whose experience an offline stage trains on: the nearest predecessor that only explores."""
         return next((n for n in self.ancestors(name) if self.kinds[n] == "rollout"), None)
 
     def trained(self, name: str) -> list[str]:
-        """The stages before one that train, in the order of the recipe."""
+        """Returns the predecessors that train, in recipe order."""
         above = self.ancestors(name)
         return [n for n in self.parents if n in above and self.kinds[n] in TRAINING]
 
 
 def problems(config: dict[str, Any]) -> list[str]:
-    """What is wrong with the order of modes in a recipe, one line each. Its stages must be named and ordered well."""
+    """Lists problems with the order of modes in a recipe, one line each. Its stages must have valid names and order."""
     line, found = Line(config), []
     for name, kind in line.kinds.items():
         if kind == "offline":

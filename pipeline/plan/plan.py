@@ -1,7 +1,7 @@
-"""From a configuration to the stages of a run: which there are, in what order, and what each begins with.
+"""Turns a configuration into the stages of a run, their order, and each stage's inputs.
 
-A run is a view, `runs/<project>/<name>/`, of links into the store (plan/identity.py). So two runs that agree on a
-stage share it, nothing is ever overwritten, and a deleted directory is made again.
+A run is a view, `runs/<project>/<name>/`, of links into the store (plan/identity.py). Two runs that agree on a
+stage therefore share it, nothing is ever overwritten, and a deleted directory is created again.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from pipeline.store.model_shape import absent_model, read_config, room_problem
 
 @dataclass(frozen=True)
 class Plan:
-    """The stages of one run, in an order in which they could be made."""
+    """The stages of one run, in executable order."""
 
     project: str
     name: str
@@ -42,8 +42,7 @@ class Plan:
         return [s.manifest for s in self.stages]
 
     def freeze(self) -> None:
-        """Fetches what the stages read of the hub, and writes their `stage.json` and the run's view. Never called by a
-        dry run."""
+        """Fetches the stages' hub files, and writes their `stage.json` and the run's view. Not called by dry runs."""
         from omegaconf import OmegaConf
 
         hub.fetch_missing(self.stages)
@@ -63,11 +62,11 @@ class Plan:
 
 
 def make_plan(config: dict[str, Any]) -> Plan:
-    """The DAG of a composed configuration.
+    """Returns the DAG of a composed configuration.
 
-    tasks -> curate -> the training stages, each on the model of the nearest stage before it that made one -> an
-    evaluation of each, and of what the first begins with -> report. Modes: pipeline/plan/modes.py. Raises DataError or
-    ModelError when a file that is named does not exist, ConfigError when mode=bench finds a stage untrained.
+    tasks -> curate -> the training stages, each on the model of the nearest predecessor that trains -> an evaluation of
+    each, and of the first one's initial model -> report. Modes: pipeline/plan/modes.py. Raises DataError or ModelError
+    when a named file does not exist, ConfigError when mode=bench finds a stage untrained.
     """
     made = _Stages(config)
     for entry in planned(config):
@@ -79,16 +78,16 @@ def make_plan(config: dict[str, Any]) -> Plan:
 
 
 class _Stages:
-    """The stages of a plan while it grows."""
+    """The stages of a plan under construction."""
 
     def __init__(self, config: dict):
         self.config = config
         self.root = os.path.normpath(config["checkpoint_root_dir"])
         self.stages: list[Stage] = []
         self.line = Line(config)
-        self.models: dict[str, str] = {}  # entry -> directory with the model it makes, or else began with
-        self.made: dict[str, tuple[str, ...]] = {}  # entry -> directories of what was made of it, which others wait for
-        self.base = ""  # the model that the first entry begins with
+        self.models: dict[str, str] = {}  # entry -> directory of the model it trains, or else starts from
+        self.made: dict[str, tuple[str, ...]] = {}  # entry -> directories derived from its output; others wait
+        self.base = ""  # the first entry's initial model
 
     def add(self, name: str, kind: str, settings: dict, inputs: dict[str, str], waits: tuple[str, ...] = ()) -> str:
         """Adds a stage; returns its directory."""
@@ -101,7 +100,8 @@ class _Stages:
         return self.stages[-1].directory
 
     def shared(self, kind: str, settings: dict, inputs: dict[str, str], owner: str) -> str:
-        """The directory of the stage of this kind and identity; another one, made for `owner`, bears its name too."""
+        """Returns the directory of the stage of this kind and identity; adds it if it is new. owner: suffix of its
+        name."""
         wanted = make_stage(kind, kind, settings, inputs, self.root)
         for stage in self.stages:
             if (stage.kind, stage.identity) == (kind, wanted.identity):
@@ -109,7 +109,7 @@ class _Stages:
         return self.add(f"{kind}_{owner}" if any(s.kind == kind for s in self.stages) else kind, kind, settings, inputs)
 
     def add_entry(self, entry: dict) -> None:
-        """One entry of `stages`, with the data and the start that it needs, and the evaluation of what it makes."""
+        """Adds one entry of `stages`, with its data, its initial model, and the evaluation of its result."""
         name, settings, kind = entry["stage_name"], effective(self.config, entry), self.line.kinds[entry["stage_name"]]
         held = bool(settings["buffer"]["explorer_input"]["eval_tasksets"])
         inputs = self._reads(name, kind, settings) | self._teacher(name, settings)
@@ -132,7 +132,7 @@ class _Stages:
                 self.evaluated(f"evaluate_{name}", settings, asked, directory, inputs.get("tasks"))
 
     def _reads(self, name: str, kind: str, settings: dict) -> dict[str, str]:
-        """What an entry learns from or is asked: tasks, or experience of a stage before it."""
+        """Returns the training or exploration inputs of an entry: tasks, or experience of a predecessor."""
         if kind == "bench":
             return {}
         if kind == "offline":
@@ -141,7 +141,7 @@ class _Stages:
         return {"tasks": self.curated(settings, "train" if kind == "train" else "rft", name)}
 
     def _teacher(self, name: str, settings: dict) -> dict[str, str]:
-        """The model that a stage that distils learns from, as its input."""
+        """Returns the teacher model of a distilling stage, as its input."""
         if not asks_teacher(settings):
             return {}
         path = settings["model"]["teacher_model_path"]
@@ -149,8 +149,8 @@ class _Stages:
         return {"teacher": self.models[stage] if stage else _model_directory(path, settings["model"], KEY)}
 
     def curated(self, settings: dict, purpose: str, name: str) -> str:
-        """The tasks of a purpose (pipeline/plan/data.py), curated; stages that read the same data share them."""
-        # the run's own seed: a stage with another one trains anew, on the same tasks
+        """Returns the curated tasks of a purpose (pipeline/plan/data.py); stages that read the same data share them."""
+        # the run's own seed: a stage with another seed retrains on the same tasks
         data = data_settings({**settings, "seed": self.config["seed"]}, purpose)
         owner = name
         if purpose == "evaluate":
@@ -161,14 +161,14 @@ class _Stages:
         return self.shared("curate", data, {"tasks": tasks}, owner)
 
     def _waits(self, name: str, inputs: dict[str, str]) -> tuple[str, ...]:
-        """What must be complete before an entry though it reads nothing of it."""
+        """Returns what must be complete before an entry that does not read it."""
         above = (directory for parent in self.line.parents[name] for directory in self.made[parent])
         return tuple(dict.fromkeys(d for d in above if d not in inputs.values()))
 
     def evaluated(self, name: str, settings: dict, tasks: str, model: str, trained: str | None = None) -> str:
-        """The directory of the evaluation of a model: one that there is already, else a stage of this name.
+        """Returns the directory of a model's evaluation: an existing one, else a stage of this name.
 
-        trained: the tasks that the model learnt from, with which those of the evaluation are compared.
+        trained: the tasks that the model was trained on, compared with the evaluation's tasks.
         """
         inputs = {"tasks": tasks, **({"trained": trained} if trained else {}), "model": model}
         wanted = make_stage(name, "evaluate", settings, inputs, self.root)
@@ -181,10 +181,10 @@ class _Stages:
         return [self.evaluated(name, settings, tasks, self.base)]
 
     def _bench(self, name: str, settings: dict, tasks: str) -> list[str]:
-        """The evaluation of every checkpoint of the stages before it; returns directories.
+        """Evaluates every checkpoint of the stages before it; returns directories.
 
-        The last checkpoint of a stage is its model, which an `evaluate` stage scores, mostly the one that follows the
-        training. Which others there are is known only then: they are one stage, with files for each.
+        The last checkpoint of a stage is its model, scored by an `evaluate` stage, usually the one after the
+        training. The other checkpoints are only known at that time: one stage evaluates them, with files for each.
         """
         made = self._evaluate_base(f"{name}_base", settings, tasks)
         for trained in self.line.trained(name):
@@ -197,7 +197,7 @@ class _Stages:
         return made
 
     def _start(self, entry: dict, settings: dict) -> str:
-        """The model that a stage begins with: one it names itself, else that of a stage before it, else the run's."""
+        """Returns the initial model of a stage: its own, else that of a predecessor, else the run's."""
         name = entry["stage_name"]
         if earlier := self.line.begins_with(name):
             return self.models[earlier]
@@ -207,7 +207,7 @@ class _Stages:
         return self._model(start, name, settings["model"])
 
     def _model(self, settings: dict, owner: str, limits: dict | None = None) -> str:
-        """limits: the section `model` that says how long sequences are, when it is another one."""
+        """Returns a model's directory. limits: the section `model` that limits sequences, if a different one."""
         if settings["model"]["init"]["enable"]:
             return self.shared("model", settings, {}, owner)
         return _model_directory(settings["model"]["model_path"], limits or settings["model"])
@@ -223,7 +223,7 @@ def _refuse_untrained(stages: list[Stage]) -> None:
 
 
 def _model_directory(path: str | None, limits: dict, key: str = "model.model_path") -> str:
-    """A Hugging Face directory of the user's, named by `key`. limits: the section `model` of who will use it."""
+    """Returns a user's Hugging Face directory, named by `key`. limits: the section `model` of its consumer."""
     if not path:
         raise ConfigError(NO_MODEL)
     if absent := absent_model(path, key):

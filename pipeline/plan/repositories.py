@@ -1,7 +1,7 @@
-"""Asks the Hugging Face hub, or its cache: commits, listings, files; the one door to huggingface_hub.
+"""Queries the Hugging Face hub or its cache for commits, listings, files; the only user of huggingface_hub.
 
-Of a model the small files (configuration, tokenizer) are fetched while a run is planned, of rows none; what is
-`lacking` then is fetched before the run's first job. huggingface_hub keeps half a file from being used.
+Small files of a model (configuration, tokenizer) are fetched during planning, rows never; `lacking` lists the rest,
+fetched before the run's first job. huggingface_hub prevents the use of incomplete files.
 """
 
 import glob
@@ -19,16 +19,16 @@ from pipeline.store.errors import DataError, ModelError, nearest
 SCHEME, DATASETS = "hf://", "hf://datasets/"
 NO_ID = "not an id of the Hugging Face hub"
 SMALL = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")  # of a model: configuration, tokenizer, chat template
-WEIGHTS = (("*.safetensors",), ("pytorch_model*.bin", "adapter_model.bin"))  # the first kind that a model has
-OTHER_COPY = "consolidated*"  # the same weights once more, for other programs
+WEIGHTS = (("*.safetensors",), ("pytorch_model*.bin", "adapter_model.bin"))  # the first kind present is used
+OTHER_COPY = "consolidated*"  # a second copy of the weights for other programs
 
 
 def snapshot(value: str, is_model: bool, commit: str | None, ask: bool, update: bool) -> HubPath | list[HubPath]:
-    """The path of what an id names, with the small files fetched; of a pattern the path of every file.
+    """Returns the path of an id with the small files fetched; for a pattern the path of every file.
 
-    commit: None: the newest. ask, update: as hub.located has them. Raises ModelError or DataError.
+    commit: None: the newest. ask, update: as for hub.located. Raises ModelError or DataError.
     """
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # it asks the hub even where nothing is to be fetched
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # it sends requests even when nothing has to be fetched
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
 
@@ -46,10 +46,10 @@ def snapshot(value: str, is_model: bool, commit: str | None, ask: bool, update: 
     return paths if glob.has_magic(uri.path_in_repo) else paths[0]
 
 
-@cache  # or two points of a sweep could meet a push
+@cache  # otherwise two points of a sweep could see different commits
 def newest(uri, ask: bool, update: bool) -> str:
-    """The commit that an id means now. When the hub cannot be reached it is that of the cache, which huggingface_hub
-    then says; with update it is an error."""
+    """Returns the current commit of an id. If the hub is unreachable, that of the cache, which huggingface_hub
+    reports; with update it is an error."""
     from huggingface_hub import HfApi
 
     if update:
@@ -58,7 +58,7 @@ def newest(uri, ask: bool, update: bool) -> str:
 
 
 def _inside(uri, commit: str, root: str) -> list[str]:
-    """The file or directory that an id names within its repository, or the files. Raises DataError for none."""
+    """Returns the file or directory that an id names in its repository, or the files. Raises DataError if missing."""
     names, wanted = _listing(uri.id, uri.type, commit, root), uri.path_in_repo
     found = [name for name in names if fnmatch(name, wanted)] if glob.has_magic(wanted) else [
         wanted for name in names if name == wanted or name.startswith(f"{wanted}/")][:1]
@@ -74,7 +74,7 @@ def _there(names: Iterable[str]) -> str:
 
 
 def lacking(path: HubPath, subset: str | None = None, split: str = "") -> dict[str, int]:
-    """The files of a path, with their bytes, that are read and that the cache lacks."""
+    """Returns the files of a path, with sizes, that are read and that the cache lacks."""
     uri = _parsed(path.pinned)
     root = path.removesuffix(f"/{uri.path_in_repo}") if uri.path_in_repo else str(path)
     names = _listing(uri.id, uri.type, path.commit, root)
@@ -83,7 +83,7 @@ def lacking(path: HubPath, subset: str | None = None, split: str = "") -> dict[s
 
 
 def _of_model(names: Iterable[str], uri) -> list[str]:
-    """The files of a model that are read: safetensors, or else .bin, and SMALL. Raises ModelError without weights."""
+    """Returns the files read of a model: safetensors, or else .bin, and SMALL. Raises ModelError without weights."""
     top = [name for name in names if "/" not in name and not fnmatch(name, OTHER_COPY)]
     weights = next(filter(None, ([n for n in top if any(fnmatch(n, p) for p in kind)] for kind in WEIGHTS)), None)
     if not weights:
@@ -92,7 +92,7 @@ def _of_model(names: Iterable[str], uri) -> list[str]:
 
 
 def _of_rows(names: Iterable[str], uri, subset: str | None, split: str) -> list[str]:
-    """The data files of a split below the directory that is named. Raises DataError when there is none."""
+    """Returns the data files of a split below the named directory. Raises DataError without any."""
     below = "/".join(filter(None, (uri.path_in_repo, subset)))
     within = [name for name in names if name == below or not below or name.startswith(f"{below}/")]
     if any(PurePosixPath(name).name in SAVED and str(PurePosixPath(name).parent) == (below or ".") for name in within):
@@ -110,7 +110,7 @@ def _of_rows(names: Iterable[str], uri, subset: str | None, split: str) -> list[
 
 
 def _listing(name: str, kind: str, commit: str, root: str) -> dict[str, int]:
-    """File -> bytes of a repository at a commit, as the cache has it; of a cache without listings what is there."""
+    """Maps file -> bytes of a repository at a commit, from the cached listing, or else from the cached files."""
     from huggingface_hub import get_cached_repo_tree
     from huggingface_hub.errors import CachedRepoTreeNotFoundError
 
@@ -122,7 +122,7 @@ def _listing(name: str, kind: str, commit: str, root: str) -> dict[str, int]:
 
 @cache
 def _parsed(value: str):
-    """The parts of an id. Raises DataError."""
+    """Splits an id into its parts. Raises DataError."""
     from huggingface_hub.utils import parse_hf_uri
 
     try:
@@ -132,7 +132,7 @@ def _parsed(value: str):
 
 
 def _asked(call: Callable, uri, revision: str | None, ask: bool, **more: Any) -> Any:
-    """call(repository, ...) of huggingface_hub. Raises ModelError or DataError that says what failed, what to do."""
+    """Returns call(repository, ...) of huggingface_hub. Raises ModelError or DataError with cause and remedy."""
     from huggingface_hub.errors import HTTPError, RevisionResolutionError
 
     try:
@@ -143,7 +143,7 @@ def _asked(call: Callable, uri, revision: str | None, ask: bool, **more: Any) ->
 
 
 def _failure(error: Exception, uri, revision: str | None, ask: bool) -> str:
-    """What an error of huggingface_hub means and what helps."""
+    """Explains an error of huggingface_hub, with a remedy."""
     from huggingface_hub import constants
     from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
 

@@ -1,4 +1,4 @@
-"""The model that each training stage begins with, from settings alone."""
+"""Determines the initial model of each training stage from settings alone."""
 
 from typing import Any
 
@@ -9,9 +9,8 @@ NO_MODEL = "no model: set model.model_path to a Hugging Face directory, or model
 
 
 def starts(config: dict[str, Any]) -> dict[str, dict]:
-    """Training stage -> the section `model` that names the model it begins with: its own, or that of the stage whose
-    model it goes on with, or the run's (as pipeline/plan/plan.py finds it).
-    """
+    """Maps training stages to the section `model` of their initial model: its own, that of the stage it
+    continues from, or the run's (consistent with pipeline/plan/plan.py)."""
     line, found = Line(config), {}
     for entry in planned(config):
         name = entry["stage_name"]
@@ -22,6 +21,6 @@ def starts(config: dict[str, Any]) -> dict[str, dict]:
 
 
 def unnamed(config: dict[str, Any]) -> list[str]:
-    """One line when a stage would begin with a model that nothing names."""
+    """Returns one line when a stage has no initial model."""
     lacking = [not start["model_path"] and not start["init"]["enable"] for start in starts(config).values()]
     return [NO_MODEL] if any(lacking) else []

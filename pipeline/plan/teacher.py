@@ -1,7 +1,7 @@
-"""The teacher of a stage that distils: which model it is.
+"""Determines the teacher of a distilling stage.
 
-`model.teacher_model_path` names a Hugging Face directory, or a stage above that trains: then its model. Like the model
-that a stage begins with it is an input of the stage, so its content, not its path, is part of the identity.
+`model.teacher_model_path` names a Hugging Face directory, or a stage above that trains: then its model. Like the
+initial model it is an input of the stage, so its content, not its path, is part of the identity.
 """
 
 from typing import Any
@@ -13,20 +13,20 @@ KEY = "model.teacher_model_path"
 
 
 def asks_teacher(settings: dict[str, Any]) -> bool:
-    """Whether a stage of these settings (`overlays.effective`) trains on what a teacher says."""
+    """Returns whether a stage with these settings (`overlays.effective`) trains on a teacher's outputs."""
     return kind_of(settings) in ("rft", "offline") and settings["algorithm"]["advantage_fn"] in WITH_TEACHER
 
 
 def teacher_stage(path: str, line: Line, name: str) -> str | None:
-    """The stage above `name` that `model.teacher_model_path` means; None where it is a path."""
+    """Returns the stage above `name` that `model.teacher_model_path` names; None for a path."""
     above = list(line.kinds)[: list(line.kinds).index(name)]
     return path if path in above else None
 
 
 def teacher_model(config: dict[str, Any], name: str, starts: dict[str, dict]) -> dict[str, Any] | None:
-    """The section `model` that names the architecture of a stage's teacher; None where it has none.
+    """Returns the section `model` with the architecture of a stage's teacher; None without a teacher.
 
-    starts: stage -> the section `model` that names the model it begins with, whose architecture it keeps.
+    starts: stage -> the section `model` of its initial model, whose architecture it keeps.
     """
     line = Line(config)
     settings = line.settings[name]

@@ -1,1 +1,1 @@
-"""What is read back from runs: state, tables by SQL, comparisons, the report's parts, replay."""
+"""Reads results back from runs: state, SQL tables, comparisons, the report's sections, replay."""

@@ -1,4 +1,4 @@
-"""Other algorithms for a batch that is there: the section `algorithm` of a stage, with overrides laid over it."""
+"""Alternative algorithms for a stored batch: the section `algorithm` of a stage, merged with overrides."""
 
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,17 @@ from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import GIVEN, WITH_CRITIC, WITH_TEACHER, filled
 from pipeline.store.errors import ConfigError
 
-# what is in a batch, and what is made of its gradient
+# settings that determine the batch's content, and how its gradient is applied
 FIXED = ("repeat_times", "max_resample_rounds", "resample_metric", "greedy_baseline", "sample_strategy",
          "sample_strategy_args", "optimizer")
 MOST = 100  # at once
 
 
 def alternatives(run: Path, stage: str, original: dict[str, Any], overrides: list[str]) -> dict[str, dict]:
-    """Name -> section `algorithm`, filled, of every combination of the overrides (`algorithm=gspo,dapo`).
+    """Maps names to sections `algorithm`, filled, for every combination of the overrides (`algorithm=gspo,dapo`).
 
-    run: its directory below runs/. stage: name of its stage, whose own section is `original`. Where the overrides say
-    nothing, settings stay as they are; where they name a type, what makes up an algorithm is that type's. Raises
+    run: its directory below runs/. stage: name of its stage, whose own section is `original`. Settings without an
+    override stay as they are; where the overrides name a type, the algorithm's components are that type's. Raises
     ConfigError with every problem of all alternatives.
     """
     words = axes.read(overrides)
@@ -48,9 +48,9 @@ def alternatives(run: Path, stage: str, original: dict[str, Any], overrides: lis
 
 def _alternative(config: dict, entry: dict, original: dict, rows: tuple[dict, str],
                  overrides: list[str]) -> tuple[dict, list[str]]:
-    """The section `algorithm` of a stage with overrides, filled, and what is wrong with it.
+    """Returns the section `algorithm` of a stage with overrides, filled, and its problems.
 
-    rows: the settings of the stage that explored the batch, and where they are set.
+    rows: the settings of the stage that explored the batch, and the prefix of those settings.
     """
     problems: list[str] = []
     own = schema.read(_section(overrides, problems), Algorithm, "algorithm", problems, partial=True)
@@ -66,8 +66,7 @@ def _alternative(config: dict, entry: dict, original: dict, rows: tuple[dict, st
 
 
 def _left_to_the_type(section: dict[str, Any], standard: dict[str, Any]) -> dict[str, Any]:
-    """A section with all that a type may say unsaid: its parts null, without arguments. The rest, and what is FIXED,
-    stays.
+    """Resets a section's components to null, without arguments, so that the type sets them. The rest, and FIXED, stays.
 
     standard: its defaults.
     """
@@ -81,7 +80,7 @@ def _left_to_the_type(section: dict[str, Any], standard: dict[str, Any]) -> dict
 
 
 def _unfit(settings: dict, original: dict) -> list[str]:
-    """What keeps an algorithm from being tried on a stored batch, one line each."""
+    """Lists why an algorithm cannot be applied to a stored batch, one line each."""
     algorithm = settings["algorithm"]
     if algorithm["algorithm_type"] in GIVEN:
         return [f"{algorithm['algorithm_type']} learns from given responses, not from rollouts."]
@@ -97,7 +96,7 @@ def _unfit(settings: dict, original: dict) -> list[str]:
 
 
 def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:
-    """The section `algorithm` as far as overrides say something of it."""
+    """Returns the part of the section `algorithm` that overrides set."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

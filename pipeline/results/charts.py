@@ -1,7 +1,7 @@
-"""Small pictures as inline SVG by matplotlib: curves and stacks.
+"""Small inline SVG charts by matplotlib: curves and stacks.
 
-Colours are CSS variables of the page (`--ink`, `--muted`, `--grid`, `--s1` ...), so one picture serves light and dark:
-matplotlib draws with stand-in colours that are replaced in its output.
+Colours are CSS variables of the page (`--ink`, `--muted`, `--grid`, `--s1` ...), so one chart serves light and dark
+mode: matplotlib draws with placeholder colours that are replaced in its output.
 """
 
 import html
@@ -16,14 +16,14 @@ INK, MUTED, GRID, CARD = "#010101", "#020202", "#030303", "#040404"
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", CARD: "var(--card)",
              **{colour: f"var(--s{i})" for i, colour in enumerate(SERIES, 1)}}
 PART_SERIES = {"rollout": 1, "training": 1, "sync": 2, "publishing": 2, "other": 3, "waiting": 4,
-               "evaluation": 5}  # the same everywhere
-MOST_POINTS = 300  # of a curve; more are averaged in equal bins
+               "evaluation": 5}  # equal in all charts
+MOST_POINTS = 300  # per curve; more are averaged in equal bins
 INCHES = (4.0, 2.3)
 STEP = "optimizer step"
 
 
 def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """At most `most` points: means over equal bins of the finite ones."""
+    """Returns at most `most` points: means over equal bins of the finite ones."""
     finite = np.isfinite(y)
     x, y = x[finite], y[finite]
     if len(x) <= most:
@@ -32,7 +32,7 @@ def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> tuple[np.ndar
 
 
 def every(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """At most `most` of the finite points as they are, evenly spaced, the first and the last among them."""
+    """Returns at most `most` of the finite points unchanged, evenly spaced, including the first and the last."""
     finite = np.isfinite(y)
     x, y = x[finite], y[finite]
     chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), most)).round().astype(int))
@@ -40,7 +40,7 @@ def every(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> tuple[np.nda
 
 
 def smooth(y: np.ndarray, width: float) -> np.ndarray:
-    """Mean of the neighbours with Gaussian weights of standard deviation `width` points; without lag.
+    """Returns Gaussian-weighted means of neighbouring points, standard deviation `width` points; without lag.
 
     s_i = sum_j w_ij y_j / sum_j w_ij, w_ij = exp(-((i - j) / width)^2 / 2); at the ends there are fewer neighbours.
     """
@@ -51,9 +51,9 @@ def smooth(y: np.ndarray, width: float) -> np.ndarray:
 
 def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, unit: str = "", percent: bool = False,
           exact: bool = False) -> str:
-    """One metric by step, of what is finite. name: unique in the page. unit: beside the vertical axis.
+    """Draws the finite values of one metric by step. name: unique in the page. unit: label of the vertical axis.
 
-    A measured one is faint raw points and their smoothed line; an exact one, such as a learning rate, the line alone.
+    A measured metric has faint raw points and a smoothed line; an exact one, such as a learning rate, the line alone.
     """
     x, y = (every if exact else thin)(np.asarray(x, float), np.asarray(y, float))
     figure, axes = blank(percent, unit)
@@ -74,7 +74,7 @@ def band(
     name: str, title: str, x: Sequence[int], y: Sequence[float], low: Sequence[float], high: Sequence[float],
     share: bool = True,
 ) -> str:
-    """An estimate by step as it was measured, with its 95% interval as a band. name: unique in the page."""
+    """Draws an estimate by step with its 95% interval as a band. name: unique in the page."""
     figure, axes = blank(share, "share of responses" if share else "mean reward")
     axes.fill_between(x, low, high, color=SERIES[0], alpha=0.18, linewidth=0)
     axes.plot(x, y, color=SERIES[0], linewidth=1.8, marker="o", markersize=3.5)
@@ -95,17 +95,17 @@ def _dots(axes, x: np.ndarray, y: np.ndarray) -> None:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
-    points = np.repeat(np.column_stack([x, y]), 2, axis=0)  # strokes of no length with round ends: dots in one path
-    points[1::2, 0] += 1e-9 * (x[-1] - x[0] + 1)  # matplotlib drops strokes of exactly no length
+    points = np.repeat(np.column_stack([x, y]), 2, axis=0)  # zero-length strokes with round ends: dots in one path
+    points[1::2, 0] += 1e-9 * (x[-1] - x[0] + 1)  # matplotlib drops strokes of exactly zero length
     dots = Path(points, np.tile([Path.MOVETO, Path.LINETO], len(x)))
     dots.should_simplify = False
     axes.add_patch(PathPatch(dots, fill=False, edgecolor=SERIES[0], alpha=0.45, linewidth=3.0, capstyle="round"))
 
 
 def stack(name: str, title: str, x: np.ndarray, parts: dict[str, np.ndarray]) -> str:
-    """Seconds per step, stacked by part (of PART_SERIES) in the order given; the legend is the page's."""
+    """Draws seconds per step, stacked by part (of PART_SERIES) in the order given; the page has the legend."""
     x = np.asarray(x, float)
-    if len(x) == 1:  # one step is as wide as a step
+    if len(x) == 1:  # a single step gets the width of a step
         x, parts = np.array([x[0] - 0.5, x[0] + 0.5]), {label: np.repeat(y, 2) for label, y in parts.items()}
     filled = [thin(x, np.nan_to_num(np.asarray(y, float)), 120) for y in parts.values()]
     figure, axes = blank(False, "seconds")
@@ -117,7 +117,7 @@ def stack(name: str, title: str, x: np.ndarray, parts: dict[str, np.ndarray]) ->
 
 def blank(percent: bool, unit: str, across: str = STEP, inches: tuple[float, float] = INCHES,
           place: tuple = (0.165, 0.185, 0.825, 0.745)):
-    """A figure with one pair of axes in the page's colours. unit, across: beside the vertical axis, below the other.
+    """Returns an empty figure with one pair of axes in the page's colours. unit, across: labels of the axes.
 
     place: left, bottom, width, height as shares of the figure.
     """
@@ -144,7 +144,7 @@ def blank(percent: bool, unit: str, across: str = STEP, inches: tuple[float, flo
 
 
 def inline(figure, name: str, words: str) -> str:
-    """The figure as an accessible inline element: no header, no unused ids, two decimals, the page's colours."""
+    """Returns the figure as an accessible inline element: no header or unused ids, two decimals, the page's colours."""
     import matplotlib
 
     _bound_shares(figure.axes[0])
@@ -161,12 +161,12 @@ def inline(figure, name: str, words: str) -> str:
     for colour, variable in VARIABLES.items():
         body = body.replace(colour, variable)
     body = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", body).replace("xlink:href", "href")
-    body = re.sub(r" font-family: [^;\"]*;?", "", body)  # the page's
+    body = re.sub(r" font-family: [^;\"]*;?", "", body)  # the page sets the font
     return re.sub(r"\s*\n\s*", " ", body).replace("<svg", f'<svg role="img" aria-label="{html.escape(words)}"', 1)
 
 
 def _bound_shares(axes) -> None:
-    """No axis of percent goes below 0% or beyond 100% by more than half a line."""
+    """Limits a percent axis to at most half a line below 0% or above 100%."""
     from matplotlib.ticker import PercentFormatter
 
     if isinstance(axes.yaxis.get_major_formatter(), PercentFormatter):

@@ -1,7 +1,7 @@
-"""`ouro compare`: runs side by side, what differs between them against what they scored, the best first.
+"""`ouro compare`: a table of runs with their differences and scores, the best first.
 
-A run's score is that of its last evaluated stage. A run whose last evaluation is not complete has none yet, and says
-how far it is.
+A run's score is that of its last evaluated stage. A run whose last evaluation is incomplete has no score yet, and shows
+its progress.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ METRIC = SAMPLED[0]
 
 @dataclass(frozen=True)
 class Row:
-    """One run. differs: label -> value. reached: `complete`, or how far it is. scores: evaluation set -> Score."""
+    """One run. differs: label -> value. reached: `complete`, or its progress. scores: evaluation set -> Score."""
 
     run: str
     path: Path
@@ -33,18 +33,18 @@ class Row:
 
     @property
     def value(self) -> float | None:
-        """What it is ranked by: the score on its first evaluation set."""
+        """Returns the value for ranking: the score on its first evaluation set."""
         return next((score.value for score in self.scores.values()), None)
 
 
 def metric_of(shown: list[View | SweepView]) -> str:
-    """The metric that runs are compared by: the mean reward where none has an accuracy."""
+    """Returns the metric for comparing runs: the mean reward if none has an accuracy."""
     measured = {score.metric for one in shown for run in sweep_view.runs_of(one) for score in last_scores(run)}
     return next((metric for metric in SAMPLED if metric in measured), METRIC)
 
 
 def compared(shown: list[View | SweepView], metric: str = METRIC) -> list[Row]:
-    """A row for each run, or each point of a sweep, the best first, those without a score last.
+    """Returns a row for each run, or each point of a sweep, the best first, those without a score last.
 
     Raises DataError for a metric that none has although others were measured.
     """
@@ -58,7 +58,7 @@ def compared(shown: list[View | SweepView], metric: str = METRIC) -> list[Row]:
 
 
 def last_scores(run: View) -> list[Score]:
-    """Every score of the last evaluation of a run; none when that is not complete."""
+    """Returns every score of the last evaluation of a run; empty if it is incomplete."""
     evaluations = [s.directory for s in run.stages if s.kind == "evaluate"]
     if not evaluations or not files.is_complete(evaluations[-1]):
         return []
@@ -72,11 +72,11 @@ def _refuse_unknown(metric: str, found: list[list[Score]]) -> None:
 
 
 def what_differs(shown: list[View | SweepView], runs: list[View]) -> list[dict[str, Any]]:
-    """For each run label -> value: of the axes of one sweep, else of the settings in which the runs differ."""
+    """Maps each run's labels to values: of the axes of one sweep, else of the settings in which the runs differ."""
     if len(shown) == 1 and isinstance(shown[0], SweepView):
         points = [entry.differs for entry in shown[0].entries]
         keys = list(dict.fromkeys(key for point in points for key in point))
-        if len(points) > 1:  # a search hands over words that are the same in all its points
+        if len(points) > 1:  # a search passes overrides that are equal at all its points
             keys = [key for key in keys if len({point.get(key) for point in points}) > 1]
     else:
         configs = [difference.frozen(run.path) for run in runs]
@@ -87,7 +87,7 @@ def what_differs(shown: list[View | SweepView], runs: list[View]) -> list[dict[s
 
 
 def answer(rows: list[Row]) -> query.Answer:
-    """The rows as a table: run, what differs, how far, and for each evaluation set value and 95% interval."""
+    """Returns the rows as a table: run, differences, progress, and per evaluation set value and 95% interval."""
     labels = list(rows[0].differs) if rows else []
     tasksets = list(dict.fromkeys(taskset for row in rows for taskset in row.scores))
     ends = [""] if len(tasksets) == 1 else [f" {taskset}" for taskset in tasksets]
@@ -101,7 +101,7 @@ def answer(rows: list[Row]) -> query.Answer:
 
 
 def number(value: Any) -> Any:
-    """A text that is a number as such, so that it is set to the right and sorts as one; anything else as it is."""
+    """Converts a numeric text to a number, so that it is right-aligned and sorted as one; others stay."""
     if not isinstance(value, str):
         return value
     for kind in (int, float):

@@ -1,6 +1,6 @@
-"""Pictures of several runs: scores against one or two things that differ, or parallel coordinates for more.
+"""Charts comparing runs: scores against one or two differing settings, or parallel coordinates for more.
 
-Drawn as in pipeline/results/charts.py. What is drawn is the `Row`s of pipeline/results/compare.py that have a score.
+Drawn as in pipeline/results/charts.py, from the `Row`s of pipeline/results/compare.py that have a score.
 """
 
 import math
@@ -14,16 +14,16 @@ INCHES = (7.6, 3.4)
 MOST_SERIES = len(SERIES)
 MOST_TICKS = 8
 LONGEST_LABEL = 24
-LOGARITHMIC = 20.0  # a ratio of largest to smallest from which a scale is logarithmic
-APART = 5.0  # points between the intervals of two series at the same place
+LOGARITHMIC = 20.0  # ratio of largest to smallest value from which a scale is logarithmic
+APART = 5.0  # points between the intervals of two series at the same position
 
 Scored = tuple[float, float, float]  # value and its 95% interval
 
 
 def scatter(name: str, label: str, x: Sequence[Any], scores: Sequence[Scored],
             series: Sequence[Any] | None = None, share: bool = True) -> str:
-    """Scores with their intervals against one setting. series: values of a second one, a colour each. share: the scores
-    are shares and not rewards."""
+    """Draws scores with intervals against one setting. series: values of a second one, one colour each. share: whether
+    scores are shares rather than rewards."""
     figure, axes = blank(share, "score" if share else "mean reward", label, INCHES, (0.085, 0.15, 0.9, 0.8))
     place = scale_of(axes, label, x)
     kinds = ordered(series) if series else [None]
@@ -41,7 +41,7 @@ def _score(value: float, share: bool) -> str:
 
 
 def _intervals(axes, x: list[float], scores: list[Scored], colour: str, shift: float) -> None:
-    """Dots with vertical 95% intervals, `shift` points to the right."""
+    """Draws dots with vertical 95% intervals, shifted right by `shift` points."""
     from matplotlib.transforms import ScaledTranslation
 
     moved = axes.transData + ScaledTranslation(shift / 72, 0, axes.figure.dpi_scale_trans)
@@ -53,7 +53,7 @@ def _intervals(axes, x: list[float], scores: list[Scored], colour: str, shift: f
 
 
 def scale_of(axes, label: str, values: Sequence[Any]) -> dict[Any, float]:
-    """Sets up the horizontal axis; value -> its place. Numbers lie to scale, anything else side by side."""
+    """Sets up the horizontal axis; returns value -> position. Numbers are to scale, other values evenly spaced."""
     distinct = ordered(values)
     axes.set_xlabel(label, size=9, color=INK, parse_math=False)
     axes.margins(x=0.08, y=0.08)
@@ -76,7 +76,7 @@ def logarithmic(values: Sequence[float]) -> bool:
 
 
 def parallel(name: str, columns: dict[str, Sequence[Any]], scores: Sequence[Scored], share: bool = True) -> str:
-    """Parallel coordinates: a line per run through its value on every axis to its score; the best one in colour.
+    """Draws parallel coordinates: a line per run through its value on every axis to its score, the best in colour.
 
     columns: label -> the value of every run, in the order of the scores. share: as for `scatter`.
     """
@@ -99,7 +99,7 @@ def parallel(name: str, columns: dict[str, Sequence[Any]], scores: Sequence[Scor
 
 
 def _places(values: Sequence[Any]) -> dict[Any, float]:
-    """Value -> height between 0 and 1: numbers to scale, anything else evenly."""
+    """Maps values to heights between 0 and 1: numbers to scale, other values evenly spaced."""
     distinct = ordered(values)
     if len(distinct) == 1:
         return {distinct[0]: 0.5}
@@ -110,7 +110,7 @@ def _places(values: Sequence[Any]) -> dict[Any, float]:
 
 
 def _uprights(axes, labels: list[str], ticks: list[dict[str, float]]) -> None:
-    """The axes of parallel coordinates, each with its values beside it."""
+    """Draws the axes of parallel coordinates, each with labelled values."""
     axes.spines["bottom"].set_visible(False)
     axes.grid(visible=False)
     axes.set_yticks([])
@@ -126,7 +126,7 @@ def _uprights(axes, labels: list[str], ticks: list[dict[str, float]]) -> None:
 
 
 def ordered(values: Sequence[Any]) -> list[Any]:
-    """The distinct values: numbers by size, anything else in the order of its first appearance."""
+    """Returns the distinct values: numbers by size, others in order of first appearance."""
     distinct = list(dict.fromkeys(values))
     return sorted(distinct) if _numeric(distinct) else distinct
 
@@ -136,7 +136,7 @@ def _numeric(values: Sequence[Any]) -> bool:
 
 
 def word(value: Any) -> str:
-    """A value as a label: four digits of a number, `1e-6` for 1e-06; the beginning of a long text."""
+    """Formats a value as a label: four digits of a number, `1e-6` for 1e-06; the beginning of a long text."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return plain(f"{value:.4g}")
     text = str(value)

@@ -1,4 +1,4 @@
-"""runs/<project>/<sweep>/compare.html: the points of a sweep in one picture and one table. One file, no network."""
+"""Writes runs/<project>/<sweep>/compare.html: a chart and a table of a sweep's points. One file, works offline."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def write(sweep: SweepView, rows: list[Row], metric: str) -> None:
 
 
 def page(sweep: SweepView, rows: list[Row], metric: str) -> dict[str, Any]:
-    """Everything the template shows."""
+    """Returns the template's variables."""
     tasksets = list(dict.fromkeys(taskset for row in rows for taskset in row.scores))
     return {
         "run": sweep.run,
@@ -31,9 +31,9 @@ def page(sweep: SweepView, rows: list[Row], metric: str) -> dict[str, Any]:
 
 
 def picture(name: str, rows: list[Row], taskset: str) -> dict[str, Any] | None:
-    """The picture of one evaluation set, with its legend; None when nothing differs or no run has a score.
+    """Returns the chart of one evaluation set with its legend; None if nothing differs or no run has a score.
 
-    One thing that differs: a scatter. Two, one of them with few values: a colour for each of those. More: parallel
+    One differing setting: a scatter. Two, one of them with few values: a colour for each of those. More: parallel
     coordinates.
     """
     scored = [row for row in rows if taskset in row.scores]
@@ -59,12 +59,12 @@ def _told(taskset: str, svg: str, legend: list[str] | None = None) -> dict[str, 
 
 
 def _hashable(value: Any) -> Any:
-    """A list or mapping as text; a setting that a run does not have as `null`."""
+    """Converts a list or mapping to text; a setting that a run does not have is `null`."""
     return str(value) if isinstance(value, (list, dict)) else "null" if value is None else value
 
 
 def render(content: dict[str, Any]) -> str:
-    """The page; everything but the pictures is escaped."""
+    """Renders the page; everything except the charts is escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(files.TEMPLATES), autoescape=True, undefined=StrictUndefined,

@@ -1,6 +1,6 @@
-"""What `ouro replay` needs of a run, and how it tells the answer: the stage, the weights before a step, the proof.
+"""The inputs and the output of `ouro replay`: the stage, the weights before a step, the verification.
 
-stages/counterfactual.py does the work, in a process of its own. Nothing is written into the run.
+stages/counterfactual.py does the work, in a separate process. Nothing is written into the run.
 """
 
 import subprocess
@@ -19,12 +19,12 @@ from pipeline.settings.algorithms import WITH_CRITIC
 from pipeline.store import checkpoints, files, tables
 from pipeline.store.errors import DataError, ModelError, StageError, nearest
 
-ORIGINAL = "as it was"  # what the stage's own algorithm is called in the answer
+ORIGINAL = "as it was"  # label of the stage's own algorithm in the output
 KINDS = ("rft", "offline")  # stages that train on rollouts
 
 
 def choose_stage(shown: View, name: str | None) -> Node:
-    """The stage of that name, or the run's last one that trains on rollouts. Raises DataError when there is none."""
+    """Returns the stage of that name, or the run's last one that trains on rollouts. Raises DataError without one."""
     able = [stage for stage in shown.stages if stage.kind in KINDS]
     if name is None and able:
         return able[-1]
@@ -41,9 +41,9 @@ def choose_stage(shown: View, name: str | None) -> Node:
 
 
 def prepare(shown: View, stage: Node, step: int | None, overrides: list[str]) -> dict[str, Any]:
-    """What stages/counterfactual.py is asked. step: null for the last one that can be replayed.
+    """Builds the request for stages/counterfactual.py. step: null for the last one that can be replayed.
 
-    Raises DataError for a step that cannot be, ConfigError with everything that is wrong with the alternatives.
+    Raises DataError for a step that cannot be replayed, ConfigError with every problem of the alternatives.
     """
     if not (stage.directory / "stage.json").exists():
         raise DataError(f"{stage.directory} is not there; `ouro run` with the run's overrides makes it again.")
@@ -61,10 +61,10 @@ def prepare(shown: View, stage: Node, step: int | None, overrides: list[str]) ->
 
 
 def replayable(directory: Path, model: Path, critic: bool) -> dict[int, Path | None]:
-    """Trainer step -> the directory with the weights before it, of every recorded step that has them; null is the model
-    that the stage began with.
+    """Maps every recorded trainer step to the directory with the weights before it, if they exist; null is the stage's
+    initial model.
 
-    critic: whether the critic's weights are needed too, which only checkpoints hold.
+    critic: whether the critic's weights are needed too, which only checkpoints contain.
     """
     found: dict[int, Path | None] = {1: None} if model.exists() else {}
     if not critic:
@@ -99,12 +99,12 @@ def _choose_step(stage: Node, step: int | None, able: dict[int, Path | None], cr
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
-    """The answer of stages/counterfactual.py. Raises StageError with its last words when it fails."""
+    """Returns the answer of stages/counterfactual.py. Raises StageError with its last output when it fails."""
     with tempfile.TemporaryDirectory() as directory:
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, request)
         threads = recorded_threads(Path(request["directory"])).get("trainer", len(cores()))
-        quiet = {"TQDM_DISABLE": "1"}  # or its last words are progress bars
+        quiet = {"TQDM_DISABLE": "1"}  # otherwise its last output would be progress bars
         done = subprocess.run([sys.executable, "-m", "stages.counterfactual", str(asked), str(answer)],
                               capture_output=True, text=True, check=False,
                               env=our_environment() | thread_environment(threads) | quiet)
@@ -119,12 +119,12 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_faithful(proof: list[list]) -> bool:
-    """Whether the stage's own numbers came out again."""
+    """Returns whether the stage's own numbers were reproduced."""
     return all(abs(found - stored) <= allowed for _, stored, found, allowed in proof)
 
 
 def proof_lines(proof: list[list]) -> list[str]:
-    """The stage's own numbers beside the recomputed ones, in words."""
+    """Compares the stage's own numbers with the recomputed ones, in text."""
     lines = [f"  {what}: {found:.6g}" + (f", stored {stored:.6g}" if stored else "")
              + ("" if abs(found - stored) <= allowed else "  DIFFERS") for what, stored, found, allowed in proof]
     if is_faithful(proof):
@@ -134,7 +134,7 @@ def proof_lines(proof: list[list]) -> list[str]:
 
 
 def table(rows: dict[str, dict[str, Any]], form: str) -> str:
-    """One column an algorithm for a person; one row an algorithm as CSV and JSON."""
+    """Returns one column per algorithm for display; one row per algorithm as CSV and JSON."""
     from pipeline.results.query import Answer, aligned, show
 
     if form != "table":

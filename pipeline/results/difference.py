@@ -1,4 +1,4 @@
-"""`ouro config diff A B`: the settings in which two configurations differ, and the stages that therefore differ."""
+"""`ouro config diff A B`: the settings in which two configurations differ, and the stages affected."""
 
 import re
 import shlex
@@ -15,8 +15,7 @@ ABSENT = "not there"
 @dataclass(frozen=True)
 class Side:
     """One of the two. config: nested. stages: name -> directory name, which ends in the stage's identity; None where
-    `unplanned` says why it is not known.
-    """
+    `unplanned` explains why it is unknown."""
 
     title: str
     config: dict[str, Any]
@@ -25,7 +24,7 @@ class Side:
 
 
 def side(root: Path, text: str) -> Side:
-    """A run by its name (its frozen configuration), or what the overrides in `text` compose ('': the default)."""
+    """Returns a run by name (its frozen configuration), or what the overrides in `text` compose ('': the default)."""
     from pipeline.check.judge import compose
     from pipeline.results import sweep_view
 
@@ -45,7 +44,7 @@ def side(root: Path, text: str) -> Side:
 
 
 def sides(root: Path, *texts: str) -> list[Side]:
-    """Every side (see `side`). Raises ConfigError with the problems of all of them."""
+    """Returns every side (see `side`). Raises ConfigError with the problems of all of them."""
     made, problems = [], {}
     for text in texts:
         try:
@@ -62,7 +61,7 @@ def sides(root: Path, *texts: str) -> list[Side]:
 
 
 def _planned(title: str, config: dict[str, Any]) -> Side:
-    """A configuration with its stages, as far as they can be told apart here: by the content of files."""
+    """Returns a configuration with its stages, if they can be identified here from file contents."""
     from pipeline.plan.plan import make_plan
 
     located, _ = hub.located(config, ask=False)
@@ -75,7 +74,7 @@ def _planned(title: str, config: dict[str, Any]) -> Side:
 
 
 def frozen(path: Path) -> dict[str, Any]:
-    """The configuration that a run was last launched with; `path` is its directory under runs/."""
+    """Returns the configuration of a run's last launch; `path` is its directory under runs/."""
     import yaml
 
     try:
@@ -86,7 +85,7 @@ def frozen(path: Path) -> dict[str, Any]:
 
 
 def flatten(value: Any, key: str = "") -> dict[str, Any]:
-    """Dotted key -> value: stages by their name, elements of other lists of mappings by their number."""
+    """Maps dotted keys to values: stages by name, elements of other lists of mappings by index."""
     if isinstance(value, list) and value and all(isinstance(v, dict) for v in value):
         value = {str(v.get("stage_name", i)): v for i, v in enumerate(value)}
     if not isinstance(value, dict) or not value:
@@ -95,17 +94,17 @@ def flatten(value: Any, key: str = "") -> dict[str, Any]:
 
 
 def differing(configs: list[dict[str, Any]]) -> list[str]:
-    """Dotted keys that not all configurations have with the same value, in the order of the first that has them."""
+    """Returns the dotted keys whose values are not all equal, in order of first appearance."""
     flat = [flatten(config) for config in configs]
     keys = dict.fromkeys(key for values in flat for key in values)
     above = {key.rsplit(".", depth)[0] for key in keys for depth in range(1, key.count(".") + 1)}
-    told = {key for key in above if all(values.get(key, {}) in ({}, []) for values in flat)}  # by the entries of others
+    told = {key for key in above if all(values.get(key, {}) in ({}, []) for values in flat)}  # covered by others
     return [key for key in keys if key not in told
             and any(values.get(key, ABSENT) != flat[0].get(key, ABSENT) for values in flat)]
 
 
 def says_how(key: str) -> bool:
-    """Whether a dotted key says what a run is called or how its stages run, and not what they make."""
+    """Returns whether a dotted key sets a run's name or its execution, not its results."""
     from pipeline.settings.config import walk
     from pipeline.settings.setting import about
 
@@ -117,7 +116,7 @@ def says_how(key: str) -> bool:
 
 
 def told(a: Side, b: Side) -> list[str]:
-    """The lines of the answer. Values that look like a secret are compared, and shown as ***."""
+    """Returns the lines of the answer. Values that look like secrets are compared, and shown as ***."""
     from pipeline.results.query import aligned
     from pipeline.settings.secrets import mask
 
@@ -133,7 +132,7 @@ def told(a: Side, b: Side) -> list[str]:
 
 
 def _value(flat: dict[str, Any], key: str) -> str:
-    """A value as one would write it; for a setting that one stage does not have of its own, that of all stages."""
+    """Formats a value as in an override; for a setting that one stage does not set, the run-wide one."""
     from pipeline.check.explain import shown
 
     if key in flat:

@@ -1,4 +1,4 @@
-"""What the tables of a run say, as plain rows for the report: curves, times, data, rollouts, agreement."""
+"""The report's data as plain rows from a run's tables: curves, times, data, rollouts, agreement."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from pipeline.results.questions import QUESTIONS
 from pipeline.store import tables
 
 BUCKETS = 5  # rows of the agreement table
-MOST_ROWS = 12  # of an answer shown in the report
+MOST_ROWS = 12  # rows of an answer shown in the report
 
 EXPLORER_PARTS = {"rollout": "rollout_seconds", "sync": "sync_seconds", "other": "explore_other_seconds",
                   "evaluation": "evaluate_seconds", "waiting": "explore_wait_seconds"}
@@ -22,14 +22,14 @@ TRAINER_PARTS = {"training": "train_seconds", "publishing": "publish_seconds", "
 
 
 def records(session, question: str, values: Sequence = ()) -> list[dict]:
-    """The rows of a question of our own, as dicts."""
+    """Returns the rows of an internal query as dicts."""
     done = session.execute(question, list(values))
     names = [column[0] for column in done.description]
     return [dict(zip(names, row, strict=True)) for row in done.fetchall()]
 
 
 def step_columns(session, stage: str) -> dict[str, np.ndarray]:
-    """The columns of a stage's steps, in order, as floats; null is NaN."""
+    """Returns the columns of a stage's steps in order, as floats; null is NaN."""
     columns = "* EXCLUDE (run, stage, statistics)"
     done = session.execute(f"SELECT {columns} FROM steps WHERE stage = ? ORDER BY step", [stage])
     table = np.array(done.fetchall(), dtype=float).reshape(-1, len(done.description))
@@ -37,13 +37,13 @@ def step_columns(session, stage: str) -> dict[str, np.ndarray]:
 
 
 def idle_steps(session, stage: str, settings) -> list[str]:
-    """Why steps of a stage learnt nothing, a sentence for each reason (job/no_signal.py). settings: its own."""
+    """Explains steps of a stage without a learning signal, one sentence per cause. settings: its own."""
     rows = records(session, "SELECT * EXCLUDE (statistics) FROM steps WHERE stage = ? ORDER BY step", [stage])
     return no_signals((SimpleNamespace(**row) for row in rows), settings)
 
 
 def times(columns: dict[str, np.ndarray]) -> dict:
-    """Totals of a training stage: seconds per part of explorer and trainer, tokens per second of each."""
+    """Returns totals of a training stage: seconds per part of explorer and trainer, tokens per second of each."""
     explorer = {part: float(np.nansum(columns[c])) for part, c in EXPLORER_PARTS.items()}
     trainer = {part: float(np.nansum(columns[c])) for part, c in TRAINER_PARTS.items()}
     rollout, train = np.nansum(columns["rollout_tokens"]), np.nansum(columns["trained_tokens"])
@@ -60,10 +60,10 @@ def times(columns: dict[str, np.ndarray]) -> dict:
 
 
 def evaluations(session, stage: str, start: str) -> dict[str, dict[str, list]]:
-    """Sampled accuracy (or reward) of a stage's weights by trainer step: set -> columns metric, step, value, low, high.
+    """Returns sampled accuracy (or reward) by trainer step: set -> columns metric, step, value, low, high.
 
-    stage, start: directory names of the stage and of the model it began with, whose accuracy stands at step 0. Sets
-    that fewer than two of the stage's own weights were asked are left out.
+    stage, start: directory names of the stage and of its initial model, whose accuracy is at step 0. Sets on which
+    fewer than two of the stage's own weights were evaluated are omitted.
     """
     rows = records(session, """
         SELECT DISTINCT ON (taskset, trainer_step) taskset, if(model = $1, step, 0) AS trainer_step,
@@ -80,7 +80,7 @@ def evaluations(session, stage: str, start: str) -> dict[str, dict[str, list]]:
 
 
 def row_counts(session, kinds: dict[Path, str]) -> dict[str, int]:
-    """Rows that each stage made: stage directory name -> rows. kinds: directory -> kind."""
+    """Counts the rows of each stage: stage directory name -> rows. kinds: directory -> kind."""
     import pyarrow.parquet as pq
 
     whole = {"tasks": ("raw",), "curate": ("tasks", "rejected")}
@@ -98,7 +98,7 @@ def row_counts(session, kinds: dict[Path, str]) -> dict[str, int]:
 
 
 def curation(session) -> dict:
-    """Rows read, kept by set and split, and dropped by operator with the commonest reasons.
+    """Returns rows read, kept by set and split, and dropped by operator with the most frequent reasons.
 
     session: over one tasks stage and its curate stage: a run may have several, which read the same rows.
     """
@@ -117,7 +117,7 @@ def curation(session) -> dict:
 
 
 def rollouts(session) -> list[dict]:
-    """Best, worst and a random rollout of the first, the middle and the last explorer step of each rft stage."""
+    """Returns best, worst and a random rollout of the first, middle and last explorer step of each rft stage."""
     steps = records(session, """
         SELECT stage, min(step) AS first, max(step) AS last, quantile_disc(step, 0.5) AS middle
         FROM (SELECT DISTINCT stage, step FROM experience) GROUP BY stage ORDER BY stage""")
@@ -131,7 +131,7 @@ def rollouts(session) -> list[dict]:
 
 
 def samples(session) -> list[dict]:
-    """The same of each evaluated model's sampled answers: for a run that has no rollouts."""
+    """Does the same for each evaluated model's sampled answers, for a run without rollouts."""
     question = """
         SELECT concat_ws('/', task_id, decoding, run_index) AS id, prompt, response, reward, accuracy, status, reason,
                len(response_tokens) AS tokens, NULL AS version
@@ -141,7 +141,7 @@ def samples(session) -> list[dict]:
 
 
 def pick_three(rows: list[dict]) -> list[dict]:
-    """The best and the worst by reward, and the first of the others: rows come in a random but fixed order."""
+    """Returns the best and the worst by reward, and the first of the others: rows are in random but fixed order."""
     rewarded = sorted((r for r in rows if r["reward"] is not None), key=lambda r: r["reward"])
     chosen = [("best", rewarded[-1]), ("worst", rewarded[0])] if len(rewarded) > 1 else [("only", r) for r in rewarded]
     taken = {row["id"] for _, row in chosen}
@@ -150,7 +150,7 @@ def pick_three(rows: list[dict]) -> list[dict]:
 
 
 def agreement(session) -> list[dict]:
-    """Mismatch, staleness and failures of each rft stage over equal ranges of its steps."""
+    """Returns mismatch, staleness and failures of each rft stage over equal ranges of its steps."""
     return records(session, f"""
         WITH bounds AS (SELECT stage, count(*) AS n, min(step) AS low FROM steps GROUP BY stage),
         cut AS (SELECT s.*, (s.step - low) * least({BUCKETS}, n) // n AS bucket FROM steps s JOIN bounds USING (stage)
@@ -167,7 +167,7 @@ def agreement(session) -> list[dict]:
 
 
 def origins(session) -> list[dict]:
-    """What made the rollouts: engine, sampling, commit, and the first and last weights used."""
+    """Returns the origin of the rollouts: engine, sampling, commit, and the first and last weights used."""
     return records(session, """
         SELECT regexp_replace(stage, '-[0-9a-f]+$', '') AS stage, engine, commit, config_hash, count(*) AS rows,
                temperature, top_p, top_k, max(weights_version) AS last_version,
@@ -176,7 +176,7 @@ def origins(session) -> list[dict]:
 
 
 def answers(session) -> list[dict]:
-    """The README's questions with their answers, cut at MOST_ROWS rows."""
+    """Returns the README's queries with their answers, at most MOST_ROWS rows each."""
     found = []
     for title, sql in QUESTIONS.items():
         answer = ask(session, sql)
@@ -186,5 +186,5 @@ def answers(session) -> list[dict]:
 
 
 def _bare(stage: str) -> str:
-    """A stage's name without its hash."""
+    """Returns a stage's name without its hash."""
     return stage.rsplit("-", 1)[0]

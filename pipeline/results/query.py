@@ -1,7 +1,7 @@
 """`ouro sql`: one read-only query over the tables of one or several runs, as a table, CSV, JSON or a file.
 
-DuckDB's own switches leave COPY, ATTACH and DROP VIEW at work inside the directories that they allow, and EXPLAIN
-ANALYZE executes what it explains. So a statement is parsed first and refused unless it only reads.
+DuckDB's own settings still permit COPY, ATTACH and DROP VIEW inside the allowed directories, and EXPLAIN ANALYZE
+executes its statement. So a statement is parsed first and refused unless it only reads.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from pipeline.store import files, tables
 from pipeline.store.errors import QueryError, pick
 
 NESTED = (list, tuple, dict)  # what DuckDB returns for lists, structs and maps
-WIDEST = 60  # characters of a cell in the table format; CSV and JSON are never cut
+WIDEST = 60  # characters per cell in the table format; CSV and JSON are never cut
 READERS = {".parquet": "read_parquet", ".csv": "read_csv", ".json": "read_json", ".jsonl": "read_json"}
 BATCH_ROWS = 65_536  # rows of an exported file that are in memory at once
 EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?", re.IGNORECASE)  # the rest is left to DuckDB's own lexer
@@ -36,10 +36,10 @@ class Answer:
 
 
 def session(runs: Sequence[View], joined: dict[str, Path] | None = None):
-    """A read-only DuckDB session with the views of pipeline/store/tables.py over the stages of the given runs.
+    """Opens a read-only DuckDB session with the views of pipeline/store/tables.py over stages of the given runs.
 
-    joined: further views by name, each over one file of the user's. Afterwards the session can open these files and
-    the stages' directories, and nothing else. Raises QueryError for a view name or file that cannot be used.
+    joined: further views by name, each over one file of the user's. Afterwards the session can open only these files
+    and the stages' directories. Raises QueryError for a view name or file that cannot be used.
     """
     pairs = [(view.run, stage.directory) for view in runs for stage in view.stages]
     connection = tables.connect(pairs)
@@ -68,14 +68,14 @@ def _add_view(connection, name: str, path: Path) -> None:
 
 
 def require_read_only(connection, question: str) -> None:
-    """Raises QueryError unless the text is exactly one SELECT (or EXPLAIN of one), which DuckDB's parser decides."""
+    """Raises QueryError unless DuckDB parses the text as exactly one SELECT (or EXPLAIN of one)."""
     from duckdb import StatementType as Kind
 
     kinds = _kinds(connection, question)
     if not kinds:
         raise QueryError("an empty question; needed SQL, such as: SELECT model, metric, value FROM scores")
     if kinds == [Kind.EXPLAIN] and (prefix := EXPLAIN.match(question)):
-        with contextlib.suppress(QueryError):  # options in brackets: not looked into, refused
+        with contextlib.suppress(QueryError):  # options in brackets are not parsed, but refused
             kinds = _kinds(connection, question[prefix.end() :])
     if kinds != [Kind.SELECT]:
         found = ", then ".join(str(kind).rpartition(".")[2] for kind in kinds)
@@ -85,7 +85,7 @@ def require_read_only(connection, question: str) -> None:
 
 
 def _kinds(connection, question: str) -> list:
-    """The statement types in a text. A type that the Python package does not know is a ValueError there."""
+    """Returns the statement types in a text. A type unknown to the Python package is a ValueError there."""
     import duckdb
 
     try:
@@ -97,14 +97,14 @@ def _kinds(connection, question: str) -> list:
 
 
 def ask(connection, question: str) -> Answer:
-    """The answer to one question. Raises QueryError with DuckDB's message, the views and their columns; DataError when
-    a file cannot be read."""
+    """Returns the answer to one query. Raises QueryError with DuckDB's message, the views and their columns; DataError
+    when a file cannot be read."""
     done = _checked(connection, lambda: connection.execute(question))
     return Answer([column[0] for column in done.description or []], _checked(connection, done.fetchall))
 
 
 def export(connection, question: str, path: Path) -> int:
-    """Writes the answer to FILE.parquet or FILE.csv, batch by batch; the number of rows. Raises as `ask` does."""
+    """Writes the answer to FILE.parquet or FILE.csv in batches; returns the number of rows. Raises like `ask`."""
     if (write := WRITERS.get(path.suffix.lower())) is None:
         raise QueryError(f"--out {path}: needed a file that ends in {' or '.join(WRITERS)}.")
     counted: list[int] = []
@@ -142,7 +142,7 @@ WRITERS = {".parquet": _write_parquet, ".csv": _write_csv}
 
 
 def _checked(connection, work: Callable[[], Any]) -> Any:
-    """What `work` returns; DuckDB's errors become ours."""
+    """Returns the result of `work`; converts DuckDB's errors to ours."""
     import duckdb
 
     try:
@@ -150,7 +150,7 @@ def _checked(connection, work: Callable[[], Any]) -> Any:
     except duckdb.Error as error:
         tables.refuse_damaged(error)
         raise _mistake(connection, error) from error
-    except RuntimeError as error:  # what DuckDB makes of Ctrl-C
+    except RuntimeError as error:  # raised by DuckDB on Ctrl-C
         if "interrupted" in str(error):
             raise KeyboardInterrupt from error
         raise
@@ -161,7 +161,7 @@ def _mistake(connection, error: Exception) -> QueryError:
 
 
 def columns_of_views(connection) -> str:
-    """One line per view: `tasks: run, task_id, ...`."""
+    """Returns one line per view: `tasks: run, task_id, ...`."""
     lines = []
     for name in tables.LOCATIONS:
         described = connection.execute(f"DESCRIBE {name}").fetchall()
@@ -170,16 +170,16 @@ def columns_of_views(connection) -> str:
 
 
 def as_table(answer: Answer) -> str:
-    """Aligned columns and the number of rows."""
+    """Returns aligned columns and the number of rows."""
     count = len(answer.rows)
     return f"{aligned(answer.columns, answer.rows)}\n({count} row{'' if count == 1 else 's'})"
 
 
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Aligned columns, numbers to the right; control characters are escaped, because rollout text is untrusted."""
+    """Aligns columns, numbers to the right; escapes control characters, because rollout text is untrusted."""
     import tabulate
 
-    tabulate.MIN_PADDING = 0  # a column is as wide as its widest cell; no argument sets it
+    tabulate.MIN_PADDING = 0  # the width of a column's widest cell; no argument sets it
     numbers = [all(v in (None, "") or type(v) in (int, float, Decimal) for v in column)
                for column in zip(*rows, strict=True)] or [False] * len(columns)
     return tabulate.tabulate([[_cell(value) for value in row] for row in rows], [_printable(c) for c in columns],
@@ -201,7 +201,7 @@ def _printable(text: str) -> str:
 
 
 def as_csv(answer: Answer, header: bool = True) -> str:
-    """RFC 4180; NULL is an empty cell, a list or map is JSON."""
+    """Returns RFC 4180; NULL is an empty cell, a list or map is JSON."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if header:
@@ -213,14 +213,14 @@ def as_csv(answer: Answer, header: bool = True) -> str:
 
 
 def as_json(answer: Answer) -> str:
-    """A list of objects, one a row; NULL and numbers that JSON does not know (NaN, infinity) are null."""
+    """Returns a list of objects, one per row; NULL and numbers without a JSON form (NaN, infinity) are null."""
     names = _distinct(answer.columns)
     rows = [dict(zip(names, map(plain, row), strict=True)) for row in answer.rows]
     return json.dumps(rows, ensure_ascii=False, indent=1)
 
 
 def _distinct(columns: list[str]) -> list[str]:
-    """Column names with _2, _3 ... behind repeated ones, so that no value of an object is lost."""
+    """Appends _2, _3 ... to repeated column names, so that no value of an object is lost."""
     seen: dict[str, int] = {}
     names = []
     for column in columns:
@@ -230,7 +230,7 @@ def _distinct(columns: list[str]) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """A DuckDB value as JSON types."""
+    """Converts a DuckDB value to JSON types."""
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -241,7 +241,7 @@ def plain(value: Any) -> Any:
 
 
 def show(answer: Answer, form: str) -> str:
-    """The answer in one of FORMATS; a statement without a result shows nothing."""
+    """Formats the answer in one of FORMATS; empty for a statement without a result."""
     return pick(FORMATS, form, "format")(answer) if answer.columns else ""
 
 

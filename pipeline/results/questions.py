@@ -1,4 +1,4 @@
-"""Five questions that the tables answer in one statement each: shown in the README and answered in every report."""
+"""Five one-statement queries: shown in the README and answered in every report."""
 
 QUESTIONS: dict[str, str] = {
     "How good was each version of the weights, and how long were its answers?": """\

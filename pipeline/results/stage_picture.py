@@ -1,4 +1,4 @@
-"""The picture of a run's stages as inline SVG: boxes from left to right, edges to those that read them."""
+"""Draws a run's stages as inline SVG: boxes from left to right, edges to the stages that read them."""
 
 import html
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Box:
-    """A stage in the picture: its words, the names of the stages it reads, and whether it is outside the chain."""
+    """A stage in the diagram: its text, the names of its inputs, and whether it is outside the chain."""
 
     name: str
     words: str
@@ -16,13 +16,13 @@ class Box:
 
 
 WIDE, HIGH, ACROSS, DOWN, EDGE = 160, 56, 40, 22, 14  # box, gaps, margin: pixels
-LETTERS = 18  # of a name that a box has room for; a longer one loses its middle
+LETTERS = 18  # characters that fit a box; longer names are cut in the middle
 
 
 def dag(boxes: Sequence[Box]) -> str:
-    """Boxes from left to right by their longest way from the start; edges that a longer way implies are left out.
+    """Draws boxes from left to right by their longest path from the start; edges implied by longer paths are omitted.
 
-    `boxes` are in an order in which they could be made. Those that stand aside (models, evaluations) go below.
+    `boxes` are in executable order. Those outside the chain (models, evaluations) go below.
     """
     column, lane = _places(boxes)
     at = {n: (EDGE + column[n] * (WIDE + ACROSS), EDGE + lane[n] * (HIGH + DOWN)) for n in column}
@@ -45,7 +45,7 @@ def dag(boxes: Sequence[Box]) -> str:
 
 
 def _places(boxes: Sequence[Box]) -> tuple[dict[str, int], dict[str, int]]:
-    """Column and lane of every box; two boxes never share a place."""
+    """Returns column and lane of every box; two boxes never share a position."""
     column: dict[str, int] = {}
     lane: dict[str, int] = {}
     taken: set[tuple[int, int]] = set()
@@ -59,7 +59,7 @@ def _places(boxes: Sequence[Box]) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _edges(boxes: Sequence[Box]) -> list[tuple[str, str]]:
-    """Input -> stage, without those that go through another input anyway."""
+    """Returns edges input -> stage, without those implied by another input."""
     above: dict[str, set[str]] = {}
     for box in boxes:
         above[box.name] = set(box.inputs).union(*(above[i] for i in box.inputs))
@@ -67,7 +67,7 @@ def _edges(boxes: Sequence[Box]) -> list[tuple[str, str]]:
 
 
 def _edge(source: tuple[float, float], target: tuple[float, float], bus: float | None) -> str:
-    """From the right side to the left side; around the bottom when a box is in the way."""
+    """Draws an edge from right side to left side; below a box that is in the way."""
     (x0, y0), (x1, y1) = (source[0] + WIDE, source[1] + HIGH / 2), (target[0], target[1] + HIGH / 2)
     if bus is None:
         bend, x2 = ACROSS / 2, x1 - ACROSS  # along its lane, then across in the last gap

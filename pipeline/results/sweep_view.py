@@ -1,4 +1,4 @@
-"""Reads a sweep back: its points, how far each is, which failed. Like pipeline/results/view.py it writes nothing."""
+"""Reads a sweep back: its points, their progress and failures. Like pipeline/results/view.py it writes nothing."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,7 +16,7 @@ SWEEP = "sweep.json"
 
 @dataclass(frozen=True)
 class Entry:
-    """A point of a sweep: its run, and key -> value of what it has on every axis."""
+    """A point of a sweep: its run, and key -> value on every axis."""
 
     view: View
     differs: dict[str, str]
@@ -36,7 +36,7 @@ class SweepView:
 
     @property
     def stages(self) -> list[Node]:
-        """Every stage of the points once."""
+        """Returns every stage of the points once."""
         return list({s.directory.resolve(): s for entry in self.entries for s in entry.view.stages}.values())
 
     @property
@@ -49,13 +49,13 @@ class SweepView:
 
 
 def of_sweep(sweep) -> SweepView:
-    """The view of a sweep that need not have been launched yet."""
+    """Returns the view of a sweep, whether launched or not."""
     return SweepView(f"{sweep.project}/{sweep.name}", sweep.view,
                      [Entry(view.of_plan(p.plan), p.differs) for p in sweep.points])
 
 
 def open_sweep(path: Path) -> SweepView:
-    """The sweep whose directory under runs/ is `path`; points whose run was deleted are left out."""
+    """Opens the sweep whose directory under runs/ is `path`; points whose run was deleted are left out."""
     kept = files.read_json(path / SWEEP)
     project = path.parent.parent
     entries = [Entry(view.open_view(project / point["run"]), point["differs"]) for point in kept["points"]
@@ -64,7 +64,7 @@ def open_sweep(path: Path) -> SweepView:
 
 
 def known(root: Path) -> list[View | SweepView]:
-    """Every run and every sweep below root/runs, the one launched last first; of one name only that."""
+    """Returns every run and sweep below root/runs, the one launched last first; optionally only of one name."""
     found = [*view.views(root), *(open_sweep(p.parent) for p in Path(root).glob(f"runs/*/*/{SWEEP}"))]
     found.sort(key=lambda one: one.launched, reverse=True)
     latest: dict[str, View | SweepView] = {}
@@ -74,17 +74,17 @@ def known(root: Path) -> list[View | SweepView]:
 
 
 def find(root: Path, name: str | None = None) -> View | SweepView:
-    """The run or sweep of that name; without one, what was launched last."""
+    """Returns the run or sweep of that name; without a name, the one launched last."""
     return view.choose(known(root), root, name)
 
 
 def is_known(root: Path, name: str) -> bool:
-    """Whether a word is the name of a run or sweep; those of a sweep's points have a `=` in them."""
+    """Returns whether a word is the name of a run or sweep; those of a sweep's points contain `=`."""
     return any(name in (one.run, one.run.split("/", 1)[1]) for one in known(root))
 
 
 def runs_of(shown: View | SweepView) -> list[View]:
-    """The runs that one name stands for: itself, or the points of a sweep."""
+    """Returns the runs of a name: the run itself, or the points of a sweep."""
     return [entry.view for entry in shown.entries] if isinstance(shown, SweepView) else [shown]
 
 
@@ -92,7 +92,7 @@ def runs_of(shown: View | SweepView) -> list[View]:
 
 
 def reached(run: View) -> str:
-    """How far a point is, in a few words: complete, `failed: rft`, `running: rft, step 3 of 10`, `2 of 8 stages`."""
+    """Summarizes a point's progress: complete, `failed: rft`, `running: rft, step 3 of 10`, `2 of 8 stages`."""
     states = [view.state(stage) for stage in run.stages]
     for word in ("failed", "running", INTERRUPTED):
         if named := [s.name + s.state.removeprefix(word) for s in states if s.state.startswith(word)]:
@@ -102,7 +102,7 @@ def reached(run: View) -> str:
 
 
 def status(shown: View | SweepView) -> str:
-    """A line for each stage of a run or point of a sweep, then what the stages say and why they failed."""
+    """Returns a line for each stage of a run or point of a sweep, then the stages' messages and failures."""
     if isinstance(shown, SweepView):
         return _status_of_points(shown)
     states = [view.state(stage) for stage in shown.stages]
@@ -120,7 +120,7 @@ def _status_of_points(shown: SweepView) -> str:
 
 
 def points_with(shown: SweepView, stage: Node) -> str:
-    """What the points differ in that have a stage: `lr=0.1; lr=0.5`, or `all 3 points`."""
+    """Lists the points that have a stage: `lr=0.1; lr=0.5`, or `all 3 points`."""
     place = stage.directory.resolve()
     have = [axes.told(entry.differs) or entry.view.run for entry in shown.entries
             if place in {s.directory.resolve() for s in entry.view.stages}]

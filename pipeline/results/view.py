@@ -1,7 +1,7 @@
-"""Reads a run back: which runs there are, how far each stage is, what was learnt.
+"""Reads a run back: the list of runs, the state of each stage, the scores.
 
-A run is a directory runs/<project>/<name>/ with a plan.json and a link to each of its stages (plan/plan.py makes
-it). Nothing here writes.
+A run is a directory runs/<project>/<name>/ with a plan.json and a link to each of its stages (created by plan/plan.py).
+Nothing here writes.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ from pipeline.store import files, tables
 from pipeline.store.errors import DataError, nearest
 from pipeline.store.records import TABLES, Score
 
-HINT = "log: "  # begins the last line of stage.error (pipeline/job/context.py)
+HINT = "log: "  # prefix of the last line of stage.error (pipeline/job/context.py)
 TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -40,7 +40,7 @@ class Node:
 
 @dataclass(frozen=True)
 class View:
-    """A run: `project/name`, its directory under runs/, its stages in an order in which they could be made."""
+    """A run: `project/name`, its directory under runs/, its stages in executable order."""
 
     run: str
     path: Path
@@ -52,7 +52,7 @@ class View:
 
     @property
     def launched(self) -> int:
-        """When it was launched last, nanoseconds since 1970."""
+        """Returns the time of the last launch, nanoseconds since 1970."""
         return (self.path / "plan.json").stat().st_mtime_ns
 
     @property
@@ -61,7 +61,7 @@ class View:
 
 
 def open_view(path: Path) -> View:
-    """The run whose directory under runs/ is `path`. Raises DataError when its plan.json is none."""
+    """Opens the run whose directory under runs/ is `path`. Raises DataError when its plan.json is invalid."""
     plan = files.read_json(path / "plan.json")
     if not isinstance(plan, dict) or not {"stages", "project", "name"} <= plan.keys():
         raise DataError(f"{path / 'plan.json'} is no plan of a run. Delete it and run the same command again.")
@@ -70,24 +70,24 @@ def open_view(path: Path) -> View:
 
 
 def of_plan(plan) -> View:
-    """The view of a plan that need not have been launched yet."""
+    """Returns the view of a plan, whether launched or not."""
     stages = [Node(s.name, s.kind, Path(s.directory)) for s in plan.stages]
     return View(f"{plan.project}/{plan.name}", plan.view, stages)
 
 
 def views(root: Path) -> list[View]:
-    """Every run below root/runs, the most recently launched first."""
+    """Returns every run below root/runs, the most recently launched first."""
     found = [open_view(p.parent) for p in Path(root).glob("runs/*/*/plan.json")]
     return sorted(found, key=lambda run: run.launched, reverse=True)
 
 
 def find_view(root: Path, name: str | None = None) -> View:
-    """The run called `project/name`, or `name` when only one project has it; the latest one without a name."""
+    """Returns the run `project/name`, or `name` if unique among projects; the latest one without a name."""
     return choose(views(root), root, name)
 
 
 def choose(known: list, root: Path, name: str | None):
-    """The one of `known`, runs or sweeps with the latest first, that has a name. Raises DataError."""
+    """Returns the named one of `known`, runs or sweeps with the latest first. Raises DataError."""
     if not known:
         raise DataError(f"no run below {Path(root) / 'runs'}. Start one with `ouro run`, or say with --root where "
                         "the runs are (checkpoint_root_dir).")
@@ -109,10 +109,10 @@ def choose(known: list, root: Path, name: str | None):
 
 @dataclass(frozen=True)
 class State:
-    """How far a stage is.
+    """The state of a stage.
 
-    seconds: of its work, once complete. latest: its last optimizer step, in one line. problem: why it failed, likewise.
-    warning: why its last steps learnt nothing.
+    seconds: of its work, once complete. latest: its last optimizer step, on one line. problem: why it failed, likewise.
+    warning: why its last steps had no learning signal.
     """
 
     name: str
@@ -125,8 +125,8 @@ class State:
 
 
 def state(stage: Node) -> State:
-    """Complete, running (its lock is held), failed (it left the reason), interrupted, partial (killed), or missing."""
-    locked = is_locked(stage.directory / ".lock")  # asked first: a stage may complete meanwhile
+    """Returns complete, running (locked), failed (left a cause), interrupted, partial (killed), or missing."""
+    locked = is_locked(stage.directory / ".lock")  # first, because a stage may complete in between
     steps = tables.steps_present(stage.directory, "rollouts" if stage.kind == "rollout" else "steps")
     total = _total_steps(stage.directory)
     latest = _latest(stage, steps[-1], total) if steps else None
@@ -149,7 +149,7 @@ def state(stage: Node) -> State:
 
 
 def _warning(stage: Node, steps: list[int]) -> str | None:
-    """Why these steps learnt nothing, in a sentence, if they did not."""
+    """Returns why these steps had no learning signal, in a sentence, or None."""
     if stage.kind == "rollout" or len(steps) < STEPS:
         return None
     settings = namespace(files.read_json(stage.directory / "stage.json")["config"])
@@ -158,7 +158,7 @@ def _warning(stage: Node, steps: list[int]) -> str | None:
 
 
 def _latest(stage: Node, step: int, total: int | None) -> str:
-    """The last step of a stage, in one line."""
+    """Returns the last step of a stage, on one line."""
     if stage.kind == "rollout":
         words = rollout_words(_read(stage.directory, "rollouts", step))
         return f"explorer step {step}" + (f"/{total}" if total else "") + f"  {words}"
@@ -168,7 +168,7 @@ def _latest(stage: Node, step: int, total: int | None) -> str:
 
 
 def recorded_error(directory: Path) -> str | None:
-    """The reason in stage.error; None when stage.log is newer, for then a later life was cut off."""
+    """Returns the cause in stage.error; None when stage.log is newer, since a later launch was then interrupted."""
     error, log = directory / "stage.error", directory / "stage.log"
     if not error.exists() or (log.exists() and log.stat().st_mtime_ns > error.stat().st_mtime_ns):
         return None
@@ -177,7 +177,7 @@ def recorded_error(directory: Path) -> str | None:
 
 
 def shortened(reason: str, room: int) -> list[str]:
-    """A reason in at most `room` lines: its first and its last ones. Of a traceback its last line is kept."""
+    """Shortens an error to at most `room` lines: its first and last ones. Keeps the last line of a traceback."""
     before, trace, after = reason.partition(TRACEBACK)
     if trace:
         reason = f"{before.strip()}: {_last_error(after)}"
@@ -186,12 +186,12 @@ def shortened(reason: str, room: int) -> list[str]:
 
 
 def _last_error(trace: str) -> str:
-    """What the traceback ends in; an error may have several lines, and those of the code are indented."""
+    """Returns the end of the traceback; an error may have several lines, and code lines are indented."""
     return next((line for line in reversed(trace.splitlines()) if re.match(r"[\w.]+(:|$)", line)), "").strip()
 
 
 def _total_steps(directory: Path) -> int | None:
-    """What the trainer found (total.json), else what the settings say; None when that waits for the tasks."""
+    """Returns the trainer's total (total.json), else the one in the settings; None if that depends on the tasks."""
     if (directory / "total.json").exists():
         return files.read_json(directory / "total.json")["total_steps"]
     spec = directory / "stage.json"
@@ -204,7 +204,7 @@ def _read(directory: Path, table: str, step: int):
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a living process holds the lock file."""
+    """Returns whether a living process holds the lock file."""
     if not path.exists():
         return False
     with open(path, encoding="utf-8") as file:
@@ -219,12 +219,12 @@ def is_locked(path: Path) -> bool:
 
 
 def scores(view: View) -> list[Score]:
-    """Every score of a model in the run's complete evaluations, in the order of its stages."""
+    """Returns every score of a model in the run's complete evaluations, in the order of its stages."""
     return _scores(view, "evaluate")
 
 
 def _benched(view: View) -> list[Score]:
-    """The same of the checkpoints on the way to a model (mode=bench)."""
+    """Does the same for the intermediate checkpoints of a model (mode=bench)."""
     return _scores(view, "bench")
 
 
@@ -235,9 +235,9 @@ def _scores(view: View, kind: str) -> list[Score]:
 
 
 def before_and_after(found: list[Score]) -> list[tuple[Score, Score]]:
-    """Per evaluation set, the sampled accuracy or reward of the first and of the last model; sets with one left out.
+    """Returns the first and last model's sampled accuracy or reward per evaluation set; sets with only one are omitted.
 
-    Of each model that of its first evaluation: a bench may have asked it again, in another way.
+    Uses each model's first evaluation: a bench may have evaluated it again with different sampling.
     """
     by_set: dict[str, dict[str, Score]] = {}
     for score in found:
@@ -248,7 +248,7 @@ def before_and_after(found: list[Score]) -> list[tuple[Score, Score]]:
 
 
 def summary(view: View) -> str:
-    """The last lines of a run: accuracies with 95% intervals, what was learnt, seconds, where the report is."""
+    """Returns the last lines of a run: accuracies with 95% intervals, what was learnt, seconds, the report's path."""
     found = scores(view)
     weights = [(s, f"{s.model}, step {s.step},") for s in _benched(view)] + [(s, s.model) for s in found]
     lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (not is_reward(s.metric))}{interval(s)}, "
@@ -268,5 +268,5 @@ def summary(view: View) -> str:
 
 
 def _noted(words: str, score: Score) -> str:
-    """A line about a score, with how many of its tasks are in the training data."""
+    """Formats a score, with the number of its tasks that are in the training data."""
     return "; ".join(filter(None, [words, leak_words(score)]))

@@ -1,1 +1,1 @@
-"""Starting runs and sweeps, and what the terminal shows of them."""
+"""Starts runs and sweeps, and shows their progress on the terminal."""

@@ -1,6 +1,6 @@
-"""What `ouro run` shows while snakemake works: the stages, read from their logs. Snakemake's own output goes to a file.
+"""The terminal output of `ouro run`: stage progress from the stages' logs. Snakemake's own output goes to a file.
 
-The logs are read, rather than the output of the stages, so that stages on other machines (SLURM) are shown alike.
+Logs are read instead of the stages' output, so that stages on other machines (SLURM) are shown in the same way.
 """
 
 import os
@@ -18,35 +18,35 @@ from pipeline.store import files
 from pipeline.store.errors import masked
 from pipeline.store.files import near
 
-STARTED = "ouro: the stages start now"  # printed by the Snakefile; snakemake printed an answer if this never comes
-KEPT = 10  # log files of snakemake in the view of a run
+STARTED = "ouro: the stages start now"  # printed by the Snakefile; without it snakemake only printed an answer
+KEPT = 10  # snakemake log files kept in a run's view
 RECORD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ERROR|CRITICAL) (.*)")
 COMPLETE = re.compile(r"complete in ([\d.]+) s: ")
 
 
 class Output:
-    """The standard output and error of snakemake and its jobs; once the stages start, copied to a log file.
+    """Standard output and error of snakemake and its jobs; copied to a log file once the stages start.
 
-    They are in memory first, so that the reason of a failure is known on a full disk, and so that snakemake can still
-    write when this process was killed.
+    They are held in memory first, so that the cause of a failure is known even on a full disk, and snakemake can still
+    write after this process was killed.
     """
 
     def __init__(self, directory: Path):
         self.directory = directory
         self.stdout, self.stderr = os.memfd_create("stdout"), os.memfd_create("stderr")
         self.log: Path | None = None
-        self.problem: OSError | None = None  # why the log file lacks something
+        self.problem: OSError | None = None  # why the log file is incomplete
         self._copied = {self.stdout: 0, self.stderr: 0}
 
     def copy(self) -> None:
-        """Brings the log file up to date by whole lines, in which the values of secrets are masked."""
+        """Appends the new complete lines to the log file, with secrets masked."""
         try:
             if self.log is None and STARTED.encode() in self._read(self.stderr, 0):
                 self._open()
             if self.log is not None:
                 with open(self.log, "ab", buffering=0) as file:
                     for end, begin in self._copied.items():
-                        begin = begin if begin <= os.fstat(end).st_size else 0  # a job wrote `> /dev/stderr`
+                        begin = begin if begin <= os.fstat(end).st_size else 0  # a job truncated it: `> /dev/stderr`
                         lines = self._read(end, begin).rpartition(b"\n")
                         file.write(masked((lines[0] + lines[1]).decode(errors="replace")).encode())
                         self._copied[end] = begin + len(lines[0] + lines[1])
@@ -55,24 +55,24 @@ class Output:
 
     def _open(self) -> None:
         self.log = self.directory / f"snakemake-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-        self.directory.mkdir(parents=True, exist_ok=True)  # in the run's view, which was written just now
+        self.directory.mkdir(parents=True, exist_ok=True)  # in the run's view, which was just written
         for old in sorted(self.directory.glob("snakemake-*.log"))[: 1 - KEPT]:
             old.unlink(missing_ok=True)
         print(f"ouro: all that snakemake and the stages print goes to {near(self.log)}", file=sys.stderr)
 
     def answer(self) -> None:
-        """Prints what snakemake said when it started no stage: a dry run, a graph, a mistake in its words."""
+        """Prints snakemake's output when no stage started: a dry run, a graph, an error in its arguments."""
         for end, stream in ((self.stdout, sys.stdout), (self.stderr, sys.stderr)):
             stream.write(self._read(end, 0).decode(errors="replace"))
             stream.flush()
 
     @property
     def place(self) -> str:
-        """Where it is kept, for the last line of a run that failed."""
+        """Returns where the output is kept, for the last line of a failed run."""
         return f"it was not kept ({self.problem.strerror})" if self.problem else near(self.log)
 
     def errors(self) -> str:
-        """All of standard error, where snakemake and the stages say what failed."""
+        """Returns all of standard error, where snakemake and the stages report failures."""
         return self._read(self.stderr, 0).decode(errors="replace")
 
     @staticmethod
@@ -81,7 +81,7 @@ class Output:
 
 
 class Console:
-    """Follows the logs of stages that are to be made. A context manager: leaving it ends the bars."""
+    """Follows the logs of incomplete stages. A context manager: leaving it closes the bars."""
 
     def __init__(self, stages: Sequence[Stage]):
         self.stages, self.number = rules(stages), len(stages)
@@ -91,7 +91,7 @@ class Console:
         self._bars: dict[str, Bar] = {}
 
     def poll(self) -> None:
-        """Shows what the logs have got since the last call."""
+        """Shows what was appended to the logs since the last call."""
         for name, log in self._logs.items():
             for level, text in log.new():
                 self._show(name, level, text)
@@ -107,9 +107,9 @@ class Console:
             self._print(f"{name}: started (stage {self._place[name]} of {self.number})")
         elif level == "ERROR":
             self._end(name)
-            if not text.startswith("log: "):  # the reason is among the last lines of the run (pipeline/run/failure.py)
+            if not text.startswith("log: "):  # the cause is in the last lines of the run (pipeline/run/failure.py)
                 self._print(f"{name}: {text if text == INTERRUPTED else f'failed; log: {near(self._logs[name].path)}'}")
-        elif not text.startswith("evaluated: "):  # a bar has it
+        elif not text.startswith("evaluated: "):  # shown by a bar
             self._print(f"{name}: {text}")
 
     def _bar(self, name: str, total: int, unit: str, done: int) -> Bar:
@@ -139,14 +139,14 @@ class Console:
 
 
 class _Log:
-    """The records that come to a stage's log from now on; lines that belong to a record of several are left out."""
+    """Reads records appended to a stage's log; continuation lines of multi-line records are dropped."""
 
     def __init__(self, path: Path):
         self.path = path
         self._at = path.stat().st_size if path.exists() else 0
 
     def new(self) -> list[tuple[str, str]]:
-        """Level and first line of each."""
+        """Returns level and first line of each new record."""
         if not self.path.exists() or self.path.stat().st_size == self._at:
             return []
         with open(self.path, "rb") as file:

@@ -1,4 +1,4 @@
-"""The last lines of a launch that failed: which stage, why, what to do, and where the rest is written."""
+"""The last lines of a failed launch: which stage, why, what to do, and where the full output is."""
 
 import re
 import shutil
@@ -9,19 +9,19 @@ from pipeline.results.view import HINT, Node, View, recorded_error, shortened
 from pipeline.store import files
 from pipeline.store.files import near
 
-MOST_SHOWN = 3  # failed stages whose reason is shown
-ROOM = 6  # lines for all reasons: with the rest it makes the ten that one sees at a glance
+MOST_SHOWN = 3  # failed stages whose cause is shown
+ROOM = 6  # lines for all causes: ten with the rest, readable at a glance
 UNEXPLAINED = ("it left no reason: its process was killed (the kernel does this when memory runs out), or its job was "
                "cancelled or ran past its time limit")
-FULL = 2**20  # bytes: a disk with less space left is called full
+FULL = 2**20  # bytes: a disk with less free space is called full
 
 
 def what_failed(shown: View | SweepView, code: int, again: str = "the same command", said: str = "",
                 place: str = "", since: float = 0.0) -> str:
-    """The last lines of a run or sweep. again: the command to go on. said: what snakemake printed, kept in `place`.
+    """Returns the last lines of a run or sweep. again: the command to continue. said: snakemake's output, in `place`.
 
-    since: reasons that stages recorded before this time are of an earlier launch. A snakemake that a signal ended took
-    its stages with it.
+    since: causes recorded before this time belong to an earlier launch. A snakemake killed by a signal ended its
+    stages too.
     """
     reasons = [] if code < 0 else [(stage, _reason(stage, said, since)) for stage in shown.stages]
     failed = [(stage, reason) for stage, reason in reasons if reason]
@@ -35,7 +35,7 @@ def what_failed(shown: View | SweepView, code: int, again: str = "the same comma
 
 
 def how_far(shown: View | SweepView) -> str:
-    """`ouroboros/countdown: 5 of 8 stages are complete`; of a sweep its points too."""
+    """Formats progress: `ouroboros/countdown: 5 of 8 stages are complete`; for a sweep its points too."""
     done = sum(files.is_complete(stage.directory) for stage in shown.stages)
     text = f"{shown.run}: {done} of {len(shown.stages)} stages are complete"
     if isinstance(shown, SweepView):
@@ -55,7 +55,7 @@ def _told(shown: View | SweepView, stage: Node, reason: str, room: int) -> str:
 
 
 def _reason(stage: Node, said: str, since: float) -> str | None:
-    """Why a stage failed, from its stage.error, else from what was printed; None where it did not fail."""
+    """Returns why a stage failed, from its stage.error, else from its output; None if it did not fail."""
     if files.is_complete(stage.directory):
         return None
     recorded = recorded_error(stage.directory)
@@ -68,7 +68,7 @@ def _reason(stage: Node, said: str, since: float) -> str | None:
 
 
 def _printed(stage: Node, lines: list[str]) -> str | None:
-    """What a stage printed that could not write it down, as on a full disk: the record before its last line."""
+    """Returns the error that a stage printed but could not record (full disk): the record before its last line."""
     mine = f"{stage.name}: "
     ends = [i for i, line in enumerate(lines) if line.startswith(mine + HINT) and f"/{stage.directory.name}/" in line]
     begins = [i for i in range(ends[-1]) if lines[i].startswith(mine)] if ends else []

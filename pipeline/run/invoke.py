@@ -1,4 +1,4 @@
-"""`ouro run`: hands a recipe to snakemake and says what was learnt."""
+"""`ouro run`: runs a recipe with snakemake and reports what was learnt."""
 
 import json
 import os
@@ -17,18 +17,18 @@ from pipeline.store.files import HOME
 if TYPE_CHECKING:
     from pipeline.run.console import Output
 
-SIGNALLED = 128  # the exit code of a command that a signal ended is this and the signal
+SIGNALLED = 128  # the exit code of a command ended by a signal is this plus the signal
 INTERRUPTED = SIGNALLED + signal.SIGINT
 STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM", signal.SIGHUP: "stopped by SIGHUP",
            signal.SIGQUIT: "stopped by SIGQUIT"}
-TELLS_ONLY = re.compile(  # words with which snakemake runs nothing
+TELLS_ONLY = re.compile(  # arguments with which snakemake runs nothing
     r"-\w*[hn]\w*|--(help|version|report|dry-?run|dag|rulegraph|filegraph|d3dag|summary|detailed-summary|lint|list.*|unlock|touch)(=.*)?")
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How snakemake ended. began: when it was started, seconds since 1970. signal: what asked us to stop it. output:
-    what it said, unless the terminal showed it."""
+    """The result of snakemake. began: start time, seconds since 1970. signal: the one that requested the stop. output:
+    its output, unless the terminal showed it."""
 
     began: float
     code: int
@@ -37,9 +37,9 @@ class Ended:
 
 
 def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool) -> int:
-    """Makes every stage of the recipe that is not complete, by snakemake; then says what was learnt.
+    """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt.
 
-    extra: words for snakemake. A problem that is known without reading data must not appear after a stage has run.
+    extra: arguments for snakemake. A problem that is known without reading data must not appear after a stage has run.
     """
     from pipeline.check import preflight
     from pipeline.check.judge import warnings
@@ -63,7 +63,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
         preflight.warn("cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. "
                        "Set it to the GPUs of a node, or to 0 if none is meant.")
     if not any(TELLS_ONLY.fullmatch(word) for word in extra):
-        hub.fetch_missing(plan.stages)  # here for its progress on the terminal; bare snakemake does it as it starts
+        hub.fetch_missing(plan.stages)  # here for its progress on the terminal; plain snakemake does it on startup
     for line in outcome.made_again(plan):
         print(f"ouro: {line}")
     before = _made(plan)
@@ -72,7 +72,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     if ended.signal:
         print(f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept\n  to go on: {again}", file=sys.stderr)
         return SIGNALLED + ended.signal
-    if (ended.code == 0 or multirun) and _made(plan) != before:  # a dry run makes nothing
+    if (ended.code == 0 or multirun) and _made(plan) != before:  # a dry run completes nothing
         print(outcome.conclude(shown))
     if ended.code:
         if _made(plan) != before and (line := outcome.report_what_is_there(shown)):
@@ -82,12 +82,12 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
 
 
 def typed(words: list[str], extra: list[str]) -> str:
-    """The command line of a run, to be typed again. extra: as for `start`."""
+    """Returns the command line of a run, for the user to repeat. extra: as for `start`."""
     return shlex.join(["ouro", "run", *words, *(["--", *extra] if extra else [])])
 
 
 def explain(shown, ended: Ended, again: str) -> str:
-    """The last lines of a run that failed. again: the command to go on."""
+    """Returns the last lines of a failed run. again: the command to continue."""
     from pipeline.job.context import ending
     from pipeline.run.failure import what_failed
 
@@ -99,7 +99,7 @@ def explain(shown, ended: Ended, again: str) -> str:
 
 
 def asks_for_no_gpu(plan, extra: list[str]) -> bool:
-    """Whether stages go to SLURM that would take GPUs if it were known that there are some. extra: as for `start`."""
+    """Returns whether stages go to SLURM without requesting GPUs because none are configured. extra: as for `start`."""
     from pipeline.plan.identity import HEAVY
 
     return any(word.endswith("slurm") for word in extra) and any(
@@ -108,7 +108,7 @@ def asks_for_no_gpu(plan, extra: list[str]) -> bool:
 
 
 def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -> Ended:
-    """Runs snakemake over what the overrides mean. extra: words for snakemake. plan: what they mean, to be shown.
+    """Runs snakemake on the configuration. extra: arguments for snakemake. plan: the plan to display.
 
     verbose: the terminal shows the output of snakemake and the stages, and no file keeps it.
     """
@@ -137,11 +137,11 @@ def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -
 
 
 def snakemake_command(overrides: list[str], extra: list[str]) -> list[str]:
-    """The snakemake command line. Overrides travel as a JSON list, which snakemake reads as YAML: any character passes.
+    """Returns the snakemake command line. Overrides are a JSON list, read as YAML: any character is safe.
 
-    (Of a plain text snakemake would strip the quotes at its ends and read the rest as YAML.) An option stands behind
-    --config, which takes every word up to the next one; of two --cores the last counts. A stage that fails stops
-    what needs it and nothing else, also with a workflow profile that is not ours.
+    (For plain text, snakemake would strip the quotes at its ends and read the rest as YAML.) An option follows
+    --config, which takes every word up to the next one; of two --cores the last counts. A failed stage stops
+    only those that depend on it, also with a workflow profile that is not ours.
     """
     elsewhere = [] if Path.cwd() == HOME else ["--snakefile", str(HOME / "Snakefile"), "--directory", str(Path.cwd())]
     text = json.dumps(overrides, ensure_ascii=False)
@@ -150,10 +150,10 @@ def snakemake_command(overrides: list[str], extra: list[str]) -> list[str]:
 
 
 def _made(plan) -> dict[str, int]:
-    """When each complete stage was made."""
+    """Maps each complete stage to its completion time."""
     return {m: os.stat(m).st_mtime_ns for m in plan.targets if os.path.exists(m)}
 
 
 def _python_path() -> str:
-    """Our packages first: `workflows` is also the name of a package that others may have installed."""
+    """Puts our packages first: `workflows` is also the name of an unrelated package."""
     return os.pathsep.join([str(HOME), *filter(None, [os.environ.get("PYTHONPATH")])])

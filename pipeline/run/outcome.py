@@ -1,4 +1,4 @@
-"""What a launch says when it ends, of a run or of a sweep: how it went, or what failed and what is there."""
+"""The final report of a launch, for a run or a sweep: results, or what failed and what exists."""
 
 import contextlib
 import subprocess
@@ -17,12 +17,12 @@ from pipeline.store import files
 
 
 def of(planned) -> View | SweepView:
-    """The view of a plan or sweep that need not have been launched yet."""
+    """Returns the view of a plan or sweep, whether launched or not."""
     return sweep_view.of_sweep(planned) if isinstance(planned, Sweep) else view.of_plan(planned)
 
 
 def conclude(shown: View | SweepView) -> str:
-    """The last lines of a run; of a sweep the points side by side, whose page is written too."""
+    """Returns the last lines of a run; for a sweep a comparison of its points, whose page is written too."""
     return _compared(shown) if isinstance(shown, SweepView) else view.summary(shown)
 
 
@@ -42,9 +42,9 @@ def _compared(shown: SweepView) -> str:
 
 
 def made_again(planned) -> list[str]:
-    """The line that names stages to be made again though nobody changed a setting: for our code, the format of tables
-    or the content of a file is another than when the store's stage of the same settings was made."""
-    found: dict[str, str] = {}  # directory of the stage -> that of the one in the store
+    """Returns the line naming stages that will run again without a changed setting: because our code, the table format
+    or a file's content differs from when the stored stage with the same settings was made."""
+    found: dict[str, str] = {}  # directory of the stage -> the corresponding one in the store
     for stage in planned.stages:
         if stage.kind == "report" or files.is_complete(Path(stage.directory)):
             continue
@@ -57,25 +57,25 @@ def made_again(planned) -> list[str]:
 
 
 def _same_settings(stage) -> Iterator[Path]:
-    """Complete directories in the store with the name, the kind and the settings of a stage."""
+    """Returns complete directories in the store with the name, kind and settings of a stage."""
     for spec in sorted(Path(stage.root).glob(f"store/{stage.name}-*/stage.json")):
         there = files.read_json(spec)
-        with contextlib.suppress(KeyError):  # a setting that another release did not have
+        with contextlib.suppress(KeyError):  # a setting missing in another release
             if files.is_complete(spec.parent) and there["kind"] == stage.kind and files.hash_json(
                     settings_of(stage.kind, there["config"])) == files.hash_json(settings_of(stage.kind, stage.config)):
                 yield spec.parent
 
 
 def _inputs(stage, other: Path) -> list[tuple[str, str]]:
-    """(directory that a stage reads, directory that the other one read) for every role."""
+    """Returns (directory that a stage reads, directory that the other one read) for every role."""
     theirs = files.read_json(other / "stage.json")["inputs"]
     return [(str(Path(here)), str(Path(theirs.get(role, "")))) for role, here in stage.inputs.items()]
 
 
 def report_what_is_there(shown: View | SweepView) -> str:
-    """Has a page made of the complete stages of a run in which one failed; its line for the terminal.
+    """Writes a page on the complete stages of a run in which one failed; returns its line for the terminal.
 
-    Nothing where no training is complete, where the report is, or of a sweep, whose own page compares its points.
+    Nothing when no training is complete, when the report exists, or for a sweep, whose own page compares its points.
     """
     if isinstance(shown, SweepView):
         return ""

@@ -12,15 +12,15 @@ from pipeline.plan.plan import Plan, make_plan
 from pipeline.settings.monitors import check_monitor
 from pipeline.store.errors import ConfigError
 
-Planner = Callable[..., Plan]  # (configuration, tell=warn); tell: takes the warnings, one line each
-SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # tells the Snakefile that `ouro run` prints the summary
+Planner = Callable[..., Plan]  # (configuration, tell=warn); tell: receives the warnings, one line each
+SUMMARY_FOLLOWS = "OURO_SUMMARY_FOLLOWS"  # set when `ouro run` prints the summary, so that the Snakefile does not
 
 
 def checked_plan(config: dict[str, Any], tell: Callable[[str], None] = warn, ask: bool = True) -> Plan:
-    """The plan of a composed configuration whose monitor is installed (it must not fail after hours), and that names
+    """Returns the plan of a configuration; checks that its monitor is installed (not after hours) and that it names
     data. Settings that nothing reads are reported on stderr, unless `ouro run` has done so before it started this.
 
-    ask: whether the hub may be asked for what is neither pinned nor in the cache."""
+    ask: whether to query the hub for what is neither pinned nor cached."""
     config, unlocated = hub.located(config, ask)
     check_monitor(config["monitor"]["monitor_type"], config["monitor"]["monitor_args"])
     if problems := unlocated + without_data(config) + unusable_root(config["checkpoint_root_dir"]):
@@ -31,5 +31,5 @@ def checked_plan(config: dict[str, Any], tell: Callable[[str], None] = warn, ask
 
 
 def make_checked_plan(overrides: list[str], plan_of: Planner = checked_plan) -> Plan:
-    """Composes, checks and plans. plan_of: plans a composed configuration, or raises for what is wrong with it."""
+    """Composes, checks and plans. plan_of: plans a composed configuration, or raises for its problems."""
     return plan_of(compose(overrides))

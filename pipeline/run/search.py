@@ -1,7 +1,7 @@
-"""One point of a search that decides point after point: overrides in, score out, for Optuna or any other sweeper.
+"""One point of a sequential search for Optuna or another sweeper: overrides in, score out.
 
-`ouro run -m` knows all its points beforehand; here a sweeper asks for one, sees its score and chooses the next. Points
-share stages as those of a sweep do, because both live in the same store. How it is used: docs/sweeps.md.
+`ouro run -m` knows all points beforehand; here a sweeper requests one, sees its score and chooses the next. Points
+share stages like those of a sweep, because both use the same store. Usage: docs/sweeps.md.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ def objective(overrides: Sequence[str], metric: str = METRIC, taskset: str | Non
               snakemake: Sequence[str] = ()) -> float:
     """Runs the point that the overrides compose and returns the score of its last evaluated stage, 0 to 1.
 
-    The run is called after the recipe and after every override, and joins `runs/<project>/<name>/sweep.json`, so that
-    `ouro compare NAME` shows the search while it goes on. A point that is complete already costs no second run.
+    The run is named after the recipe and its overrides, and is added to `runs/<project>/<name>/sweep.json`, so that
+    `ouro compare NAME` shows the search while it runs. A complete point is not run again.
     taskset: which evaluation set; None is the first. snakemake: words for snakemake, such as a profile.
     Raises ConfigError before anything runs, StageError when a stage fails, DataError when nothing is evaluated.
     """
@@ -47,7 +47,7 @@ def objective(overrides: Sequence[str], metric: str = METRIC, taskset: str | Non
 
 @contextlib.contextmanager
 def _own_hydra() -> Iterator[None]:
-    """Sets a caller's Hydra aside: it composes for one application at a time, and a sweeper's is at work around us."""
+    """Suspends the caller's Hydra, which composes for one application at a time and may be a sweeper's."""
     from hydra.core.global_hydra import GlobalHydra
 
     outer = GlobalHydra.instance().hydra
@@ -64,13 +64,13 @@ def _run(plan: Plan, shown: view.View, words: list[str], snakemake: list[str]) -
         return
     ended = invoke.start(words, snakemake, plan)
     if ended.signal:
-        raise KeyboardInterrupt  # or the search would go on with the next point
+        raise KeyboardInterrupt  # otherwise the search would continue with the next point
     if ended.code:
         raise StageError(invoke.explain(shown, ended, invoke.typed(words, snakemake)))
 
 
 def _record(search: Path, point: Point) -> None:
-    """Adds the point to the sweep.json of the search's directory; several processes may do so at once."""
+    """Adds the point to sweep.json in the search's directory; safe for concurrent processes."""
     with files.locked(search / ".sweep.lock", lambda holder: None):
         kept = files.read_json(search / SWEEP)["points"] if (search / SWEEP).exists() else []
         added = point_record(point)

@@ -1,4 +1,4 @@
-"""Loads the plan of a run inside the Snakefile, so that a user's mistake is a message there and not a traceback."""
+"""Loads the plan of a run in the Snakefile, so that a user's mistake is a message and not a traceback."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ MULTIRUN = "-m"  # among the overrides: they have several values
 
 
 def make_plan_or_sweep(words: list[str], plan_of: Planner = checked_plan):
-    """A Plan, or the Sweep that `-m` among the words asks for."""
+    """Returns a Plan, or a Sweep if the overrides contain `-m`."""
     if MULTIRUN in words:
         several = [w for w in words if w != MULTIRUN]
         if vary_nothing(several):
@@ -27,7 +27,7 @@ def make_plan_or_sweep(words: list[str], plan_of: Planner = checked_plan):
 
 
 def split_overrides(given: Any) -> list[str]:
-    """Overrides as snakemake hands them over: a list (`ouro run`), or one text in shell syntax (typed by a person)."""
+    """Parses overrides as passed by snakemake: a list (`ouro run`), or text in shell syntax (typed by a person)."""
     if isinstance(given, list):
         return [str(word) for word in given]
     problem = f"it was read as {type(given).__name__}"
@@ -41,11 +41,11 @@ def split_overrides(given: Any) -> list[str]:
 
 
 def load_plan(given: dict[str, Any], ask: bool = True):
-    """The plan, or with `-m` the sweep, for snakemake's `config`; a user's mistake is printed and ends the process
-    with exit code 2. ask: as for `checked_plan`; false in a job.
+    """Returns the plan, or with `-m` the sweep, for snakemake's `config`; a user's mistake is printed and exits with
+    code 2. ask: as for `checked_plan`; false in a job.
 
-    From here on `python` is the interpreter that runs Snakemake, whether or not its environment is activated: the
-    rules call it.
+    From here on `python` is the interpreter that runs Snakemake, whether or not its environment is activated, because
+    the rules call it.
     """
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     try:
@@ -57,8 +57,7 @@ def load_plan(given: dict[str, Any], ask: bool = True):
 
 
 def written(plan) -> None:
-    """Fetches what the stages read of the hub and freezes the run. An error is printed and ends the process with exit
-    code 2."""
+    """Fetches the hub files that the stages read and freezes the run. An error is printed and exits with code 2."""
     try:
         with files.explained(plan.view):
             plan.freeze()
@@ -68,7 +67,7 @@ def written(plan) -> None:
 
 
 def _refuse_bare(given: dict[str, Any]) -> None:
-    """Raises ConfigError for `--config seed=2`, which Snakemake takes and nothing would read."""
+    """Raises ConfigError for `--config seed=2`, which Snakemake accepts and nothing would read."""
     bare = [f"{key}={value}" for key, value in given.items() if key != "overrides"]
     if bare:
         meant = shlex.join([*split_overrides(given.get("overrides")), *bare])

@@ -1,8 +1,8 @@
-"""A sweep: the plans of all points of `ouro run -m`, as one graph in which a stage that several points share is once.
+"""A sweep: the plans of all points of `ouro run -m` as one graph, in which shared stages appear once.
 
-Stages with the same identity lie in the same directory, so the union of the plans needs no comparison of settings.
+Stages with the same identity have the same directory, so merging the plans needs no comparison of settings.
 A point is a run like any other, `runs/<project>/<sweep>-<what differs>/`; the sweep is the file
-`runs/<project>/<sweep>/sweep.json`, which names its points.
+`runs/<project>/<sweep>/sweep.json`, which lists its points.
 """
 
 import sys
@@ -25,7 +25,7 @@ from pipeline.settings.config import Sweep as Settings
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, OuroError
 
-MOST_NAMED = 4  # points named beside a problem
+MOST_NAMED = 4  # points listed with a problem
 TOLD_EVERY = 5.0  # seconds
 
 
@@ -40,7 +40,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The points of a sweep; like a Plan it has stages, targets and a way to write down what they read."""
+    """The points of a sweep; like a Plan it has stages, targets and a `freeze`."""
 
     project: str
     name: str
@@ -53,7 +53,7 @@ class Sweep:
 
     @cached_property
     def stages(self) -> list[Stage]:
-        """Every stage once, in an order in which they could be made; a shared one as its first point has it."""
+        """Returns every stage once, in executable order; a shared one as in its first point."""
         by_directory: dict[str, Stage] = {}
         for point in self.points:
             for stage in point.plan.stages:
@@ -66,12 +66,12 @@ class Sweep:
 
     @property
     def warnings(self) -> list[str]:
-        """What its points say that may not be meant, one line each."""
+        """Lists settings of the points that may be unintended, one line each."""
         said = [(warnings(point.overrides), point.differs) for point in self.points]
         return [*self._alike(), *_with_points(said)]
 
     def _alike(self) -> list[str]:
-        """A line for each group of points that plan the same stages: what they differ in says how, not what is made."""
+        """Returns a line for each group of points with the same stages: they differ only in execution settings."""
         same: dict[tuple[str, ...], list[str]] = {}
         for point in self.points:
             made = tuple(s.directory for s in point.plan.stages if s.kind != "report")
@@ -80,20 +80,20 @@ class Sweep:
                 f"makes. Each stage is made once, as {points[0]} says." for points in same.values() if len(points) > 1]
 
     def freeze(self) -> None:
-        """Writes what the stages read and the views of the points and of the sweep. Never called by a dry run."""
-        for point in reversed(self.points):  # so that a shared stage is left with the run of the first that has it
+        """Writes the stages' specifications and the views of the points and of the sweep. Never called by a dry run."""
+        for point in reversed(self.points):  # so that a shared stage keeps the run of its first point
             point.plan.freeze()
         files.write_json(self.view / SWEEP, {"project": self.project, "name": self.name,
                                              "points": [point_record(p) for p in self.points]})
 
 
 def point_record(point: Point) -> dict:
-    """A point as sweep.json keeps it."""
+    """Returns a point's entry in sweep.json."""
     return {"run": f"{point.plan.project}/{point.plan.name}", "overrides": point.overrides, "differs": point.differs}
 
 
 def rules(stages: Sequence[Stage]) -> list[tuple[str, Stage]]:
-    """A name for every stage's rule: the stage's own, with its hash where several stages have it."""
+    """Names every stage's rule: the stage's own name, with its hash where several stages have that name."""
     times = Counter(stage.name for stage in stages)
     return [(s.name if times[s.name] == 1 else f"{s.name}_{s.identity}", s) for s in stages]
 
@@ -101,7 +101,7 @@ def rules(stages: Sequence[Stage]) -> list[tuple[str, Stage]]:
 def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
     """Composes, checks and plans every point. Raises ConfigError with the problems of all, each once.
 
-    plan_of: plans the configuration of a point, or raises for what is wrong with it.
+    plan_of: plans the configuration of a point, or raises for its problems.
     More points than `sweep.max_points` are refused after the first of them is composed.
     """
     words = axes.read(overrides)
@@ -125,7 +125,7 @@ def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
 
 
 def _counted(results: Iterable, number: int, what: str) -> Iterator:
-    """The results as they come; now and then a line on stderr says how many of the points there are."""
+    """Yields the results as they arrive; periodically reports on stderr how many of the points are done."""
     told = time.monotonic()
     for done, result in enumerate(results, 1):
         yield result
@@ -135,7 +135,7 @@ def _counted(results: Iterable, number: int, what: str) -> Iterator:
 
 
 def _attempt(work, argument):
-    """What `work` returns, or the user's mistake that it raises: those of all points are told together."""
+    """Returns the result of `work`, or the user's mistake it raises, to report those of all points together."""
     try:
         return work(argument)
     except OuroError as error:
@@ -147,7 +147,7 @@ def _composed(overrides: list[str]):
 
 
 def _compose_first(point: list[str], number: int):
-    """The first point's configuration or mistake, which tells whether so many points are meant."""
+    """Composes the first point, which has the limit on the number of points; returns the configuration or mistake."""
     config = _composed(point)
     failed = isinstance(config, OuroError)
     most = _most_points(point) if failed else config["sweep"]["max_points"]
@@ -160,7 +160,7 @@ def _compose_first(point: list[str], number: int):
 
 
 def _most_points(point: list[str]) -> int:
-    """`sweep.max_points` of a point that has problems; the default where its files cannot be read."""
+    """Returns `sweep.max_points` of a point with problems; the default when its files cannot be read."""
     try:
         return judged(point)[0]["sweep"]["max_points"]
     except ConfigError:
@@ -176,7 +176,7 @@ def _refuse(results: list, chosen: list[tuple]) -> None:
 
 
 def _with_points(said: Sequence[tuple[list[str], dict[str, str]]]) -> list[str]:
-    """Every line once, with the points it concerns. said: of each point its lines and what it differs in."""
+    """Lists every line once, with the points it concerns. said: each point's lines and axis values."""
     concerned: dict[str, list[str]] = {}
     for lines, differs in said:
         for line in dict.fromkeys(lines):
@@ -185,7 +185,7 @@ def _with_points(said: Sequence[tuple[list[str], dict[str, str]]]) -> list[str]:
 
 
 def _which(points: list[str], number: int) -> str:
-    """` (points: seed=1; seed=2)`; nothing when there is only one point at all."""
+    """Formats ` (points: seed=1; seed=2)`; empty if there is only one point."""
     if number == 1:
         return ""
     if len(points) == number:
@@ -194,13 +194,13 @@ def _which(points: list[str], number: int) -> str:
 
 
 def _named(points: list[str]) -> str:
-    """The first points, and how many more there are."""
+    """Lists the first points, and the number of the others."""
     more = f"; and {len(points) - MOST_NAMED} more" if len(points) > MOST_NAMED else ""
     return "; ".join(points[:MOST_NAMED]) + more
 
 
 def _shared(configs: list[dict]) -> tuple[str, str, str]:
-    """Project, name and root directory of the sweep; recipes that bring names of their own are joined in its name."""
+    """Returns project, name and root directory of the sweep; names set by different recipes are joined."""
     for key in ("project", "checkpoint_root_dir"):
         values = {config[key] for config in configs}
         if len(values) > 1:

@@ -1,1 +1,1 @@
-"""Every setting: type, meaning, bounds, default, and what an algorithm is made of."""
+"""Declares every setting (type, meaning, bounds, default) and the components of algorithms."""

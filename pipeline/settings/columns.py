@@ -1,8 +1,8 @@
-"""What the parts of an algorithm are called with: what a function of the user's own must take, and may ask for.
+"""Inputs of algorithm components: required and available columns for user-defined functions.
 
-A loss, a KL estimate and an entropy loss are called by name: a parameter without a default names a column, one with a
-default is an argument. An advantage function is called with the batch. Which columns there are depends on what is
-trained on.
+A loss, a KL estimator and an entropy loss are called by keyword: a parameter without a default names a column, one with
+a default is an argument. An advantage function is called with the batch. The available columns depend on the training
+data.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ OF_AN_ESTIMATE = ("logprobs", "ref_logprobs", "old_logprobs")
 
 
 def columns(part: str, algorithm: dict[str, Any]) -> dict[str, str]:
-    """Column -> meaning, of those that a function for `part` (policy_loss_fn, ...) may ask for; each is [N], one entry
-    an action token.
+    """Maps available columns of a function for `part` (policy_loss_fn, ...) to meanings; each is [N], one entry per
+    action token.
 
     algorithm: the filled section. On pairs, rows 2k and 2k + 1 are the chosen and the rejected response of a pair.
     """
@@ -46,7 +46,7 @@ def columns(part: str, algorithm: dict[str, Any]) -> dict[str, str]:
 
 
 def ratio_column(algorithm: dict[str, Any], required: Sequence[str]) -> str | None:
-    """The log-probs that the loss takes its ratio to; None for a loss without a ratio.
+    """Returns the log-probs in the denominator of the loss's ratio; None for a loss without a ratio.
 
     rollout_logprobs: the engine's. old_logprobs: of the policy just before the update, so that the ratio is 1.
     required: the columns that the loss takes. PPO's fallback_to_policy_gradient replaces the ratio by 1.
@@ -63,11 +63,11 @@ def _falls_back(algorithm: dict[str, Any]) -> bool:
         algorithm["policy_loss_fn_args"].get("fallback_to_policy_gradient"))
 
 
-STALENESS_MASKS = ("enable_sequence_masking", "enable_mask_clip")  # arguments of losses that drop tokens by the ratio
+STALENESS_MASKS = ("enable_sequence_masking", "enable_mask_clip")  # arguments of losses that mask tokens by the ratio
 
 
 def ratio_problems(algorithm: dict[str, Any], required: Sequence[str]) -> list[str]:
-    """One line for a rollout correction that the loss's ratio contains already, one for each mask that cannot act.
+    """Reports a rollout correction that the loss's ratio already includes, and masks without effect, one line each.
 
     required: the columns that the loss takes.
     """
@@ -89,9 +89,9 @@ def ratio_problems(algorithm: dict[str, Any], required: Sequence[str]) -> list[s
 
 
 def wrong_parameters(part: str, required: Sequence[str], algorithm: dict[str, Any]) -> list[str]:
-    """What is wrong with the parameters of the user's function for `part`, one line each.
+    """Lists problems with the parameters of the user's function for `part`, one line each.
 
-    required: names of its parameters without a default, `**` of one that takes all.
+    required: names of its parameters without a default, `**` for one that takes all.
     """
     said = f"algorithm.{part}={algorithm[part]}"
     if part == "advantage_fn":

@@ -222,17 +222,17 @@ class Config(Section):
 
 
 def resolve_dtype(name: str, gpu: bool) -> str:
-    """`model.dtype` as the name of a torch dtype: what trainer and every engine must agree on."""
+    """Returns `model.dtype` as the name of a torch dtype: trainer and engines must agree on it."""
     return ("bfloat16" if gpu else "float32") if name == "auto" else name
 
 
 def longest_sequence(model) -> int:
-    """Tokens of the longest sequence that the section `model` allows."""
+    """Returns the tokens of the longest sequence that the section `model` allows."""
     return model.max_model_len or model.max_prompt_tokens + model.max_response_tokens
 
 
 def elements(kind: Any) -> type[Section] | None:
-    """The section that every element of a list, or value of a mapping, of this type is; None for any other type."""
+    """Returns the section type of a list's elements or a mapping's values; None for any other type."""
     *_, element = get_args(kind) if get_origin(kind) in (list, dict) else (None,)
     return element if is_section(element) else None
 
@@ -243,7 +243,7 @@ def is_section(kind: Any) -> bool:
 
 @cache
 def walk(kind: type[Section] = Config) -> tuple[tuple[str, FieldInfo], ...]:
-    """(dotted key, field) of every setting below `kind`, in order; of lists and mappings under `key.*`."""
+    """Yields (dotted key, field) of every setting below `kind`, in order; of lists and mappings under `key.*`."""
     return tuple(_walk(kind, ""))
 
 

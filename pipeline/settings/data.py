@@ -155,18 +155,18 @@ class DataProcessor(Section):
 
 
 def train_places(explorer_input: dict) -> list[tuple[str, dict]]:
-    """(place below buffer.explorer_input, settings) of every set to train on."""
+    """Returns (place below buffer.explorer_input, settings) of every training set."""
     several = [(f"tasksets.{i}", taskset) for i, taskset in enumerate(explorer_input["tasksets"])]
     return several or [("taskset", explorer_input["taskset"])]
 
 
 def eval_places(explorer_input: dict) -> list[tuple[str, dict]]:
-    """The same of every evaluation set."""
+    """Does the same for every evaluation set."""
     return [(f"eval_tasksets.{i}", taskset) for i, taskset in enumerate(explorer_input["eval_tasksets"])]
 
 
 def workflow_of(taskset: dict, explorer_input: dict, place: str) -> str:
-    """The workflow by which the tasks of a set are attempted. place: as train_places and eval_places tell it."""
+    """Returns the workflow for the tasks of a set. place: as in train_places and eval_places."""
     of_all = explorer_input["default_workflow_type"]
     if place.startswith("eval_"):
         of_all = explorer_input["default_eval_workflow_type"] or of_all

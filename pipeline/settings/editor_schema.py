@@ -1,10 +1,10 @@
-"""The JSON schema of recipes, by which an editor completes and checks them: `ouro config schema`, conf/schema.json."""
+"""The JSON schema of recipes for completion and validation in editors: `ouro config schema`, conf/schema.json."""
 
 from typing import Any
 
 from pipeline.settings.config import Config
 
-# of every setting an interpolation may be given, and of a number or a choice its text is then no mistake
+# any setting may be an interpolation, so that text is valid for a number or a choice too
 INTERPOLATION = {"type": "string", "pattern": r"\$\{"}
 OF_A_RECIPE = {"defaults": {"type": "array", "description": "choices of config groups, such as - model: tiny"}}
 OF_A_STAGE = {
@@ -12,11 +12,11 @@ OF_A_STAGE = {
     "after": {"description": "stages that it comes after: a name, or a list of names; absent: the one above it",
               "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
 }
-RUN_ONLY = ("project", "name", "checkpoint_root_dir", "stages", "sweep")  # say what a run is, not what a stage does
+RUN_ONLY = ("project", "name", "checkpoint_root_dir", "stages", "sweep")  # these identify a run and configure no stage
 
 
 def editor_schema() -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of a recipe: every key optional, unknown ones refused, meanings as descriptions."""
+    """Returns the JSON schema (draft 2020-12) of a recipe: keys optional, unknown ones rejected, described."""
     made = Config.model_json_schema()
     sections = {name: {**one, "properties": _properties(one)} for name, one in made.pop("$defs").items()}
     settings = _properties(made)
@@ -29,7 +29,7 @@ def editor_schema() -> dict[str, Any]:
 
 
 def _properties(section: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a section, each also as an interpolation; titles, which repeat the names, are left out."""
+    """Returns the settings of a section, each also as an interpolation; redundant titles are omitted."""
     return {key: _or_interpolation(one) for key, one in section["properties"].items()}
 
 

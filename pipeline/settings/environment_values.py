@@ -1,23 +1,22 @@
-"""Values that come from the environment: texts, read as what they would be in a YAML file."""
+"""Values from the environment: texts, parsed like YAML scalars."""
 
 from typing import Any
 
 
 class FromEnvironment(str):
-    """A text that an interpolation of the environment gave, whole or in part."""
+    """A text that comes, whole or in part, from an environment interpolation."""
 
     def as_value(self) -> Any:
-        """What the text would be in a YAML file: a number, true, a list; the plain text when it is nothing else."""
+        """Returns the text's value in a YAML file: a number, true, a list; else the plain text."""
         from pipeline.store.yaml_values import scalar
 
         return scalar(str(self))
 
 
 def settled(value: Any) -> Any:
-    """A copy of a nest in which every text of the environment is what it would be in a YAML file.
+    """Returns a copy of nested settings with every environment text parsed like YAML.
 
-    Names are texts there, `1: x` too: they are those of arguments, and JSON, by which a stage is handed them, has no
-    others.
+    Keys remain text, `1: x` too: they are argument names, and JSON, in which a stage receives them, has only text keys.
     """
     if isinstance(value, dict):
         return {name if isinstance(name, str) else str(name).lower(): settled(part) for name, part in value.items()}

@@ -1,6 +1,6 @@
-"""What becomes of a key of the Trinity-RFT configuration guide: it works, has another name, or is refused.
+"""The status of each Trinity-RFT guide key: supported, renamed, or refused.
 
-`ouro import keys` prints the whole table, docs/trinity-keys.md keeps it. The keys are in settings/guide_keys.py and
+`ouro import keys` prints the whole table, also in docs/trinity-keys.md. The keys are in settings/guide_keys.py and
 pipeline/settings/guide_refused.py.
 """
 
@@ -24,7 +24,7 @@ from pipeline.settings.guide_refused import REFUSED
 
 
 def general(key: str) -> str:
-    """A key as the tables have it: without the stage in front, `*` for an element or the name of a buffer."""
+    """Generalizes a key as in the tables: without the stage prefix, `*` for an element or the name of a buffer."""
     parts = re.sub(r"\[(\w+)\]", r".\1", key).split(".")
     if parts[0] == "stages" and len(parts) > 2:
         parts = parts[2:]
@@ -35,7 +35,7 @@ def general(key: str) -> str:
 
 
 def find(key: str) -> tuple[str, Fate] | None:
-    """The entry of a key: its own, or the nearest one above it. None for a key that the guide does not have."""
+    """Returns the entry of a key: its own, or the nearest one above it. None for a key that the guide does not have."""
     entry = general(key)
     while entry not in KEYS:
         entry = entry.rpartition(".")[0]
@@ -45,7 +45,7 @@ def find(key: str) -> tuple[str, Fate] | None:
 
 
 def explain_absent(key: str) -> str | None:
-    """What to use instead of a key of the guide that is not here; None when it works here, or is none of the guide."""
+    """Returns the alternative to a guide key that is missing here; None when it works, or is not in the guide."""
     found = find(key)
     if found is None or isinstance(found[1], Works):
         return None
@@ -55,7 +55,7 @@ def explain_absent(key: str) -> str | None:
 
 
 def explain_value(key: str, value: Any) -> str | None:
-    """What to use instead of a value that the guide allows and that is refused here; None for any other value."""
+    """Returns the alternative to a value that the guide allows and is refused here; None for any other value."""
     if isinstance(value, (list, dict)):
         return None
     works, why = ONLY.get(general(key), ((value,), None))
@@ -63,7 +63,7 @@ def explain_value(key: str, value: Any) -> str | None:
 
 
 def page() -> str:
-    """The table of every key as a Markdown page: docs/trinity-keys.md."""
+    """Returns the table of every key as a Markdown page: docs/trinity-keys.md."""
     shown = {key: fate for key, fate in KEYS.items() if not key.startswith(TWINS)}
     counts = [sum(isinstance(fate, kind) for fate in shown.values()) for kind in (Works, Renamed, Refused)]
     lines = [line.format(len(shown), *counts) for line in PAGE]
@@ -95,7 +95,7 @@ def _yaml(value: Any) -> str:
 
 
 def _more(fate: Renamed) -> str:
-    """What else differs in a key that has another name, in parentheses."""
+    """Describes further differences of a renamed key, in parentheses."""
     parts = [", ".join(f"{theirs}: {ours}" for theirs, ours in fate.values.items()), fate.note]
     said = "; ".join(part for part in parts if part)
     return f" ({said})" if said else ""
@@ -111,7 +111,7 @@ KEYS: dict[str, Fate] = {**dict.fromkeys(WORKS, Works()), **NOTED, **dict.fromke
                          **REFUSED}
 SECTIONS = ("algorithm", "model", "cluster", "buffer", "explorer", "synchronizer", "trainer", "monitor", "service",
             "data_processor", "log")  # in the order of the guide
-TWINS = (TASKSETS[1], TASKSETS[2])  # the same keys as those of the first of their kind
+TWINS = (TASKSETS[1], TASKSETS[2])  # the same keys as the first of their kind
 
 PAGE = [
     "# Keys of the Trinity-RFT configuration guide",

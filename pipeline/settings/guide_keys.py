@@ -1,7 +1,7 @@
-"""Keys of the Trinity-RFT configuration guide that mean the same here, under their own name or another.
+"""Trinity-RFT guide keys that mean the same here, under the same name or another.
 
-A key is dotted, with `*` for the element of a list and for the name of an auxiliary buffer. What stands below a key has
-its fate, unless it has one of its own. Those that mean nothing here are in pipeline/settings/guide_refused.py.
+A key is dotted, with `*` for the element of a list and for the name of an auxiliary buffer. Keys below another share
+its entry unless they have their own. Keys without a meaning here are in pipeline/settings/guide_refused.py.
 """
 
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Works:
-    """The same name here, the same meaning. note: what a value must be like."""
+    """Same name and meaning. note: restrictions on the value."""
 
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Renamed:
-    """Another name here. values: the original's value -> ours; empty: the value stays. note: what else differs."""
+    """Another name here. values: the original's value -> ours; empty: unchanged. note: further differences."""
 
     to: str
     values: dict[Any, Any] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Renamed:
 
 @dataclass(frozen=True)
 class Refused:
-    """Means nothing here. why: one sentence with what to use instead. idle: values by which it is switched off."""
+    """Has no meaning here. why: one sentence with the alternative. idle: values that disable it."""
 
     why: str
     idle: tuple = ()
@@ -122,11 +122,11 @@ RENAMED = {
     "trainer.optimizer_offload": Renamed("trainer.offload_optimizer"),
 }
 
-# a value that says something here by another value
+# values that are written differently here
 MEANT: dict[str, dict[Any, Any]] = {
     "algorithm.optimizer.lr_warmup_steps": {-1: 0},
     "synchronizer.sync_method": {"offline": "checkpoint"},
-    "algorithm.algorithm_type": {"grpo_verl": "grpo"},  # the same there, only computed in the trainer
+    "algorithm.algorithm_type": {"grpo_verl": "grpo"},  # the same algorithm, computed in the trainer there
     "algorithm.advantage_fn": {f"{name}_verl": name for name in ("grpo", "opmd", "asymre")},
     "model.top_k": {0: -1},
     "log.level": {name.lower(): name for name in ("DEBUG", "INFO", "WARNING", "ERROR")},
@@ -140,7 +140,7 @@ MEANT: dict[str, dict[Any, Any]] = {
        for prefix in ("buffer.explorer_input", *TASKSETS)},
 }
 
-# values that are refused, of keys that work: key -> value -> sentence
+# refused values of supported keys: key -> value -> sentence
 _BY_FILES = "weights go through files, and every hand-over is proved: leave it out, or write checkpoint."
 _BY_STEPS = ("the schedule is a function of the step numbers alone, so that a run can be repeated and resumed exactly: "
              "leave it out, or write fixed; synchronizer.sync_offset lets the explorer run ahead.")
@@ -174,7 +174,7 @@ VALUES: dict[str, dict[Any, str]] = {
         "not there yet: sort the file by difficulty and write sequential.") for prefix in TASKSETS},
 }
 
-# keys of which only some values work: key -> those values, why no other
+# keys of which only some values are supported: key -> those values, why no other
 ONLY: dict[str, tuple[tuple, str]] = {
     "model.min_response_tokens": ((0, 1), "the engine would forbid the end of a response up to there, of which the "
                                           "trainer knows nothing: its ratios would be biased. Leave it out."),

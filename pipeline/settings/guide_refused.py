@@ -1,4 +1,4 @@
-"""Keys of the Trinity-RFT configuration guide that mean nothing here, each with one sentence: what to use instead."""
+"""Trinity-RFT guide keys without a meaning here, each with one sentence on the alternative."""
 
 from pipeline.settings.guide_keys import BUFFERS, TASKSETS, Refused
 
@@ -140,7 +140,7 @@ REFUSED: dict[str, Refused] = {
     "log.save_dir": Refused("every process of a stage has its log in the stage's directory: leave it out."),
 }
 
-# what the guide has below a key that is refused as a whole
+# guide keys below a key that is refused as a whole
 BELOW = {
     "model.tinker": "enable rank seed train_mlp train_attn train_unembed base_url",
     "model.external_model": "enable model_name base_url_env api_key_env",

@@ -1,4 +1,4 @@
-"""The right name of a key that is almost right: first among its neighbours, sections and settings alike."""
+"""Suggests the right name for a misspelt key: first among its siblings, sections and settings alike."""
 
 import re
 from collections.abc import Iterable
@@ -10,12 +10,12 @@ from pipeline.store.errors import close
 
 
 def general(key: str) -> str:
-    """A key as the schema has it: `*` for an element of a list and for the name of an auxiliary buffer."""
+    """Generalizes a key as in the schema: `*` for an element of a list and for the name of an auxiliary buffer."""
     return re.sub(r"(?<=\.auxiliary_buffers\.)[^.]+|(?<=\.)\d+(?=\.|$)", "*", key)
 
 
 def exists(key: str) -> bool:
-    """Whether a dotted key is a setting, a section, an element of a list or an entry of free arguments."""
+    """Returns whether a dotted key is a setting, a section, an element of a list or an entry of free arguments."""
     meant = general(key)
     return any(known == meant or known.startswith(meant + ".")
                or (meant.startswith(known + ".") and str(item.annotation).startswith("dict"))
@@ -23,22 +23,22 @@ def exists(key: str) -> bool:
 
 
 def nearest_key(key: str, more: Iterable[str] = ()) -> str:
-    """` Did you mean 'x'?` for a key that there is not, or the empty string. more: names beside the top sections.
+    """Returns ` Did you mean 'x'?` for an unknown key, or an empty string. more: names beside the top sections.
 
-    Part by part the nearest name of the same place is taken; where there is none near, the setting whose own name is
-    the nearest, wherever it stands.
+    Each part is replaced by the nearest name in the same place; where none is near, the setting with the nearest name
+    in any place is suggested.
     """
     found = _mended(key, tuple(more)) or _elsewhere(key, 1.0) or _by_word(key) or _elsewhere(key, 0.75)
     return f" Did you mean '{found}'?" if found and found != key else ""
 
 
 def _mended(key: str, more: tuple[str, ...]) -> str | None:
-    """The key with every part that is wrong replaced by its nearest neighbour; None where there is no near one."""
+    """Returns the key with every wrong part replaced by its nearest sibling; None where none is near."""
     names, made = _names(), []
     for part, meant in zip(key.split("."), general(key).split("."), strict=True):
         place = ".".join(["", *(p for _, p in made)]).lstrip(".")
         known = [*names.get(place, ()), *(more if not made else ())]
-        if meant in known or not known:  # below a setting that is free, every name is right
+        if meant in known or not known:  # below a free setting, every name is valid
             made.append((part, meant))
             continue
         near = close(part, known)
@@ -49,14 +49,14 @@ def _mended(key: str, more: tuple[str, ...]) -> str | None:
 
 
 def _by_word(key: str) -> str | None:
-    """The shortest name of the same place that has a word near to this one: model_path for pth."""
+    """Returns the shortest sibling with a word near to this one: model_path for pth."""
     place, _, last = key.rpartition(".")
     near = [name for name in _names().get(general(place), ()) if place and close(last, name.split("_"), 0.75)]
     return f"{place}.{min(near, key=len)}" if near else None
 
 
 def _elsewhere(key: str, cutoff: float) -> str | None:
-    """The setting that has the name of this one, or a near one, in another place; of several the likest."""
+    """Returns the setting elsewhere with the same or a near name; of several the most similar."""
     last = [name for name, _ in walk() if "*" not in name]
     near = get_close_matches(key.rpartition(".")[2], {name.rpartition(".")[2] for name in last}, n=1, cutoff=cutoff)
     return max((name for name in last if name.rpartition(".")[2] in near),
@@ -65,7 +65,7 @@ def _elsewhere(key: str, cutoff: float) -> str | None:
 
 @cache
 def _names() -> dict[str, tuple[str, ...]]:
-    """Place, dotted (the empty text: the top) -> names of the sections and settings there, in order."""
+    """Maps dotted places (empty: the top) to the names of their sections and settings, in order."""
     found: dict[str, dict[str, None]] = {}
     for key, _ in walk():
         parts = key.split(".")

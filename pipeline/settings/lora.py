@@ -1,4 +1,4 @@
-"""What can be known of a LoRA adapter without a model: its rules, its size, what the files of another one say."""
+"""Checks of LoRA adapters that need no model: rules, size, the configuration of a given adapter."""
 
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,16 @@ from pipeline.store.model_shape import Shape, json_object, kinds
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # peft's names
 
-WHOLE = ("lm_head", "embed_tokens")  # not in the layers: the head may be the embedding, and merging would part them
+WHOLE = ("lm_head", "embed_tokens")  # outside the layers: a tied head would be untied by merging
 
-# settings of an adapter_config.json that ours has not, and the values at which they do nothing
+# settings of adapter_config.json that ours lacks, with the values at which they have no effect
 PLAIN = {"peft_type": ("LORA",), "bias": ("none", None), "use_dora": (False, None), "use_rslora": (False, None),
          "modules_to_save": (None, []), "rank_pattern": ({}, None), "alpha_pattern": ({}, None),
          "layers_to_transform": (None, []), "fan_in_fan_out": (False, None)}
 
 
 def adapter_rules(adapters: list[dict[str, Any]]) -> list[str]:
-    """What `model.lora_configs` must not say, whatever the model; one line each."""
+    """Lists problems of `model.lora_configs` that hold for any model, one line each."""
     problems = []
     if len(adapters) > 1:
         problems.append(f"model.lora_configs: found {len(adapters)} adapters, needed at most one: a stage trains one "
@@ -36,9 +36,9 @@ def adapter_rules(adapters: list[dict[str, Any]]) -> list[str]:
 
 
 def adapter_problem(adapter: dict[str, Any], directory: Path) -> str | None:
-    """What is wrong with a directory that an adapter is to begin with, as far as its configuration says.
+    """Returns the problem with an initial adapter's directory, from its configuration.
 
-    adapter: an element of model.lora_configs; directory: its `path`, found.
+    adapter: an element of model.lora_configs; directory: its resolved `path`.
     """
     key = f"model.lora_configs.0.path={adapter['path']}"
     for name in (ADAPTER_CONFIG, ADAPTER):
@@ -60,8 +60,8 @@ def adapter_problem(adapter: dict[str, Any], directory: Path) -> str | None:
 
 
 def layers_of(shape: Shape, sparse: bool = False) -> dict[str, tuple[int, int]]:
-    """Name of a linear layer within a decoder's layer -> (inputs, outputs). sparse: of one with experts, which are no
-    linear layers themselves, nor is their router; the MLP that every token takes is made of such."""
+    """Maps a decoder layer's linear layers to (inputs, outputs). sparse: of a layer with experts; experts and router
+    are not linear layers themselves, but the shared MLP has linear layers."""
     width = shape.width
     attention = shape.latent.linear(width, shape.heads) if shape.latent else {
         "q_proj": (width, shape.query_width), "k_proj": (width, shape.key_value_width),
@@ -73,20 +73,20 @@ def layers_of(shape: Shape, sparse: bool = False) -> dict[str, tuple[int, int]]:
 
 
 def adapted(shape: Shape, adapter: dict[str, Any], sparse: bool = False) -> list[tuple[int, int]]:
-    """(inputs, outputs) of the linear layers of one decoder layer that get an adapter. sparse: of one with experts."""
+    """Returns (inputs, outputs) of a decoder layer's adapted linear layers. sparse: of a layer with experts."""
     targets, without = adapter["target_modules"], adapter["exclude_modules"]
     return [size for name, size in layers_of(shape, sparse).items()
             if (targets == "all-linear" or name in targets) and name not in without]
 
 
 def adapter_parameters(shape: Shape, adapter: dict[str, Any]) -> int:
-    """Parameters of A [rank, inputs] and B [outputs, rank] of every adapted layer."""
+    """Returns the parameters of A [rank, inputs] and B [outputs, rank] over all adapted layers."""
     return sum(count * adapter["lora_rank"] * (inputs + outputs)
                for count, sparse in kinds(shape) for inputs, outputs in adapted(shape, adapter, sparse))
 
 
 def target_problem(shape: Shape, adapter: dict[str, Any]) -> str | None:
-    """What is wrong when a target is no linear layer of a decoder of this shape."""
+    """Returns the problem if a target is not a linear layer of a decoder of this shape."""
     known = [name for _, sparse in kinds(shape) for name in layers_of(shape, sparse)]
     known, targets = list(dict.fromkeys(known)), adapter["target_modules"]
     given = [] if isinstance(targets, str) else targets

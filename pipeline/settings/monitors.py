@@ -1,4 +1,4 @@
-"""Where metrics can go, what each monitor is told by `monitor.monitor_args`, and what is wrong with that."""
+"""Available monitors, their `monitor.monitor_args`, and problems with those."""
 
 import importlib.util
 from typing import Any
@@ -8,14 +8,14 @@ from pipeline.store.errors import ConfigError, nearest, pick
 
 
 def check_monitor(kind: str, arguments: dict[str, Any]) -> None:
-    """Refuses wrong arguments of a monitor, and one that is not installed."""
+    """Rejects wrong arguments of a monitor, and one that is not installed."""
     absent = absent_package(kind)
     if problems := monitor_problems(kind, arguments) or [line for line in (absent,) if line]:
         raise ConfigError("\n  ".join(problems), problems)
 
 
 def absent_package(kind: str) -> str | None:
-    """The line for a monitor that is not installed on this machine."""
+    """Returns the line for a monitor that is not installed on this machine."""
     module, install, *_ = pick(MONITORS, kind, "monitor.monitor_type")
     if module is None or importlib.util.find_spec(module):
         return None
@@ -24,9 +24,9 @@ def absent_package(kind: str) -> str | None:
 
 
 def monitor_problems(kind: str, arguments: dict[str, Any]) -> list[str]:
-    """Arguments that a monitor does not have, and addresses that are none or hold a secret, one line each.
+    """Lists arguments a monitor does not have, and addresses that are invalid or contain a secret, one line each.
 
-    Of a monitor that there is none of, nothing: the schema says so.
+    An unknown monitor has none: the schema reports it.
     """
     _, _, known, secrets = MONITORS.get(kind, (None, "", tuple(arguments), {}))
     every, problems = [*known, *secrets], []
@@ -42,9 +42,9 @@ def monitor_problems(kind: str, arguments: dict[str, Any]) -> list[str]:
 def _address_problems(name: str, value: Any, secrets: dict[str, str]) -> list[str]:
     try:
         address = urlsplit(str(value))
-    except ValueError:  # neither the value nor the error is shown: they may hold a secret
+    except ValueError:  # the value and the error are not shown: they may contain a secret
         return [f"monitor.monitor_args.{name}: needed an address, such as https://host:5000."]
-    if address.username or address.password:  # a token is often the user's name
+    if address.username or address.password:  # a token is often the user name
         return [f"monitor.monitor_args.{name}: the address holds a user name or a password. Take it out and set "
                 f"{', '.join(secrets.values())} in the environment."]
     return []

@@ -1,7 +1,7 @@
-"""Reads a nest of dicts and lists by the models of pipeline/settings/config.py, and words what is wrong with it.
+"""Validates nested dicts and lists with the models of pipeline/settings/config.py, and reports the problems.
 
-All problems are found at once. What cannot be read stands at its default in the result, so that rules between settings
-can be tried on the rest.
+All problems are found at once. Unreadable values have their default in the result, so that rules between settings can
+be applied to the rest.
 """
 
 import copy
@@ -27,16 +27,16 @@ BOUNDS = {"greater_than_equal": ("ge", "at least"), "greater_than": ("gt", "grea
 
 def read(value: Any, kind: type[Section], key: str, problems: list[str], partial: bool = False,
          more: Iterable[str] = ()) -> dict[str, Any]:
-    """`value` as the section `kind`, as plain dicts and lists; what cannot be read is a line in `problems`.
+    """Returns `value` as the section `kind`, in plain dicts and lists; adds a line to `problems` for unreadable values.
 
-    partial: only what is given (a stage's entry), else what is absent gets its default. more: names besides the
+    partial: only what is given (a stage's entry), else missing keys get their default. more: names besides the
     section's own that may be meant by an unknown key.
     """
     if not isinstance(value, dict):
         problems.append(_no_section(value, key))
         return {}
     given = copy.deepcopy(value)
-    while True:  # once, and once more without what is wrong
+    while True:  # once, and once more without the invalid parts
         try:
             whole = kind.model_validate(given)
             made = _given(whole, whole.model_dump()) if partial else whole.model_dump()
@@ -51,13 +51,13 @@ def read(value: Any, kind: type[Section], key: str, problems: list[str], partial
 
 
 def _given(section: Section, dumped: dict[str, Any]) -> dict[str, Any]:
-    """What was given of a section and of those below it; elements of lists and mappings are whole."""
+    """Returns the given settings of a section and those below it; elements of lists and mappings are whole."""
     parts = ((name, getattr(section, name)) for name in dumped if name in section.model_fields_set)
     return {name: _given(part, dumped[name]) if isinstance(part, Section) else dumped[name] for name, part in parts}
 
 
 def _by_place(error: ValidationError, given: dict) -> dict[tuple, dict]:
-    """Place in `given` -> the first error there: pydantic names the members of a union behind the place."""
+    """Maps places in `given` to the first error there: pydantic appends union members' names to the place."""
     found: dict[tuple, dict] = {}
     for one in error.errors(include_url=False, include_context=True):
         place, node = [], given
@@ -77,7 +77,7 @@ def _drop(given: Any, place: tuple) -> None:
 
 
 def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Iterable[str]) -> list[str]:
-    """The sentences for what pydantic found wrong at a place."""
+    """Returns the messages for pydantic's errors at a place."""
     key, value = ".".join(filter(None, [above, *map(str, place)])), error["input"]
     if error["type"] == "extra_forbidden":
         return [_dotted(key, str(place[-1])) or unknown(key, more)]
@@ -102,7 +102,7 @@ def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Ite
 
 
 def _declared(kind: Any, place: tuple) -> tuple[Any, FieldInfo | None]:
-    """The type of what stands at a place, and the setting that it is or belongs to."""
+    """Returns the type of the value at a place, and the setting that it is or belongs to."""
     field = None
     for part in place:
         if is_section(kind):
@@ -127,14 +127,14 @@ def _no_section(value: Any, key: str) -> str:
 
 
 def wrong(value: Any, needed: str, key: str) -> str:
-    """The line for a value of another type."""
+    """Returns the line for a value of another type."""
     kinds = {type(None): "null", dict: "a mapping", list: "a list", bool: str(value).lower()}
     found = f"the text {str(value)!r}" if isinstance(value, str) else kinds.get(type(value), value)
     return f"key '{key}': needed {needed}, found {found}."
 
 
 def _not_finite(value: Any, key: str) -> list[str]:
-    """The lines for nan, and for an infinity except among an algorithm's arguments, where it may mean no bound."""
+    """Returns the lines for nan, and for infinity except in an algorithm's arguments, where it may mean no bound."""
     if isinstance(value, dict | list):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         return [line for name, one in pairs if (key, name) != ("", "stages")
@@ -145,9 +145,9 @@ def _not_finite(value: Any, key: str) -> list[str]:
 
 
 def fitting(content: dict, base: dict, key: str, problems: list[str]) -> dict:
-    """`content` without what cannot be laid over `base`, a list where it has a mapping or the other way round.
+    """Returns `content` without what cannot be merged over `base`: a list over a mapping or the reverse.
 
-    content: a file's, interpolations unresolved. base: a nest of defaults.
+    content: a file's, interpolations unresolved. base: nested defaults.
     """
     made = {}
     for name, value in content.items():
@@ -163,9 +163,9 @@ def fitting(content: dict, base: dict, key: str, problems: list[str]) -> dict:
 
 
 def unknown(key: str, more: Iterable[str] = ()) -> str:
-    """The line for a key that does not exist: what the Trinity-RFT key of that name is here, or the nearest of ours.
+    """Returns the line for an unknown key: the equivalent of the Trinity-RFT key, or the nearest of ours.
 
-    more: names that are no settings and may be meant.
+    more: names that are not settings but may be meant.
     """
     elsewhere = explain_absent(key)
     if elsewhere:
@@ -174,7 +174,7 @@ def unknown(key: str, more: Iterable[str] = ()) -> str:
 
 
 def _dotted(key: str, name: str) -> str | None:
-    """The line for a setting whose place is written with dots, as on the command line. name: the key as it stands."""
+    """Returns the line for a dotted key in place of nesting, as on the command line. name: the key as written."""
     if "." not in name or not exists(key):
         return None
     *sections, last = name.split(".")
@@ -183,7 +183,7 @@ def _dotted(key: str, name: str) -> str | None:
 
 
 def setting_problems(key: str, value: Any) -> list[str]:
-    """What is wrong with the value of one setting, one line each. key: dotted, `*` for an element of a list."""
+    """Lists problems with the value of one setting, one line each. key: dotted, `*` for an element of a list."""
     given = value
     for part, above in reversed(list(zip(key.split("."), ["", *key.split(".")], strict=False))):
         given = [given] if part == "*" and above != "auxiliary_buffers" else {part: given}
@@ -193,11 +193,11 @@ def setting_problems(key: str, value: Any) -> list[str]:
 
 
 def default(field: FieldInfo) -> Any:
-    """The default of a setting, sections as dicts."""
+    """Returns the default of a setting, sections as dicts."""
     made = field.get_default(call_default_factory=True)
     return made.model_dump() if isinstance(made, Section) else made
 
 
 def defaults() -> dict[str, Any]:
-    """Every setting at its default."""
+    """Returns every setting at its default."""
     return Config().model_dump()

@@ -1,9 +1,8 @@
-"""Secrets: api keys, passwords, tokens. They live in the environment and reach no file, log or monitor.
+"""Secrets: API keys, passwords, tokens. They stay in the environment and reach no file, log or monitor.
 
-A setting whose name says that it is a secret holds the text `${oc.env:VARIABLE}` and nothing else; where the name of
-the *variable* says so, the text may stand in any free argument, alone or within a text (`Bearer ${oc.env:API_KEY}`).
-That text is what files keep and identities hash; only a stage's own process, in memory, puts the variable's value in
-its place.
+A setting whose name marks it as secret holds only the text `${oc.env:VARIABLE}`; if the name of the *variable* does,
+the text may be in any free argument, alone or within a text (`Bearer ${oc.env:API_KEY}`). Files store and identities
+hash that text; only a stage's own process replaces it, in memory, with the variable's value.
 """
 
 import os
@@ -15,8 +14,8 @@ from pipeline.settings.config import walk
 from pipeline.store.errors import TAKEN_AS_SECRETS, ConfigError
 from pipeline.store.secret_names import carried, hidden, names_secret
 
-# as OmegaConf reads it, with blanks and quotes; what else it reads so (a name put together, say) is found as it is
-# filled in (pipeline/compose/interpolation.py)
+# as OmegaConf parses it, with blanks and quotes; other forms (such as a composed name) are found when they are
+# resolved (pipeline/compose/interpolation.py)
 VARIABLE = r"\$\{\s*oc\.env\s*:\s*(?P<quote>['\"]?)(?P<variable>\w+)(?P=quote)\s*"
 REFERENCE = re.compile(rf"{VARIABLE}(?P<empty>,\s*(?:''|\"\"|null)?\s*)?\}}")  # with an empty default, or without
 ALONE = re.compile(rf"((?:bearer|basic|token)\s+)?{REFERENCE.pattern}", re.I)  # and, of a header, the scheme before it
@@ -24,22 +23,22 @@ WITH_DEFAULT = re.compile(rf"{VARIABLE}(,[^}}]*)?\}}")
 ENTRY = re.compile(r"(?<![$\w.-])([\w.-]+)\s*:\s*(?!//)"  # of a mapping in an override
                    r"""('[^']*'|"[^"]*"|\{[^{}]*\}|\[[^]]*\]|[^,{}\[\]]+)""")
 SHORTEST = 4  # characters: a shorter value is found by chance
-LONG_ENOUGH = 8  # where nothing else says that the variable is meant
+LONG_ENOUGH = 8  # if nothing else refers to the variable
 OF_THE_SHELL = " (A shell fills in $NAME between double quotes; between single ones the word stays as it is typed.)"
 
 
 def is_secret(key: str) -> bool:
-    """Whether a part of a dotted key names a secret: what stands below one is secret too."""
+    """Returns whether a part of a dotted key names a secret: everything below it is secret too."""
     return any(names_secret(part) for part in key.split("."))
 
 
 def named_in(text: str) -> list[str]:
-    """The variables in `${oc.env:VARIABLE}` of a text whose names say that they are secrets."""
+    """Returns the variables in a text's `${oc.env:VARIABLE}` whose names mark them as secrets."""
     return [m["variable"] for m in WITH_DEFAULT.finditer(text) if names_secret(m["variable"], is_variable=True)]
 
 
 def problems_of(value: Any, key: str = "") -> list[str]:
-    """Secrets that are written out, and variables that are not set, one line each."""
+    """Lists literal secrets and unset variables, one line each."""
     if isinstance(value, dict):
         return [p for k, v in value.items() for p in problems_of(v, f"{key}.{k}" if key else str(k))]
     if isinstance(value, list):
@@ -57,7 +56,7 @@ def problems_of(value: Any, key: str = "") -> list[str]:
 
 
 def written_out(key: str, value: Any) -> str | None:
-    """Why one value does not go into a file: it is a secret that is written out, by its key or by its form."""
+    """Returns why a value must not be in a file: it is a literal secret, by its key or by its form."""
     if isinstance(value, str) and (what := carried(REFERENCE.sub("", value))):
         return (f"{what}, which does not go into a file. Put it into the environment, where a library reads it itself "
                 "(MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD for MLflow's address) or a free argument names it "
@@ -76,7 +75,7 @@ def written_out(key: str, value: Any) -> str | None:
 
 
 def kept_out(key: str, value: Any) -> str | None:
-    """Why a value, a nest too, does not go into a recipe: a secret that is written out or stands where none may."""
+    """Returns why a value, nested ones too, must not be in a recipe: a literal or misplaced secret."""
     if isinstance(value, (dict, list)):
         parts = value.items() if isinstance(value, dict) else enumerate(value)
         return next(filter(None, (kept_out(f"{key}.{name}", part) for name, part in parts)), None)
@@ -86,7 +85,7 @@ def kept_out(key: str, value: Any) -> str | None:
 
 
 def _misplaced(key: str, text: str) -> list[str]:
-    """What is wrong with a text that names secret variables, in a setting that is not named as a secret."""
+    """Returns the problem with a text that names secret variables in a non-secret setting."""
     names = named_in(text)
     if not any(part in _free() for part in key.split(".")[:-1]):
         return [f"key '{key}': {name} is a secret by its name, and this setting is written to files. Give it another "
@@ -101,27 +100,27 @@ def _misplaced(key: str, text: str) -> list[str]:
 
 @cache
 def _free() -> set[str]:
-    """Last names of settings whose entries only a function knows."""
+    """Returns the last names of settings whose entries only a function knows."""
     return {key.rpartition(".")[2] for key, item in walk() if str(item.annotation).startswith("dict")}
 
 
 def taken_as_secrets(config: Any) -> set[str]:
-    """The variables that settings named as secrets take, whatever they are called."""
+    """Returns the variables used by secret settings, whatever their names."""
     return {m["variable"] for key, text in texts(config) if is_secret(key) and (m := REFERENCE.search(text))}
 
 
 def misdirected(key: str, variable: str) -> str:
-    """The line for a setting into which the value of a secret variable was filled."""
+    """Returns the line for a setting that received the value of a secret variable."""
     plainly = f", or name it plainly in a free argument: ${{oc.env:{variable}}}" if names_secret(variable, True) else ""
     return (f"{key}: here stands the value of {variable}, which is a secret, and a configuration is written to files. "
             f"Leave it to the setting that is named as one{plainly}.")
 
 
 def leaks(config: Any) -> list[str]:
-    """Settings in which the value of a variable that is a secret is written out, one line each.
+    """Lists settings that contain the literal value of a secret variable, one line each.
 
-    The value of one that no setting names must stand there as a word of its own: another variable of the environment
-    may hold what a path begins with.
+    The value of a variable that no setting names must occur as a whole word: an unrelated variable may contain the
+    start of a path.
     """
     named = taken_as_secrets(config) | {name for _, text in texts(config) for name in named_in(text)}
     values = {name: value for name in named if len(value := os.environ.get(name, "")) >= SHORTEST}
@@ -134,7 +133,7 @@ def leaks(config: Any) -> list[str]:
 
 
 def texts(value: Any, key: str = ""):
-    """(dotted key, text) of every text in a nest."""
+    """Returns (dotted key, text) of every text in nested settings."""
     if isinstance(value, str):
         yield key, value
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -143,19 +142,19 @@ def texts(value: Any, key: str = ""):
 
 
 def mask(value: Any) -> Any:
-    """A copy with every value whose key names a secret shown as ***; the name of the variable that holds it is none."""
+    """Returns a copy with values of secret keys shown as ***, except the names of variables."""
     if isinstance(value, dict):
         return {k: "***" if is_secret(str(k)) and v and not is_name(v) else mask(v) for k, v in value.items()}
     return [mask(v) for v in value] if isinstance(value, list) else value
 
 
 def is_name(value: Any) -> bool:
-    """Whether a value is the name of a variable alone, `${oc.env:VARIABLE}`, and not what that holds."""
+    """Returns whether a value is only a reference `${oc.env:VARIABLE}`, and not its value."""
     return isinstance(value, str) and ALONE.fullmatch(value) is not None
 
 
 def unspoken(lines: list[str], config: Any) -> list[str]:
-    """The lines with *** for what stands in settings that are named as secrets: a rule may quote what it refuses."""
+    """Masks the values of secret settings in lines, since a rule may quote what it rejects."""
     values = {text for key, text in texts(config)
               if is_secret(key) and len(text) >= SHORTEST and not REFERENCE.search(text)}
     for value in sorted(values, key=len, reverse=True):
@@ -164,7 +163,7 @@ def unspoken(lines: list[str], config: Any) -> list[str]:
 
 
 def typed(override: str) -> str:
-    """An override of the command line as a message may show it: without the secrets in it."""
+    """Formats a command-line override for messages, without its secrets."""
     key, equals, value = override.partition("=")
     if equals and is_secret(key.lstrip("+~")):
         return override if is_name(value.strip("'\"")) else f"{key}=***"
@@ -173,9 +172,9 @@ def typed(override: str) -> str:
 
 
 def reveal(value: Any, key: str = "") -> Any:
-    """A copy with every `${oc.env:VARIABLE}` of a secret replaced by what the environment says.
+    """Returns a copy with every secret's `${oc.env:VARIABLE}` replaced by its value.
 
-    For the memory of a stage's process only. Raises ConfigError for a variable that is not set.
+    Only for the memory of a stage's process. Raises ConfigError for a variable that is not set.
     """
     if isinstance(value, dict):
         return {k: reveal(v, f"{key}.{k}" if key else str(k)) for k, v in value.items()}
@@ -189,7 +188,7 @@ def reveal(value: Any, key: str = "") -> Any:
 
 
 def _value(reference: re.Match, key: str) -> str:
-    """What the environment says of a variable; nothing where it is not set and its default is empty."""
+    """Returns the value of a variable; empty where it is not set and its default is empty."""
     variable = reference["variable"]
     if variable not in os.environ and not reference["empty"]:
         raise ConfigError(f"'{key}' wants the environment variable {variable}, which is not set here.")

@@ -1,4 +1,4 @@
-"""What a setting is: a field of a pydantic model with its default, meaning, bounds and choices."""
+"""Declares a setting: a pydantic field with default, meaning, bounds and choices."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError, core_schema
 
 from pipeline.settings.environment_values import FromEnvironment, settled
 
-LARGEST = 2**63  # what 64 bits hold: torch, Parquet and DuckDB count with no more
+LARGEST = 2**63  # 64 bits: the limit of torch, Parquet and DuckDB
 
 
 class Section(BaseModel):
@@ -29,10 +29,10 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class About:
-    """What a setting has beside type, default and bounds.
+    """Properties of a setting besides type, default and bounds.
 
-    how: whether it says how a stage runs and not what it makes. choices: may depend on the current directory. names:
-    choices besides `package.module:function` of the user's own. meant: from another spelling of a choice to the choice.
+    how: whether it affects execution rather than results. choices: may depend on the current directory. names: choices
+    in addition to a user's `package.module:function`. meant: from another spelling of a choice to the choice.
     """
 
     how: bool = False
@@ -45,7 +45,7 @@ class About:
         return self.given() if callable(self.given) else self.given
 
     def choice(self, value: Any) -> Any:
-        """The choice that a text is but for its capitals, `DEBUG` for `debug`, or another spelling of."""
+        """Returns the choice that a text matches apart from case, `DEBUG` for `debug`, or by another spelling."""
         if not isinstance(value, str) or not self.choices:
             return value
         text = self.meant(value) if self.meant else value
@@ -53,7 +53,7 @@ class About:
             (one for one in self.choices if str(one).lower() == value.lower()), value)
 
     def check(self, value: Any) -> Any:
-        """The value. Raises PydanticCustomError when it is neither a choice nor, where names are, a function's path."""
+        """Returns the value. Raises PydanticCustomError unless it is a choice or, with `names`, a function's path."""
         listed = value if isinstance(value, list) else [value]
         if value is not None and self.names and not all(":" in one or one in self.names for one in listed):
             raise PydanticCustomError("name", "unknown name")
@@ -65,7 +65,7 @@ class About:
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema, handler):
-        """Choices as an enum; names as suggestions, since a path of the user's own is right too."""
+        """Returns choices as an enum, and names as suggestions, since a user's path is valid too."""
         made = handler(schema)
         if self.choices:
             made["enum"] = [*self.choices, *([None] if "anyOf" in made else [])]
@@ -76,7 +76,7 @@ class About:
 
 def setting(default: Any, doc: str, *, ge=None, gt=None, le=None, choices=None, names=None, meant=None,
             how: bool = False) -> Any:
-    """A setting: default, meaning (unit included), inclusive/exclusive lower and inclusive upper bound; see About."""
+    """Declares a setting: default, meaning with unit, inclusive and exclusive bounds; see About."""
     field = Field(default, description=doc, ge=ge, gt=gt, le=le)
     field.metadata.append(About(how, choices, names, meant))
     return field
@@ -87,19 +87,19 @@ def section(kind: type[Section]) -> Any:
 
 
 def about(field: FieldInfo) -> About:
-    """What `setting` said of a field; of a section nothing."""
+    """Returns what `setting` declared for a field; empty for a section."""
     return next((one for one in field.metadata if isinstance(one, About)), About())
 
 
 def bound(field: FieldInfo, name: str) -> float | None:
-    """The bound `ge`, `gt` or `le` of a field, None without one."""
+    """Returns the bound `ge`, `gt` or `le` of a field, None without one."""
     return next((getattr(one, name) for one in field.metadata if hasattr(one, name)), None)
 
 
 def converted(value: Any, kind: Any) -> Any:
-    """`value` as a setting of this type means it; what has no such meaning stays as it is, for pydantic to refuse.
+    """Converts `value` to a setting's type if possible; otherwise leaves it for pydantic to reject.
 
-    1e3 is a whole number, a number may stand for a text, and a text of the environment is read as the type asks.
+    1e3 is a whole number, a number may be given for a text, and an environment text is parsed as the type requires.
     """
     kinds = [one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,)) if one is not type(None)]
     if isinstance(value, FromEnvironment):

@@ -1,6 +1,6 @@
-"""What a train batch is made of: new rollouts, rollouts that were trained on before, rows of an expert.
+"""The composition of a train batch: new rollouts, replayed rollouts, expert rows.
 
-The schedule counts the new ones alone (pipeline/job/schedule.py); the other two are a share of the whole batch.
+The schedule counts only the new ones (pipeline/job/schedule.py); the other two are a share of the whole batch.
 """
 
 import math
@@ -18,7 +18,7 @@ REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
 
 @dataclass(frozen=True)
 class TrainBatch:
-    """Rows of one train batch by where they are from. Replayed ones are whole groups, and lack in the first steps."""
+    """Rows of one train batch by origin. Replayed ones are whole groups, and are missing in the first steps."""
 
     fresh: int
     replayed: int = 0
@@ -30,12 +30,12 @@ class TrainBatch:
 
 
 def train_batch(config) -> TrainBatch:
-    """The parts of a train batch from a stage's settings (sections algorithm, buffer).
+    """Computes the composition of a train batch from a stage's settings (sections algorithm, buffer).
 
-    Raises ConfigError for shares that leave nothing new, replay no whole group, or mix in no row.
+    Raises ConfigError for shares that leave no new rows, replay no whole group, or mix in no row.
     """
     algorithm, buffer = config.algorithm, config.buffer
-    group = algorithm.repeat_times or 1  # of an unknown algorithm nothing is known
+    group = algorithm.repeat_times or 1  # unknown for an unknown algorithm
     replay = buffer.trainer_input.experience_buffer.replay_buffer
     experts = share(RATIO, expert_ratio(algorithm)) if algorithm.sample_strategy == "mix" else Fraction(0)
     replayed = share(f"{REPLAY}.replay_ratio", replay.replay_ratio) if replay.enable else Fraction(0)
@@ -54,12 +54,12 @@ def expert_ratio(algorithm) -> float:
 
 
 def expert_buffer(algorithm: dict) -> str:
-    """Name of the auxiliary buffer that sample_strategy mix takes rows from."""
+    """Returns the name of the auxiliary buffer for sample_strategy mix."""
     return algorithm["sample_strategy_args"].get("sft_dataset_name", MIX.sft_dataset_name)
 
 
 def share(key: str, ratio: float) -> Fraction:
-    """A share as it is written in decimals, so that 0.1 of 30 rows is 3. Raises ConfigError unless 0 < ratio < 1."""
+    """Returns a share as a decimal fraction, so that 0.1 of 30 rows is 3. Raises ConfigError unless 0 < ratio < 1."""
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < 1:
         raise ConfigError(f"{key}={ratio!r}: needed a number greater than 0 and less than 1. None: leave it switched "
                           "off (algorithm.sample_strategy=default; replay_buffer.enable=false). All: rows of an expert "
@@ -68,10 +68,10 @@ def share(key: str, ratio: float) -> Fraction:
 
 
 def divided(total: int | None, explored: int, group: int, experts: Fraction, replayed: Fraction) -> TrainBatch:
-    """ceil(experts total) rows of an expert, floor(replayed total / group) groups again, new rollouts for the rest.
+    """Divides: ceil(experts total) expert rows, floor(replayed total / group) replayed groups, the rest new rollouts.
 
-    total: None: of those that leave as many to new rollouts as an explorer step makes, `explored`, the one with which
-    the shares come out best.
+    total: None: of the totals that leave an explorer step's number of new rollouts, `explored`, the one that matches
+    the shares best.
     """
     if total is None:
         rest = 1 - experts - replayed

@@ -1,1 +1,1 @@
-"""What lies on disk: files, tables, checkpoints, data and model directories, and the errors about them."""
+"""On-disk data: files, tables, checkpoints, data and model directories, and the related errors."""

@@ -1,12 +1,12 @@
-"""What a model's config.json switches on that the trainer does not do, judged only where it acts.
+"""Features enabled in a model's config.json that the trainer does not support, checked only where they have an effect.
 
-Many configurations carry keys that change nothing: a window as long as the sequences, `use_sliding_window: false`,
-soft-capping that is null. Only what changes a log-prob of the sequences of a stage is refused.
+Many configurations carry keys without effect: a window as long as the sequences, `use_sliding_window: false`, null
+soft-capping. Only what changes a log-prob of a stage's sequences is refused.
 """
 
 from typing import Any
 
-DEFAULTS: dict[str, dict[str, Any]] = {  # where a config.json does not say: configuration_<model_type>.py, 5.19
+DEFAULTS: dict[str, dict[str, Any]] = {  # for keys absent from config.json: configuration_<model_type>.py, 5.19
     "mistral": {"sliding_window": 4096},
     "gemma2": {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
     "gemma3_text": {"sliding_window": 4096},
@@ -24,9 +24,9 @@ ATTENTION = {"full_attention", "sliding_attention"}  # layer_types
 
 
 def untrainable(config: dict[str, Any], longest: int) -> str | None:
-    """Why a model cannot be trained on sequences of up to `longest` tokens; None when it can.
+    """Returns why a model cannot be trained on sequences of up to `longest` tokens, or None.
 
-    config: what config.json says, as it is or completed by transformers.
+    config: the content of config.json, as written or completed by transformers.
     """
     said = {**DEFAULTS.get(config.get("model_type", ""), {}), **config}
     if said.get("is_encoder_decoder"):
@@ -60,7 +60,7 @@ def _windowed(said: dict[str, Any], longest: int) -> str | None:
 
 
 def _slides(said: dict[str, Any]) -> bool:
-    """Whether any layer has the window that is set. Qwen: those from `max_window_layers` on, when switched on."""
+    """Returns whether any layer uses the configured window. Qwen: those from `max_window_layers` on, when enabled."""
     kind, types = said.get("model_type", ""), said.get("layer_types")
     if not said.get("use_sliding_window", not kind.startswith("qwen")):
         return False
@@ -70,8 +70,8 @@ def _slides(said: dict[str, Any]) -> bool:
 
 
 def _stretched(said: dict[str, Any], longest: int) -> str | None:
-    """longrope has two sets of frequencies: the engine chooses by the longest sequence allowed, the trainer by the one
-    at hand, so they agree only below the change."""
+    """Detects longrope, with two sets of frequencies: the engine chooses by the longest sequence allowed, the trainer
+    by the current one, so they agree only below the threshold."""
     rope = said.get("rope_scaling") or said.get("rope_parameters") or {}
     kind = rope.get("rope_type") or rope.get("type")
     change = rope.get("original_max_position_embeddings") or said.get("original_max_position_embeddings")

@@ -1,10 +1,10 @@
-"""Weights and checkpoints on disk: where they lie, when they are complete, what a resumed stage takes up.
+"""Weights and checkpoints on disk: their layout, completeness, and use when a stage resumes.
 
-    weights/version=000012/       model.safetensors + manifest.json: what the trainer hands to the explorer; with LoRA
-                                  adapter_model.safetensors + adapter_config.json in place of the model
+    weights/version=000012/       model.safetensors + manifest.json: synchronized from trainer to explorer; with LoRA
+                                  adapter_model.safetensors + adapter_config.json instead of the model
     checkpoints/step=000050/      model/ (Hugging Face), state/ (DeepSpeed: exact), manifest.json; with LoRA adapter/
                                   (peft) too, which model/ has merged into its weights, and a state/ of that alone
-    reference/step=000003.parquet log-probs of the rows of explorer step 3 under the weights the stage began with
+    reference/step=000003.parquet log-probs of the rows of explorer step 3 under the stage's initial weights
     teacher/step=000003.parquet   the same under a teacher
     model/, adapter/              the last checkpoint's, for the stages that follow and for other programs
 """
@@ -21,7 +21,7 @@ WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".o
 
 
 def model_directory(directory: Path) -> Path:
-    """The Hugging Face directory of a stage that made a model, or `directory` itself when it is one.
+    """Returns the Hugging Face directory of a stage that trains a model, or `directory` itself when it is one.
 
     Raises ModelError when there is neither.
     """
@@ -32,7 +32,7 @@ def model_directory(directory: Path) -> Path:
 
 
 def model_name(directory: Path) -> str:
-    """What a model is called in tables: its directory; of the Hugging Face hub's cache the repository at its commit."""
+    """Returns a model's name in tables: its directory, or in the hub's cache the repository at its commit."""
     repository, snapshots, commit = directory.parts[-3:] if len(directory.parts) > 2 else ("", "", "")
     if snapshots != "snapshots" or not repository.startswith("models--"):
         return directory.name
@@ -40,7 +40,7 @@ def model_name(directory: Path) -> str:
 
 
 def weights_hash(directory: Path) -> str:
-    """Hash of the weight files of a Hugging Face directory; of a single one that file's. Raises ModelError without."""
+    """Hashes the weight files of a Hugging Face directory, or a single file. Raises ModelError without any."""
     found = [files.hash_file(path) for path in sorted(directory.iterdir()) if path.suffix in WEIGHT_SUFFIXES]
     if not found:
         raise ModelError(f"{directory} holds no weights: no file there ends in {', '.join(WEIGHT_SUFFIXES)}.")
@@ -48,8 +48,8 @@ def weights_hash(directory: Path) -> str:
 
 
 def trained_steps(stage: Path) -> int:
-    """Trainer steps of the stage that made a model; 0 for a model that was not trained here."""
-    if not (stage / "stage.json").exists():  # a directory of the user's may have any manifest.json
+    """Returns the trainer steps of the stage that trained a model; 0 for a model that was not trained here."""
+    if not (stage / "stage.json").exists():  # a user's directory may have an unrelated manifest.json
         return 0
     return files.read_json(stage / files.MANIFEST).get("steps", 0)
 
@@ -59,7 +59,7 @@ def version_directory(stage: Path, version: int) -> Path:
 
 
 def publish(stage: Path, version: int, export: Callable[[Path], None], probe: dict) -> Path:
-    """Makes weights `version` visible in one rename: `export(directory)` writes the weights, `probe` proves a load.
+    """Publishes weights `version` in one atomic rename: `export(directory)` writes them, `probe` verifies loading.
 
     probe: {"tokens": [L], "logprobs": [L - 1]}, the trainer's own.
     """
@@ -83,7 +83,7 @@ def checkpoint_directory(stage: Path, step: int) -> Path:
 
 
 def complete_checkpoints(stage: Path) -> list[int]:
-    """Steps of the checkpoints that are complete, ascending; a half-written one is not among them."""
+    """Returns the steps of the complete checkpoints, ascending; incomplete ones are skipped."""
     found = (stage / "checkpoints").glob(f"step=*/{files.MANIFEST}")
     return sorted(int(path.parent.name.removeprefix("step=")) for path in found)
 
@@ -95,7 +95,7 @@ def keep_newest(stage: Path, count: int | None) -> None:
 
 
 def copy_model_files(source: Path, target: Path) -> None:
-    """Everything of a Hugging Face directory but the weights: configuration, tokenizer, chat template."""
+    """Copies everything in a Hugging Face directory except the weights: configuration, tokenizer, chat template."""
     target.mkdir(parents=True, exist_ok=True)
     for path in source.iterdir():
         weights = path.suffix in WEIGHT_SUFFIXES or path.name.endswith(".index.json")
@@ -105,7 +105,7 @@ def copy_model_files(source: Path, target: Path) -> None:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """A copy of a directory by hard links: no bytes are written, and deleting the source keeps the copy."""
+    """Copies a directory with hard links: no bytes are written, and deleting the source keeps the copy."""
     temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(source, temporary, copy_function=_link)
@@ -118,21 +118,21 @@ def _link(source: str, target: str) -> None:
 
 
 def begin_anew(stage: Path) -> None:
-    """Deletes what earlier lives of a stage made: tables, weights and checkpoints; its logs stay."""
+    """Deletes the outputs of earlier launches of a stage: tables, weights and checkpoints; keeps its logs."""
     made = (location.partition("/")[0] for location in tables.LOCATIONS.values() if "/" in location)
     for name in (*made, "weights", "checkpoints", "model", "adapter"):
         shutil.rmtree(stage / name, ignore_errors=True)
 
 
 def rewind(stage: Path) -> int:
-    """Brings a stage that was cut off back to its last checkpoint; returns that step, 0 when there is none.
+    """Resets an interrupted stage to its last checkpoint; returns that step, 0 when there is none.
 
-    Rows and weights that later, lost optimizer steps made are deleted, so that what is there always has one history;
-    rollouts that weights up to the checkpoint made are kept and not generated again.
+    Deletes rows and weights of later, lost optimizer steps, so that the files have a single history; rollouts by
+    weights up to the checkpoint are kept and not generated again.
     """
     complete = complete_checkpoints(stage)
     step = complete[-1] if complete else 0
-    for table in ("steps", "trained", "samples", "scores"):  # of the last two, a step is a weights version
+    for table in ("steps", "trained", "samples", "scores"):  # the step of the last two is a weights version
         for later in tables.steps_present(stage, table):
             if later > step:
                 tables.step_file(stage, table, later).unlink()
@@ -145,7 +145,7 @@ def rewind(stage: Path) -> int:
             for scored in ("reference", "teacher"):
                 tables.step_file(stage, scored, explored).unlink(missing_ok=True)
     for directory in (stage / "weights").glob("version=*"):
-        # without a checkpoint the trainer publishes version 0 again: the explorer must not load it while it is replaced
+        # without a checkpoint the trainer publishes version 0 again: the explorer must not load it meanwhile
         if int(directory.name.removeprefix("version=")) > step or not complete:
             shutil.rmtree(directory)
     return step

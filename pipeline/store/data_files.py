@@ -1,7 +1,7 @@
 """Opens data files: jsonl and parquet files, directories of them, and datasets written by `save_to_disk`.
 
-What comes out are records (dicts) under the name of their file. Nothing is downloaded here: a dataset of the Hugging
-Face hub is fetched before a run starts (pipeline/plan/hub.py).
+Yields records (dicts) with the name of their file. Nothing is downloaded here: a dataset of the Hugging Face hub is
+fetched before a run starts (pipeline/plan/hub.py).
 """
 
 import json
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 F = TypeVar("F")
-SAVED = ("dataset_info.json", "dataset_dict.json")  # what `save_to_disk` writes beside the rows
-SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # words in file names that tell a split
+SAVED = ("dataset_info.json", "dataset_dict.json")  # written by `save_to_disk` with the rows
+SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # words in file names that identify a split
 
 
 OTHER_KINDS = ((b"\x1f\x8b", "compressed (gzip)"), (b"\x28\xb5\x2f\xfd", "compressed (zstd)"),
                (b"PAR1", "Parquet, not text"), (b"\xff\xfe", "UTF-16, not UTF-8"), (b"\xfe\xff", "UTF-16, not UTF-8"),
-               (b"version https://git-lfs", "a pointer of Git LFS, not the data"))  # first bytes -> what a file is
+               (b"version https://git-lfs", "a pointer of Git LFS, not the data"))  # first bytes -> file type
 
 
 def open_files(paths: str | list[str], subset: str | None, split: str, key: str) -> Iterator[tuple[str, Iterator]]:
-    """(name of the file, its records) for every file behind `paths`, in order.
+    """Yields (name of the file, its records) for every file behind `paths`, in order.
 
     key: the setting that names them, for messages. Raises DataError that names the file.
     """
@@ -47,12 +47,12 @@ def open_files(paths: str | list[str], subset: str | None, split: str, key: str)
 
 
 def is_saved_dataset(path: Path) -> bool:
-    """Whether `save_to_disk` wrote this directory."""
+    """Returns whether `save_to_disk` wrote this directory."""
     return path.is_dir() and any((path / mark).exists() for mark in SAVED)
 
 
 def _subset(path: Path, subset: str, key: str) -> Path:
-    """The sub-directory `subset` of a directory."""
+    """Returns the sub-directory `subset` of a directory."""
     setting = f"{key.rsplit('.', 1)[0]}.subset_name"
     if not path.is_dir() or is_saved_dataset(path):
         kind = "a dataset of save_to_disk" if path.is_dir() else "a file"
@@ -65,7 +65,7 @@ def _subset(path: Path, subset: str, key: str) -> Path:
 
 
 def files_of_split(directory: Path, split: str, advice: str = "Set split.") -> list[Path]:
-    """Data files below a directory; only those of `split` when the names tell splits apart (`train-00000.parquet`)."""
+    """Returns data files below a directory; only those of `split` if names have splits (`train-00000.parquet`)."""
     found = sorted(f for f in directory.rglob("*") if f.suffix in READERS and f.is_file())
     if not found:
         raise DataError(f"{directory} holds no {' or '.join(READERS)} file and no dataset saved by save_to_disk.")
@@ -76,7 +76,7 @@ def files_of_split(directory: Path, split: str, advice: str = "Set split.") -> l
 
 
 def of_split(names: Mapping[F, str], split: str) -> tuple[list[F], list[str]]:
-    """(files of a split, splits that the names tell); all files where no name tells one. names: file -> its path."""
+    """Returns (files of a split, splits in names); all files if names have no splits. names: file -> its path."""
     words = {file: set(re.split(r"[^a-z0-9]+", name.lower())) for file, name in names.items()}
     splits = sorted({word for w in words.values() for word in w & {*SPLITS, split.lower()}})
     return [file for file in names if not splits or split.lower() in words[file]], splits
@@ -93,13 +93,13 @@ def _read_file(path: Path) -> Iterator[dict]:
 
 
 def unreadable(path: Path) -> DataError:
-    """The error for a file of another kind."""
+    """Returns the error for an unsupported file type."""
     return DataError(f"{path}: needed a {' or '.join(READERS)} file or a directory. Write its rows as .jsonl, one "
                      "object a line.")
 
 
 def _read_jsonl(path: Path) -> Iterator[dict]:
-    """One JSON object a line; blank lines are skipped."""
+    """Reads one JSON object per line; skips blank lines."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -111,9 +111,9 @@ def _read_jsonl(path: Path) -> Iterator[dict]:
 
 
 def parsed(line: bytes, is_first: bool) -> dict:
-    """The object of one line of a jsonl file. Raises ValueError: `is no JSON (Expecting value, column 14)`.
+    """Parses one line of a jsonl file. Raises ValueError: `is no JSON (Expecting value, column 14)`.
 
-    is_first: of the file, where a byte order mark may stand.
+    is_first: whether it is the file's first line, which may have a byte order mark.
     """
     if kind := next((kind for begin, kind in OTHER_KINDS if is_first and line.startswith(begin)), None):
         raise ValueError(f"is {kind}")
@@ -131,7 +131,7 @@ def parsed(line: bytes, is_first: bool) -> dict:
 
 
 class _Twice(ValueError):
-    """A key that an object of JSON has more than once."""
+    """A key that occurs more than once in a JSON object."""
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict:
@@ -154,15 +154,15 @@ def _read_parquet(path: Path) -> Iterator[dict]:
 
 
 def refuse_same_names(path: Path, names: list[str]) -> None:
-    """Raises DataError for columns of one name: a record would hold the last of them, whichever is meant."""
+    """Raises DataError for duplicate column names: a record would silently hold only the last of them."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{path} has several columns named {', '.join(twice)}; needed different names.")
 
 
 def saved_dataset(path: Path, split: str, advice: str = "Set split.") -> "Dataset":
-    """The rows of a dataset written by `save_to_disk`, or of one split of it, by their position.
+    """Returns the rows of a dataset written by `save_to_disk`, or of one split of it, by their position.
 
-    advice: how the message ends when there is no such split. Raises DataError.
+    advice: end of the message when the split does not exist. Raises DataError.
     """
     import pyarrow as pa
     from datasets import DatasetDict, load_from_disk

@@ -1,4 +1,4 @@
-"""What a stage depends on besides settings: the user's files, models and code, by content."""
+"""Content hashes of what a stage depends on besides settings: the user's files, models and code."""
 
 import ast
 import importlib.util
@@ -22,9 +22,9 @@ EMPTY = "is an empty directory; needed data files in it."
 
 
 class HubPath(str):
-    """A path in the cache of huggingface_hub, which knows the id that it was named by (pipeline/plan/hub.py).
+    """A path in the cache of huggingface_hub that keeps the id it was named by (pipeline/plan/hub.py).
 
-    asked: the id as the user wrote it. pinned: the same with its commit, which is what enters an identity.
+    asked: the id as the user wrote it. pinned: the same with its commit, which enters an identity.
     """
 
     asked: str
@@ -38,19 +38,19 @@ class HubPath(str):
 
 
 def below(path: str, subset: str | None) -> str:
-    """The path of a sub-directory."""
+    """Returns the path of a sub-directory."""
     if isinstance(path, HubPath):
         return HubPath(f"{path}/{subset}", path.asked, path.commit, f"{path.pinned}/{subset}") if subset else path
-    return path if path.startswith("hf://") else str(Path(path, subset or ""))  # an id is not a path: // stays
+    return path if path.startswith("hf://") else str(Path(path, subset or ""))  # Path would shorten the // of an id
 
 
 def resolve(path: str) -> Path:
-    """A path as the user gave it, or, when it does not exist there, below the repository."""
+    """Returns a user's path as given, or, when it does not exist there, relative to the repository."""
     return Path(path) if Path(path).exists() else CONF.parent / path
 
 
 def nothing_at(path: str) -> str | None:
-    """What is to be said of a path with no file at it or below it, or None."""
+    """Returns the message for a path with no file at or below it, or None."""
     found = resolve(path)
     if not found.exists():
         return f"does not exist (looked from {Path.cwd()})."
@@ -60,12 +60,12 @@ def nothing_at(path: str) -> str | None:
 
 
 def users_code(value: Any):
-    """Every `package.module:function` below the keys in USERS_CODE, in a nest of dicts and lists."""
+    """Returns every `package.module:function` below the keys in USERS_CODE, in nested dicts and lists."""
     yield from (name for _, name in named_code(value))
 
 
 def named_code(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """The same, each behind the dotted key that names it."""
+    """Does the same with the dotted key that names each."""
     steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, part in steps:
         here = f"{key}.{step}" if key else str(step)
@@ -77,9 +77,9 @@ def named_code(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def module_file(name: str) -> Path | None:
-    """The file of an importable module, found without importing it; None without one.
+    """Returns the file of an importable module, found without importing it; None without one.
 
-    The current directory comes first, as it does in the process of a stage; elsewhere its parent packages are imported.
+    The current directory comes first, as in the process of a stage; elsewhere its parent packages are imported.
     """
     parts = name.split(".")
     if all(part.isidentifier() for part in parts):
@@ -89,15 +89,14 @@ def module_file(name: str) -> Path | None:
                 return path
     try:
         found = importlib.util.find_spec(name)
-    except Exception:  # a parent package that does not import, for whatever reason; a name that cannot be one
+    except Exception:  # a parent package may raise anything on import; the name may be invalid
         return None
     return Path(found.origin) if found and found.has_location else None
 
 
 def digest_code(dotted: str) -> str:
-    """Hash of the user's module behind `package.module:function`, and of those of the user's that it takes in, so that
-    an edited reward function is a new stage. Where they lie does not count.
-    """
+    """Hashes the user's module in `package.module:function`, and the user's modules it imports, so that an edited
+    reward function is a new stage. Their location does not count."""
     module = dotted.partition(":")[0]
     source = module_file(module)
     if source is None:
@@ -113,9 +112,9 @@ def digest_code(dotted: str) -> str:
 
 @files.remembered
 def hash_code(path: Path, docstrings: bool) -> str:
-    """Hash of a Python file without comments and blank lines; of a file of another kind that of its bytes.
+    """Hashes a Python file without comments and blank lines, any other file by its bytes.
 
-    docstrings: whether they count: a function of the user's may read its own.
+    docstrings: whether they count: a user's function may read its own.
     """
     if path.suffix != ".py":
         return files.hash_file(path)
@@ -137,7 +136,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 @files.remembered
 def _names(source: Path) -> set[str]:
-    """What a module defines or imports, read without running it; `*` when it imports all of another."""
+    """Returns the names a module defines or imports, without running it; `*` for a star import."""
     try:
         body = ast.parse(source.read_bytes()).body
     except SyntaxError as error:
@@ -154,7 +153,7 @@ def _names(source: Path) -> set[str]:
 
 
 def missing(path: Path, key: str) -> DataError:
-    """The error for a path that is not there, with the id of the dataset of the Hugging Face hub that it may mean."""
+    """Returns the error for a missing path; suggests a Hugging Face hub dataset id that it may mean."""
     where = f"{path} does not exist (looked from {Path.cwd()}). Check {key}."
     local = path.parent.exists() or path.parent.name == "data" or path.suffix in (".jsonl", ".parquet", ".jinja")
     if path.is_absolute() or local or len(path.parts) != 2:
@@ -163,7 +162,7 @@ def missing(path: Path, key: str) -> DataError:
 
 
 def values_of(config: Any, key: str) -> list[tuple[str, Any]]:
-    """(dotted key, value) of every setting that a key means; `*` stands for every element of a list or mapping."""
+    """Returns (dotted key, value) of every setting a key matches; `*` matches every element of a list or mapping."""
     found = [("", config)]
     for part in key.split("."):
         found = [(f"{name}.{step}", value[step]) for name, value in found
@@ -176,7 +175,7 @@ def _steps(value: list | dict) -> Iterable:
 
 
 def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:
-    """Content hashes of the files and directories that a setting names; `key` is that setting."""
+    """Returns content hashes of the files and directories that a setting names; `key` is that setting."""
     names = [value] if isinstance(value, str) else list(value or [])
     for name in names:
         if not isinstance(name, HubPath) and not resolve(name).exists():
@@ -185,12 +184,12 @@ def digests(value: str | list[str] | None, root: str, key: str) -> list[str]:
 
 
 def digest_input(path: str, root: str) -> str:
-    """What a file or directory enters an identity by: its content; of a repository of the hub its id and commit."""
+    """Returns a file's or directory's part of an identity: its content; for a hub repository its id and commit."""
     return path.pinned if isinstance(path, HubPath) else digest_tree(resolve(path), root)
 
 
 def digest_meaning(path: str | None, key: str) -> list[str]:
-    """As `digests`, of one YAML file by what it says: a comment or another order of keys is no other content."""
+    """Does the same as `digests` for one YAML file by its parsed content, ignoring comments and key order."""
     import yaml
 
     from pipeline.store.yaml_aliases import load
@@ -207,9 +206,9 @@ def digest_meaning(path: str | None, key: str) -> list[str]:
 
 
 def digest_tree(path: Path, root: str) -> str:
-    """Content hash of a file, or of the names and contents of all files below a directory.
+    """Hashes the content of a file, or the names and contents of all files below a directory.
 
-    Hashes of files that have not changed (path, inode, size, times) are remembered in store/.digests.json.
+    Hashes of unchanged files (path, inode, size, times) are cached in store/.digests.json.
     """
     if not path.exists():
         raise DataError(f"{path} does not exist (looked from {Path.cwd()}). Check the path in the configuration.")

@@ -1,6 +1,6 @@
-"""The mistakes a user can make, by name.
+"""User errors, one class per category.
 
-Every message says what was found, what was needed and what to change. Our own mistakes are asserts, not these.
+Every message says what was found, what was needed and what to change. Internal errors are asserts, not these.
 """
 
 import difflib
@@ -9,16 +9,16 @@ from collections.abc import Iterable, Sequence
 
 from pipeline.store.secret_names import hidden, names_secret
 
-SHORTEST = 6  # characters: a shorter value stands in a message by chance
-# names of environment variables that settings named as secrets took, whatever they are called (settings/secrets.py)
+SHORTEST = 6  # characters: a shorter value may occur in a message by chance
+# environment variables used by secret settings, whatever the variables are called (settings/secrets.py)
 TAKEN_AS_SECRETS: set[str] = set()
 
 
 def masked(text: str) -> str:
-    """The text with *** for the values of environment variables that are secrets, and for what looks like one."""
+    """Replaces secret environment values, and texts in the form of a secret, by ***."""
     values = {value for name, value in os.environ.items() if len(value) >= SHORTEST
               and (name in TAKEN_AS_SECRETS or names_secret(name, is_variable=True))}
-    for value in sorted(values, key=len, reverse=True):  # one may be a part of another
+    for value in sorted(values, key=len, reverse=True):  # one may contain another
         text = text.replace(value, "***")
     return hidden(text)
 
@@ -42,7 +42,7 @@ class ConfigError(OuroError):
 
     @classmethod
     def of(cls, title: str, problems: Iterable[str]) -> "ConfigError":
-        """All problems below a title, each once."""
+        """Returns all problems below a title, each once."""
         once = list(dict.fromkeys(problems))
         return cls("\n  ".join([title, *once]), once)
 
@@ -74,7 +74,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def close(name: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:
-    """The most similar known name, one of the same letters in another order first: `model` for `modle`, not `mode`."""
+    """Returns the most similar known name; transposed letters rank first: `model` for `modle`, not `mode`."""
     same = (one for one in known if sorted(one) == sorted(name))
     return next(same, None) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), None)
 
@@ -87,7 +87,7 @@ def pick(table: dict, name: str, what: str):
 
 
 def message(error: OuroError | OSError) -> str:
-    """The one line of a user's mistake, or of what the operating system refuses: its words and the path."""
+    """Returns a one-line message for a user's mistake or an operating system error: its text and the path."""
     if isinstance(error, OSError) and error.strerror:
         return f"ouro: {error.strerror}" + (f": {error.filename}" if error.filename else "")
     return f"ouro: {error}"

@@ -1,7 +1,7 @@
-"""Atomic files, hashes and locks: the rules by which processes meet on a disk.
+"""Atomic files, hashes and locks, for processes that share a disk.
 
-A file appears complete or not at all: written under a temporary name in the same directory, flushed to the disk,
-renamed. A directory is complete when its `manifest.json`, written last, exists; readers ignore what has none.
+A file is either complete or absent: written under a temporary name in the same directory, flushed to the disk, renamed.
+A directory is complete when its `manifest.json`, written last, exists; readers ignore those without.
 """
 
 import contextlib
@@ -21,12 +21,12 @@ from pipeline.store.errors import StageError
 
 MANIFEST = "manifest.json"
 HOME = Path(__file__).resolve().parents[2]  # the checkout: our packages, Snakefile, conf/
-CONF = HOME / "conf"  # choices of configuration that come with the code
+CONF = HOME / "conf"  # configuration files shipped with the code
 TEMPLATES = HOME / "pipeline" / "templates"
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Calls `write(temporary path)` and renames the result to `path`. Nothing is left behind when it fails."""
+    """Calls `write(temporary path)` and renames the result to `path`. Leaves nothing behind on failure."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -44,7 +44,7 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """A block that writes below `path`: a disk that is full or read-only is a StageError."""
+    """Turns a full or read-only disk below `path` into a StageError within the block."""
     try:
         yield
     except OSError as error:
@@ -65,32 +65,32 @@ def _explain_full_disk(error: OSError, path: Path) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Writes JSON atomically, keys sorted, so that equal values are equal files."""
+    """Writes JSON atomically with sorted keys, so that equal values give equal files."""
     text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def read_json(path: Path) -> dict:
-    """Reads a JSON file; a file that is no JSON is a StageError that names it."""
+    """Reads a JSON file; raises StageError with the file's name for invalid JSON."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:  # no JSON, or no text at all
+    except ValueError as error:  # invalid JSON, or not text
         raise StageError(f"{path} is not valid JSON ({error}). Delete it and run the same command again.") from error
 
 
 def in_store(directory: str | Path, root: str | Path) -> bool:
-    """Whether a directory is that of a stage below `root`; a user's own model directory is not."""
+    """Returns whether a directory belongs to a stage below `root`; false for a user's own model directory."""
     return Path(directory).parent == Path(root) / "store"
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether a directory has its manifest."""
+    """Returns whether a directory has its manifest."""
     return (Path(directory) / MANIFEST).exists()
 
 
 @contextlib.contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Yields a temporary directory that becomes `path` in one rename, if the block succeeds and wrote a manifest."""
+    """Yields a temporary directory, renamed to `path` atomically if the block succeeds and wrote a manifest."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -100,7 +100,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         yield temporary
         assert is_complete(temporary), f"no manifest written in {temporary}"
         flush_tree(temporary)
-        shutil.rmtree(path, ignore_errors=True)  # a half-written leftover without a manifest, or an older life
+        shutil.rmtree(path, ignore_errors=True)  # an incomplete leftover without a manifest, or an earlier launch
         os.replace(temporary, path)
     except OSError as error:
         _explain_full_disk(error, path)
@@ -110,7 +110,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def flush_tree(directory: Path) -> None:
-    """Brings every file below a directory to the disk: a power cut after the rename must not leave them empty."""
+    """Flushes every file below a directory to disk: after a power loss the renamed directory must not be empty."""
     for path in Path(directory).rglob("*"):
         if path.is_file():
             with open(path, "rb") as file:
@@ -127,39 +127,38 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def hash_text(text: str) -> str:
-    """First 16 hex digits of the sha256 of a text."""
+    """Returns the first 16 hex digits of the sha256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def hash_json(value: object) -> str:
-    """First 16 hex digits of the sha256 of a JSON value, independent of key order."""
+    """Returns the first 16 hex digits of the sha256 of a JSON value, independent of key order."""
     return hash_text(json.dumps(value, sort_keys=True, ensure_ascii=False))
 
 
 def hash_file(path: Path) -> str:
-    """First 16 hex digits of the sha256 of a file's bytes."""
+    """Returns the first 16 hex digits of the sha256 of a file's bytes."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def stamp(path: Path) -> str:
-    """What changes with a file's content: inode, size, times. The change time too: a copy that keeps the modification
-    time (cp -p, rsync, tar) cannot keep that one.
-    """
+    """Returns what changes with a file's content: inode, size, times. Includes the change time, because a copy that
+    preserves the modification time (cp -p, rsync, tar) cannot preserve that one."""
     stat = path.stat()
     return f"{stat.st_ino}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}"
 
 
 def remembered(read: Callable) -> Callable:
-    """`read(path, ...)`, called anew only when the file has changed. Its result is shared: not to be altered."""
+    """Returns `read(path, ...)`, cached until the file changes. The result is shared: do not modify it."""
     made = cache(lambda stamp, path, *rest: read(path, *rest))
     return lambda path, *rest: made(stamp(path), path, *rest)
 
 
 def take_lock(file: IO) -> bool:
-    """Whether nobody else holds an open file; then it is this process's until it is closed.
+    """Tries to lock an open file for this process until it is closed; returns whether it succeeded.
 
-    Raises StageError where the file system has no such locks.
+    Raises StageError if the file system has no such locks.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +173,7 @@ def take_lock(file: IO) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
-    """Holds an exclusive lock on a file for the block. Waits, after telling `on_wait` who holds it.
+    """Holds an exclusive lock on a file for the block. Waits, after passing the holder to `on_wait`.
 
     The kernel drops the lock when its holder dies, so a killed run leaves nothing to clean up.
     """
@@ -195,6 +194,6 @@ def locked(path: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
 
 
 def near(path: Path) -> str:
-    """The path from here when it is below, else in full."""
+    """Returns the path relative to the current directory if below it, else in full."""
     full = path.resolve()
     return str(full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else full)

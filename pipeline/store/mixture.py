@@ -1,8 +1,8 @@
-"""What models with experts or latent attention have in place of a dense layer's MLP and attention, from config.json.
+"""Parameters of mixture-of-experts layers and latent attention, from config.json.
 
 Shapes are those of the modules that transformers builds (modeling_<model_type>.py, 5.19), which the trainer trains; a
 test compares the counts with its own. Parts that only other programs have (DeepSeek-V3's extra layers for predicting
-several tokens, and the correction of its router, a buffer) are not among them.
+several tokens, and the correction of its router, a buffer) are excluded.
 """
 
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from typing import Any
 QWEN_EXPERTS = ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step")
 DEEPSEEK = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts", "kv_lora_rank",
             "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-NEEDED = {  # model_type -> what its config.json must say beside what a dense one does
+NEEDED = {  # model_type -> additional keys that its config.json must have
     "mixtral": ("num_local_experts", "num_experts_per_tok"),
     "qwen2_moe": (*QWEN_EXPERTS, "shared_expert_intermediate_size"),
     "qwen3_moe": QWEN_EXPERTS,
     "deepseek_v2": DEEPSEEK,
     "deepseek_v3": DEEPSEEK,
 }
-OTHERS = ("q_lora_rank", "first_k_dense_replace")  # whole numbers that may be 0, the first null
+OTHERS = ("q_lora_rank", "first_k_dense_replace")  # integers that may be 0, the first null
 QWEN_ABSENT = {"decoder_sparse_step": 1}
-ABSENT = {  # what transformers takes where a config.json does not say (configuration_<model_type>.py)
+ABSENT = {  # defaults of transformers for absent keys (configuration_<model_type>.py)
     "qwen2_moe": QWEN_ABSENT, "qwen3_moe": QWEN_ABSENT,
     "deepseek_v2": {"first_k_dense_replace": 0},
     "deepseek_v3": {"first_k_dense_replace": 3, "num_experts_per_tok": 8},
@@ -29,11 +29,11 @@ ABSENT = {  # what transformers takes where a config.json does not say (configur
 
 @dataclass(frozen=True)
 class Experts:
-    """What stands in place of the MLP in some layers: a router, and `count` gated MLPs; a token takes `chosen`.
+    """Replacement of the MLP in some layers: a router and `count` gated MLPs, of which a token uses `chosen`.
 
-    layers: that have it. width: of each expert. shared_width: of the MLP that every token takes besides, 0 without
-    one. shared_gate: that one has a weight of its own for each token (Qwen2). float_weights: the router's weights are
-    float32, and with them what an expert gives, once weighed. float_input: so is what the router reads.
+    layers: number with experts. width: of each expert. shared_width: of the MLP applied to every token, 0 without one.
+    shared_gate: that one has its own weight for each token (Qwen2). float_weights: the router's weights are float32,
+    and so are expert outputs after weighting. float_input: the router's input is float32 too.
     """
 
     layers: int
@@ -46,21 +46,21 @@ class Experts:
     float_input: bool = False
 
     def held(self, width: int) -> int:
-        """Parameters of the experts of a layer, which are two tensors of one module. width: of the residual stream."""
+        """Returns the expert parameters of a layer, two tensors of one module. width: of the residual stream."""
         return 3 * width * self.width * self.count
 
     def parameters(self, width: int) -> int:
-        """Parameters in place of a layer's MLP: the router's row for each expert, the experts, what is shared."""
+        """Returns the parameters that replace a layer's MLP: a router row per expert, the experts, the shared part."""
         return width * self.count + self.held(width) + 3 * width * self.shared_width + width * self.shared_gate
 
 
 @dataclass(frozen=True)
 class Latent:
-    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): key and value made of one narrow vector.
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): key and value derive from one narrow vector.
 
-    query_rank: of the narrow vector that queries are made of, 0 where they are made at once. rank: of that of key and
-    value. rotary: width of the part of each query, and of the one key for all heads, that knows the position. plain:
-    width of the other part. value: width of a head's value.
+    query_rank: width of the narrow vector for queries, 0 where they are projected directly. rank: the same for key and
+    value. rotary: width of the position-dependent part of each query and of the key shared by all heads. plain: width
+    of the other part. value: width of a head's value.
     """
 
     query_rank: int
@@ -71,16 +71,16 @@ class Latent:
 
     @property
     def cached(self) -> int:
-        """Entries of a token in a layer's cache: the narrow vector and the shared key."""
+        """Returns the cache entries per token and layer: the narrow vector and the shared key."""
         return self.rank + self.rotary
 
     @property
     def norms(self) -> int:
-        """Entries of a token that are normalised, and parameters that scale them."""
+        """Returns the normalized entries per token, and the parameters that scale them."""
         return self.query_rank + self.rank
 
     def linear(self, width: int, heads: int) -> dict[str, tuple[int, int]]:
-        """Name of a linear layer of the attention -> (inputs, outputs). width: of the residual stream."""
+        """Maps linear layers of the attention to (inputs, outputs). width: of the residual stream."""
         query = heads * (self.plain + self.rotary)
         way = ({"q_a_proj": (width, self.query_rank), "q_b_proj": (self.query_rank, query)} if self.query_rank else
                {"q_proj": (width, query)})
@@ -89,10 +89,10 @@ class Latent:
 
 
 def experts_of(kind: str, config: dict[str, Any]) -> Experts | None:
-    """The experts of a model of `model_type` kind; None when it has none. config: with all that NEEDED and ABSENT name.
+    """Returns the experts of a `model_type` model; None when it has none. config: with all keys of NEEDED and ABSENT.
 
-    Qwen: every `decoder_sparse_step`-th layer but those of `mlp_only_layers` (counted from 0); DeepSeek: all but the
-    first `first_k_dense_replace`, with `n_shared_experts` as one MLP; Mixtral: all, `intermediate_size` wide.
+    Qwen: every `decoder_sparse_step`-th layer except `mlp_only_layers` (counted from 0); DeepSeek: all except the first
+    `first_k_dense_replace`, with `n_shared_experts` as one MLP; Mixtral: all, `intermediate_size` wide.
     """
     layers = config["num_hidden_layers"]
     if kind == "mixtral":
@@ -113,7 +113,7 @@ def experts_of(kind: str, config: dict[str, Any]) -> Experts | None:
 
 
 def latent_of(kind: str, config: dict[str, Any]) -> Latent | None:
-    """The latent attention of a model of `model_type` kind; None when its attention is another."""
+    """Returns the latent attention of a `model_type` model; None when it uses another attention."""
     if kind not in ("deepseek_v2", "deepseek_v3"):
         return None
     return Latent(config.get("q_lora_rank") or 0, config["kv_lora_rank"], config["qk_rope_head_dim"],

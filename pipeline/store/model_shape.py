@@ -1,8 +1,8 @@
-"""The shape of a decoder from its config.json: how many parameters it has, and where they lie.
+"""The shape of a decoder from its config.json: parameter counts by component.
 
-What is counted is the architecture that Llama, Mistral, Qwen2 and Qwen3 share: grouped-query attention, a gated MLP,
-two RMS norms a layer; and what pipeline/store/mixture.py puts in place of these: experts, latent attention. Another
-architecture (convolutions, an encoder of images) is said to be unknown rather than be counted wrongly.
+Counts the architecture shared by Llama, Mistral, Qwen2 and Qwen3: grouped-query attention, a gated MLP, two RMS norms
+per layer; and its replacements in pipeline/store/mixture.py: experts, latent attention. Any other architecture
+(convolutions, an image encoder) is reported as unknown rather than counted wrongly.
 """
 
 import json
@@ -20,7 +20,7 @@ SIZES = (*NEEDED, "num_key_value_heads", "head_dim")
 DENSE = ("llama", "mistral", "qwen2", "qwen3")  # model_type
 KNOWN = (*DENSE, *mixture.NEEDED)
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-CHARACTERS = 99  # tokens of the model that `model.init` makes (stages/model.py; a test compares them)
+CHARACTERS = 99  # tokens of the model created by `model.init` (stages/model.py; a test compares them)
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Shape:
 
     width: of the residual stream. heads, key_value_heads: per layer. head_width: of each. mlp_width: of the gated MLP.
     tied: the output head is the input embedding. qkv_bias, head_norm: Qwen2's biases, Qwen3's norms of query and key.
-    longest: positions that it has room for; None when it does not say. experts: in place of the MLP of some layers.
-    latent: in place of the attention of all.
+    longest: maximum positions; None if not given. experts: replace the MLP of some layers.
+    latent: replaces the attention of all layers.
     """
 
     vocabulary: int
@@ -53,7 +53,7 @@ class Shape:
 
     @property
     def value_width(self) -> int:
-        """Of the values that a token's heads attend to, and of what they hand to the output projection."""
+        """Returns the width of all value heads together, which is the input of the output projection."""
         return self.heads * (self.latent.value if self.latent else self.head_width)
 
     @property
@@ -62,17 +62,17 @@ class Shape:
 
     @property
     def embedding(self) -> int:
-        """Parameters of the input embedding; an untied output head has as many again."""
+        """Returns the parameters of the input embedding; an untied output head has the same number."""
         return self.vocabulary * self.width
 
     @property
     def largest(self) -> int:
-        """Parameters of the largest tensor: the embedding, or gate and up of a layer's experts, which are one."""
+        """Returns the parameters of the largest tensor: the embedding, or fused gate and up of a layer's experts."""
         return max(self.embedding, 2 * self.experts.held(self.width) // 3 if self.experts else 0)
 
     @property
     def attention(self) -> int:
-        """Parameters of one layer's attention with the layer's two norms: query, key, value, output projection."""
+        """Returns the parameters of one layer's attention (query, key, value, output projection) and its two norms."""
         norms = 2 * self.width + (2 * self.head_width if self.head_norm else 0)
         if self.latent:
             linear = self.latent.linear(self.width, self.heads).values()
@@ -82,34 +82,34 @@ class Shape:
 
     @property
     def layer(self) -> int:
-        """Parameters of one layer without experts: attention, gate, up and down, norms."""
+        """Returns the parameters of one layer without experts: attention, gate, up and down, norms."""
         return self.attention + 3 * self.width * self.mlp_width
 
     @property
     def inner(self) -> int:
-        """Parameters of all layers and the last norm."""
+        """Returns the parameters of all layers and the last norm."""
         of_kind = {False: self.layer, True: self.experts and self.attention + self.experts.parameters(self.width)}
         return sum(count * of_kind[has] for count, has in kinds(self)) + self.width
 
     @property
     def parameters(self) -> int:
-        """All of them: embedding, layers, last norm, and the head when it is not tied."""
+        """Returns all parameters: embedding, layers, last norm, and the head when it is not tied."""
         return self.embedding * (1 if self.tied else 2) + self.inner
 
     @property
     def critic(self) -> int:
-        """Parameters of a critic of this shape: no output head, but one of width 1 with its bias."""
+        """Returns the parameters of a critic of this shape: its head has width 1 and a bias."""
         return self.embedding + self.inner + self.width + 1
 
 
 def kinds(shape: Shape) -> list[tuple[int, bool]]:
-    """The kinds of layers that a decoder has, as (how many, whether they have experts)."""
+    """Returns the kinds of layers of a decoder, as (count, whether they have experts)."""
     sparse = shape.experts.layers if shape.experts else 0
     return [(count, has) for count, has in ((shape.layers - sparse, False), (sparse, True)) if count]
 
 
 def shape_of(config: dict[str, Any]) -> Shape | None:
-    """The shape that a Hugging Face config.json describes; None when it is none that is counted here."""
+    """Returns the shape described by a Hugging Face config.json; None for an unsupported architecture."""
     if uncounted(config):
         return None
     kind = config["model_type"]
@@ -127,7 +127,7 @@ def shape_of(config: dict[str, Any]) -> Shape | None:
 
 
 def uncounted(config: dict[str, Any]) -> str | None:
-    """Why no shape is made of a config.json; None when one is."""
+    """Returns why a config.json gives no shape; None when it does."""
     kind = config.get("model_type")
     if kind not in KNOWN:
         return f"its model_type is {kind}; counted are {', '.join(KNOWN)}"
@@ -139,7 +139,7 @@ def uncounted(config: dict[str, Any]) -> str | None:
 
 
 def shape_of_init(model: dict[str, Any]) -> Shape:
-    """The shape of the model that the section `model` has made (`model.init`)."""
+    """Returns the shape of the model that the section `model` creates (`model.init`)."""
     init = model["init"]
     return Shape(
         vocabulary=CHARACTERS, width=init["hidden_size"], layers=init["num_hidden_layers"],
@@ -150,22 +150,22 @@ def shape_of_init(model: dict[str, Any]) -> Shape:
 
 
 def read_shape(model: dict[str, Any]) -> Shape | None:
-    """The shape of the model that the section `model` names; None when it is not here, or none that is counted."""
+    """Returns the shape of the model in the section `model`; None when it is missing or unsupported."""
     if model["init"]["enable"]:
         return shape_of_init(model)
     return shape_at(model["model_path"])
 
 
 def shape_at(directory: str | None) -> Shape | None:
-    """The shape of the model in a directory; None without one, or when it is none that is counted."""
+    """Returns the shape of the model in a directory; None when it is missing or unsupported."""
     if not directory or not (Path(directory) / CONFIG).is_file() or wrong_model(directory):
-        return None  # each of them is told where a configuration is judged
+        return None  # reported when the configuration is checked
     return shape_of(read_config(directory))
 
 
 def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
-    """What config.json says of the model at `path`, the value of the setting `key`. Raises ModelError when it is no
-    JSON object, or has a size that is no whole number."""
+    """Returns config.json of the model at `path`, the value of the setting `key`. Raises ModelError when it is not a
+    JSON object, or has a non-integer size."""
     found = json_object(Path(path) / CONFIG, f"{key}={path}")
     if not found.get("model_type"):
         raise ModelError(f"{key}={path}: {CONFIG} there has no model_type, such as qwen2. Fetch the model again.")
@@ -175,9 +175,9 @@ def read_config(path: str, key: str = "model.model_path") -> dict[str, Any]:
 
 
 def wrong_sizes(config: dict[str, Any]) -> list[str]:
-    """The sizes of a counted model, as `name=value`, that are not what they must be.
+    """Lists the invalid sizes of a counted model, as `name=value`.
 
-    One for which transformers has a value of its own may be absent, not null, with which it builds no model.
+    A size with a default in transformers may be absent, but not null, which transformers rejects.
     """
     kind = config.get("model_type")
     if kind not in KNOWN:
@@ -195,22 +195,22 @@ def wrong_sizes(config: dict[str, Any]) -> list[str]:
 
 
 def _indivisible(kind: str, given: dict[str, int]) -> list[str]:
-    """Sizes of a counted model, all whole numbers, that do not divide as attention needs it."""
+    """Returns sizes of a counted model, all integers, that do not divide as attention requires."""
     pairs = [("num_attention_heads", "num_key_value_heads")]
-    if "head_dim" not in given and not kind.startswith(("qwen3", "deepseek")):  # those have head widths of their own
+    if "head_dim" not in given and not kind.startswith(("qwen3", "deepseek")):  # those have their own head width
         pairs += [("hidden_size", "num_attention_heads")]
     return [f"{by}={given[by]} (no divisor of {of}={given[of]})" for of, by in pairs
             if of in given and by in given and given[of] % given[by]]
 
 
 def json_object(file: Path, told: str) -> dict[str, Any]:
-    """What a file of a model's directory says. told: the setting that names the directory, and its value. Raises
-    ModelError when it is no JSON object."""
+    """Reads a JSON object from a model's directory. told: the setting that names the directory, and its value. Raises
+    ModelError when it is not a JSON object."""
     try:
         if (text := file.read_text(encoding="utf-8")).startswith("version https://git-lfs"):
             raise ModelError(f"{told}: {file.name} there is a pointer of Git LFS: run `git lfs pull`.")
         found = json.loads(text)
-    except ValueError as error:  # no JSON, or no text at all
+    except ValueError as error:  # invalid JSON, or not text
         raise ModelError(f"{told}: {file.name} there is not valid JSON ({error}). Fetch the model again.") from error
     if not isinstance(found, dict):
         raise ModelError(f"{told}: {file.name} there is no JSON object, {{...}}. Fetch the model again.")
@@ -218,7 +218,7 @@ def json_object(file: Path, told: str) -> dict[str, Any]:
 
 
 def wrong_model(path: str, key: str = "model.model_path") -> str | None:
-    """What is wrong with the config.json of the model at `path`, the value of the setting `key`, where it has one."""
+    """Returns the problem with config.json of the model at `path`, the value of the setting `key`, if it exists."""
     try:
         if (Path(path) / CONFIG).is_file():
             read_config(path, key)
@@ -228,7 +228,7 @@ def wrong_model(path: str, key: str = "model.model_path") -> str | None:
 
 
 def absent_model(path: str, key: str = "model.model_path") -> str | None:
-    """What is wrong when `path`, the value of the setting `key`, is no Hugging Face model directory."""
+    """Returns the message if `path`, the value of the setting `key`, is not a Hugging Face model directory."""
     if (Path(path) / CONFIG).is_file():
         return None
     place = Path(path)
@@ -240,10 +240,10 @@ def absent_model(path: str, key: str = "model.model_path") -> str | None:
 
 
 def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model.model_path") -> str | None:
-    """What is wrong when the longest sequence that a stage allows exceeds the room of the model at `path`, tokens.
+    """Reports a longest sequence of the stage that exceeds the maximum positions of the model at `path`.
 
     key: the setting that names it. limits: the section `model` of the stage. room: `max_position_embeddings` of
-    config.json; nothing is judged when it is no number.
+    config.json, in tokens; not checked unless it is a number.
     """
     longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
     if not isinstance(room, int) or room >= longest:
@@ -254,7 +254,7 @@ def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model
 
 
 def split_problem(shape: Shape, tensor_parallel: int) -> str | None:
-    """What is wrong when vLLM cannot cut the attention heads into `tensor_parallel` equal parts."""
+    """Reports attention heads that vLLM cannot split into `tensor_parallel` equal parts."""
     own, shared = shape.heads, shape.key_value_heads
     whole = own % tensor_parallel == 0 and (shared % tensor_parallel == 0 or tensor_parallel % shared == 0)
     if whole:

@@ -1,7 +1,7 @@
-"""Which files of the user's a module takes in, read from source: what a function does lies in all of them.
+"""Finds the user files that a module imports, from source: a function's behaviour depends on all of them.
 
-Only modules below the same project directory count, the one from which the module is imported. Of an installed
-package every module counts: it changes as a whole, and is often too large to be read. Our own code is told by
+Only modules below the same project directory count, the one from which the module is imported. For an installed package
+every module counts: it changes as a whole, and is often too large to analyse. Our own code is covered by
 pipeline/plan/identity.py.
 """
 
@@ -15,13 +15,13 @@ from pipeline.store.errors import ConfigError
 from pipeline.store.files import CONF
 
 OURS = ("operators", "pipeline", "stages", "workflows")
-INSTALLED = ("site-packages", "dist-packages")  # and Python's own
+INSTALLED = ("site-packages", "dist-packages")  # and the standard library
 
 
 def taken_in(source: Path, module: str) -> dict[str, Path]:
-    """Dotted name -> file of a module and of all that it takes in below its project directory, itself included.
+    """Maps dotted names to files of a module and everything it imports below its project directory.
 
-    source: the file of `module`. Imports within functions count too. Raises ConfigError for a file that is no Python.
+    source: the file of `module`. Imports within functions count too. Raises ConfigError for a file that is not Python.
     """
     parts = module.split(".")
     root = source.parents[len(parts) - (source.name != "__init__.py")]
@@ -35,14 +35,14 @@ def taken_in(source: Path, module: str) -> dict[str, Path]:
         if path is None or name in found or (root == CONF.parent and name.partition(".")[0] in OURS):
             continue
         found[name] = path
-        waiting += [".".join(name.split(".")[:size]) for size in range(1, name.count(".") + 1)]  # its packages run too
+        waiting += [".".join(name.split(".")[:size]) for size in range(1, name.count(".") + 1)]  # packages run too
         waiting += _named(path, name) if path.suffix == ".py" else []
     return found
 
 
 @cache
 def _whole(root: Path, package: str) -> dict[str, Path]:
-    """Dotted name -> file of every module of an installed package."""
+    """Maps dotted names to files of every module of an installed package."""
     return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
             for path in sorted((root / package).rglob("*.py"))}
 
@@ -54,7 +54,7 @@ def _file(root: Path, name: str) -> Path | None:
 
 @files.remembered
 def _named(path: Path, module: str) -> list[str]:
-    """Dotted names of what a file imports, modules and names in them alike."""
+    """Returns the dotted names a file imports, both modules and names in them."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:
@@ -70,7 +70,7 @@ def _named(path: Path, module: str) -> list[str]:
 
 
 def base_of(node: ast.ImportFrom, path: Path, module: str) -> str:
-    """The dotted module from which a file takes names by `from ... import`; empty where that leads above its packages.
+    """Returns the dotted module of a `from ... import`; empty if it leads above the file's packages.
 
     module: the dotted name of the file.
     """

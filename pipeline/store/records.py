@@ -1,9 +1,9 @@
-"""The rows that pass between stages, each defined once.
+"""Definitions of the rows exchanged between stages.
 
-A column exists because a field exists here, with its Arrow type and one line that says what it holds. The Parquet
+A column exists because a field exists here, with its Arrow type and a one-line description. The Parquet
 schema, the check on reading and the documentation derive from these classes. `NULL` in a column means what its line
 says and nothing else. A column that is added with later=True is null in older files; change a record in any other way
-and raise FORMAT: every stage is then made anew.
+and raise FORMAT: every stage then runs again.
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ FORMAT = 7
 
 @dataclass(slots=True)
 class Experience:
-    """One response of a model to a task, with everything that is needed to repeat it. Never rewritten.
+    """One response of a model to a task, with everything needed to reproduce it. Never rewritten.
 
-    An attempt of several turns is several rows, from a workflow that returns its turns; they share all that says of the
+    An attempt of several turns is several rows, from a workflow that returns its turns; they share the columns on the
     attempt: slot, group, run, reward and its components, accuracy, status, seed.
     """
 
@@ -77,7 +77,7 @@ class Experience:
 
 @dataclass(slots=True)
 class Trained:
-    """What one optimizer step made of one row: joins to Experience by id, a row of an expert to Task."""
+    """The result of one optimizer step for one row: joins to Experience by id, an expert row to Task."""
 
     experience_id: str = column(pa.string(), "row that was trained on; of an expert task_id/row of its Task")
     train_step: int = column(pa.int32(), "optimizer step, from 1")
@@ -95,9 +95,9 @@ class Trained:
 
 @dataclass(slots=True)
 class FixedLogprobs:
-    """What a model that stays as it is says of one row of a training stage: joins to Experience by id.
+    """Outputs of a frozen model for one row of a training stage: joins to Experience by id.
 
-    Table `reference`: the model that the stage began with; table `teacher`: that of model.teacher_model_path.
+    Table `reference`: the stage's initial model; table `teacher`: that of model.teacher_model_path.
     """
 
     experience_id: str = column(pa.string(), "row that was scored; of a pair task/row/chosen, task/row/rejected")
@@ -107,9 +107,9 @@ class FixedLogprobs:
 
 @dataclass(slots=True)
 class Step:
-    """One optimizer step of a training stage, with the cost of the explorer steps that it is the first to use.
+    """One optimizer step of a training stage, with the cost of the explorer steps that it uses first.
 
-    Null where a part took no part.
+    Null where a component was not active.
     """
 
     stage: str = column(pa.string(), "stage directory name, with its hash")
@@ -188,7 +188,7 @@ class Step:
 
 @dataclass(slots=True)
 class Rollout:
-    """One explorer step: what it cost. Its rows are in Experience."""
+    """One explorer step and its cost. Its rows are in Experience."""
 
     stage: str = column(pa.string(), "stage directory name, with its hash")
     step: int = column(pa.int32(), "explorer step, from 1")
@@ -234,7 +234,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Score:
-    """One number of an evaluation, with its interval."""
+    """One metric of an evaluation, with its interval."""
 
     stage: str = column(pa.string(), "directory name of the stage that evaluated, with its hash")
     model: str = column(pa.string(), "directory name of the stage whose weights were evaluated, or of the user's model")
@@ -256,7 +256,7 @@ class Score:
 
 
 def schema(record: type) -> pa.Schema:
-    """The Arrow schema of a record; nullability is in it, so a wrong null fails on writing and on reading."""
+    """Returns the Arrow schema of a record with nullability, so that wrong nulls fail on writing and reading."""
     fields = [
         pa.field(f.name, f.metadata["arrow"], nullable=f.metadata["null"]) for f in dataclasses.fields(record)
     ]
@@ -264,7 +264,7 @@ def schema(record: type) -> pa.Schema:
 
 
 def later(record: type) -> list[str]:
-    """Columns that files written before them lack."""
+    """Returns the columns that files written before their introduction lack."""
     return [f.name for f in dataclasses.fields(record) if f.metadata["later"]]
 
 

@@ -1,4 +1,4 @@
-"""Parquet tables, one schema each (pipeline/store/records.py), and the DuckDB session that asks them questions."""
+"""Parquet tables with one schema each (pipeline/store/records.py), and the DuckDB session that queries them."""
 
 import dataclasses
 import re
@@ -16,7 +16,7 @@ FORMAT = {"compression": "zstd", "use_dictionary": False}
 
 
 def to_arrow(rows: Sequence, record: type) -> pa.Table:
-    """Rows of one record class as an Arrow table. A null where none is allowed is an assertion; so is, to Arrow, a
+    """Converts rows of one record class to an Arrow table. An unexpected null fails an assertion; so does, in Arrow, a
     value of another type."""
     names = [f.name for f in dataclasses.fields(record)]
     table = pa.table({n: [getattr(row, n) for row in rows] for n in names}, schema=records.schema(record))
@@ -57,7 +57,7 @@ def read(path: Path, record: type) -> pa.Table:
         for name in older:
             table = table.append_column(name, pa.nulls(len(table)))
         return table.select(names).cast(records.schema(record))
-    except (pa.ArrowException, OSError, ValueError) as error:  # damaged data, or a null where none is allowed
+    except (pa.ArrowException, OSError, ValueError) as error:  # corrupt data, or an unexpected null
         raise DataError(f"{path} cannot be read as '{record.__name__}' ({error}). {_remake(path)}") from error
 
 
@@ -79,7 +79,7 @@ def _differences(found: pa.Schema, needed: pa.Schema, older: list[str]) -> list[
 
 # ---------------------------------------------------------------------------------------------------- DuckDB
 
-# Where each table lies inside a stage directory.
+# Location of each table inside a stage directory.
 LOCATIONS = {
     "raw": "raw.parquet",
     "tasks": "tasks.parquet",
@@ -95,13 +95,13 @@ LOCATIONS = {
 }
 
 
-DATA = ("raw", "tasks", "rejected")  # views that name the stage: a run may have several that read the same rows
+DATA = ("raw", "tasks", "rejected")  # views with a stage column: stages of a run may share rows
 
 
 def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str | None = None) -> list[records.Task]:
-    """The tasks of one split of a curate stage's directory, in the order of the file, the first `limit` of them.
+    """Returns the tasks of one split of a curate stage's directory in file order, at most `limit`.
 
-    taskset: of the set of that name with a path of its own; None: of the others, that curation has split.
+    taskset: the set of that name with a path of its own; None: the others, split by curation.
     """
     import pyarrow.compute as pc
 
@@ -112,19 +112,19 @@ def read_tasks(curated: Path, split: str, limit: int | None = None, taskset: str
 
 
 def read_scores(stage: Path, step: int) -> list[records.Score]:
-    """The scores of one evaluation that a stage made: that of the weights of `step`."""
+    """Returns the scores of one evaluation by a stage: of the weights of `step`."""
     return [records.Score(**row) for row in read(step_file(stage, "scores", step), records.Score).to_pylist()]
 
 
 def step_file(stage: Path, table: str, step: int) -> Path:
-    """The file of one step of a table that grows by steps."""
+    """Returns the file of one step of a per-step table."""
     if table == "experience":
         return Path(stage) / "experience" / f"step={step:06d}" / "part-0.parquet"
     return Path(stage) / table / f"step={step:06d}.parquet"
 
 
 def steps_present(stage: Path, table: str) -> list[int]:
-    """Steps whose file of `table` exists, ascending."""
+    """Returns the steps whose file of `table` exists, ascending."""
     pattern = LOCATIONS[table]
     found = {
         int(part.removeprefix("step=").removesuffix(".parquet"))
@@ -136,11 +136,11 @@ def steps_present(stage: Path, table: str) -> list[int]:
 
 
 def connect(stages: Iterable[tuple[str, Path]] = ()):
-    """An in-memory DuckDB session with one view per table over the given (run name, stage directory) pairs.
+    """Returns an in-memory DuckDB session with a view per table over the (run name, stage directory) pairs.
 
-    Every view has a column `run` in front, those of DATA a column `stage` behind it. A table that no stage has made is
-    an empty view with the right columns, so a question never fails for want of a file. Raises DataError when the first
-    file of a view is damaged.
+    Every view starts with a column `run`, those of DATA then have a column `stage`. A table without files is an empty
+    view with the right columns, so a query never fails for a missing file. Raises DataError when the first file of a
+    view is corrupt.
     """
     import duckdb
 
@@ -169,7 +169,7 @@ def connect(stages: Iterable[tuple[str, Path]] = ()):
 
 
 def refuse_damaged(error: Exception) -> None:
-    """Raises DataError when DuckDB's error is about a Parquet file that is there and cannot be read."""
+    """Raises DataError when DuckDB's error is about an existing Parquet file that cannot be read."""
     words = str(error).partition("\n")[0]
     named = re.search(r"""['"](.+\.parquet)['"]""", words)
     if named and (path := Path(named[1])).exists():
@@ -177,12 +177,12 @@ def refuse_damaged(error: Exception) -> None:
 
 
 def source(paths: Iterable[Path]) -> str:
-    """The files as a table in SQL."""
+    """Returns the files as a table in SQL."""
     return f"read_parquet([{', '.join(map(literal, paths))}], hive_partitioning=false)"
 
 
 def literal(path: Path) -> str:
-    """A path as an SQL string in which DuckDB sees no pattern."""
+    """Returns a path as an SQL string without glob characters for DuckDB."""
     return _quote(_literal(path))
 
 
@@ -191,5 +191,5 @@ def _quote(text: str) -> str:
 
 
 def _literal(path: Path) -> str:
-    """A path in which DuckDB sees no pattern."""
+    """Escapes DuckDB's glob characters in a path."""
     return re.sub(r"([*?[])", r"[\1]", str(path))

@@ -1,4 +1,4 @@
-"""The rows of tasks as they are read, as they survive curation, as they are dropped; what a column of a record is."""
+"""The rows of tasks: as read, as curated, as rejected; and the column declaration of a record."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ TURNS = pa.list_(pa.struct([pa.field("role", pa.string(), False), pa.field("cont
 
 
 def column(arrow: pa.DataType, doc: str, null: bool = False, later: bool = False, **default):
-    """A field of a record: its Arrow type, its meaning, whether it may be null; default or default_factory, if any.
+    """Declares a record's field: Arrow type, description, nullability; default or default_factory, if any.
 
     later: files written before the column was added are read with null in it.
     """
@@ -21,7 +21,7 @@ def column(arrow: pa.DataType, doc: str, null: bool = False, later: bool = False
 
 @dataclass(slots=True)
 class RawTask:
-    """A record of a task file before anything was cleaned. Text columns may hold anything."""
+    """A record of a task file before cleaning. Text columns may hold anything."""
 
     row: int = column(pa.int64(), "position in the input, from 0; the key that joins every later table to the input")
     question: str | None = column(pa.string(), "the last user's turn of the prompt; null when there is none", null=True)
@@ -41,7 +41,7 @@ class RawTask:
 
 @dataclass(slots=True)
 class Task:
-    """A task that survived curation."""
+    """A task that passed curation."""
 
     task_id: str = column(pa.string(), "first 16 hex digits of sha256(question, answer), and the context if there is "
                                        "one: the same task, the same id")
@@ -62,7 +62,7 @@ class Task:
 
 @dataclass(slots=True)
 class Rejected:
-    """A row of the input that curation dropped."""
+    """An input row that curation dropped."""
 
     row: int = column(pa.int64(), "row of the input")
     question: str | None = column(pa.string(), "as read", null=True)

@@ -1,6 +1,6 @@
-"""A function of the user's: imported by its dotted path, and its errors shown with the frames of the user's own files.
+"""Imports the user's functions by dotted path and formats their errors with the user's own frames.
 
-A frame is the user's when its file is neither ours, nor Python's, nor that of an installed package.
+A frame is the user's when its file is not ours, the standard library's or an installed package's.
 """
 
 import importlib
@@ -12,17 +12,17 @@ from pipeline.store.errors import ConfigError
 from pipeline.store.files import HOME, near
 from pipeline.store.project_imports import INSTALLED, OURS
 
-LONGEST = 2000  # characters of a message; a user's may hold a whole prompt, or megabytes
+LONGEST = 2000  # characters of a message; a user's may contain a whole prompt, or megabytes
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 
 def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of the user's files in the traceback of an error, the call first, the line that raised last."""
+    """Returns the user's frames in an error's traceback: the call first, the raising line last."""
     return [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
 
 
 def brief(error: BaseException) -> str:
-    """One line: `ValueError: no number (my_reward.py:12 in score)`; no place where it is not the user's."""
+    """Formats one line: `ValueError: no number (my_reward.py:12 in score)`; without a place outside user code."""
     frames, message = users_frames(error), " ".join(str(error)[:LONGEST].split())
     told = f"{type(error).__name__}: {message}" if message else type(error).__name__
     place = frames[-1:] or ([] if message else traceback.extract_tb(error.__traceback__)[-1:])
@@ -30,7 +30,7 @@ def brief(error: BaseException) -> str:
 
 
 def users_traceback(error: BaseException) -> str:
-    """The traceback with the user's frames alone, causes included; the whole one where no frame is the user's."""
+    """Returns the traceback with only the user's frames, causes included; the whole one if there are no such frames."""
     found = shown = traceback.TracebackException.from_exception(error)
     while users_frames(error) and shown is not None:
         shown.stack = traceback.StackSummary.from_list(f for f in shown.stack if _is_users(f.filename))
@@ -46,11 +46,11 @@ def _is_users(name: str) -> bool:
 
 
 def load_dotted(path: str):
-    """Imports `package.module:function`. A path that does not lead to a function is a ConfigError."""
+    """Imports `package.module:function`. Raises ConfigError if the path does not lead to a function."""
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever the user's module raises while it is imported
+    except Exception as error:  # the user's module may raise anything on import
         raise ConfigError(f"'{path}' cannot be imported: {brief(error)}. Needed "
                           "package.module:function, with the package in the current directory, installed, or with its "
                           "parent directory on PYTHONPATH.") from error

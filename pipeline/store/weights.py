@@ -1,4 +1,4 @@
-"""Whether the weights of a model directory are all there: read from safetensors headers, without torch."""
+"""Checks that a model directory's weights are complete, from safetensors headers, without torch."""
 
 import json
 import re
@@ -8,17 +8,17 @@ from typing import Any
 
 from pipeline.store.errors import ModelError
 
-NAMES = ("model.safetensors", "pytorch_model.bin")  # as transformers looks for them; in parts: that and INDEX
+NAMES = ("model.safetensors", "pytorch_model.bin")  # the names transformers looks for; sharded: with INDEX
 INDEX = ".index.json"
-POINTER = b"version https://git-lfs"  # what Git keeps in place of a large file
+POINTER = b"version https://git-lfs"  # the file that Git stores for a large file
 EMBEDDING = "embed_tokens.weight"
 LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 
 def weights_problem(path: str, config: dict[str, Any], key: str) -> str | None:
-    """What is wrong with the weights of the model at `path`, the value of the setting `key`.
+    """Returns the problem with the weights of the model at `path`, the value of the setting `key`.
 
-    config: what its config.json says.
+    config: the content of its config.json.
     """
     directory = Path(path)
     try:
@@ -29,11 +29,11 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> str | None:
         (shape for name, shape in shapes.items() if name.endswith(EMBEDDING)), ()), strict=False))
     if numbers := [int(number) for name in shapes for number in LAYER.findall(name)]:
         found["num_hidden_layers"] = max(numbers) + 1
-    if "word_embed_proj_dim" in config:  # OPT: an embedding of another width
+    if "word_embed_proj_dim" in config:  # OPT: an embedding of a different width
         found.pop("hidden_size", None)
     wrong = [f"{name}={config[name]}, and the weights have {number:,}" for name, number in found.items()
              if config.get(name) not in (number, None)
-             and not (name == "num_hidden_layers" and number > config[name])]  # DeepSeek V3: one more, unused
+             and not (name == "num_hidden_layers" and number > config[name])]  # DeepSeek V3: one unused layer more
     if not wrong:
         return None
     return (f"{key}={path}: config.json says {'; '.join(wrong)}; needed the same number. Fetch config.json and weights "
@@ -41,7 +41,7 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> str | None:
 
 
 def _files(directory: Path) -> list[Path]:
-    """The files that hold a model's weights. Raises ModelError when they are not all there."""
+    """Returns the files of a model's weights. Raises ModelError when some are missing."""
     for name in NAMES:
         if (directory / name).is_file():
             return [directory / name]
@@ -63,8 +63,8 @@ def _parts(index: Path) -> list[Path]:
 
 
 def _shapes(file: Path) -> dict[str, list[int]]:
-    """Tensor -> shape of a file of weights; none of a .bin, which only torch reads. Raises ModelError when it is not
-    complete."""
+    """Maps tensors of a weight file to shapes; empty for a .bin, which only torch reads. Raises ModelError when it is
+    incomplete."""
     from safetensors import SafetensorError, safe_open
 
     size = file.stat().st_size
@@ -73,9 +73,9 @@ def _shapes(file: Path) -> dict[str, list[int]]:
     if begin == POINTER:
         raise ModelError(f"{file.name} there is a pointer of Git LFS, not the weights: run `git lfs pull`.")
     if file.suffix == ".bin":
-        if not begin.startswith((b"PK", b"\x80")):  # what torch.save writes: a zip, or the older pickle
+        if not begin.startswith((b"PK", b"\x80")):  # formats of torch.save: a zip, or the older pickle
             raise ModelError(f"{file.name} there holds no weights ({size:,} bytes).")
-        if begin.startswith(b"PK") and not zipfile.is_zipfile(file):  # a zip ends with its list of contents
+        if begin.startswith(b"PK") and not zipfile.is_zipfile(file):  # a zip's directory is at its end
             raise ModelError(f"{file.name} there is cut short: {size:,} bytes.")
         return {}
     try:

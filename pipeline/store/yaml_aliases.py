@@ -1,4 +1,4 @@
-"""Refuses YAML whose aliases repeat each other until nothing can hold the result, before any of it is built."""
+"""Rejects YAML whose aliases expand exponentially, before anything is built from it."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -7,12 +7,12 @@ import yaml
 
 from pipeline.store.errors import ConfigError
 
-MOST = 20_000  # values that the aliases of a file may add when they are written out
-DEEPEST = 100  # mappings and lists within one another
+MOST = 20_000  # values that a file's aliases may add when expanded
+DEEPEST = 100  # nesting of mappings and lists
 
 
 def load(text: str | bytes, told: str):
-    """As `yaml.safe_load`. told: what messages call the file. Raises yaml.YAMLError, and ConfigError as `refuse`."""
+    """Works as `yaml.safe_load`. told: the file's name in messages. Raises yaml.YAMLError, or ConfigError."""
     loader = yaml.SafeLoader(text)
     try:
         return None if (node := single_node(loader, told)) is None else loader.construct_document(node)
@@ -21,8 +21,8 @@ def load(text: str | bytes, told: str):
 
 
 def single_node(loader: yaml.SafeLoader, told: str) -> yaml.Node | None:
-    """The node of a loader's document; None of an empty one. Raises ConfigError for what nests too deep, or whose
-    aliases repeat too much."""
+    """Returns the node of a loader's document; None if empty. Raises ConfigError for excessive nesting or alias
+    expansion."""
     try:
         node = loader.get_single_node()
         counted: dict[int, int] = {}
@@ -41,9 +41,9 @@ def _about(count: int) -> str:
 
 
 def _values(node: yaml.Node, counted: dict[int, int], depth: int = 0) -> int:
-    """Values below a node, itself included, every alias and every merge (<<) written out.
+    """Counts the values below a node, itself included, with every alias and merge (<<) expanded.
 
-    counted: node -> its values; 0 while they are counted, so that an anchor within itself ends.
+    counted: node -> its values; 0 during counting, so that a self-referencing anchor terminates.
     """
     if depth > DEEPEST:
         raise RecursionError
@@ -56,8 +56,8 @@ def _values(node: yaml.Node, counted: dict[int, int], depth: int = 0) -> int:
 
 
 def refuse_below(directory: Path) -> None:
-    """Raises ConfigError for a file of the user's conf/ that `single_node` refuses: Hydra reads what others name in
-    their `defaults`. What is no YAML is left to Hydra to tell."""
+    """Raises ConfigError for a file in the user's conf/ that `single_node` rejects: Hydra reads what others name in
+    their `defaults`. Invalid YAML is left to Hydra to report."""
     for file in sorted(directory.rglob("*.yaml")):
         content = file.read_bytes() if file.is_file() else b""
         if b"*" in content and b"&" in content:

@@ -1,4 +1,4 @@
-"""YAML as OmegaConf reads it: `1e-6` is a number, a date is a text."""
+"""YAML as OmegaConf reads it: `1e-6` is a number, a date is text."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ FLOAT = re.compile(r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d[\d_]*(?:[eE]
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's loader with OmegaConf's notion of a number, and no dates."""
+    """PyYAML's loader with OmegaConf's definition of a number, and no dates."""
 
 
 OTHERWISE = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
@@ -22,7 +22,7 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^(?:{FLOAT.
 
 
 def scalar(text: str) -> Any:
-    """The value that a word of YAML stands for; the word itself when it is none."""
+    """Returns the value of a YAML scalar; the text itself when it has no other type."""
     try:
         return plain(yaml.load(text, Loader))
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
@@ -30,7 +30,7 @@ def scalar(text: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Only what a recipe can hold: what YAML knows beyond that (sets, bytes) as text."""
+    """Converts types that a recipe cannot hold (sets, bytes) to text."""
     if isinstance(value, list):
         return [plain(v) for v in value]
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What every model of arguments shares: strict types, and what is wrong with given arguments, one line each."""
+"""The base of all argument models: strict types, and problems with given arguments, one line each."""
 
 import math
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ class Arguments(BaseModel):
 
     @classmethod
     def summary(cls) -> str:
-        """What the function is, in a line."""
+        """Returns a one-line description of the function."""
         return cls.__doc__.partition("\n")[0]
 
     @classmethod
     def bind(cls, name: str, given: dict[str, Any], key: str) -> dict[str, Any]:
-        """Every argument of the function `name`, `given` merged over the defaults. key: the setting that holds them.
+        """Returns all arguments of the function `name`: `given` merged over defaults. key: the setting with them.
 
-        Raises ConfigError with everything that is wrong.
+        Raises ConfigError with every problem.
         """
         if found := problems(key, name, [cls], given):
             raise ConfigError(" ".join(found))
@@ -49,7 +49,7 @@ class Arguments(BaseModel):
 
     @classmethod
     def wrong_values(cls, key: str, given: dict[str, Any]) -> list[str]:
-        """Lines for values of the wrong type and outside of bounds; names that it does not have are not looked at."""
+        """Lists values of the wrong type or out of bounds, one line each; unknown names are ignored."""
         try:
             cls.model_validate({name: value for name, value in given.items() if name in cls.model_fields})
         except ValidationError as error:
@@ -57,16 +57,16 @@ class Arguments(BaseModel):
         return []
 
 
-Taker = type[Arguments] | Signature  # what takes arguments: a function of ours, or of the user's
+Taker = type[Arguments] | Signature  # what accepts arguments: one of our functions, or a user's
 
 
 def described(model: type[Arguments], summary: str, *columns: str) -> type[Arguments]:
-    """A model with the same arguments, or none, for a function of its own."""
+    """Returns a model with the same arguments, or none, for a function of its own."""
     return type(model.__name__, (model,), {"__doc__": summary, "__module__": model.__module__, "columns": columns})
 
 
 def problems(key: str, name: str, takers: Sequence[Taker | None], given: dict[str, Any]) -> list[str]:
-    """What is wrong with arguments that several functions are called with, each with those that it has.
+    """Lists the problems of arguments that several functions are called with, each with those that it has.
 
     key: the setting that holds them. name: of the functions. takers: None for a function that is not known here.
     """
@@ -78,7 +78,7 @@ def problems(key: str, name: str, takers: Sequence[Taker | None], given: dict[st
 
 
 def unknown(name: str, takers: Sequence[Taker | None], given: Sequence[str] | dict[str, Any]) -> list[str]:
-    """A line for each given argument that no function has; none when one of the functions is not known."""
+    """Lists given arguments that no function has, one line each; empty if one of the functions is unknown."""
     if not all(takers) or any(taker.takes_anything for taker in takers):
         return []
     has = dict.fromkeys(one for taker in takers for one in taker.names())
@@ -87,25 +87,25 @@ def unknown(name: str, takers: Sequence[Taker | None], given: Sequence[str] | di
 
 
 def choices(field: FieldInfo) -> tuple:
-    """The values that a field with choices may have; none of another field."""
+    """Returns the values allowed for a field with choices; empty for any other field."""
     kinds = [field.annotation, *get_args(field.annotation)]
     found = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
     return (*found, None) if found and type(None) in kinds else found
 
 
 def bounds(field: FieldInfo) -> str:
-    """`at least 0 and at most 1`; empty without bounds."""
+    """Formats `at least 0 and at most 1`; empty without bounds."""
     return " and ".join(f"{word} {getattr(one, sign)}" for sign, word in BOUNDS for one in field.metadata
                         if getattr(one, sign, None) is not None)
 
 
 def shown(value: Any) -> str:
-    """A value as YAML has it."""
+    """Formats a value as YAML."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _worded(model: type[Arguments], key: str, error: dict[str, Any]) -> str:
-    """The line for one of pydantic's errors."""
+    """Returns the message for one of pydantic's errors."""
     value, place = error["input"], f"{key}.{error['loc'][0]}"
     field = model.model_fields[error["loc"][0]]
     if error["type"] == "value_error":

@@ -1,12 +1,12 @@
-"""What a function of the user's takes, as Python says it in the process that imports it (stages/own_code.py)."""
+"""Signatures of user functions, as inspected in the process that imports them (stages/own_code.py)."""
 
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-OF_A_BATCH = ("responses", "completions")  # a reward with a parameter of such a name takes all responses together
-UNKNOWN = ("completion_ids", "trainer_state")  # what TRL gives such a function besides, and we do not
+OF_A_BATCH = ("responses", "completions")  # a reward function with such a parameter receives all responses together
+UNKNOWN = ("completion_ids", "trainer_state")  # further parameters in TRL that we do not provide
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Signature:
 
     @classmethod
     def of(cls, function: Callable) -> Self | None:
-        """None for a callable whose parameters Python cannot tell, such as one of C."""
+        """Returns the signature; None for a callable that Python cannot inspect, such as one in C."""
         try:
             found, outer = (inspect.signature(function, follow_wrapped=inner) for inner in (True, False))
         except (TypeError, ValueError):
@@ -52,17 +52,17 @@ class Signature:
         return self.required
 
     def wrong_values(self, key: str, given: dict[str, Any]) -> list[str]:
-        """Nothing: the function itself says what it does not take."""
+        """Returns nothing: the function itself rejects invalid values."""
         return []
 
     def without(self, *given: str) -> Self:
-        """Without the parameters of these names, which the caller gives."""
+        """Returns the signature without these parameters, which the caller provides."""
         return replace(self, required=[name for name in self.required if name not in given],
                        optional=[name for name in self.optional if name not in given])
 
 
 def batch_parameters(required: Sequence[str]) -> dict[str, str]:
-    """Parameter -> prompts, responses or answers, of a function that takes all responses together; else nothing.
+    """Maps parameters to prompts, responses or answers for a function that receives all responses; else empty.
 
     required: its parameters without a default. The first that is neither `prompts` nor the responses gets the truths.
     """
