@@ -101,9 +101,10 @@ def stage_problems(config: dict) -> list[str]:
         read = schema.read({k: v for k, v in entry.items() if k not in ITS_OWN}, Config, "", own, True, ITS_OWN)
         own += [f"{key} is a setting of the whole run, not of a stage." for key in read if key in RUN_WIDE]
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name == "all":
-            problems.append(f"entry {index} of `stages`: stage_name={name!r}: needed a letter, then letters, digits "
+            said = "stage_name is missing" if name is None else f"stage_name={name!r}"
+            problems.append(f"entry {index + 1} of `stages`: {said}: needed a letter, then letters, digits "
                             "and '_', and not 'all'; it names a rule and a directory." + _boolean(name))
-            problems += [f"entry {index} of `stages`: {p}" for p in own]
+            problems += [f"entry {index + 1} of `stages`: {p}" for p in own]
             continue
         if name in above:
             own.append(f"two entries of `stages` have the name '{name}'; needed names that differ.")

@@ -103,7 +103,7 @@ def test_an_entry_with_a_bad_name_is_looked_into(told, tmp_path):
     lines, _ = told("--no-data", "recipe=r.yaml")
     for words in ("stage_name='2x': needed a letter", "algorithm.algorithm_type=grop: needed one of",
                   "unknown key 'trainer.rnks'", "name is a setting of the whole run"):
-        assert has(lines, f"entry 0 of `stages`: {words}"), words
+        assert has(lines, f"entry 1 of `stages`: {words}"), words
 
 
 def test_a_monitor_that_is_not_installed_is_no_problem_elsewhere(told, monkeypatch):

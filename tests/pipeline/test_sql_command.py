@@ -5,10 +5,12 @@ import io
 import json
 import re
 
+import duckdb
 import pytest
 
 from pipeline import cli
 from pipeline.results import query
+from pipeline.results.questions import QUESTIONS
 from pipeline.store.files import CONF
 from pipeline.store.tables import LOCATIONS
 from tests.fake_run import FakeRun
@@ -225,3 +227,17 @@ def test_what_no_command_can_work_with(capsys, tmp_path, monkeypatch):
     gone.rmdir()
     assert cli.main(["status"]) == 2
     assert "directory was deleted" in capsys.readouterr().err
+
+
+def test_an_attempt_of_several_turns_counts_once_in_the_questions_of_the_pages():
+    """Two attempts at one task, one solved in its second turn and one failed at once: half is solved."""
+    session = duckdb.connect()
+    session.execute("CREATE TABLE experience AS SELECT * FROM (VALUES ('t', 'p', 0, 1.0), ('t', 'p', 1, 1.0), "
+                    "('t', 'p', 0, 0.0)) AS _(task_id, prompt, turn, accuracy)")
+    session.execute("ALTER TABLE experience ADD COLUMN weights_version INT DEFAULT 0")
+    session.execute("ALTER TABLE experience ADD COLUMN weights_hash VARCHAR DEFAULT 'w'")
+    session.execute("ALTER TABLE experience ADD COLUMN response_tokens INT[] DEFAULT [1, 2]")
+    session.execute("ALTER TABLE experience ADD COLUMN status VARCHAR DEFAULT 'ok'")
+    versions, hardest, *_ = QUESTIONS.values()
+    assert session.execute(versions).fetchall() == [(0, 2, 0.5, 2.0, 1)]
+    assert session.execute(hardest).fetchall() == [("p", 2, 0.5)]
