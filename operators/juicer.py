@@ -192,10 +192,7 @@ def _run(operator, rows: list[Row], processes: int = 1) -> tuple[list[Row], list
 
 
 def _share(run: Callable, operator, rows: list[Row], processes: int) -> tuple[list[Row], list[Dropped]]:
-    """Runs a row-wise operator in several forked processes.
-
-    Forked, because our operator classes are created at run time and cannot be pickled.
-    """
+    """Runs a row-wise operator in several processes: forked, since our operator classes cannot be pickled."""
     global _shared
     _shared = run, operator
     with multiprocessing.get_context("fork").Pool(processes) as pool:

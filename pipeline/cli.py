@@ -52,14 +52,13 @@ def split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _refuse_shell(given: list[str]) -> None:
-    """Raises for what no command can work with: a current directory that is gone, a word that is no UTF-8."""
+    """Raises OuroError for a deleted current directory or a word that is not valid UTF-8."""
     try:
         Path.cwd()
     except FileNotFoundError as error:
         raise OuroError("the current directory was deleted. Go to one that exists (cd).") from error
-    for word in given:
-        if any("\ud800" <= letter <= "\udfff" for letter in word):
-            raise OuroError(f"{word!a} is no valid UTF-8. Give the file or the name another name.")
+    if word := next((one for one in given if any("\ud800" <= letter <= "\udfff" for letter in one)), None):
+        raise OuroError(f"{word!a} is no valid UTF-8. Give the file or the name another name.")
 
 
 def _refuse_dashes(own: list[str], extra: list[str]) -> None:

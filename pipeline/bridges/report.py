@@ -129,7 +129,7 @@ def _check(made: Translation, choice: str, out, shown: str) -> int:
         print(f"{verdict}: {len(problems)} problem{'s' if len(problems) > 1 else ''}", file=out)
         for problem in problems:
             _wrapped(_without_list(problem.replace(f"recipe={choice}", shown)), "  ", out, hang="    ")
-        print(f"next: mend the file, then  ouro config check {shown}", file=out)
+        print(f"next: fix the file, then  ouro config check {shown}", file=out)
         return 1
     print(f"it composes. next: ouro config check {shown}", file=out)
     questions = _open_questions(made)
@@ -153,7 +153,7 @@ def _open_questions(made: Translation) -> list[str]:
     if doubted := made.doubt and sum(entry.comment.endswith(made.doubt) for entry in made.entries.values()):
         questions.append(f"{doubted} of its lines are veRL's defaults{made.doubt}: look there, and set what it says.")
     if made.lost:
-        questions.append(f"it lacks the overrides of {lines_of(made.lost)}, which were not read: mend the source, or "
+        questions.append(f"it lacks the overrides of {lines_of(made.lost)}, which were not read: fix the source, or "
                          "set what they say.")
     said = {".".join(map(str, path)) for path in made.entries}
     how = {key for key, item in SETTINGS.items() if about(item).how} | {"project", "name"}

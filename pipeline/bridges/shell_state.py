@@ -1,6 +1,7 @@
 """Effects of shell commands: assignments, builtins, SLURM variables, and merging of alternative states."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -65,15 +66,15 @@ def doubted(name: str, before: Value, values: list[Value], construct: Construct)
 
 
 @dataclass
-class Setter(Words):
+class Setter(Words, ABC):
     """Applies simple commands. printed: output of a command substitution so far; locals: of each call."""
 
     printed: list[str] | None = None
     locals: list[dict[str, Value]] = field(default_factory=list)
 
+    @abstractmethod
     def nested(self, text: str, line: int) -> Status:
-        """Reads a nested script; implemented by the reader of statements."""
-        raise NotImplementedError
+        """Reads a nested script."""
 
     def print(self, text: str | None) -> None:
         """Records a command's output; None where only running it would tell."""

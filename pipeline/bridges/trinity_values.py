@@ -29,7 +29,7 @@ def of_structure(given: Given) -> str | None:
         return None if given.value == [] else said("no_stages", found=shown)
     if key in SETTINGS or key in guide.KEYS or not any(k.startswith(f"{key}.") for k in (*SETTINGS, *guide.KEYS)):
         return None
-    return "no settings stand there." if given.value in (None, {}) else f"needed a mapping of settings, found {shown}."
+    return "no settings there." if given.value in (None, {}) else f"needed a mapping of settings, found {shown}."
 
 
 def of_value(general: str, given: Given, values: dict[Path, Any]) -> str | None:

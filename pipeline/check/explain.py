@@ -11,10 +11,10 @@ from pipeline.check import explain_functions
 from pipeline.check.workload import counted, described
 from pipeline.compose.conf_files import groups
 from pipeline.compose.origins import origin, stage_origin
-from pipeline.compose.stage_settings import RUN_WIDE, effective, entries
+from pipeline.compose.stage_settings import effective, entries
 from pipeline.plan.identity import EXTERNAL, USES
 from pipeline.plan.modes import Line
-from pipeline.settings.config import walk
+from pipeline.settings.config import RUN_WIDE, walk
 from pipeline.settings.guide import explain_absent
 from pipeline.settings.key_names import general as general_key
 from pipeline.settings.key_names import nearest_key

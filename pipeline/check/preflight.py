@@ -20,7 +20,7 @@ from pipeline.check.memory import GIB
 from pipeline.check.reward_call import call_rewards
 from pipeline.check.step_rules import step_notes
 from pipeline.check.user_code import Functions, imported
-from pipeline.compose.stage_settings import effective
+from pipeline.compose.stage_settings import effective, entries, of_stages
 from pipeline.job.devices import Gpus, gpus_by_stage
 from pipeline.plan import hub
 from pipeline.plan.modes import Line, planned
@@ -82,7 +82,7 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     teachers = {name: teacher_model(config, name, starts) for name in stages}
     absent = absent_files(config)
     report.add("", absent, "unjudged" if elsewhere else "problems")
-    wrong_code = stage_rules.of_stages(config, references.wrong_code)
+    wrong_code = of_stages(config, entries(config), references.wrong_code)
     report.add("", wrong_code)
     monitor = config["monitor"]
     report.add("", [absent_package(monitor["monitor_type"])], "unjudged" if elsewhere else "problems")

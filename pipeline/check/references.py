@@ -230,9 +230,8 @@ def loss_note(config: dict[str, Any], functions: Functions) -> str | None:
     """Returns the warning about a loss without advantages in a stage whose settings compute them."""
     algorithm = config["algorithm"]
     name = algorithm["policy_loss_fn"]
-    if algorithm["algorithm_type"] in GIVEN or not name or kind_of(config) not in ("rft", "offline"):
-        return None
-    if algorithm["advantage_fn"] in CHOOSES_ROWS:
+    on_rollouts = algorithm["algorithm_type"] not in GIVEN and kind_of(config) in ("rft", "offline")
+    if not (on_rollouts and name) or algorithm["advantage_fn"] in CHOOSES_ROWS:
         return None
     taken = loss_columns(algorithm, functions)
     if taken is None or "advantages" in taken:

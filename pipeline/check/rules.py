@@ -5,7 +5,7 @@ import re
 from pipeline.check.data_rules import data_problems
 from pipeline.check.reward_rules import broken_reward_rules
 from pipeline.check.sample_rules import sample_problems
-from pipeline.compose.stage_settings import effective, told
+from pipeline.compose.stage_settings import of_stages
 from pipeline.plan.modes import TRAINING, kind_of, planned
 from pipeline.settings.algorithm import ADVANTAGES
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
@@ -20,11 +20,7 @@ def broken_rules(config: dict) -> list[str]:
 
     Only stages are checked: a run-wide value that every stage overrides has no effect.
     """
-    concerned: dict[str, list[str]] = {}
-    for entry in planned(config):
-        for problem in rules_of_stage(effective(config, entry)):
-            concerned.setdefault(problem, []).append(entry["stage_name"])
-    return [*_names(config), *(told(problem, names, config) for problem, names in concerned.items())]
+    return [*_names(config), *of_stages(config, planned(config), rules_of_stage)]
 
 
 def rules_of_stage(c: dict) -> list[str]:

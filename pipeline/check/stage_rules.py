@@ -4,19 +4,18 @@ They need the source of functions but no user files other than code; checks of f
 """
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pipeline.check import references
 from pipeline.check.data_rules import rowless
-from pipeline.compose.stage_settings import RUN_WIDE, effective, entries, left_behind, says, told
+from pipeline.compose.stage_settings import effective, entries, left_behind, of_stages, says
 from pipeline.plan.data import data_settings
 from pipeline.plan.identity import handed, is_below
 from pipeline.plan.modes import Line, planned
 from pipeline.plan.teacher import KEY, asks_teacher
 from pipeline.settings import schema
-from pipeline.settings.config import walk
+from pipeline.settings.config import RUN_WIDE, walk
 from pipeline.settings.monitors import monitor_problems
 from pipeline.settings.setting import about
 from pipeline.settings.unused import unused
@@ -34,16 +33,7 @@ def problems_of(config: dict[str, Any]) -> list[str]:
     have valid names and order."""
     monitor = config["monitor"]
     return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
-            *of_stages(config, lambda c: [*references.wrong_code(c), *references.wrong_arguments(c)])]
-
-
-def of_stages(config: dict[str, Any], find: Callable[[dict], list[str]]) -> list[str]:
-    """Collects the findings on each stage of the recipe, each line once with the stages it concerns."""
-    concerned: dict[str, list[str]] = {}
-    for entry in entries(config):
-        for problem in find(effective(config, entry)):
-            concerned.setdefault(problem, []).append(entry["stage_name"])
-    return [told(problem, names, config) for problem, names in concerned.items()]
+            *of_stages(config, entries(config), lambda c: [*references.wrong_code(c), *references.wrong_arguments(c)])]
 
 
 def without_data(config: dict[str, Any]) -> list[str]:
@@ -51,11 +41,7 @@ def without_data(config: dict[str, Any]) -> list[str]:
 
     Composing such a recipe is valid: an imported recipe may leave the data to the command line.
     """
-    concerned: dict[str, list[str]] = {}
-    for entry in planned(config):
-        for problem in rowless(effective(config, entry)):
-            concerned.setdefault(problem, []).append(entry["stage_name"])
-    return [told(problem, names, config) for problem, names in concerned.items()]
+    return of_stages(config, planned(config), rowless)
 
 
 def unread(config: dict[str, Any]) -> list[str]:

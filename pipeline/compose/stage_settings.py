@@ -7,17 +7,17 @@ function, only its own arguments count.
 """
 
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pipeline.settings import schema
 from pipeline.settings.algorithms import DEMONSTRATED, filled, functions
-from pipeline.settings.config import Config
+from pipeline.settings.config import RUN_WIDE, Config
 from pipeline.settings.environment_values import settled
 
 ITS_OWN = ("stage_name", "after")  # keys of an entry that are not settings
 BENCH = "bench"  # name of the stage added to a run in mode `bench`
 RESERVED = ("tasks", "curate", "model", "evaluate_base", "report", BENCH)  # names of stages that the plan adds
-RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep")  # these identify a run and configure no stage
 
 
 def entries(config: dict) -> list[dict]:
@@ -58,6 +58,15 @@ def left_behind(base: dict, entry: dict) -> list[str]:
     theirs = functions(base["algorithm"])
     here = functions(merge(base["algorithm"], entry.get("algorithm", {})))
     return [name for name in here if here[name] != theirs.get(name)]
+
+
+def of_stages(config: dict, stages: Iterable[dict], find: Callable[[dict], Iterable[str]]) -> list[str]:
+    """Collects the findings on the settings of each stage, each line once with the stages it concerns."""
+    concerned: dict[str, list[str]] = {}
+    for entry in stages:
+        for problem in find(effective(config, entry)):
+            concerned.setdefault(problem, []).append(entry["stage_name"])
+    return [told(problem, names, config) for problem, names in concerned.items()]
 
 
 def told(problem: str, names: list[str], config: dict) -> str:

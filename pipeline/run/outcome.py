@@ -48,28 +48,23 @@ def made_again(planned) -> list[str]:
     for stage in planned.stages:
         if stage.kind == "report" or files.is_complete(Path(stage.directory)):
             continue
-        before = (str(other) for other in _same_settings(stage)
-                  if all(found.get(here, here) == there for here, there in _inputs(stage, other)))
+        before = (str(other) for other, theirs in _same_settings(stage)
+                  if all(found.get(str(Path(here)), str(Path(here))) == str(Path(theirs.get(role, "")))
+                         for role, here in stage.inputs.items()))
         if other := next(before, None):
             found[stage.directory] = other
     names = [f"{Path(here).name} in place of {Path(there).name}" for here, there in found.items()]
     return [f"made again, for code, table format or a file changed and no setting: {', '.join(names)}"] if names else []
 
 
-def _same_settings(stage) -> Iterator[Path]:
-    """Returns complete directories in the store with the name, kind and settings of a stage."""
+def _same_settings(stage) -> Iterator[tuple[Path, dict[str, str]]]:
+    """Yields complete directories in the store with the name, kind and settings of a stage, and their inputs."""
     for spec in sorted(Path(stage.root).glob(f"store/{stage.name}-*/stage.json")):
         there = files.read_json(spec)
         with contextlib.suppress(KeyError):  # a setting missing in another release
             if files.is_complete(spec.parent) and there["kind"] == stage.kind and files.hash_json(
                     settings_of(stage.kind, there["config"])) == files.hash_json(settings_of(stage.kind, stage.config)):
-                yield spec.parent
-
-
-def _inputs(stage, other: Path) -> list[tuple[str, str]]:
-    """Returns (directory that a stage reads, directory that the other one read) for every role."""
-    theirs = files.read_json(other / "stage.json")["inputs"]
-    return [(str(Path(here)), str(Path(theirs.get(role, "")))) for role, here in stage.inputs.items()]
+                yield spec.parent, there["inputs"]
 
 
 def report_what_is_there(shown: View | SweepView) -> str:

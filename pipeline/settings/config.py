@@ -221,6 +221,10 @@ class Config(Section):
             "none: one stage")
 
 
+# settings that identify a run and configure no stage
+RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep")
+
+
 def resolve_dtype(name: str, gpu: bool) -> str:
     """Returns `model.dtype` as the name of a torch dtype: trainer and engines must agree on it."""
     return ("bfloat16" if gpu else "float32") if name == "auto" else name

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.settings.config import Config
+from pipeline.settings.config import RUN_WIDE, Config
 
 # any setting may be an interpolation, so that text is valid for a number or a choice too
 INTERPOLATION = {"type": "string", "pattern": r"\$\{"}
@@ -12,7 +12,6 @@ OF_A_STAGE = {
     "after": {"description": "stages that it comes after: a name, or a list of names; absent: the one above it",
               "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
 }
-RUN_ONLY = ("project", "name", "checkpoint_root_dir", "stages", "sweep")  # these identify a run and configure no stage
 
 
 def editor_schema() -> dict[str, Any]:
@@ -20,7 +19,7 @@ def editor_schema() -> dict[str, Any]:
     made = Config.model_json_schema()
     sections = {name: {**one, "properties": _properties(one)} for name, one in made.pop("$defs").items()}
     settings = _properties(made)
-    of_stage = {key: one for key, one in settings.items() if key not in RUN_ONLY}
+    of_stage = {key: one for key, one in settings.items() if key not in RUN_WIDE}
     stage = {"type": "object", "additionalProperties": False, "required": ["stage_name"],
              "properties": OF_A_STAGE | of_stage}
     settings["stages"] = {**settings["stages"], "anyOf": [{"type": "array", "items": stage}]}

@@ -2,7 +2,7 @@
 
 from pipeline.settings.guide_keys import BUFFERS, TASKSETS, Refused
 
-_NO_ACTORS = "there are no actors whose names must differ; a run is told by project and name."
+_NO_ACTORS = "there are no actors whose names must differ; project and name identify a run."
 _NO_RAY = "there is no Ray: Snakemake starts the stages, here or by SLURM (`ouro run -- --executor slurm`)."
 _TIMING = "every step's seconds, part by part, are in the table steps: ouro sql 'select * from steps'."
 _ALL_AT_ONCE = ("all attempts of a step go to the engine together; explorer.rollout_model.max_num_seqs says how many "

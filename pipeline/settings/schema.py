@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pipeline.settings.config import Config, is_section
 from pipeline.settings.guide import explain_absent, explain_value
 from pipeline.settings.key_names import exists, nearest_key
-from pipeline.settings.setting import Section, about, bound
+from pipeline.settings.setting import Section, about, bound, wrong
 from pipeline.store.errors import nearest
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
@@ -124,13 +124,6 @@ def _no_section(value: Any, key: str) -> str:
     hint = (f" A file of conf/{key}/ is chosen for the whole run, on the command line ({key}={value}); here stand the "
             "keys themselves.") if isinstance(value, str) and "." not in key else ""
     return wrong(value, "a mapping of settings", key) + hint
-
-
-def wrong(value: Any, needed: str, key: str) -> str:
-    """Returns the line for a value of another type."""
-    kinds = {type(None): "null", dict: "a mapping", list: "a list", bool: str(value).lower()}
-    found = f"the text {str(value)!r}" if isinstance(value, str) else kinds.get(type(value), value)
-    return f"key '{key}': needed {needed}, found {found}."
 
 
 def _not_finite(value: Any, key: str) -> list[str]:

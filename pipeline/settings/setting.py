@@ -116,3 +116,10 @@ def converted(value: Any, kind: Any) -> Any:
     if type(value) is int and abs(value) >= LARGEST:
         raise PydanticCustomError("too_large", "{digits}", {"digits": int(math.log10(abs(value))) + 1})
     return str(value) if type(value) in (int, float) and str in kinds and not {int, float} & set(kinds) else value
+
+
+def wrong(value: Any, needed: str, key: str) -> str:
+    """Returns the line for a value of another type."""
+    kinds = {type(None): "null", dict: "a mapping", list: "a list", bool: str(value).lower()}
+    found = f"the text {str(value)!r}" if isinstance(value, str) else kinds.get(type(value), value)
+    return f"key '{key}': needed {needed}, found {found}."

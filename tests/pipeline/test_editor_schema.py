@@ -43,4 +43,4 @@ def test_mistakes_are_found(given, place):
     {"model": {"model_path": None, "max_model_len": None}, "defaults": [{"model": "tiny"}]},
 ])
 def test_what_composes_is_right(given):
-    jsonschema.validate(given, SCHEMA)
+    assert list(jsonschema.Draft202012Validator(SCHEMA).iter_errors(given)) == []

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from pipeline.settings.arguments.users import Signature
+from pipeline.settings.setting import bound, wrong
 from pipeline.store.errors import ConfigError, nearest
 
 TYPES = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text"}
@@ -95,8 +96,8 @@ def choices(field: FieldInfo) -> tuple:
 
 def bounds(field: FieldInfo) -> str:
     """Formats `at least 0 and at most 1`; empty without bounds."""
-    return " and ".join(f"{word} {getattr(one, sign)}" for sign, word in BOUNDS for one in field.metadata
-                        if getattr(one, sign, None) is not None)
+    found = ((word, bound(field, sign)) for sign, word in BOUNDS)
+    return " and ".join(f"{word} {limit}" for word, limit in found if limit is not None)
 
 
 def shown(value: Any) -> str:
@@ -114,11 +115,6 @@ def _worded(model: type[Arguments], key: str, error: dict[str, Any]) -> str:
         words = map(shown, options)
         return f"{place}={shown(value)}: needed one of {', '.join(words)}.{nearest(str(value), map(shown, options))}"
     if error["type"] in TYPES:
-        return f"key '{place}': needed {TYPES[error['type']]}, found {_found(value)}."
+        return wrong(value, TYPES[error["type"]], place)
     finite = " finite" * (isinstance(value, float) and not math.isfinite(value))
     return f"{place}={shown(value)}: needed a{finite} number {bounds(field)}".rstrip() + "."
-
-
-def _found(value: Any) -> str:
-    kinds = {dict: "a mapping", list: "a list", str: f"the text {value!r}"}
-    return kinds.get(type(value), shown(value))

@@ -19,7 +19,7 @@ def left_out(text: str) -> dict[str, str]:
     ("stages: {first: {stage_name: a}}", "stages.first.stage_name", "needed a list of stages"),
     ("buffer: [1]", "buffer", "needed a mapping of settings, found [1]."),
     ("model: 5", "model", "needed a mapping of settings, found 5."),
-    ("trainer: null", "trainer", "no settings stand there."),
+    ("trainer: null", "trainer", "no settings there."),
     ("buffer: {explorer_input: {taskset: {rollout_args: 3}}}", "buffer.explorer_input.taskset.rollout_args",
      "needed a mapping of settings, found 3."),
 ])
