@@ -40,7 +40,9 @@ def config():
               help="call no reward function of yours (one call each, for a judge that costs money)")
 @click.option("--elsewhere", is_flag=True,
               help="the run is for another machine: what is not on this one is listed, and no problem")
-def check(overrides, no_data, no_call, elsewhere):
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text",
+              help="json: every problem by its parts (key, found, needed, do, stages, file, line)")
+def check(overrides, no_data, no_call, elsewhere, form):
     """List everything that is wrong, or the plan in numbers.
 
     Judges the settings, the data and the fit to the machine.
@@ -48,17 +50,27 @@ def check(overrides, no_data, no_call, elsewhere):
     from pipeline.check import incomplete, preflight
     from pipeline.check.judge import judged, warnings
     from pipeline.compose.compose import TITLE
+    from pipeline.compose.origins import located
 
-    composed, problems = judged(overrides)
+    try:
+        composed, problems = judged(overrides)
+    except ConfigError as error:
+        composed, problems = {}, error.problems
     if problems:
-        raise ConfigError.of(TITLE, [*problems, *incomplete.beside(composed, problems, elsewhere, not no_data)])
+        more = incomplete.further_problems(composed, problems, elsewhere, not no_data) if composed else []
+        found = located([*problems, *more], overrides)
+        if form == "text":
+            raise ConfigError.of(TITLE, found)
+        print(preflight.as_json(preflight.Report("", problems=found)))
+        return 2
     report = preflight.check(composed, elsewhere, data=not no_data, code=not no_data,
                              call=not (no_data or no_call or elsewhere), ask=not no_data)
     report.add("", warnings(overrides), "warnings")
     if no_data:
         report.add("", ["rows of data files, Data-Juicer operators, code of yours: --no-data leaves them out."],
                    "unjudged")
-    print(preflight.text(report))
+    report.problems, report.warnings = located(report.problems, overrides), located(report.warnings, overrides)
+    print(preflight.text(report) if form == "text" else preflight.as_json(report))
     return 2 if report.problems else 0
 
 

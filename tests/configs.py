@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.check.judge import compose
+from pipeline.check.judge import broken_rules, compose
+from pipeline.settings import secrets
 from pipeline.settings.algorithms import filled
-from pipeline.settings.config import Lora
+from pipeline.settings.config import Config, Lora
 from pipeline.settings.schema import read
-from pipeline.store.errors import ConfigError
+from pipeline.store.errors import ConfigError, Problem
 
 # 64 wide, 2 layers, 2 query heads on 1 key/value head: grouped-query attention, 0.1M parameters. Weights every step.
 TINY = ("model.init.num_hidden_layers=2", "model.init.num_key_value_heads=1", "model.max_prompt_tokens=40",
@@ -59,6 +60,13 @@ def overridden(*overrides: str) -> dict[str, Any]:
     """
     config = changed({key: yaml.safe_load(value) for key, value in (word.split("=", 1) for word in overrides)})
     return {**config, "algorithm": filled(config["algorithm"])}
+
+
+def check(config: dict[str, Any]) -> list[Problem]:
+    """Every invalid value and broken rule of a configuration in plain dicts."""
+    problems: list[Problem] = []
+    made = read(config, Config, "", problems)
+    return problems + broken_rules(made, problems, False) + secrets.problems_of(config)
 
 
 def refused(*overrides: str) -> str:

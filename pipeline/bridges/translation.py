@@ -13,6 +13,7 @@ from pipeline.settings.guide import general
 from pipeline.settings.schema import setting_problems
 from pipeline.settings.secrets import kept_out
 from pipeline.settings.setting import bound
+from pipeline.store.errors import UNSAID
 
 Path = tuple[str | int, ...]
 
@@ -185,8 +186,8 @@ def unfit(key: str, value: Any) -> str | None:
     if is_number and not math.isfinite(value):
         return "needed a finite number; our default applies."
     problems = [] if "${" in str(value) else setting_problems(general(key), value)
-    if typed := [line for line in problems if line.startswith("key '")]:
-        return typed[0].partition(": ")[2].removesuffix(".") + "; our default applies."
+    if typed := [one for one in problems if one.found is UNSAID]:
+        return typed[0].needed.removesuffix(".") + "; our default applies."
     for name, holds, words in BOUNDS if is_number else ():
         if (limit := bound(item, name)) is not None and not holds(value, limit):
             return f"needed {words} {limit}; our default applies."

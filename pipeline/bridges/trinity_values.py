@@ -110,7 +110,7 @@ def misfit(key: str, value: Any) -> str | None:
 
 def _typed(key: str, value: Any) -> list[str]:
     """Returns the line for a value of another type than our setting's."""
-    return [line for line in schema.setting_problems(guide.general(key), value) if line.startswith("key '")]
+    return [one for one in schema.setting_problems(guide.general(key), value) if one.found is UNSAID]
 
 
 def as_number(key: str, value: Any) -> Any:

@@ -11,17 +11,18 @@ from pipeline.job.context import namespace
 from pipeline.plan.modes import Line, kind_of
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.train_batch import train_batch
+from pipeline.store.errors import Problem
 
 
-def problems(config: dict[str, Any]) -> list[str]:
-    """Lists optimizer steps that can never be filled, one line each."""
+def problems(config: dict[str, Any]) -> list[Problem]:
+    """Lists optimizer steps that can never be filled."""
     line = Line(config)
     found = {name: _short_of_given(settings) for name, settings in line.settings.items()
              if line.kinds[name] == "train"}
     for name, kind in line.kinds.items():
         if kind == "offline" and (source := line.explored(name)):
             found[name] = _short_of_explored(line.settings[name], line.settings[source], source)
-    return [f"stage '{name}': {problem}" for name, problem in found.items() if problem]
+    return [problem.of([name]) for name, problem in found.items() if problem]
 
 
 def batch_of(buffer: dict[str, Any]) -> tuple[str, int]:
@@ -30,39 +31,40 @@ def batch_of(buffer: dict[str, Any]) -> tuple[str, int]:
     return f"buffer.{key}", buffer[key]
 
 
-def _short_of_given(settings: dict[str, Any]) -> str | None:
+def _short_of_given(settings: dict[str, Any]) -> Problem | None:
     (key, batch), rows = batch_of(settings["buffer"]), most_rows(settings, generated=True)
     if not rows or batch <= rows:  # stages without any are reported by other checks
         return None
     what = "pairs" if settings["algorithm"]["algorithm_type"] in PAIR_TYPES else "demonstrations"
-    return (f"{key}={batch:,}: a step takes so many {what}, each once, and before curation there are at most {rows:,}: "
-            f"{batch - rows:,} short. Lower it.")
+    return Problem(key, f"a step takes as many {what}, each once, and before curation there are at most {rows:,}: "
+                   f"{batch - rows:,} short.", "Lower it.", found=f"{batch:,}")
 
 
-def _short_of_explored(settings: dict[str, Any], explored: dict[str, Any], source: str) -> str | None:
+def _short_of_explored(settings: dict[str, Any], explored: dict[str, Any], source: str) -> Problem | None:
     made, batch = workload(explored), settings["buffer"]["train_batch_size"]
     rows = None if made.explorer_steps is None else made.explorer_steps * made.explored
     if not batch or rows is None or batch <= rows:
         return None
-    return (f"buffer.train_batch_size={batch:,}: a step takes so many experiences, each once, and '{source}' explores "
-            f"at most {rows:,}: {batch - rows:,} short. Lower it, or let {source} make more steps.")
+    return Problem("buffer.train_batch_size", f"a step takes as many experiences, each once, and '{source}' explores "
+                   f"at most {rows:,}: {batch - rows:,} short.", f"Lower it, or let {source} make more steps.",
+                   found=f"{batch:,}")
 
 
-def batch_notes(settings: dict[str, Any]) -> list[str]:
+def batch_notes(settings: dict[str, Any]) -> list[Problem]:
     """Returns the warning about a stage whose explorer steps or batches exceed its total number of tasks."""
     kind, buffer = kind_of(settings), settings["buffer"]
     tasks = most_rows(settings, generated=True) if kind in ("rft", "rollout") else None
     if not tasks:
         return []
     if buffer["batch_size"] > tasks:
-        return [f"buffer.batch_size={buffer['batch_size']:,}: there are at most {tasks:,} tasks, so every explorer "
-                f"step asks each of them {_readable(buffer['batch_size'] / tasks)} times, in as many groups. Lower it, "
-                "or give more tasks, if that is not meant."]
+        return [Problem("buffer.batch_size", f"there are at most {tasks:,} tasks, so every explorer step asks each of "
+                        f"them {_readable(buffer['batch_size'] / tasks)} times, in as many groups.", "Lower it, or "
+                        "give more tasks, if that is not meant.", found=f"{buffer['batch_size']:,}")]
     fresh = train_batch(namespace(settings)).fresh if kind == "rft" else 0
     passes = fresh / (tasks * (settings["algorithm"]["repeat_times"] or 1))
-    return [f"buffer.train_batch_size={buffer['train_batch_size']:,}: one optimizer step takes the rollouts of "
-            f"{_readable(passes)} passes over all tasks (at most {tasks:,}). Lower it if that is not intended."
-            ] if passes > 1 else []
+    return [Problem("buffer.train_batch_size", f"one optimizer step takes the rollouts of {_readable(passes)} passes "
+                    f"over all tasks (at most {tasks:,}).", "Lower it if that is not intended.",
+                    found=f"{buffer['train_batch_size']:,}")] if passes > 1 else []
 
 
 def _readable(number: float) -> str:

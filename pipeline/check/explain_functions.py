@@ -4,15 +4,15 @@ import textwrap
 from typing import Any
 
 from pipeline.check.references import ON_ROLLOUTS, part_taker, reward_taker, workflow_taker
-from pipeline.check.reward_rules import reward_functions
 from pipeline.check.user_code import Functions, named
 from pipeline.compose.stage_settings import effective, entries
 from pipeline.settings.algorithms import DEMONSTRATED, PAIR_TYPES
 from pipeline.settings.arguments import TABLES
-from pipeline.settings.arguments.base import Taker, bounds, shown, unknown
+from pipeline.settings.arguments.base import Taker, bounds, unknown
 from pipeline.settings.arguments.base import choices as choices_of
 from pipeline.settings.arguments.users import Signature
-from pipeline.store.errors import ConfigError
+from pipeline.settings.data import reward_functions
+from pipeline.store.errors import ConfigError, shown
 
 WIDTH = 110
 # settings with arguments -> the setting that names the function, where it is not the same key without `_args`

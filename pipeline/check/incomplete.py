@@ -1,14 +1,15 @@
 """Checks the valid parts of a configuration that already has problems, to report all problems together."""
 
-import re
 from typing import Any
 
 from pipeline.check import fit, preflight
 from pipeline.check.samples import preview
 from pipeline.compose.stage_settings import are_ordered, effective
 from pipeline.job.devices import gpus_by_stage
+from pipeline.plan.identity import is_below
 from pipeline.plan.modes import planned
 from pipeline.plan.starting_models import unnamed
+from pipeline.store.errors import Problem
 
 # settings that the number of GPUs and the data sample depend on
 OF_GPUS = ("cluster", "mode", "trainer.ranks", "explorer.rollout_model", "explorer.auxiliary_models",
@@ -16,8 +17,9 @@ OF_GPUS = ("cluster", "mode", "trainer.ranks", "explorer.rollout_model", "explor
 OF_ROWS = ("data_processor", "buffer.explorer_input", "buffer.trainer_input", "model")
 
 
-def beside(config: dict[str, Any], problems: list[str], elsewhere: bool = False, data: bool = False) -> list[str]:
-    """Lists further problems, one line each. config: settings with problems have their default value.
+def further_problems(config: dict[str, Any], problems: list[Problem], elsewhere: bool = False, data: bool = False
+                     ) -> list[Problem]:
+    """Lists further problems. config: settings with problems have their default value.
 
     elsewhere, data: as in preflight.check. Checks that depend on an invalid setting are skipped.
     """
@@ -27,14 +29,13 @@ def beside(config: dict[str, Any], problems: list[str], elsewhere: bool = False,
     if are_ordered(config["stages"]) and _are_right(OF_GPUS, problems):
         stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
         gpus = gpus_by_stage(stages, here=not elsewhere)
-        found += [f"stage '{name}': {line}" for name, settings in stages.items()
-                  if (line := fit.count_problem(settings, gpus[name]))]
+        found += [Problem(needed=words, stages=[name]) for name, settings in stages.items()
+                  if (words := fit.count_problem(settings, gpus[name]))]
     if data and _are_right(OF_ROWS, problems):
         found += preview(config, [effective(config, entry) for entry in planned(config)])["problems"]
     return found
 
 
-def _are_right(sections: tuple[str, ...], problems: list[str]) -> bool:
-    """Returns whether no problem names a setting of these sections."""
-    words = "|".join(map(re.escape, sections))
-    return not any(re.search(rf"(?<![\w.])({words})(?=[.='])", problem) for problem in problems)
+def _are_right(sections: tuple[str, ...], problems: list[Problem]) -> bool:
+    """Returns whether no problem is about a setting of these sections."""
+    return not any(is_below(problem.key, sections) for problem in problems)

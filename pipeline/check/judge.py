@@ -1,23 +1,22 @@
 """Composes a configuration and validates it; reports every invalid value and broken rule at once."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pipeline.check import recorded_rules, stage_rules, teacher_rules, turn_rules
-from pipeline.check.reward_rules import unasked_models
-from pipeline.check.rules import broken_rules
-from pipeline.check.sample_rules import unread_sampling
+from pipeline.check import data_rules, recorded_rules, sample_rules, stage_rules, teacher_rules, turn_rules
 from pipeline.compose import own_algorithms
 from pipeline.compose.compose import TITLE, composition, stage_names
-from pipeline.compose.consequences import without_consequences
 from pipeline.compose.early_values import early_values
 from pipeline.compose.interpolation import resolved
-from pipeline.compose.stage_settings import are_ordered, entries, stage_problems
+from pipeline.compose.stage_settings import are_ordered, effective, for_stages, stage_problems
 from pipeline.plan import modes
 from pipeline.settings import schema, secrets
 from pipeline.settings.config import Config
-from pipeline.store.errors import ConfigError
+from pipeline.store.errors import ConfigError, Problem
+
+ELEMENT = re.compile(r"\.\d+$")  # one that cannot be read is omitted, which changes the list
 
 
 def compose(overrides: list[str]) -> dict[str, Any]:
@@ -28,29 +27,70 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     return config
 
 
-def judged(overrides: list[str]) -> tuple[dict[str, Any], list[str]]:
+def judged(overrides: list[str]) -> tuple[dict[str, Any], list[Problem]]:
     """Returns the configuration and every problem in it; unreadable values have their default.
 
     References (arguments, code) are checked here only if there are other problems, so that all are reported together;
     otherwise check/preflight.py reports them with its own findings. Raises ConfigError when files cannot be read,
     because their settings are then unknown.
     """
-    problems: list[str] = []
-    composed = composition(overrides, problems)
-    as_typed = len(problems)  # these quote the command line, where a stage may be given by its number
+    typed: list[Problem] = []  # these quote the command line, where a stage may be given by its number
+    composed = composition(overrides, typed)
+    problems: list[Problem] = []
     config = schema.read(_at_home(resolved(composed, problems)), Config, "", problems)
     problems += stage_problems(config)
+    names = stage_names(composed)
+    problems = [_by_name(problem, names) for problem in problems]
     if unread := own_algorithms.problems(config):  # no rule applies to an algorithm whose definition is invalid
-        return config, _worded(problems + unread, as_typed, composed, config)
-    broken, ordered = broken_rules(config), are_ordered(config["stages"])
-    if ordered:
-        broken += modes.problems(config) + unasked_models(config) + unread_sampling(config)
-        broken += teacher_rules.problems(config) + turn_rules.problems(config) + recorded_rules.problems(config)
-    problems += without_consequences(broken, problems, [entry["stage_name"] for entry in entries(config)])
+        return config, [*typed, *secrets.without_values([*problems, *unread], config)]
+    ordered = are_ordered(config["stages"])
+    problems += broken_rules(config, problems, ordered)
     problems += secrets.problems_of(config)
-    if problems and ordered:
+    if (typed or problems) and ordered:
         problems += stage_rules.problems_of(config)
-    return config, _worded(problems, as_typed, composed, config)
+    return config, [*typed, *secrets.without_values(problems, config)]
+
+
+def broken_rules(config: dict[str, Any], read: Iterable[Problem], ordered: bool) -> list[Problem]:
+    """Lists every broken rule. read: problems of reading the settings, which have a default instead; a rule that is
+    broken by such a value is left out. ordered: whether the stages have valid names and order."""
+    wrong = [(problem.stages, ELEMENT.sub("", problem.key)) for problem in read if problem.key]
+
+    def unreadable(stage: str) -> list[str]:
+        return [key for stages, key in wrong if not stages or stage in stages]
+
+    found: dict[Problem, list[str]] = {}
+    for entry in modes.planned(config):
+        for problem in rules_of_stage(effective(config, entry), unreadable(entry["stage_name"])):
+            found.setdefault(problem, []).append(entry["stage_name"])
+    broken = [for_stages(problem, names, config) for problem, names in found.items()]
+    if not ordered:
+        return broken
+    between = [*modes.problems(config), *stage_rules.unasked_models(config), *sample_rules.unread_sampling(config),
+               *teacher_rules.problems(config), *turn_rules.problems(config), *recorded_rules.problems(config)]
+    return broken + [problem for problem in between if _caused_by_none(
+        [problem], [key for name in problem.stages or [""] for key in unreadable(name)])]
+
+
+def rules_of_stage(settings: dict[str, Any], unreadable: Iterable[str] = ()) -> list[Problem]:
+    """Lists every rule that the settings of one stage break. unreadable: keys of values that a default replaces."""
+    whole = Config.model_validate(settings)
+    for key in unreadable:
+        whole.without(key)
+    return [*whole.broken_rules(),
+            *_caused_by_none([*data_rules.problems(settings), *sample_rules.problems(settings)], list(unreadable))]
+
+
+def _caused_by_none(problems: list[Problem], keys: list[str]) -> list[Problem]:
+    """Drops the problems that name one of these settings, or one below it."""
+    return [problem for problem in problems
+            if not any(re.search(rf"(?<![\w.]){re.escape(key)}(?!\w)", problem) for key in keys)]
+
+
+def _by_name(problem: Problem, names: list[str]) -> Problem:
+    """Returns the problem of a stage's entry by the stage's name in place of its index."""
+    of_entry = re.fullmatch(r"stages\.(\d+)\.(.+)", problem.key)
+    return problem.but(key=of_entry[2], stages=[names[int(of_entry[1])]]) if of_entry else problem
 
 
 def _at_home(value: Any, key: str = "") -> Any:
@@ -63,24 +103,8 @@ def _at_home(value: Any, key: str = "") -> Any:
     return type(value)(Path(value).expanduser()) if is_path and str(value).startswith("~/") else value
 
 
-def warnings(overrides: list[str]) -> list[str]:
-    """Lists settings of a valid composition that may be unintended, one line each."""
+def warnings(overrides: list[str]) -> list[Problem]:
+    """Lists settings of a valid composition that may be unintended."""
     from omegaconf import OmegaConf
 
     return early_values(OmegaConf.to_container(composition(overrides, []), resolve=False))
-
-
-def check(config: dict) -> list[str]:
-    """Lists every invalid value and broken rule of a configuration in plain dicts, one line each."""
-    problems: list[str] = []
-    read = schema.read(config, Config, "", problems)
-    names = [entry["stage_name"] for entry in entries(read)]
-    return problems + without_consequences(broken_rules(read), problems, names) + secrets.problems_of(config)
-
-
-def _worded(problems: list[str], first: int, composed, config: dict) -> list[str]:
-    """Rewrites problems from index `first` on: stages by name instead of list position, secrets masked."""
-    names = stage_names(composed)
-    by_name = [re.sub(r"^(.*?'?)stages\.(\d+)\.", lambda m: f"stage '{names[int(m[2])]}': {m[1]}", problem)
-               for problem in problems[first:]]
-    return problems[:first] + secrets.unspoken(by_name, config)

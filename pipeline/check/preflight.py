@@ -4,8 +4,8 @@
 request, stages/preview.py and stages/own_code.py in processes of their own. It imports neither torch nor operators.
 """
 
+import json
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -32,12 +32,10 @@ from pipeline.plan.teacher import teacher_model
 from pipeline.settings.lora import target_problem
 from pipeline.settings.monitors import absent_package, monitor_problems
 from pipeline.store import files
-from pipeline.store.errors import ConfigError, OuroError, masked
+from pipeline.store.errors import ConfigError, OuroError, Problem, masked
 from pipeline.store.model_shape import read_config, read_shape, room_problem, split_problem, uncounted, wrong_model
 
 WIDTH = 110  # columns of the report
-OF_STAGES = re.compile(r"^stages? '?\w+'?(, '\w+')*: ")  # optional prefix of a line
-OF_KEY = re.compile(r"^[a-z_]+(\.\w+)+: ")  # optional second prefix
 Facts = list[tuple[str, str]]  # (word, sentence)
 
 
@@ -49,18 +47,23 @@ class Report:
     """
 
     run: str
-    problems: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    unjudged: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+    unjudged: list[Problem] = field(default_factory=list)
     facts: list[tuple[str, Facts]] = field(default_factory=list)
     plan: Plan | None = None
 
-    def add(self, stage: str, found: list[str | None], to: str = "problems") -> None:
-        """Adds the findings of one stage, without repeating lines that another stage added."""
-        lines = getattr(self, to)
-        for line in filter(None, found):
-            if not any(line in (known, bare := OF_STAGES.sub("", known), OF_KEY.sub("", bare)) for known in lines):
-                lines.append(f"stage {stage}: {line}" if stage else line)
+    def add(self, stage: str, found: list[Problem | str | None], to: str = "problems") -> None:
+        """Adds the findings of one stage, without repeating those that another stage added.
+
+        A plain text is a finding about no single setting; planning repeats some that a setting was given.
+        """
+        known = getattr(self, to)
+        for one in filter(None, found):
+            problem = one if isinstance(one, Problem) else Problem(needed=one)
+            if not any((problem.needed, problem.do) == (other.needed, other.do) and problem.key in ("", other.key)
+                       for other in known):
+                known.append(problem.of([stage]) if stage else problem)
 
 
 def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=False, ask=True, update_hub=False):
@@ -113,16 +116,16 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     return report
 
 
-def absent_files(config: dict[str, Any]) -> list[str]:
-    """Lists the configured files, models and modules that are missing on this machine, one line each."""
+def absent_files(config: dict[str, Any]) -> list[Problem]:
+    """Lists the configured files, models and modules that are missing on this machine."""
     starts = starts_of(config)
     named = (references.missing(effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
     taught = (teacher_rules.absent_teacher(config, teacher_model(config, name, starts)) for name in starts)
     return hub.about_paths(config, [*(line for lines in named for line in lines), *filter(None, taught)])
 
 
-def broken_models(config: dict[str, Any], elsewhere: bool = False) -> list[str]:
-    """Lists models and adapters on this machine that cannot be used, one line each. elsewhere: the run is for another
+def broken_models(config: dict[str, Any], elsewhere: bool = False) -> list[Problem]:
+    """Lists models and adapters on this machine that cannot be used. elsewhere: the run is for another
     machine, where the weights may be complete."""
     starts = starts_of(config)
     stages = ((effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
@@ -170,8 +173,7 @@ def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool
     """Imports, and calls, the user's code named by incomplete stages, in separate processes;
     returns the imported functions."""
     waiting = [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
-    told = "\n".join([*report.problems, *report.unjudged])
-    functions, wrong = imported(waiting, told)
+    functions, wrong = imported(waiting, "\n".join([*report.problems, *report.unjudged]))
     report.add("", wrong, "unjudged" if elsewhere else "problems")
     if call:
         report.facts.append(("rewards", call_rewards(waiting, "\n".join(report.problems), report.add)))
@@ -181,11 +183,12 @@ def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool
 def _gpus(report: Report, gpus: list[Gpus]) -> None:
     """Reports unknown properties of the GPUs available to the stages."""
     if any(one.count is None for one in gpus):
-        report.add("", ["whether there are enough GPUs: cluster.gpu_per_node is not set. Jobs of SLURM ask for none "
-                        "without it where the machine that submits them shows none."], "unjudged")
+        report.add("", [Problem("cluster.gpu_per_node", "is not set: whether there are enough GPUs is unknown. Jobs of "
+                                "SLURM ask for none without it where the machine that submits them shows none.")],
+                   "unjudged")
     if any(one.any and not one.gib for one in gpus):
-        report.add("", ["whether the memory estimates fit: cluster.gpu_memory_gib is not set, and no GPU shows its "
-                        "own."], "unjudged")
+        report.add("", [Problem("cluster.gpu_memory_gib", "is not set, and no GPU shows its own: whether the memory "
+                                "estimates fit is unknown.")], "unjudged")
 
 
 def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus,
@@ -265,9 +268,9 @@ def _disk(report: Report, root: str, needed: float, elsewhere: bool, uncounted: 
     words = f"at most {size(needed)} more of {size(free)} free at {existing}{more}"
     report.facts.append(("disk", [("needed", words)]))
     if needed > free:
-        report.add("", [f"checkpoint_root_dir={root}: the training stages need up to {size(needed)}, {size(free)} are "
-                        "free there. Free some space, set another directory, or lower "
-                        "trainer.max_checkpoints_to_keep."])
+        report.add("", [Problem("checkpoint_root_dir", f"the training stages need up to {size(needed)}, {size(free)} "
+                                "are free there.", "Free some space, set another directory, or lower "
+                                "trainer.max_checkpoints_to_keep.", found=root)])
 
 
 def _words(taken: workload.Disk) -> str:
@@ -286,6 +289,18 @@ def _words(taken: workload.Disk) -> str:
 def size(count: float) -> str:
     """Formats bytes in MiB, or in GiB from 1 GiB."""
     return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.1f} MiB"
+
+
+def as_json(report: Report) -> str:
+    """Returns the report as JSON: problems, warnings and what is not judged by their parts; facts by heading."""
+    shown = {
+        "run": report.run,
+        **{name: [one.parts() for one in getattr(report, name)] for name in ("problems", "warnings", "unjudged")},
+        "facts": [{"heading": heading, "facts": [list(fact) for fact in facts]} for heading, facts in report.facts],
+        "stages": [{"name": stage.name, "directory": stage.directory, "complete": files.is_complete(stage.directory)}
+                   for stage in (report.plan.stages if report.plan else ())],
+    }
+    return masked(json.dumps(shown, indent=2, ensure_ascii=False))
 
 
 def text(report: Report) -> str:

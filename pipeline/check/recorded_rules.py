@@ -6,21 +6,22 @@ another one. Missing properties are reported before anything runs, with the sett
 
 from typing import Any
 
-from pipeline.check.rules import COMPARE
 from pipeline.check.turn_rules import state_problems
 from pipeline.plan.modes import Line
+from pipeline.settings.algorithms import COMPARE
+from pipeline.store.errors import Problem
 
 
-def problems(config: dict[str, Any]) -> list[str]:
-    """Lists what the rows of offline stages lack, one line each. The stages must have valid names and order."""
+def problems(config: dict[str, Any]) -> list[Problem]:
+    """Lists what the rows of offline stages lack. The stages must have valid names and order."""
     line = Line(config)
     pairs = ((name, line.explored(name)) for name, kind in line.kinds.items() if kind == "offline")
-    return [f"stage '{name}': {problem}" for name, explorer in pairs if explorer
+    return [problem.of([name]) for name, explorer in pairs if explorer
             for problem in lacking(line.settings[name]["algorithm"], line.settings[explorer], f"stages.{explorer}.")]
 
 
-def lacking(algorithm: dict[str, Any], explored: dict[str, Any], place: str) -> list[str]:
-    """Lists what the rows lack for an algorithm, one line each.
+def lacking(algorithm: dict[str, Any], explored: dict[str, Any], place: str) -> list[Problem]:
+    """Lists what the rows lack for an algorithm.
 
     algorithm: the section, with defaults. explored: the settings of the stage that explored. place: prefix of its
     settings: `stages.look.`, or empty.
@@ -28,9 +29,10 @@ def lacking(algorithm: dict[str, Any], explored: dict[str, Any], place: str) -> 
     function, made = algorithm["advantage_fn"], explored["algorithm"]
     found = []
     if function in COMPARE and (made["repeat_times"] or 1) < 2:
-        found.append(f"algorithm.advantage_fn={function} compares the rollouts of a group, and the rows are of groups "
-                     f"of one. Needed {place}algorithm.repeat_times of at least 2.")
+        found.append(Problem("algorithm.advantage_fn", "compares the rollouts of a group, and the rows are of groups "
+                             "of one.", f"Needed {place}algorithm.repeat_times of at least 2.", found=function))
     if function == "remax" and not made["greedy_baseline"]:
-        found.append("algorithm.advantage_fn=remax needs the column baseline_reward, the reward of a greedy response "
-                     f"to each task, which the rows lack. They have it with {place}algorithm.greedy_baseline=true.")
+        found.append(Problem("algorithm.advantage_fn", "needs the column baseline_reward, the reward of a greedy "
+                             "response to each task, which the rows lack.", f"They have it with "
+                             f"{place}algorithm.greedy_baseline=true.", found=function))
     return found + state_problems(function, explored, place)

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.check.reward_rules import reward_functions
 from pipeline.check.sources import sources, tasksets
 from pipeline.check.user_code import Functions, of_python
 from pipeline.check.workload import explores
@@ -17,13 +16,13 @@ from pipeline.settings.arguments.base import Taker, problems
 from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.arguments.users import Signature, batch_parameters
 from pipeline.settings.columns import ratio_column, ratio_problems, wrong_parameters
-from pipeline.settings.data import workflow_of
+from pipeline.settings.data import reward_functions, workflow_of
 from pipeline.settings.lora import adapter_problem
 from pipeline.settings.train_batch import REPLAY
 from pipeline.settings.unused import without_unused
 from pipeline.store.architecture import untrainable
 from pipeline.store.digests import NEEDED, HubPath, digest_code, module_file, named_code, nothing_at, resolve, values_of
-from pipeline.store.errors import ConfigError, nearest
+from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.model_shape import CONFIG, absent_model, read_config, wrong_model
 from pipeline.store.weights import weights_problem
 
@@ -32,17 +31,17 @@ FILES = ("data_processor.task_pipeline.config_path", "model.chat_template_path",
 OTHER_MODELS = ("model.critic_model_path", "explorer.auxiliary_models.*.model_path")
 
 
-def missing(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
-    """Lists what a stage's settings refer to and is missing on this machine, one line each.
+def missing(config: dict[str, Any], start: dict[str, Any]) -> list[Problem]:
+    """Lists what a stage's settings refer to and is missing on this machine.
 
     start: the section `model` that names its initial model.
     """
     looked = f"does not exist (looked from {Path.cwd()})"
-    lines = [f"{s.told}: {s.path} {words}" for s in sources(config)
+    lines = [Problem(s.label, f"{s.path} {words}") for s in sources(config)
              if not isinstance(s.path, HubPath) and (words := nothing_at(s.path))]
-    lines += [f"{key}: {path} {looked}." for single in FILES for key, path in values_of(config, single)
+    lines += [Problem(key, f"{path} {looked}.") for single in FILES for key, path in values_of(config, single)
               if path and not resolve(path).exists()]
-    lines += [f"{key}: {path} is a directory; needed a file." for single in FILES[:2]
+    lines += [Problem(key, f"{path} is a directory; needed a file.") for single in FILES[:2]
               for key, path in values_of(config, single) if path and resolve(path).is_dir()]
     if start["model_path"] and not start["init"]["enable"] and (absent := absent_model(start["model_path"])):
         lines.append(absent)
@@ -55,13 +54,13 @@ def _other_models(config: dict[str, Any]) -> list[tuple[str, str]]:
     return [(key, path) for several in OTHER_MODELS for key, path in values_of(without_unused(config), several) if path]
 
 
-def wrong_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
-    """Lists models on this machine with an unreadable config.json, one line each. start: as for `missing`."""
+def wrong_models(config: dict[str, Any], start: dict[str, Any]) -> list[Problem]:
+    """Lists models on this machine with an unreadable config.json. start: as for `missing`."""
     return [line for key, path in _models(config, start) if (line := wrong_model(path, key))]
 
 
-def wrong_weights(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
-    """Lists models on this machine whose weights are missing or incomplete, one line each. start: as for `missing`."""
+def wrong_weights(config: dict[str, Any], start: dict[str, Any]) -> list[Problem]:
+    """Lists models on this machine whose weights are missing or incomplete. start: as for `missing`."""
     whole = [(key, path) for key, path in _models(config, start)  # those of the hub are fetched later, complete
              if not isinstance(path, HubPath) and (Path(path) / CONFIG).is_file() and not wrong_model(path, key)]
     return [line for key, path in whole if (line := weights_problem(path, read_config(path, key), key))]
@@ -75,7 +74,7 @@ def _models(config: dict[str, Any], start: dict[str, Any]) -> list[tuple[str, st
     return [(key, path) for key, path in [*own, *taught, *others] if path]
 
 
-def untrainable_models(config: dict[str, Any], start: dict[str, Any]) -> list[str]:
+def untrainable_models(config: dict[str, Any], start: dict[str, Any]) -> list[Problem]:
     """Lists models on this machine that the trainer cannot train or score. start: as for `missing`."""
     model, kind = config["model"], kind_of(config)
     named = [] if start["init"]["enable"] else [("model.model_path", start["model_path"])]
@@ -85,24 +84,24 @@ def untrainable_models(config: dict[str, Any], start: dict[str, Any]) -> list[st
     here = [(key, str(resolve(path))) for key, path in named if path and not absent_model(str(resolve(path)), key)
             and not wrong_model(str(resolve(path)), key)] if kind in TRAINING else []
     found = ((key, path, untrainable(read_config(path, key), longest)) for key, path in here)
-    return [f"{key}={path}: {problem}" for key, path, problem in found if problem]
+    return [Problem(key, problem, found=path) for key, path, problem in found if problem]
 
 
-def missing_code(config: dict[str, Any]) -> list[str]:
+def missing_code(config: dict[str, Any]) -> list[Problem]:
     """Lists the user's modules that are named and missing on this machine."""
-    return [f"{key}: '{name}': no such module.{_nearest_module(name)} {NEEDED}" for name, key in _code(config).items()
-            if not _module(name) and not of_python(name)]
+    return [Problem(key, f"'{name}': no such module.{_nearest_module(name)}", NEEDED)
+            for name, key in _code(config).items() if not _module(name) and not of_python(name)]
 
 
-def wrong_adapters(config: dict[str, Any]) -> list[str]:
-    """Lists adapters on this machine that training cannot continue from, one line each."""
+def wrong_adapters(config: dict[str, Any]) -> list[Problem]:
+    """Lists adapters on this machine that training cannot continue from."""
     found = ((one, resolve(one["path"])) for one in config["model"]["lora_configs"] if one["path"])
     return [line for one, place in found if place.exists() and (line := adapter_problem(one, place))]
 
 
-def wrong_code(config: dict[str, Any]) -> list[str]:
+def wrong_code(config: dict[str, Any]) -> list[Problem]:
     """Lists the user's modules that cannot be read, or lack the named function."""
-    return [f"{key}: {problem}" for name, key in _code(config).items() if _module(name) or of_python(name)
+    return [Problem(key, problem) for name, key in _code(config).items() if _module(name) or of_python(name)
             for problem in _code_problem(name)]
 
 
@@ -134,7 +133,7 @@ def _code_problem(dotted: str) -> list[str]:
     return []
 
 
-def wrong_arguments(config: dict[str, Any], functions: Functions | None = None) -> list[str]:
+def wrong_arguments(config: dict[str, Any], functions: Functions | None = None) -> list[Problem]:
     """Lists unknown, missing or invalid arguments in `*_args`, and parameters of a user's function that its caller
     cannot supply.
 
@@ -146,7 +145,7 @@ def wrong_arguments(config: dict[str, Any], functions: Functions | None = None) 
     return _wrong_parameters(config, known) + _wrong_rewards(config, known) + wrong
 
 
-def _wrong_parameters(config: dict[str, Any], functions: Functions) -> list[str]:
+def _wrong_parameters(config: dict[str, Any], functions: Functions) -> list[Problem]:
     """Checks the parameters of user functions that are components of a stage's algorithm."""
     algorithm = config["algorithm"]
     found = {part: functions.get(algorithm[part]) for part in _used(algorithm)}
@@ -154,26 +153,28 @@ def _wrong_parameters(config: dict[str, Any], functions: Functions) -> list[str]
             or wrong_parameters(part, (*one.required, *("**" for _ in range(one.takes_anything))), algorithm)]
 
 
-def by_position(part: str, name: str, function: Signature) -> list[str]:
-    """Returns the line for positional-only parameters in a function that is called with column names as keywords."""
+def by_position(part: str, name: str, function: Signature) -> list[Problem]:
+    """Returns the problem of positional-only parameters in a function that is called with column names as keywords."""
     if part == "advantage_fn" or not function.only_positional:
         return []
-    return [f"algorithm.{part}={name} takes {', '.join(function.only_positional)} by position alone, and a column is "
-            "handed over by its name. Take the '/' out."]
+    return [Problem(f"algorithm.{part}", f"takes {', '.join(function.only_positional)} by position only, and a column "
+                    "is passed by its name.", "Take the '/' out.", found=name)]
 
 
-def _wrong_rewards(config: dict[str, Any], functions: Functions) -> list[str]:
+def _wrong_rewards(config: dict[str, Any], functions: Functions) -> list[Problem]:
     """Checks the parameters of the user's reward functions."""
     explorer = config["buffer"]["explorer_input"]
     named = dict.fromkeys(name for _, one in _answered(config) for name in reward_functions(one, explorer))
     found = [(name, one) for name in named if (one := functions.get(name))]
-    return [f"'{name}' has {len(one.positional)} parameters by position ({', '.join(one.positional) or 'none'}); it is "
-            "called with 2, the response and its truth: needed f(response, answer, ...)." for name, one in found
+    return [Problem(f"'{name}'", f"has {len(one.positional)} parameters by position "
+                    f"({', '.join(one.positional) or 'none'}); it is called with 2, the response and its truth: needed "
+                    "f(response, answer, ...).")
+            for name, one in found
             if not (one.takes_others or len(one.positional) > 1 or batch_parameters(one.positional))]
 
 
-def _ratio_problems(algorithm: dict[str, Any], functions: Functions) -> list[str]:
-    """Lists conflicts between the loss's ratio and rollout_correction or masks, one line each."""
+def _ratio_problems(algorithm: dict[str, Any], functions: Functions) -> list[Problem]:
+    """Lists conflicts between the loss's ratio and rollout_correction or masks."""
     taken = None if algorithm["algorithm_type"] in GIVEN else loss_columns(algorithm, functions)
     return ratio_problems(algorithm, taken) if taken is not None else []
 
@@ -205,11 +206,12 @@ def _named(config: dict[str, Any], functions: Functions) -> Iterator[tuple[str, 
         yield f"{key}.workflow_args", workflow, [workflow_taker(workflow, functions)], taskset["workflow_args"]
 
 
-def _without_task(config: dict[str, Any], functions: Functions) -> list[str]:
+def _without_task(config: dict[str, Any], functions: Functions) -> list[Problem]:
     """Lists the user's workflows without parameters; the task is the required first one."""
     places = [(key, key.removeprefix("buffer.explorer_input."), one) for key, one in _answered(config)]
     named = [(key, workflow_of(one, config["buffer"]["explorer_input"], place)) for key, place, one in places]
-    return [f"{key}: the workflow '{name}' takes no argument; needed a first one, the task." for key, name in named
+    return [Problem(key, f"the workflow '{name}' takes no argument; needed a first one, the task.")
+            for key, name in named
             if (found := functions.get(name)) and not (found.names() or found.takes_others or found.takes_anything)]
 
 
@@ -226,7 +228,7 @@ def _parts(algorithm: dict[str, Any], functions: Functions) -> Iterator[tuple[st
             yield f"algorithm.{part}_args", name, [part_taker(part, name, functions)], algorithm[f"{part}_args"]
 
 
-def loss_note(config: dict[str, Any], functions: Functions) -> str | None:
+def loss_note(config: dict[str, Any], functions: Functions) -> Problem | None:
     """Returns the warning about a loss without advantages in a stage whose settings compute them."""
     algorithm = config["algorithm"]
     name = algorithm["policy_loss_fn"]
@@ -236,21 +238,22 @@ def loss_note(config: dict[str, Any], functions: Functions) -> str | None:
     taken = loss_columns(algorithm, functions)
     if taken is None or "advantages" in taken:
         return None
-    return (f"algorithm.policy_loss_fn={name} takes no advantages: every response that advantage_fn="
-            f"{algorithm['advantage_fn']} keeps is learnt alike, whatever its reward. Choose another loss if that is "
-            "not meant.")
+    return Problem("algorithm.policy_loss_fn", "takes no advantages: every response that advantage_fn="
+                   f"{algorithm['advantage_fn']} keeps has the same weight, whatever its reward.", "Choose another "
+                   "loss if that is not meant.", found=name)
 
 
-def estimate_note(config: dict[str, Any]) -> str | None:
+def estimate_note(config: dict[str, Any]) -> Problem | None:
     """Returns the warning about a KL loss with zero expected gradient, which does not constrain the policy."""
     algorithm = config["algorithm"]
     if algorithm["kl_loss_fn"] != "k1" or kind_of(config) not in ("rft", "offline"):
         return None
-    return ("algorithm.kl_loss_fn=k1: in the mean over tokens that the policy sampled its gradient is 0, so as a loss "
-            "it holds the policy to nothing. Take k2 or k3, or use it as algorithm.kl_penalty_fn.")
+    return Problem("algorithm.kl_loss_fn", "in the mean over tokens that the policy sampled its gradient is 0, so as a "
+                   "loss it does not constrain the policy.", "Take k2 or k3, or use it as algorithm.kl_penalty_fn.",
+                   found="k1")
 
 
-def clip_note(config: dict[str, Any], functions: Functions) -> str | None:
+def clip_note(config: dict[str, Any], functions: Functions) -> Problem | None:
     """Returns the warning about a loss whose ratio is 1 at every update, so that clipping has no effect."""
     algorithm = config["algorithm"]
     name, given = algorithm["policy_loss_fn"], algorithm["policy_loss_fn_args"]
@@ -260,16 +263,18 @@ def clip_note(config: dict[str, Any], functions: Functions) -> str | None:
     if taken is None:
         return None
     if ratio_column(algorithm, taken) == "old_logprobs":
-        return (f"algorithm.bypass_old_logprobs=false: a train batch is one update, so {name}'s ratio to the policy "
-                "just before it is 1, and clipping cannot act. rollout_correction bounds stale rows.")
+        return Problem("algorithm.bypass_old_logprobs", f"a train batch is one update, so {name}'s ratio to the policy "
+                       "just before it is 1, and clipping cannot act. rollout_correction bounds stale rows.",
+                       found=False)
     clips = [key for key in given if key.startswith("clip_")]
     if "prox_logprobs" in taken and clips:
-        return (f"algorithm.policy_loss_fn_args.{clips[0]}: a train batch is one update, so {name}'s ratio to the "
-                "policy just before it is 1, and clipping cannot act. The importance weight bounds stale rows.")
+        return Problem(f"algorithm.policy_loss_fn_args.{clips[0]}", f"a train batch is one update, so {name}'s ratio "
+                       "to the policy just before it is 1, and clipping cannot act. The importance weight bounds "
+                       "stale rows.")
     return None
 
 
-def _used(algorithm: dict[str, Any]) -> list[str]:
+def _used(algorithm: dict[str, Any]) -> list[Problem]:
     """Returns the components that a stage of an algorithm calls."""
     if algorithm["algorithm_type"] in DEMONSTRATED:  # one loss, without arguments
         return []

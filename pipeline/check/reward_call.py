@@ -17,35 +17,36 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.check.reward_rules import reward_functions
 from pipeline.check.sources import POOL, sources, tasksets
 from pipeline.check.user_code import WAIT
 from pipeline.check.workload import explores
 from pipeline.job.context import die_with_parent, ending, environment, namespace, our_environment
 from pipeline.job.process_group import ending_orphans
 from pipeline.settings import secrets
+from pipeline.settings.data import reward_functions
 from pipeline.store import files
 from pipeline.store.digests import nothing_at, resolve
+from pipeline.store.errors import Problem
 
 LIMIT = 10  # seconds per call; imports before it have own_code.WAIT
 
 
-def call_rewards(stages: list[dict[str, Any]], told: str, add: Callable[[str, list[str], str], None]
+def call_rewards(stages: list[dict[str, Any]], known: str, add: Callable[[str, list[str], str], None]
                  ) -> list[tuple[str, str]]:
     """Returns facts (function, sentence) on one call of each reward function.
 
-    stages: their settings. told: known problems; functions quoted there are not called. add: receives
+    stages: their settings. known: the text of known problems; functions quoted there are not called. add: receives
     lines and their list (`problems`, `warnings`, `unjudged`), without a stage's name in front.
     """
     asked = {json.dumps(question): question for settings in stages for question in _questions(settings)
-             if f"'{question['name']}'" not in told}
+             if f"'{question['name']}'" not in known}
     facts = []
     for question in asked.values():
         to, words = _call(question)
         if to == "facts":
             facts.append((question["name"], words))
         else:
-            add("", [f"'{question['name']}' {words}"], to)
+            add("", [Problem(f"'{question['name']}'", words)], to)
     return facts
 
 

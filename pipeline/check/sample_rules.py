@@ -9,72 +9,73 @@ from pipeline.plan.modes import kind_of, planned
 from pipeline.settings.algorithms import GIVEN, MIXED_LOSSES
 from pipeline.settings.data import EXPERTS
 from pipeline.settings.train_batch import REPLAY, expert_buffer
-from pipeline.store.errors import ConfigError, nearest
+from pipeline.store.errors import ConfigError, Problem, nearest
 
 STRATEGY = "algorithm.sample_strategy"
 
 
-def sample_problems(c: dict[str, Any]) -> list[str]:
-    """Lists every broken rule, one line each. c: the settings of a stage that trains on rollouts (rft, offline)."""
-    if kind_of(c) == "offline":
-        return _offline(c)
-    problems = _mixture(c)
+def problems(c: dict[str, Any]) -> list[Problem]:
+    """Lists every broken rule. c: the settings of a stage."""
+    kind = kind_of(c)
+    if kind != "rft":
+        return _offline(c) if kind == "offline" else []
+    found = _mixture(c)
     try:
         schedule = rft_schedule(namespace(c), 1)
     except ConfigError as error:
-        return [*problems, str(error)]
+        return [*found, *error.problems]
     if c["algorithm"]["sample_strategy"] == "staleness_control":
-        problems += _too_old(schedule, c["algorithm"]["sample_strategy_args"].get("max_staleness"))
-    return problems
+        found += _too_old(schedule, c["algorithm"]["sample_strategy_args"].get("max_staleness"))
+    return found
 
 
-def _offline(c: dict) -> list[str]:
+def _offline(c: dict) -> list[Problem]:
     """Checks batches of recorded experience; pipeline/plan/modes.py computes their sizes."""
-    problems, strategy = [], c["algorithm"]["sample_strategy"]
-    if strategy != "mix":
-        problems += _without_experts(c["algorithm"])
+    strategy = c["algorithm"]["sample_strategy"]
+    found = [] if strategy == "mix" else _without_experts(c["algorithm"])
     if strategy == "mix":
-        problems.append(f"mode=train: {STRATEGY}=mix mixes rows of an expert with new rollouts, and there are none. "
-                        "Train on the demonstrations in a stage of their own, algorithm_type=sft.")
+        found.append(Problem(STRATEGY, "mixes demonstrations with new rollouts, and with mode=train there are none.",
+                             "Train on the demonstrations in a stage of their own, algorithm_type=sft.", found="mix"))
     if strategy == "staleness_control":
-        problems.append(f"mode=train: {STRATEGY}=staleness_control: recorded rollouts grow older with every step, so "
-                        "that soon none would be left. Set default.")
+        found.append(Problem(STRATEGY, "with mode=train: recorded rollouts grow older with every step, so that soon "
+                             "none would be left.", "Set default.", found=strategy))
     if _replay(c)["enable"]:
-        problems.append(f"mode=train: {REPLAY}.enable: every rollout is there from the beginning, and "
-                        "buffer.total_epochs says how often each is trained on. Set it to false.")
-    return problems
+        found.append(Problem(f"{REPLAY}.enable", "with mode=train: every rollout is there from the beginning, and "
+                             "buffer.total_epochs says how often each is trained on.", "Set it to false.", found=True))
+    return found
 
 
-def _without_experts(algorithm: dict) -> list[str]:
+def _without_experts(algorithm: dict) -> list[Problem]:
     """Lists components that need the column is_expert, which only batches with expert rows have."""
     parts = {"policy_loss_fn": algorithm["policy_loss_fn"] in MIXED_LOSSES,
              "entropy_loss_fn": algorithm["entropy_loss_fn"] == "mix"}
-    return [f"algorithm.{part}={algorithm[part]} needs rows of an expert beside the rollouts. Set {STRATEGY}=mix, or "
-            "another function." for part, needs in parts.items() if needs]
+    return [Problem(f"algorithm.{part}", "needs demonstrations beside the rollouts.", f"Set {STRATEGY}=mix, or another "
+                    "function.", found=algorithm[part]) for part, needs in parts.items() if needs]
 
 
-def _mixture(c: dict) -> list[str]:
+def _mixture(c: dict) -> list[Problem]:
     algorithm, buffers = c["algorithm"], c["buffer"]["trainer_input"]["auxiliary_buffers"]
     loss = algorithm["policy_loss_fn"]
     if algorithm["sample_strategy"] != "mix":
         return _without_experts(algorithm)
-    problems = []
+    found = []
     if loss and loss not in MIXED_LOSSES and ":" not in loss:
-        problems.append(f"{STRATEGY}=mix with algorithm.policy_loss_fn={loss}: rows of an expert have no advantage, "
-                        f"and would teach nothing. Needed {' or '.join(MIXED_LOSSES)}.")
+        found.append(Problem("algorithm.policy_loss_fn", f"with {STRATEGY}=mix: demonstrations have no advantage, and "
+                             f"would teach nothing; needed {' or '.join(MIXED_LOSSES)}.", found=loss))
     name = expert_buffer(algorithm)
     if name not in buffers:
-        problems.append(f"{STRATEGY}_args.sft_dataset_name={name}: no buffer of that name in {EXPERTS}."
-                        f"{nearest(str(name), buffers)} There: {', '.join(buffers) or 'none'}. Give {EXPERTS}.{name} "
-                        "a path, or {} for the demonstrations of data_processor.task_pipeline.")
-    return problems
+        found.append(Problem(
+            f"{STRATEGY}_args.sft_dataset_name", f"no buffer of that name in {EXPERTS}.{nearest(str(name), buffers)} "
+            f"Known: {', '.join(buffers) or 'none'}.", f"Give {EXPERTS}.{name} a path, or {{}} for the demonstrations "
+            "of data_processor.task_pipeline.", found=name))
+    return found
 
 
 def _replay(c: dict) -> dict:
     return c["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
 
 
-def _too_old(schedule: Schedule, limit: Any) -> list[str]:
+def _too_old(schedule: Schedule, limit: Any) -> list[Problem]:
     """Reports a staleness limit under which a step gets no row, or no step a whole batch."""
     if isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 0:
         return []  # null: no limit; the function rejects other values
@@ -84,10 +85,10 @@ def _too_old(schedule: Schedule, limit: Any) -> list[str]:
     oldest = max(max(schedule.staleness(step)) for step in kept)
     if kept[fewest] and max(kept.values()) == needed:
         return []
-    return [f"{STRATEGY}_args.max_staleness={limit}: by the schedule trainer step {fewest} has {kept[fewest]} of its "
-            f"{needed} rows left, {needed - kept[fewest]} short, and such steps come again and again: rollouts are up "
-            f"to {oldest} trainer steps old. Needed at least {_least(schedule, limit)}, or a lower "
-            "synchronizer.sync_interval or sync_offset."]
+    return [Problem(f"{STRATEGY}_args.max_staleness", f"by the schedule trainer step {fewest} has {kept[fewest]} of "
+                    f"its {needed} rows left, {needed - kept[fewest]} short, and such steps recur: rollouts are up to "
+                    f"{oldest} trainer steps old.", f"Needed at least {_least(schedule, limit)}, or a lower "
+                    "synchronizer.sync_interval or sync_offset.", found=limit)]
 
 
 def _least(schedule: Schedule, limit: float) -> int:
@@ -96,16 +97,16 @@ def _least(schedule: Schedule, limit: float) -> int:
     return max(max(min(of_step) for of_step in ages), min(max(of_step) for of_step in ages))
 
 
-def unread_sampling(config: dict) -> list[str]:
+def unread_sampling(config: dict) -> list[Problem]:
     """Lists train batch settings of a whole run that none of its stages reads."""
     stages = [effective(config, entry) for entry in planned(config)]
     rollouts = [c for c in stages if c["algorithm"]["algorithm_type"] not in GIVEN and kind_of(c) == "rft"]
-    problems = []
+    found = []
     if any(_replay(c)["enable"] for c in stages) and not any(_replay(c)["enable"] for c in rollouts):
-        problems.append(f"{REPLAY}.enable: no stage explores and trains, so nothing is replayed: given responses are "
-                        "repeated by buffer.total_epochs. Set it to false.")
+        found.append(Problem(f"{REPLAY}.enable", "no stage explores and trains, so nothing is replayed: given "
+                             "responses are repeated by buffer.total_epochs.", "Set it to false.", found=True))
     if any(c["buffer"]["trainer_input"]["auxiliary_buffers"] for c in stages) and not any(
             c["algorithm"]["sample_strategy"] == "mix" for c in rollouts):
-        problems.append(f"{EXPERTS}: no stage takes rows from them. Set {STRATEGY}=mix (algorithm_type mix or "
-                        "mix_chord), or leave them out.")
-    return problems
+        found.append(Problem(EXPERTS, "no stage takes rows from them.", f"Set {STRATEGY}=mix (algorithm_type mix or "
+                             "mix_chord), or leave them out."))
+    return found

@@ -35,7 +35,7 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, l
     sources = dict.fromkeys(source for stage in stages for source in sources_of(stage))
     pipelines = [stage["data_processor"]["task_pipeline"] for stage in stages]
     request = {
-        "sources": [{**dataclasses.asdict(s), "key": s.told, "path": str(resolve(s.path)), "columns": dict(s.columns)}
+        "sources": [{**dataclasses.asdict(s), "key": s.label, "path": str(resolve(s.path)), "columns": dict(s.columns)}
                     for s in sources if not nothing_at(s.path) and is_here(s.path, s.split)],
         "sets": compared_sets(stages),
         "rows": ROWS,

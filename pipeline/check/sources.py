@@ -30,7 +30,7 @@ class Source:
     optional: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """Returns the setting with the set's name, since an index alone is hard to identify."""
         return self.key if self.name == POOL else f"{self.key} ({self.name})"
 

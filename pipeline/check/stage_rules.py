@@ -16,11 +16,13 @@ from pipeline.plan.modes import Line, planned
 from pipeline.plan.teacher import KEY, asks_teacher
 from pipeline.settings import schema
 from pipeline.settings.config import RUN_WIDE, walk
+from pipeline.settings.data import eval_places, reward_functions, train_places
 from pipeline.settings.monitors import monitor_problems
 from pipeline.settings.setting import about
 from pipeline.settings.unused import unused
+from pipeline.store.errors import Problem
 
-# pipeline/plan/teacher.py, reward_rules.py; a name that no stage reads cannot be wrong
+# pipeline/plan/teacher.py, `unasked_models`; a name that no stage reads cannot be wrong
 TOLD_ELSEWHERE = (KEY, "explorer.auxiliary_models", "buffer.explorer_input.taskset.name",
                   "buffer.trainer_input.experience_buffer.name")
 
@@ -28,24 +30,23 @@ TOLD_ELSEWHERE = (KEY, "explorer.auxiliary_models", "buffer.explorer_input.tasks
 PURPOSES = {"train": "train", "rft": "rft", "rollout": "rft"}  # purpose of each kind that reads its own rows
 
 
-def problems_of(config: dict[str, Any]) -> list[str]:
-    """Lists invalid arguments and code missing from its module, one line each with the stages it concerns. Stages must
-    have valid names and order."""
+def problems_of(config: dict[str, Any]) -> list[Problem]:
+    """Lists invalid arguments and code missing from its module. Stages must have valid names and order."""
     monitor = config["monitor"]
     return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
             *of_stages(config, entries(config), lambda c: [*references.wrong_code(c), *references.wrong_arguments(c)])]
 
 
-def without_data(config: dict[str, Any]) -> list[str]:
-    """Lists sets of a run without a row source, one line each, for a recipe that names no data at all.
+def without_data(config: dict[str, Any]) -> list[Problem]:
+    """Lists sets of a run without a row source, for a recipe that names no data at all.
 
     Composing such a recipe is valid: an imported recipe may leave the data to the command line.
     """
     return of_stages(config, planned(config), rowless)
 
 
-def unread(config: dict[str, Any]) -> list[str]:
-    """Lists settings that are set but have no effect, one line for each stage and one for the run.
+def unread(config: dict[str, Any]) -> list[Problem]:
+    """Lists settings that are set but have no effect, once for each stage and once for the run.
 
     These are warnings: a recipe may be shared, and a stage may repeat a whole section. Run-wide settings at their
     default are not listed.
@@ -56,8 +57,8 @@ def unread(config: dict[str, Any]) -> list[str]:
         name = entry["stage_name"]
         lost = _lost([key for key in _decisive() if says(entry, key)], line.kinds[name], line.settings[name])
         if lost:
-            problems.append(f"stage '{name}' does not read {', '.join(lost)}: it changes nothing there. Take it out, "
-                            "or set it where it is read.")
+            problems.append(Problem(", ".join(lost), "is not read by the stage and changes nothing there.",
+                                    "Take it out, or set it where it is read.", stages=[name]))
     given = [key for key in _decisive() if not is_below(key, (*RUN_WIDE, *TOLD_ELSEWHERE))
              and _at(config, key) != _at(standard, key)]
     for entry in planned(config):
@@ -66,12 +67,12 @@ def unread(config: dict[str, Any]) -> list[str]:
         lost = _lost(given, line.kinds[name], line.settings[name])
         given = [key for key in given if key in lost or key in dropped]
     if given:
-        problems.append(f"no stage of this run reads {', '.join(given)}: what is set there changes nothing. Take it "
-                        "out, unless the recipe is shared with runs that read it.")
+        problems.append(Problem(", ".join(given), "is read by no stage of this run and changes nothing.",
+                                "Take it out, unless the recipe is shared with runs that read it."))
     return problems
 
 
-def idle_pool(config: dict[str, Any]) -> list[str]:
+def idle_pool(config: dict[str, Any]) -> list[Problem]:
     """Returns the warning about a generator, or files, from which no set of any stage takes rows."""
     pool = config["data_processor"]["task_pipeline"]
     given = [f"data_processor.task_pipeline.{key}" for key in ("generator", "inputs") if pool[key]]
@@ -82,8 +83,20 @@ def idle_pool(config: dict[str, Any]) -> list[str]:
         left = [data_settings(settings, purpose)["data_processor"]["task_pipeline"] for purpose in purposes]
         if any(one["generator"] or one["inputs"] for one in left):
             return []
-    return [f"no set takes rows from {' and '.join(given)}: each has a path of its own. Take it out, or set the path "
-            "to null."] if given else []
+    return [Problem(" and ".join(given), "no set takes rows from it: each has a path of its own.",
+                    "Take it out, or set the path to null.")] if given else []
+
+
+def unasked_models(config: dict) -> list[Problem]:
+    """Returns the problem of auxiliary models of a run that no stage uses: they would occupy GPUs for nothing."""
+    stages = [effective(config, entry) for entry in entries(config)]
+    sources = [stage["buffer"]["explorer_input"] for stage in stages]
+    sets = [(taskset, source) for source in sources for _, taskset in [*train_places(source), *eval_places(source)]]
+    if not any(stage["explorer"]["auxiliary_models"] for stage in stages) or any(
+            "reward_model" in reward_functions(taskset, source) for taskset, source in sets):
+        return []
+    return [Problem("explorer.auxiliary_models", "nothing asks them.", "Name reward_model among the functions of "
+                    "buffer.explorer_input.default_reward_fn_type, or leave them out.")]
 
 
 def _lost(keys: list[str], kind: str, settings: dict[str, Any]) -> list[str]:
@@ -111,7 +124,7 @@ def _at(nest: dict[str, Any], key: str) -> Any:
     return nest
 
 
-def unusable_root(root: str) -> list[str]:
+def unusable_root(root: str) -> list[Problem]:
     """Reports a `checkpoint_root_dir` in which no directory can be created. Creates none."""
     above = Path(os.path.abspath(root))
     while not above.exists() and above != above.parent:
@@ -119,4 +132,5 @@ def unusable_root(root: str) -> list[str]:
     if above.is_dir() and os.access(above, os.W_OK) and above.resolve().parts[1:2] not in (("proc",), ("sys",)):
         return []
     wrong = "cannot be written to" if above.is_dir() else "is no directory"
-    return [f"checkpoint_root_dir={root}: {above} {wrong}. Name a place in which store/ and runs/ can be made."]
+    return [Problem("checkpoint_root_dir", f"{above} {wrong}.", "Name a place in which store/ and runs/ can be made.",
+                    found=root)]

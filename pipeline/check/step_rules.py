@@ -11,65 +11,68 @@ from pipeline.job.context import namespace
 from pipeline.job.schedule import Schedule, rft_schedule
 from pipeline.plan.modes import TRAINING, kind_of
 from pipeline.settings.algorithms import WITH_CRITIC
+from pipeline.store.errors import Problem
 
 MOST_NAMED = 4  # evaluated versions listed in a message
 
 
-def step_notes(config: dict[str, Any]) -> list[str]:
-    """Lists every warning about a stage's steps, one line each. config: its settings (`overlays.effective`)."""
+def step_notes(config: dict[str, Any]) -> list[Problem]:
+    """Lists every warning about a stage's steps. config: its settings (`overlays.effective`)."""
     kind, steps = kind_of(config), workload(config).trainer_steps
     notes = _warmups(config, steps) if kind in TRAINING and steps else []
-    return [*notes, *_handover(config, steps), *_evaluations(config)] if kind == "rft" else notes
+    return [*notes, *_sync(config, steps), *_evaluations(config)] if kind == "rft" else notes
 
 
-def _warmups(config: dict[str, Any], steps: int) -> list[str]:
+def _warmups(config: dict[str, Any], steps: int) -> list[Problem]:
     """Warns of warmups that do not end within the stage's steps."""
     critic = config["algorithm"]["advantage_fn"] in WITH_CRITIC
     optimizers = {"algorithm.optimizer": config["algorithm"]["optimizer"]}
     if critic:
         optimizers["trainer.critic.optimizer"] = config["trainer"]["critic"]["optimizer"]
-    notes = [f"{key}.lr_warmup_steps={warmup}: the stage makes {steps} optimizer steps, so the learning rate never "
-             f"rises above {steps / warmup:.0%} of lr={one['lr']:g}. Lower it, or set lr_warmup_steps_ratio."
+    notes = [Problem(f"{key}.lr_warmup_steps", f"the stage makes {steps} optimizer steps, so the learning rate never "
+                     f"rises above {steps / warmup:.0%} of lr={one['lr']:g}.", "Lower it, or set "
+                     "lr_warmup_steps_ratio.", found=warmup)
              for key, one in optimizers.items() if (warmup := one["lr_warmup_steps"]) > steps]
     waits = config["trainer"]["critic_warmup"]
     if critic and waits >= steps:
-        notes.append(f"trainer.critic_warmup={waits}: the stage makes {steps} optimizer steps, in all of which the "
-                     "critic learns alone: the policy never does. Lower it.")
+        notes.append(Problem("trainer.critic_warmup", f"the stage makes {steps} optimizer steps, in all of which the "
+                             "critic learns alone: the policy never does.", "Lower it.", found=waits))
     return notes
 
 
-def _handover(config: dict[str, Any], steps: int | None) -> list[str]:
+def _sync(config: dict[str, Any], steps: int | None) -> list[Problem]:
     """Warns if all rollouts of a stage with several explorer steps come from its initial weights."""
     if not steps:
         return []
     schedule = _schedule(config)
     if schedule.explorer_steps == 1 or schedule.weights_version(schedule.explorer_steps):
         return []
-    return [f"synchronizer.sync_interval={schedule.sync_interval} with sync_offset={schedule.sync_offset}: of the "
-            f"{steps} optimizer steps of the stage none hands its weights over in time, so all "
-            f"{schedule.explorer_steps} explorer steps answer with the model that it began with. Lower them."]
+    return [Problem("synchronizer.sync_interval", f"with sync_offset={schedule.sync_offset}: none of the {steps} "
+                    "optimizer steps of the stage passes its weights to the explorer in time, so all "
+                    f"{schedule.explorer_steps} explorer steps use the initial model.", "Lower them.",
+                    found=schedule.sync_interval)]
 
 
-def _evaluations(config: dict[str, Any]) -> list[str]:
+def _evaluations(config: dict[str, Any]) -> list[Problem]:
     """Warns if explorer.eval_interval is not aligned with the steps at which weights are synchronized."""
     every, handed = config["explorer"]["eval_interval"], config["synchronizer"]["sync_interval"]
     if not every:
         return []
     versions, last = evaluated_versions(config), _last_version(config)
     if not versions:
-        return [f"explorer.eval_interval={every}: the last weights that the explorer is handed are those of step "
-                f"{last}, so nothing is evaluated on the way. Lower it, or set null."]
+        return [Problem("explorer.eval_interval", f"the last weights that the explorer receives are those of step "
+                        f"{last}, so nothing is evaluated on the way.", "Lower it, or set null.", found=every)]
     if versions == [every * (i + 1) for i in range(len(versions))]:
         return []
     explored, fresh = _rows(config)
     fits = math.lcm(handed, max(explored // fresh, 1))
     values = [str(value) for value in (every // fits * fits, every // fits * fits + fits)
               if value and (last is None or value <= last)]
-    advice = f" For equal distances set {' or '.join(values)}." if values else ""
+    advice = f"For equal distances set {' or '.join(values)}." if values else ""
     more = "" if len(versions) < MOST_NAMED else ", ..."
-    return [f"explorer.eval_interval={every}: weights are handed over at multiples of synchronizer.sync_interval="
-            f"{handed}, after whole explorer steps, so those of step{'s' * (len(versions) > 1)} "
-            f"{', '.join(map(str, versions))}{more} are evaluated.{advice}"]
+    return [Problem("explorer.eval_interval", f"weights are synchronized at multiples of synchronizer.sync_interval="
+                    f"{handed}, after whole explorer steps, so those of step{'s' * (len(versions) > 1)} "
+                    f"{', '.join(map(str, versions))}{more} are evaluated.", advice, found=every)]
 
 
 def evaluated_versions(config: dict[str, Any]) -> list[int]:

@@ -6,36 +6,37 @@ from pipeline.check.memory import GIB, USABLE, layer_tokens, training
 from pipeline.plan.modes import TRAINING, Line
 from pipeline.plan.teacher import KEY, asks_teacher, teacher_stage
 from pipeline.settings.algorithms import WITH_TEACHER
-from pipeline.store.errors import nearest
+from pipeline.store.errors import Problem, nearest
 from pipeline.store.model_shape import Shape, absent_model, kinds
 
 
-def problems(config: dict[str, Any]) -> list[str]:
-    """Lists problems with the teachers of a recipe, one line each. Its stages must have valid names and order."""
+def problems(config: dict[str, Any]) -> list[Problem]:
+    """Lists problems with the teachers of a recipe. Its stages must have valid names and order."""
     line, found = Line(config), []
     asking = {name: settings for name, settings in line.settings.items() if asks_teacher(settings)}
     for name, settings in asking.items():
         path, function = settings["model"]["teacher_model_path"], settings["algorithm"]["advantage_fn"]
         if not path:
-            found.append(f"stage '{name}': algorithm.advantage_fn={function} needs the log-probs of a teacher. Set "
-                         f"{KEY} to a Hugging Face directory with the policy's tokenizer, or to the name of a stage "
-                         "above that trains.")
+            found.append(Problem("algorithm.advantage_fn", "needs the log-probs of a teacher.", f"Set {KEY} to a "
+                                 "Hugging Face directory with the policy's tokenizer, or to the name of a stage above "
+                                 "that trains.", found=function, stages=[name]))
         elif (taught_by := teacher_stage(path, line, name)) and line.kinds[taught_by] not in TRAINING:
-            found.append(f"stage '{name}': {KEY}={path}: that stage makes no model (mode={line.settings[path]['mode']})"
-                         ". Needed one that trains, or a Hugging Face directory.")
+            found.append(Problem(KEY, f"that stage makes no model (mode={line.settings[path]['mode']}); needed one "
+                                 "that trains, or a Hugging Face directory.", found=path, stages=[name]))
     if config["model"]["teacher_model_path"] and not asking:
-        found.append(f"{KEY}={config['model']['teacher_model_path']}: no stage asks a teacher. Choose "
-                     f"algorithm.advantage_fn={' or '.join(WITH_TEACHER)}, or leave it out.")
+        found.append(Problem(KEY, "no stage asks a teacher.", f"Choose algorithm.advantage_fn="
+                             f"{' or '.join(WITH_TEACHER)}, or leave it out.",
+                             found=config["model"]["teacher_model_path"]))
     return found
 
 
-def absent_teacher(config: dict[str, Any], model: dict[str, Any] | None) -> str | None:
+def absent_teacher(config: dict[str, Any], model: dict[str, Any] | None) -> Problem | None:
     """Reports a teacher's architecture directory that does not exist."""
     if model is None or model["init"]["enable"] or not model["model_path"]:
         return None
     absent = absent_model(model["model_path"], KEY)
     meant = nearest(model["model_path"], Line(config).kinds)
-    return absent and absent + (f" Nor is it a stage above.{meant}" if meant else "")
+    return Problem(needed=absent, do=f"Nor is it a stage above.{meant}" if meant else "") if absent else None
 
 
 def scoring(teacher: Shape, config: dict[str, Any], element: int) -> float:
@@ -51,14 +52,15 @@ def scoring(teacher: Shape, config: dict[str, Any], element: int) -> float:
     return element * teacher.parameters + tokens * layer + logits
 
 
-def memory_problem(teacher: Shape, policy: Shape, config: dict[str, Any], element: int, gib: float) -> str | None:
+def memory_problem(teacher: Shape, policy: Shape, config: dict[str, Any], element: int, gib: float) -> Problem | None:
     """Reports a scoring teacher that, with the trainer's persistent memory, exceeds USABLE of a GPU of `gib`."""
     own, kept = scoring(teacher, config, element) / GIB, training(policy, config, element).idle / GIB
     if own + kept <= USABLE * gib:
         return None
-    return (f"{KEY}: while it scores, the teacher needs about {own:.1f} GiB on each GPU beside {kept:.1f} that the "
-            f"trainer keeps, and both may fill {USABLE:.0%} of {gib:g}. Lower trainer.max_token_len_per_gpu, set "
-            "trainer.offload_optimizer=true, or trainer.zero_stage=3 with more ranks, or take a smaller teacher.")
+    return Problem(KEY, f"while it scores, the teacher needs about {own:.1f} GiB on each GPU in addition to "
+                   f"{kept:.1f} that the trainer keeps, and both may fill {USABLE:.0%} of {gib:g}.", "Lower "
+                   "trainer.max_token_len_per_gpu, set trainer.offload_optimizer=true, or trainer.zero_stage=3 with "
+                   "more ranks, or take a smaller teacher.")
 
 
 def words(teacher: Shape, config: dict[str, Any], element: int) -> str:

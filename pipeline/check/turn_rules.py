@@ -4,27 +4,28 @@ from typing import Any
 
 from pipeline.plan.modes import Line
 from pipeline.settings.data import eval_places, train_places, workflow_of
+from pipeline.store.errors import Problem
 
 COMPARES_STATES = ("gigpo",)  # advantages that need state_hash
 WITHOUT_STATE = ("simple_workflow",)  # of our workflows; a user's workflow is only known after a run
 RETRY, RETRY_STEPS = "retry_workflow", 3  # the workflow of workflows/retry.py, and its default max_env_steps
 
 
-def problems(config: dict[str, Any]) -> list[str]:
-    """Lists every broken rule, one line each, stage by stage. Its stages must have valid names and order."""
+def problems(config: dict[str, Any]) -> list[Problem]:
+    """Lists every broken rule, stage by stage. Its stages must have valid names and order."""
     line, found = Line(config), []
     for name, kind in line.kinds.items():
         settings = line.settings[name]
         if kind == "rft":  # offline stages: pipeline/check/recorded_rules.py
             function = settings["algorithm"]["advantage_fn"]
-            found += [f"stage '{name}': {problem}" for problem in state_problems(function, settings)]
+            found += [problem.of([name]) for problem in state_problems(function, settings)]
         if kind != "train":
-            found += [f"stage '{name}': {problem}" for problem in _retry_problems(settings, kind)]
+            found += [problem.of([name]) for problem in _retry_problems(settings, kind)]
     return found
 
 
-def state_problems(function: str, explored: dict, place: str = "") -> list[str]:
-    """Lists sets whose workflow does not identify states that the advantage `function` compares, one line each.
+def state_problems(function: str, explored: dict, place: str = "") -> list[Problem]:
+    """Lists sets whose workflow does not identify states that the advantage `function` compares.
 
     explored: the settings of the stage whose explorer creates the rows. place: prefix of its settings: `stages.look.`.
     """
@@ -32,40 +33,42 @@ def state_problems(function: str, explored: dict, place: str = "") -> list[str]:
         return []
     source = explored["buffer"]["explorer_input"]
     chosen = [(name, workflow_of(one, source, name)) for name, one in train_places(source)]
-    return [f"algorithm.advantage_fn={function} compares turns that begin in the same state (column state_hash), and "
-            f"the workflow of {place}buffer.explorer_input.{name}, {workflow}, does not tell states apart. Set its "
-            f"default_workflow_type to {RETRY}, or to a workflow of your own whose trajectories have a state."
+    return [Problem("algorithm.advantage_fn", "compares turns that begin in the same state (column state_hash), and "
+                    f"the workflow of {place}buffer.explorer_input.{name}, {workflow}, does not tell states apart.",
+                    f"Set its default_workflow_type to {RETRY}, or to a workflow of your own whose trajectories have a "
+                    "state.", found=function)
             for name, workflow in chosen if workflow in WITHOUT_STATE]
 
 
-def _retry_problems(settings: dict, kind: str) -> list[str]:
+def _retry_problems(settings: dict, kind: str) -> list[Problem]:
     """Checks every set that a stage of this kind, or the evaluation of its model, runs with retry_workflow."""
     source = settings["buffer"]["explorer_input"]
     places = [*(train_places(source) if kind in ("rft", "rollout") else []), *eval_places(source)]
-    return [f"buffer.explorer_input.{place}: {problem}" for place, one in places
+    return [problem.below(f"buffer.explorer_input.{place}") for place, one in places
             if workflow_of(one, source, place) == RETRY
             and (problem := _argument_problem(one["workflow_args"]) or _room_problem(one["workflow_args"],
                                                                                     settings["model"]))]
 
 
-def _argument_problem(arguments: dict) -> str | None:
+def _argument_problem(arguments: dict) -> Problem | None:
     steps, feedback = arguments.get("max_env_steps", RETRY_STEPS), arguments.get("feedback", "")
     if type(steps) is not int or steps < 1:
-        return f"workflow_args.max_env_steps={steps!r}: needed a whole number, at least 1."
+        return Problem("workflow_args.max_env_steps", "needed a whole number, at least 1.", found=steps)
     if feedback is not None and not isinstance(feedback, str):
-        return f"workflow_args.feedback={feedback!r}: needed a text, or null to ask the question as it was."
+        return Problem("workflow_args.feedback", "needed a text, or null to ask the question as it was.",
+                       found=feedback)
     return None
 
 
-def _room_problem(arguments: dict, model: dict) -> str | None:
+def _room_problem(arguments: dict, model: dict) -> Problem | None:
     """Reports sequences too short for a second turn: its prompt holds the first turn, the answer and the feedback."""
     longest = model["max_model_len"] or model["max_prompt_tokens"] + model["max_response_tokens"]
     least = model["max_prompt_tokens"] + 2 * model["max_response_tokens"]
     if longest > least or arguments.get("max_env_steps", RETRY_STEPS) == 1 or arguments.get("feedback", "") is None:
         return None
-    return (f"{RETRY} asks again behind what was said, which takes more than {least} tokens (a prompt and two "
-            f"responses), and a sequence may have {longest}. Raise model.max_model_len, or set "
-            "workflow_args.feedback=null to ask the question as it was.")
+    return Problem("", f"{RETRY} appends the feedback to the conversation, which takes more than {least} tokens (a "
+                   f"prompt and two responses), and a sequence may have {longest}.", "Raise model.max_model_len, or "
+                   "set workflow_args.feedback=null to ask the question as it was.")
 
 
 def most_turns(settings: dict[str, Any]) -> int:

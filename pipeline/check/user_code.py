@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.check.reward_rules import reward_functions
 from pipeline.check.sources import tasksets
 from pipeline.job.context import ending, environment, namespace, our_environment
 from pipeline.settings import secrets
 from pipeline.settings.arguments.users import Signature
+from pipeline.settings.data import reward_functions
 from pipeline.store import files
 from pipeline.store.digests import module_file, users_code
 from pipeline.store.user_errors import STANDARD_LIBRARY
@@ -24,10 +24,10 @@ WAIT = 300  # seconds for importing the named modules
 Functions = dict[str, Signature | None]  # function path -> its signature; None where Python cannot determine it
 
 
-def imported(stages: list[dict[str, Any]], told: str = "") -> tuple[Functions, list[str]]:
+def imported(stages: list[dict[str, Any]], known: str = "") -> tuple[Functions, list[str]]:
     """Returns the functions that stages name, and the problems of those left out, one line each.
 
-    stages: their settings. told: known problems; functions quoted there are not imported.
+    stages: their settings. known: the text of known problems; functions quoted there are not imported.
     """
     asked: dict[str, dict[str, bool]] = {}
     for settings in stages:
@@ -35,7 +35,7 @@ def imported(stages: list[dict[str, Any]], told: str = "") -> tuple[Functions, l
         explorer = settings["buffer"]["explorer_input"]
         rewards = {name for _, one in tasksets(settings) for name in reward_functions(one, explorer)}
         asked.setdefault(json.dumps(environment(namespace(variables))), {}).update(
-            {name: name in rewards for name in users_code(settings) if f"'{name}'" not in told})
+            {name: name in rewards for name in users_code(settings) if f"'{name}'" not in known})
     functions, wrong = {}, []
     for variables, questions in asked.items():
         for name, answer in _answers(variables, json.dumps(questions)).items():

@@ -9,10 +9,11 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pipeline.settings.secrets import typed
-from pipeline.store.errors import ConfigError
+from pipeline.store.errors import ConfigError, Problem
 from pipeline.store.files import hash_json
 
 LONGEST_NAME = 60  # characters of a run's name
@@ -93,8 +94,8 @@ def _parsed(word: str):
         return None
 
 
-def set_twice(words: list[str]) -> list[str]:
-    """Lists the keys that two overrides set, one line each: the first override would have no effect."""
+def set_twice(words: list[str]) -> list[Problem]:
+    """Lists the keys that two overrides set: the first override would have no effect."""
     first: dict[str, str] = {}
     problems = []
     for word in words:
@@ -104,27 +105,28 @@ def set_twice(words: list[str]) -> list[str]:
         if key not in first:
             first[key] = word
         else:
-            problems.append(f"'{typed(first[key])}' and '{typed(word)}' set the same key; leave one of them out.")
+            problems.append(Problem(f"'{typed(first[key])}' and '{typed(word)}'", "set the same key.",
+                                    "Leave one of them out."))
     return problems
 
 
-def _problem(word: str, override: Any) -> str | None:
+def _problem(word: str, override: Any) -> Problem | None:
     """Returns why a word cannot be an axis, or None. override: Hydra's parse of it."""
-    key, word = override.key_or_group, typed(word)
+    key, wrong = override.key_or_group, partial(Problem, f"'{typed(word)}'")
     if override.is_interval_sweep():
-        return (f"'{word}': an interval has no points to list. Write the values, or choice(...), or range(...); a "
-                "search that decides point after point is in docs/sweeps.md.")
+        return wrong("an interval has no points to list.", "Write the values, or choice(...), or range(...); a search "
+                     "that decides point after point is in docs/sweeps.md.")
     if getattr(override.value(), "shuffle", False):
-        return f"'{word}': the points of a sweep run side by side, so their order means nothing; leave shuffle out."
+        return wrong("the points of a sweep run side by side, so their order has no meaning.", "Leave shuffle out.")
     if key in OF_ALL_POINTS:
-        return f"'{word}': a sweep has one {key}; its points are named after what differs. Give one value."
+        return wrong(f"a sweep has one {key}; its points are named after what differs.", "Give one value.")
     if override.is_range_sweep() and not override.value().step:
-        return f"'{word}': a step of 0 never arrives; needed another."
+        return wrong("a range with step 0 never ends; needed another step.")
     axis = Axis(override.input_line, override)
     if not axis.size:
-        return f"'{word}' stands for no value at all." + _groups_for(override)
+        return wrong("has no value at all.", _groups_for(override))
     if override.is_choice_sweep() and len(set(map(plain, axis.values()))) < axis.size:
-        return f"'{word}' has a value twice."
+        return wrong("has a value twice.")
     return None
 
 

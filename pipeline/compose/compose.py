@@ -25,14 +25,14 @@ from pipeline.compose.conf_files import (
 from pipeline.compose.interpolation import at, unreadable
 from pipeline.settings import schema, secrets
 from pipeline.settings.key_names import exists
-from pipeline.store.errors import ConfigError, nearest
+from pipeline.store.errors import ConfigError, Problem, nearest
 
 TITLE = "the configuration has problems:"
 # the value of an environment variable is text: `false` stays as it is written
 OF_ENVIRONMENT = re.compile(r"(?:stages\.\w+\.)?explorer\.env_vars\.\w+")
 
 
-def composition(overrides: list[str], problems: list[str]):
+def composition(overrides: list[str], problems: list[Problem]):
     """Returns files and overrides as an OmegaConf container; interpolations unresolved, stages in their entries."""
     plain = hydra_overrides(overrides, problems)
     composed = _hydra([o for o in plain if not o.lstrip("+").startswith("stages.")], problems)
@@ -44,7 +44,7 @@ def composition(overrides: list[str], problems: list[str]):
 # ---------------------------------------------------------------------------------------------------------- overrides
 
 
-def hydra_overrides(overrides: list[str], problems: list[str]) -> list[str]:
+def hydra_overrides(overrides: list[str], problems: list[Problem]) -> list[str]:
     """Converts the overrides to Hydra's form; invalid ones are added to the problems.
 
     Raises ConfigError, with the problems of all overrides, when a file that one chooses cannot be read, or two choose.
@@ -64,22 +64,22 @@ def hydra_overrides(overrides: list[str], problems: list[str]) -> list[str]:
     return [override for override in understood if override]
 
 
-def _understood(override: str, known: dict[str, list[str]], problems: list[str]) -> str | None:
+def _understood(override: str, known: dict[str, list[str]], problems: list[Problem]) -> str | None:
     """Converts one override to Hydra's form; None, with a problem, when it is invalid."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     shown = secrets.typed(override)
     if not override.lstrip("+").partition("=")[0].strip():
-        problems.append(f"'{shown}' has no key before the '='; write key=value.")
+        problems.append(Problem(f"'{shown}'", "has no key before the '='.", "Write key=value."))
         return None
     if "=" not in override or override.startswith("~"):
-        problems.append(f"'{shown}' is no override; write key=value. (A setting cannot be deleted: give it another "
-                        "value, such as null.)")
+        problems.append(Problem(f"'{shown}'", "is not an override.", "Write key=value. (A setting cannot be deleted: "
+                                "give it another value, such as null.)"))
         return None
     if axes.has_several(override):
-        problems.append(f"'{shown}' has several values; needed one. For a run of each: ouro run -m. A list is "
-                        "[1,2], and a text with commas goes in quotes.")
+        problems.append(Problem(f"'{shown}'", "has several values; needed one.", "For a run of each: ouro run -m. A "
+                                "list is [1,2], and a text with commas goes in quotes."))
         return None
     key, raw = override.lstrip("+").split("=", 1)
     if raw.startswith("~/"):  # the shell does not expand it after key=
@@ -94,11 +94,12 @@ def _understood(override: str, known: dict[str, list[str]], problems: list[str])
         value = OverridesParser.create().parse_override(override).value()
     except HydraException as error:
         why = _why(raw, str(error)) if shown == override else "."  # a word quoted by Hydra may be the secret
-        problems.append(f"'{shown}': the value cannot be read{why} A text with other characters than letters, "
-                        f"digits and . _ - / goes in quotes: {_quoted(*shown.lstrip('+').split('=', 1))}.")
+        problems.append(Problem(f"'{shown}'", f"the value cannot be read{why}", "A text with other characters than "
+                                "letters, digits and . _ - / goes in quotes: "
+                                f"{_quoted(*shown.lstrip('+').split('=', 1))}."))
         return None
     if why := next(filter(None, (unreadable(text) for _, text in secrets.texts(value))), None):
-        problems.append(f"'{shown}': {why}")
+        problems.append(Problem(f"'{shown}'", why))
         return None
     if isinstance(value, bool) and OF_ENVIRONMENT.fullmatch(key):
         override = f"{key}='{raw.strip()}'"
@@ -131,7 +132,7 @@ def stage_names(composed) -> list[str]:
     return [str(e.get("stage_name") if isinstance(e, dict) else e) for e in found] if isinstance(found, list) else []
 
 
-def _override_stage(composed, override: str, problems: list[str]) -> None:
+def _override_stage(composed, override: str, problems: list[Problem]) -> None:
     """Applies `stages.<name>.key=value` to the stage of that name."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
@@ -140,26 +141,26 @@ def _override_stage(composed, override: str, problems: list[str]) -> None:
     _, name, *path = parsed.key_or_group.split(".")
     names, shown = stage_names(composed), secrets.typed(override.lstrip("+"))
     if name in names and not path:
-        problems.append(f"'{shown}': needed a key of the stage, stages.{name}.key=value.")
+        problems.append(Problem(f"'{shown}'", f"needed a key of the stage, stages.{name}.key=value."))
         return
     if not names:
-        problems.append(f"'{shown}': this recipe has no `stages`: its one stage is what the settings of the run say. "
-                        f"Write {shown.removeprefix(f'stages.{name}.')}.")
+        problems.append(Problem(f"'{shown}'", "this recipe has no `stages`: the settings of the run are those of its "
+                                "only stage.", f"Write {shown.removeprefix(f'stages.{name}.')}."))
         return
     if name not in names:
-        problems.append(f"'{shown}': no stage '{name}' in this recipe.{nearest(name, names)} Stages: "
-                        f"{', '.join(names) or 'none'}.")
+        problems.append(Problem(f"'{shown}'", f"no stage '{name}' in this recipe.{nearest(name, names)} Stages: "
+                                f"{', '.join(names) or 'none'}."))
         return
     try:
         OmegaConf.update(composed, ".".join(["stages", str(names.index(name)), *path]), parsed.value(), force_add=True)
     except Exception as error:  # a key below a non-section value: OmegaConf has no type for it
-        problems.append(f"stage '{name}': key '{'.'.join(path)}': {str(error).splitlines()[0]}")
+        problems.append(Problem(".".join(path), str(error).splitlines()[0], stages=[name]))
 
 
 # -------------------------------------------------------------------------------------------------------------- Hydra
 
 
-def _hydra(overrides: list[str], problems: list[str]):
+def _hydra(overrides: list[str], problems: list[Problem]):
     """Returns the composition as an OmegaConf container, interpolations unresolved, types unchecked.
 
     What cannot be merged, such as a list over a section, is omitted and added to the problems.
@@ -174,7 +175,8 @@ def _hydra(overrides: list[str], problems: list[str]):
         key, value = override.key_or_group, override.value()
         whole = OmegaConf.to_container(made, resolve=False)  # interpolations that are replaced may be invalid
         if lacking := _lacking(whole, key):
-            problems.append(f"'{secrets.typed(f'{key}={override.get_value_element_as_str()}')}': {lacking}")
+            typed = secrets.typed(f"{key}={override.get_value_element_as_str()}")
+            problems.append(Problem(f"'{typed}'", lacking))
             continue
         if schema.fitting({key: value}, {key: at(whole, key)}, "", problems):
             OmegaConf.update(made, key, value, merge=True, force_add=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipeline.settings import algorithms, schema
 from pipeline.settings.config import walk
-from pipeline.store.errors import ConfigError, nearest
+from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.files import CONF
 
 OTHER_FORMATS = ("data_juicer",)  # directories of conf/ that are not config groups
@@ -53,7 +53,7 @@ def chosen_by_project(overrides: list[str]) -> list[str]:
     if path.parent == CONF or not os.path.lexists(path):
         return []
     needed = "Needed `defaults`, a list of group: choice such as `- recipe: mine`; settings belong into a recipe."
-    problems: list[str] = []
+    problems: list[Problem] = []
     content, _ = _load(path, str(path), problems)
     listed, there = content.get("defaults"), ", ".join(map(str, content)) or "nothing"
     if problems or set(content) != {"defaults"} or not isinstance(listed, Sequence):
@@ -67,8 +67,8 @@ def chosen_by_project(overrides: list[str]) -> list[str]:
     return [f"{group}={choice}" for group, choice in pairs if group not in typed]
 
 
-def choose(group: str, value: str, known: dict[str, list[str]], problems: list[str]) -> str | None:
-    """Returns `group=choice` for Hydra; None, with a line in `problems`, for an invalid choice.
+def choose(group: str, value: str, known: dict[str, list[str]], problems: list[Problem]) -> str | None:
+    """Returns `group=choice` for Hydra; None, with one more of `problems`, for an invalid choice.
 
     One of our algorithms is only its name: its components are filled in where nothing else is set. Raises
     ConfigError for an unreadable file, because its settings are then unknown.
@@ -82,8 +82,8 @@ def choose(group: str, value: str, known: dict[str, list[str]], problems: list[s
     if group == "recipe" and value.endswith((".yaml", ".yml")):
         return _of_user(group, Path(value), problems)
     hint = f"set a key of the section, {group}.key=value" if _is_section(group) else "the path of a .yaml file"
-    problems.append(f"unknown {group} '{value}'.{nearest(value, known[group])} Known: {', '.join(known[group])}; or "
-                    f"{hint}.")
+    problems.append(Problem(group, f"unknown.{nearest(value, known[group])} Known: {', '.join(known[group])}; or "
+                            f"{hint}.", found=value))
     return None
 
 
@@ -108,7 +108,7 @@ def _is_section(group: str) -> bool:
     return any(key.startswith(f"{group}.") for key, _ in walk())
 
 
-def _of_user(group: str, path: Path, problems: list[str]) -> str:
+def _of_user(group: str, path: Path, problems: list[Problem]) -> str:
     """Returns `group=choice` for a user's file, registered under a name if Hydra would not find or merge it."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
@@ -131,7 +131,7 @@ def _of_user(group: str, path: Path, problems: list[str]) -> str:
     return f"{group}={recipe_name(path)}"
 
 
-def _load(path: Path, said: str, problems: list[str]):
+def _load(path: Path, said: str, problems: list[Problem]):
     """Reads a file for OmegaConf; also returns whether OmegaConf alone would read it differently (yaml_files.py).
 
     Raises ConfigError when it holds no mapping of settings; other mistakes are added to the problems.

@@ -12,6 +12,7 @@ from typing import Any
 
 from pipeline.settings import secrets
 from pipeline.settings.environment_values import FromEnvironment
+from pipeline.store.errors import Problem
 from pipeline.store.secret_names import names_secret
 
 ENVIRONMENT = re.compile(r"\$\{\s*oc\.env\s*:")
@@ -41,7 +42,7 @@ def unreadable(text: str) -> str | None:
     try:
         grammar_parser.parse(text)
     except GrammarParseError:
-        wrong = "'${' without its '}'" if text.count("${") > text.count("}") else "what stands in a '${...}' is no name"
+        wrong = "'${' without its '}'" if text.count("${") > text.count("}") else "the content of '${...}' is no name"
         return f"{wrong}. Needed ${{section.key}} or ${{oc.env:VARIABLE}}."
     return None
 
@@ -56,15 +57,15 @@ class Filling:
     whole: dict
     secret: set[str]
     taken: set[str]
-    problems: list[str]
+    problems: list[Problem]
 
-    def misdirected(self, key: str) -> list[str]:
-        """Lists the secrets that were resolved into other settings, one line each."""
+    def misdirected(self, key: str) -> list[Problem]:
+        """Lists the secrets that were resolved into other settings."""
         found = [name for name in self.taken if name in self.secret or names_secret(name, is_variable=True)]
         return [secrets.misdirected(key, name) for name in sorted(found)]
 
 
-def resolved(composed, problems: list[str]) -> dict[str, Any]:
+def resolved(composed, problems: list[Problem]) -> dict[str, Any]:
     """Returns plain dicts and lists with interpolations resolved, except secrets (pipeline/settings/secrets.py).
 
     Values from the environment are FromEnvironment.
@@ -116,7 +117,7 @@ def _fill(node, raw: Any, key: str, filling: Filling) -> Any:
     return made if isinstance(raw, dict) else list(made.values())
 
 
-def _filled(node, name: Any, value: str, full: str, filling: Filling) -> tuple[Any, list[str]]:
+def _filled(node, name: Any, value: str, full: str, filling: Filling) -> tuple[Any, list[Problem]]:
     """Returns the value of an interpolation, and the problems with it."""
     from omegaconf.errors import OmegaConfBaseException
 
@@ -169,12 +170,12 @@ def at(whole: dict, key: str) -> Any:
     return found
 
 
-def _unresolved(key: str, value: str, error: Exception) -> str:
-    """Returns the message for an interpolation with a missing target, or in a cycle."""
+def _unresolved(key: str, value: str, error: Exception) -> Problem:
+    """Returns the problem of an interpolation with a missing target, or in a cycle."""
     missing = re.search(r"Environment variable '(\w+)' not found", str(error))
     if missing:
-        return (f"key '{key}' wants the environment variable {missing[1]}, which is not set. Set it, or give a "
-                f"default: ${{oc.env:{missing[1]},default}}.")
+        return Problem(key, f"the environment variable {missing[1]} is not set.", f"Set it, or give a default: "
+                       f"${{oc.env:{missing[1]},default}}.")
     if isinstance(error, RecursionError) or re.search("ecursi|parent node", str(error)):
-        return f"key '{key}': {value} leads in a circle."
-    return f"key '{key}': {value} cannot be filled in: {str(error).splitlines()[0]}"
+        return Problem(key, "the interpolation refers to itself.", found=value)
+    return Problem(key, f"the interpolation cannot be resolved: {str(error).splitlines()[0]}", found=value)

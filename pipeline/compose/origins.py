@@ -11,6 +11,7 @@ from pipeline.compose.conf_files import directories, file_of, search_path
 from pipeline.compose.stage_settings import laid_over, left_behind
 from pipeline.settings.algorithms import functions, parts
 from pipeline.settings.secrets import typed
+from pipeline.store.errors import Problem
 from pipeline.store.files import CONF
 
 DEFAULT, COMMAND_LINE = "the schema's default", "the command line"
@@ -83,9 +84,75 @@ def _has(values: Any, key: str) -> bool:
     return True
 
 
+def located(problems: list[Problem], overrides: list[str]) -> list[Problem]:
+    """Returns problems with the file and line that set the value; without one where the command line or a default does.
+
+    overrides: of a composition whose files can be read.
+    """
+    import yaml
+
+    with_files = [(_shown(path), package, yaml.compose(path.read_text(encoding="utf-8")))
+                  for path, package in reversed(_layers(overrides))] if any(one.key for one in problems) else []
+
+    def place(problem: Problem) -> tuple[str, int] | None:
+        keys = [f"stages.{name}.{problem.key}" for name in problem.stages[:1]] + [problem.key]
+        for key in keys:
+            if _typed(overrides, key):
+                return None
+            for file, package, node in with_files:
+                if key.startswith(package) and (line := _line(node, key.removeprefix(package).split("."))):
+                    return file, line
+        return None
+
+    problems = [one if isinstance(one, Problem) else Problem(needed=one) for one in problems]
+    found = [(problem, None if problem.file or not problem.key else place(problem)) for problem in problems]
+    return [problem.but(file=there[0], line=there[1]) if there else problem for problem, there in found]
+
+
+def _line(node, parts: list[str]) -> int | None:
+    """Returns the line of a key in a YAML file's nodes, from 1. A stage is found by its name."""
+    import yaml
+
+    line = None
+    for part in parts:
+        if isinstance(node, yaml.MappingNode):
+            pair = next(((key, value) for key, value in node.value if key.value == part), None)
+            if pair is None:
+                return None
+            line, node = pair[0].start_mark.line + 1, pair[1]
+        elif isinstance(node, yaml.SequenceNode):
+            named = {_text(one, "stage_name"): one for one in node.value} | {
+                str(i): one for i, one in enumerate(node.value)}
+            if part not in named:
+                return None
+            node = named[part]
+            line = node.start_mark.line + 1
+        else:
+            return None
+    return line
+
+
+def _text(node, key: str) -> str | None:
+    """Returns the text under a key of a mapping's node."""
+    pairs = node.value if isinstance(node.value, list) else ()
+    return next((value.value for name, value in pairs if name.value == key), None)
+
+
 def _files(overrides: list[str]) -> list[tuple[str, dict]]:
     """Returns (name, values) of every file of the composition, in merge order."""
     import yaml
+
+    layers = []
+    for path, package in _layers(overrides):
+        values = yaml.safe_load(path.read_text()) or {}
+        for part in reversed([p for p in package.split(".") if p]):
+            values = {part: values}
+        layers.append((_shown(path), values))
+    return layers
+
+
+def _layers(overrides: list[str]) -> list[tuple[Path, str]]:
+    """Returns (file, section that its content is merged into, with a dot at its end) in merge order."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
@@ -94,15 +161,8 @@ def _files(overrides: list[str]) -> list[tuple[str, dict]]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
         listed = loader.compute_defaults_list("config", [*plain, *search_path(directories())], RunMode.RUN).defaults
-    layers = []
-    for layer in listed:
-        path = file_of(layer.config_path)
-        if path is not None:
-            values = yaml.safe_load(path.read_text()) or {}
-            for part in reversed([p for p in (layer.package or "").split(".") if p]):
-                values = {part: values}
-            layers.append((_shown(path), values))
-    return layers
+    found = [(file_of(layer.config_path), layer.package) for layer in listed]
+    return [(path, f"{package}." if package else "") for path, package in found if path is not None]
 
 
 def _shown(path: Path) -> str:

@@ -8,32 +8,33 @@ from typing import Any
 from pipeline.settings import schema
 from pipeline.settings.algorithm import Algorithm
 from pipeline.settings.algorithms import own, parts
-from pipeline.store.errors import nearest
+from pipeline.store.errors import Problem, nearest
 
 
-def problems(config: dict[str, Any]) -> list[str]:
-    """Lists problems with the files of the algorithms that a run and its stages name, one line each."""
+def problems(config: dict[str, Any]) -> list[Problem]:
+    """Lists problems with the files of the algorithms that a run and its stages name."""
     sections = (entry.get("algorithm") for entry in [config, *config["stages"]])
     named = [section.get("algorithm_type") for section in sections if isinstance(section, dict)]
-    return [f"conf/algorithm/{path.name}: {problem}" for name, path in own().items() if name in named
+    return [problem.but(file=f"conf/algorithm/{path.name}") for name, path in own().items() if name in named
             for problem in _problems(parts(name))]
 
 
-def _problems(said: dict[str, Any]) -> list[str]:
+def _problems(said: dict[str, Any]) -> list[Problem]:
     fields = {name: schema.default(field) for name, field in Algorithm.model_fields.items()}
     sections = {name: [key for key, value in fields[name].items() if value is None] for name in fields
                 if isinstance(fields[name], dict) and None in fields[name].values()}
     names = ["algorithm_type", *(name for name in fields if fields[name] is None or name.endswith("_args")), *sections]
-    wrong = [f"'{key}' is {'no part of an algorithm' if key in fields else 'unknown'}.{nearest(str(key), names)} "
-             f"Needed: {', '.join(names)}. Other settings of the section belong into a recipe."
+    elsewhere = "Other settings of the section belong into a recipe."
+    wrong = [Problem(str(key), ("no part of an algorithm." if key in fields else "unknown.")
+                     + f"{nearest(str(key), names)} Needed: {', '.join(names)}.", elsewhere)
              for key in said if key not in names]
-    wrong += [f"'{name}.{key}' is no part of an algorithm. Needed: {', '.join(keys)}. Other settings of the section "
-              "belong into a recipe." for name, keys in sections.items() if isinstance(said.get(name), dict)
+    wrong += [Problem(f"{name}.{key}", f"no part of an algorithm. Needed: {', '.join(keys)}.", elsewhere)
+              for name, keys in sections.items() if isinstance(said.get(name), dict)
               for key in said[name] if key not in keys]
     known = {key: value for key, value in said.items() if key in names}
     schema.read(known, Algorithm, "algorithm", wrong, partial=True)
     lacking = [name for name in ("repeat_times", *NEEDED) if said.get(name) is None]
-    return wrong + [f"'{name}' is missing{': ' + NEEDED[name] if name in NEEDED else ''}." for name in lacking]
+    return wrong + [Problem(name, f"is missing{': ' + NEEDED[name] if name in NEEDED else ''}.") for name in lacking]
 
 
 # required components of an algorithm on rollouts, and how to disable each

@@ -14,6 +14,7 @@ from pipeline.settings import schema
 from pipeline.settings.algorithms import DEMONSTRATED, filled, functions
 from pipeline.settings.config import RUN_WIDE, Config
 from pipeline.settings.environment_values import settled
+from pipeline.store.errors import Problem
 
 ITS_OWN = ("stage_name", "after")  # keys of an entry that are not settings
 BENCH = "bench"  # name of the stage added to a run in mode `bench`
@@ -60,20 +61,18 @@ def left_behind(base: dict, entry: dict) -> list[str]:
     return [name for name in here if here[name] != theirs.get(name)]
 
 
-def of_stages(config: dict, stages: Iterable[dict], find: Callable[[dict], Iterable[str]]) -> list[str]:
-    """Collects the findings on the settings of each stage, each line once with the stages it concerns."""
-    concerned: dict[str, list[str]] = {}
+def of_stages(config: dict, stages: Iterable[dict], find: Callable[[dict], Iterable[Problem]]) -> list[Problem]:
+    """Collects the findings on the settings of each stage, each once with the stages it concerns."""
+    concerned: dict[Problem, list[str]] = {}
     for entry in stages:
         for problem in find(effective(config, entry)):
             concerned.setdefault(problem, []).append(entry["stage_name"])
-    return [told(problem, names, config) for problem, names in concerned.items()]
+    return [for_stages(problem, names, config) for problem, names in concerned.items()]
 
 
-def told(problem: str, names: list[str], config: dict) -> str:
-    """Prefixes a problem with the stages that have it; none if all stages have it."""
-    if len(names) == len(entries(config)):
-        return problem
-    return f"stage{'s' if len(names) > 1 else ''} {', '.join(repr(name) for name in names)}: {problem}"
+def for_stages(problem: Problem, names: list[str], config: dict) -> Problem:
+    """Returns a problem with the stages that have it; none if all stages have it."""
+    return problem if len(names) == len(entries(config)) else problem.of(names)
 
 
 def names_model(entry: dict) -> bool:
@@ -98,27 +97,28 @@ def merge(base: Any, over: Any) -> Any:
     return {**base, **{key: merge(base[key], value) if key in base else value for key, value in over.items()}}
 
 
-def stage_problems(config: dict) -> list[str]:
-    """Lists problems with the structure of `stages`, one line each. Leaves the entries ready for the schema."""
-    problems: list[str] = []
+def stage_problems(config: dict) -> list[Problem]:
+    """Lists problems with the structure of `stages`. Leaves the entries ready for the schema."""
+    problems: list[Problem] = []
     above: list[str] = []
     kept: list[dict] = []
-    own: list[str]
+    own: list[Problem]
     for index, given in enumerate(config["stages"]):
         entry, own = {**given, **{key: settled(given[key]) for key in ITS_OWN if key in given}}, []
         name = entry.get("stage_name")
         read = schema.read({k: v for k, v in entry.items() if k not in ITS_OWN}, Config, "", own, True, ITS_OWN)
-        own += [f"{key} is a setting of the whole run, not of a stage." for key in read if key in RUN_WIDE]
+        own += [Problem(key, "is a setting of the whole run, not of a stage.") for key in read if key in RUN_WIDE]
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name == "all":
-            said = "stage_name is missing" if name is None else f"stage_name={name!r}"
-            problems.append(f"entry {index + 1} of `stages`: {said}: needed a letter, then letters, digits "
-                            "and '_', and not 'all'; it names a rule and a directory." + _boolean(name))
-            problems += [f"entry {index + 1} of `stages`: {p}" for p in own]
+            place = f"entry {index + 1} of `stages`"
+            problems.append(Problem(f"{place}: stage_name", "needed a letter, then letters, digits and '_', and not "
+                                    "'all'; it names a rule and a directory.", _boolean(name), found=name))
+            problems += [p.but(key=f"{place}: {p.key}") for p in own]
             continue
         if name in above:
-            own.append(f"two entries of `stages` have the name '{name}'; needed names that differ.")
+            own.append(Problem("stage_name", "another entry of `stages` has this name; needed names that differ.",
+                               found=name))
         own += _reserved_problems(name, above) + _after_problems(entry, above)
-        problems += [f"stage '{name}': {p}" for p in own]
+        problems += [p.of([name]) for p in own]
         kept.append({k: v for k, v in {**entry, **read}.items() if k in ITS_OWN or (k in read and k not in RUN_WIDE)})
         above.append(name)
     config["stages"] = kept
@@ -127,7 +127,7 @@ def stage_problems(config: dict) -> list[str]:
 
 def _boolean(name: Any) -> str:
     """Explains how to write a name that YAML does not read as text."""
-    return (" YAML reads on, off, yes, no, true and false as booleans: put the name in quotes."
+    return ("YAML reads on, off, yes, no, true and false as booleans: put the name in quotes."
             if isinstance(name, bool) else "")
 
 
@@ -141,21 +141,22 @@ def are_ordered(stages: list[dict]) -> bool:
     return True
 
 
-def _reserved_problems(name: str, above: list[str]) -> list[str]:
-    """Returns the line for a name reserved for stages that the plan adds (pipeline/plan/plan.py)."""
+def _reserved_problems(name: str, above: list[str]) -> list[Problem]:
+    """Returns the problem of a name reserved for stages that the plan adds (pipeline/plan/plan.py)."""
     evaluated = [one for one, other in [*((o, name) for o in above), *((name, o) for o in above)]
                  if other == f"evaluate_{one}"]
     if evaluated:
-        return [f"'evaluate_{evaluated[0]}' is the evaluation of '{evaluated[0]}'; needed another name."]
-    return [f"a run gives this name to a stage that it adds; needed another than {', '.join(RESERVED)}."
-            ] if name in RESERVED else []
+        return [Problem("stage_name", f"'evaluate_{evaluated[0]}' is the evaluation of '{evaluated[0]}'; needed "
+                        "another name.", found=name)]
+    return [Problem("stage_name", f"a run gives this name to a stage that it adds; needed another than "
+                    f"{', '.join(RESERVED)}.", found=name)] if name in RESERVED else []
 
 
-def _after_problems(entry: dict, above: list[str]) -> list[str]:
+def _after_problems(entry: dict, above: list[str]) -> list[Problem]:
     names = before(entry, above)
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        return [f"after={entry['after']!r}: needed the name of a stage, or a list of names."]
+        return [Problem("after", "needed the name of a stage, or a list of names.", found=entry["after"])]
     if len(set(names)) < len(names):
-        return [f"after=[{', '.join(names)}]: names a stage twice; needed each once."]
-    return [f"after={name}: no stage of that name stands above it. Above: {', '.join(above) or 'none'}."
+        return [Problem("after", "names a stage twice; needed each once.", found=f"[{', '.join(names)}]")]
+    return [Problem("after", f"no stage above it has that name; above are: {', '.join(above) or 'none'}.", found=name)
             for name in names if name not in above]

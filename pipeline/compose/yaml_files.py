@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from pipeline.compose.interpolation import unreadable
+from pipeline.store.errors import Problem
 from pipeline.store.yaml_aliases import single_node
 from pipeline.store.yaml_values import Loader
 
@@ -17,7 +18,7 @@ BOOLEAN, TEXT, WHOLE = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str", "tag:y
 Place = tuple[str, ...]  # names of the keys above, the outermost first
 
 
-def read(path: Path, said: str, problems: list[str]) -> tuple[Any, bool]:
+def read(path: Path, said: str, problems: list[Problem]) -> tuple[Any, bool]:
     """Returns a file's content, None if empty, and whether OmegaConf alone would read it differently.
 
     said: name of the file in problems. Raises yaml.YAMLError and UnicodeDecodeError for a file that is not YAML,
@@ -29,15 +30,15 @@ def read(path: Path, said: str, problems: list[str]) -> tuple[Any, bool]:
     if node is None:
         return None, False
     tree.mend(node, ())
-    problems += [f"{said}, line {line}: {sentence}" for line, sentence in sorted(tree.problems)]
+    problems += [problem.but(file=said) for problem in sorted(tree.problems, key=lambda one: one.line)]
     return loader.construct_document(node), tree.changed
 
 
 class _Tree:
-    """Problems in a tree of nodes, as (line, sentence). changed: whether any node was replaced."""
+    """Problems in a tree of nodes. changed: whether any node was replaced."""
 
     def __init__(self):
-        self.problems: list[tuple[int, str]] = []
+        self.problems: list[Problem] = []
         self.changed = False
         self.visited: set[int] = set()  # an anchor may be referenced several times
         self.above: list[int] = []  # nodes being corrected, the outermost first
@@ -58,18 +59,17 @@ class _Tree:
     def _kept(self, node: yaml.Node, place: Place) -> yaml.Node | None:
         """Returns the corrected node; None for an invalid interpolation or a node inside itself."""
         if id(node) in self.above:
-            self._tell(node, f"key '{'.'.join(place)}' holds itself, by an alias of what it is in; needed values that "
-                             "end.")
+            self._add(node, place, "contains itself, by an alias of what it is in; needed values that end.")
             return None
         self.mend(node, place)
         if not isinstance(node, yaml.ScalarNode):
             return node
         if why := unreadable(node.value):
-            self._tell(node, f"key '{'.'.join(place)}': {why}")
+            self._add(node, place, why)
             return None
         if node.tag == WHOLE and ":" in node.value:
-            self._tell(node, f"key '{'.'.join(place)}': YAML reads {node.value} as a number to base 60; needed quotes "
-                             f"around a text ('{node.value}'), or a plain number.")
+            self._add(node, place, f"YAML reads {node.value} as a number to base 60; needed quotes around a text "
+                      f"('{node.value}'), or a plain number.")
             return None
         if node.tag == BOOLEAN and place[-2:-1] == ("env_vars",) and place[-3:-2] in ((), ("explorer",)):
             self.changed = True  # only here do `false` and `off` still differ
@@ -81,18 +81,18 @@ class _Tree:
         kept: dict[Any, tuple[yaml.Node, yaml.Node]] = {}
         for key, child in node.value:
             if key.tag == "tag:yaml.org,2002:null":
-                self._tell(key, f"a key of '{'.'.join(place) or 'the file'}' is null; needed a name.")
+                self._add(key, place, "a key here is null; needed a name.")
                 continue
             plain = isinstance(key, yaml.ScalarNode) and key.value != "<<"
             first, before = kept.get(key.value, (key, None)) if plain else (key, None)
             if before:
-                self._tell(key, f"the key '{'.'.join((*place, key.value))}' is there again, first in line "
-                                f"{first.start_mark.line + 1}; needed each once.")
+                self._add(key, (*place, key.value), f"occurs again, first in line {first.start_mark.line + 1}; needed "
+                          "each once.")
             if isinstance(before, yaml.MappingNode) and isinstance(child, yaml.MappingNode):
                 child = yaml.MappingNode(child.tag, [*before.value, *child.value], child.start_mark, child.end_mark)
             kept[key.value if plain else id(key)] = (first, child)
         return list(kept.values())
 
-    def _tell(self, node: yaml.Node, sentence: str) -> None:
+    def _add(self, node: yaml.Node, place: Place, needed: str) -> None:
         self.changed = True
-        self.problems.append((node.start_mark.line + 1, sentence))
+        self.problems.append(Problem(".".join(place), needed, line=node.start_mark.line + 1))

@@ -9,19 +9,14 @@ from typing import Any
 
 from pipeline.compose.stage_settings import BENCH, before, effective, entries, names_model
 from pipeline.job.schedule import Schedule
-from pipeline.settings.algorithms import GIVEN
-from pipeline.store.errors import ConfigError
-
-TRAINING = ("train", "rft", "offline")  # kinds that train a model
+from pipeline.settings import combinations
+from pipeline.settings.combinations import TRAINING
+from pipeline.store.errors import ConfigError, Problem
 
 
 def kind_of(settings: dict[str, Any]) -> str:
     """Returns the kind of a recipe's stage (implemented by stages/<kind>.py), from its effective settings."""
-    if settings["mode"] == "bench":
-        return "bench"
-    if settings["algorithm"]["algorithm_type"] in GIVEN:
-        return "train"
-    return {"explore": "rollout", "train": "offline"}.get(settings["mode"], "rft")
+    return combinations.kind_of(settings["mode"], settings["algorithm"]["algorithm_type"])
 
 
 def planned(config: dict[str, Any]) -> list[dict]:
@@ -82,28 +77,29 @@ class Line:
         return [n for n in self.parents if n in above and self.kinds[n] in TRAINING]
 
 
-def problems(config: dict[str, Any]) -> list[str]:
+def problems(config: dict[str, Any]) -> list[Problem]:
     """Lists problems with the order of modes in a recipe, one line each. Its stages must have valid names and order."""
     line, found = Line(config), []
     for name, kind in line.kinds.items():
         if kind == "offline":
-            found += [f"stage '{name}': {problem}" for problem in _offline_problems(line, name)]
+            found += [problem.of([name]) for problem in _offline_problems(line, name)]
         if kind == "bench" and not line.trained(name):
-            found.append(f"stage '{name}': mode=bench evaluates the checkpoints of the stages before it, and none of "
-                         "those trains. Put it behind one that does.")
+            found.append(Problem("mode", "evaluates the checkpoints of the stages before it, and none of those trains.",
+                                 "Put it behind one that does.", found="bench", stages=[name]))
     return found
 
 
-def _offline_problems(line: Line, name: str) -> list[str]:
+def _offline_problems(line: Line, name: str) -> list[Problem]:
     source = line.explored(name)
     if source is None:
-        return ["mode=train, with an algorithm that learns from rollouts, trains on what an earlier stage with "
-                "mode=explore wrote, and none stands before it. Put one there (stage_name: explore, mode: explore), "
-                "or set mode=both."]
+        return [Problem("mode", "with an algorithm that learns from rollouts, a stage trains on what an earlier one "
+                        "with mode=explore wrote, and none is before it.", "Put one there (stage_name: explore, mode: "
+                        "explore), or set mode=both.", found="train")]
     theirs, batch = line.settings[source], line.settings[name]["buffer"]["train_batch_size"]
     rows = theirs["buffer"]["batch_size"] * (theirs["algorithm"]["repeat_times"] or 1)
     try:
         Schedule(rows, batch or rows, 1, 0, 1)
     except ConfigError as error:
-        return [f"on the experience of '{source}': {error}"]
+        return [problem.but(needed=f"on the experience of '{source}': {problem.needed}")
+                for problem in error.problems]
     return []

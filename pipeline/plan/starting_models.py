@@ -4,8 +4,9 @@ from typing import Any
 
 from pipeline.compose.stage_settings import names_model
 from pipeline.plan.modes import Line, planned
+from pipeline.store.errors import Problem
 
-NO_MODEL = "no model: set model.model_path to a Hugging Face directory, or model.init.enable=true."
+NO_MODEL = Problem("model.model_path", "no model.", "Set it to a Hugging Face directory, or model.init.enable=true.")
 
 
 def starts(config: dict[str, Any]) -> dict[str, dict]:
@@ -20,7 +21,7 @@ def starts(config: dict[str, Any]) -> dict[str, dict]:
     return found
 
 
-def unnamed(config: dict[str, Any]) -> list[str]:
-    """Returns one line when a stage has no initial model."""
+def unnamed(config: dict[str, Any]) -> list[Problem]:
+    """Returns one problem when a stage has no initial model."""
     lacking = [not start["model_path"] and not start["init"]["enable"] for start in starts(config).values()]
     return [NO_MODEL] if any(lacking) else []

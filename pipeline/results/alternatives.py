@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.check import references
+from pipeline.check.judge import rules_of_stage
 from pipeline.check.recorded_rules import lacking
-from pipeline.check.rules import rules_of_stage
 from pipeline.check.user_code import imported
 from pipeline.compose import axes
 from pipeline.compose.stage_settings import entries, laid_over

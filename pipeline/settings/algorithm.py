@@ -3,7 +3,9 @@
 from typing import Any
 
 from pipeline.settings import algorithms, arguments
-from pipeline.settings.setting import Section, section, setting
+from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
+from pipeline.settings.setting import Section, rule, section, setting
+from pipeline.store.errors import Problem
 
 KL_ESTIMATORS, ADVANTAGES = tuple(arguments.KL_ESTIMATORS), tuple(arguments.ADVANTAGES)
 POLICY_LOSSES, SAMPLE_STRATEGIES = tuple(arguments.POLICY_LOSSES), tuple(arguments.SAMPLE_STRATEGIES)
@@ -27,6 +29,17 @@ class Optimizer(Section):
                                           ge=0, le=1)
     min_lr_ratio: float = setting(0.0, "what cosine, linear and wsd would reach one step after the last, as a share of "
                                        "lr", ge=0, le=1)
+
+    @rule
+    def _decay_rates(self):
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            yield Problem("betas", "needed two numbers, at least 0 and less than 1.", found=self.betas)
+
+    @rule
+    def _warmup(self):
+        if self.lr_warmup_steps and self.lr_warmup_steps_ratio:
+            yield Problem("lr_warmup_steps", f"excludes lr_warmup_steps_ratio={self.lr_warmup_steps_ratio}.",
+                          "Set one to 0.", found=self.lr_warmup_steps)
 
 
 class CriticOptimizer(Optimizer):
@@ -99,3 +112,21 @@ class Algorithm(Section):
                                               "is then 1, for a train batch is one update")
     rollout_correction: RolloutCorrection = section(RolloutCorrection)
     optimizer: Optimizer = section(Optimizer)
+
+    @rule
+    def _pairs(self):
+        kind, loss = self.algorithm_type, self.policy_loss_fn or ":"
+        if kind in PAIR_TYPES and self.entropy_loss_fn == "mix":
+            yield Problem("entropy_loss_fn", f"with algorithm.algorithm_type={kind}: pairs hold no demonstrations.",
+                          "Set default or none.", found="mix")
+        elif kind not in DEMONSTRATED and ":" not in loss and (loss in PAIR_TYPES) != (kind in PAIR_TYPES):
+            advice = "Choose a loss of those names" if kind in PAIR_TYPES else "Choose another loss"
+            yield Problem("policy_loss_fn", f"with algorithm.algorithm_type={kind}: {', '.join(PAIR_TYPES)} compare "
+                          "pairs of responses, which the types of the same names read, and no other loss does.",
+                          f"{advice}, or the type that goes with it.", found=loss)
+
+    @rule
+    def _greedy_baseline(self):
+        if self.advantage_fn == "remax" and not self.greedy_baseline and self.algorithm_type not in GIVEN:
+            yield Problem("advantage_fn", "needs the reward of a greedy response to each task.",
+                          "Set algorithm.greedy_baseline=true.", found="remax")

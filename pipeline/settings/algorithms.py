@@ -19,6 +19,8 @@ DEMONSTRATED = ("sft", "cpt")  # their loss is the likelihood of given tokens, w
 GIVEN = (*DEMONSTRATED, *PAIR_TYPES)  # learn from given responses without exploring
 MIXED_LOSSES = ("mix", "mix_chord")  # losses for batches with expert rows
 WITH_CRITIC = ("ppo",)  # advantages that need values
+# advantages that are undefined, or lose their baseline, in a group of one
+COMPARE = ("asymre", "dr_grpo", "gigpo", "grpo", "opmd", "raft", "rec", "rloo", "step_wise_grpo")
 WITH_TEACHER = ("on_policy_distill", "jsd")  # advantages that need teacher_logprobs
 DIRECTORY = CONF / "algorithm"
 

@@ -6,10 +6,11 @@ data.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
-from pipeline.store.errors import nearest
+from pipeline.store.errors import Problem, nearest
 
 OF_THE_FORWARD = {
     "logprobs": "log-prob of each token under the policy, with gradient",
@@ -66,8 +67,8 @@ def _falls_back(algorithm: dict[str, Any]) -> bool:
 STALENESS_MASKS = ("enable_sequence_masking", "enable_mask_clip")  # arguments of losses that mask tokens by the ratio
 
 
-def ratio_problems(algorithm: dict[str, Any], required: Sequence[str]) -> list[str]:
-    """Reports a rollout correction that the loss's ratio already includes, and masks without effect, one line each.
+def ratio_problems(algorithm: dict[str, Any], required: Sequence[str]) -> list[Problem]:
+    """Reports a rollout correction that the loss's ratio already includes, and masks without effect.
 
     required: the columns that the loss takes.
     """
@@ -76,38 +77,39 @@ def ratio_problems(algorithm: dict[str, Any], required: Sequence[str]) -> list[s
     problems = []
     if ratio == "rollout_logprobs" and level not in (None, "none"):
         way_out = "" if "rollout_logprobs" in required else "bypass_old_logprobs=false, or "
-        problems.append(f"algorithm.rollout_correction.level={level} with policy_loss_fn={loss}: its ratio is to the "
-                        "rollout's log-probs, and a second weight would count the same gap twice. Set "
-                        f"{way_out}level=none.")
+        problems.append(Problem("algorithm.rollout_correction.level", f"with policy_loss_fn={loss}: its ratio is to "
+                                "the rollout's log-probs, and a second weight would count the same gap twice.",
+                                f"Set {way_out}level=none.", found=level))
     cause = "fallback_to_policy_gradient=true" if _falls_back(algorithm) else "algorithm.bypass_old_logprobs=false"
-    problems += [f"algorithm.policy_loss_fn_args.{mask}=true with {cause}: the mask compares the policy with itself "
-                 "just before its only update of the batch, so the ratio is 1 and nothing is ever masked. Set "
-                 f"{cause.partition('=')[0]}={'false' if _falls_back(algorithm) else 'true'}, or {mask}=false."
+    problems += [Problem(f"algorithm.policy_loss_fn_args.{mask}", f"with {cause}: the mask compares the policy with "
+                         "itself just before its only update of the batch, so the ratio is 1 and nothing is ever "
+                         f"masked.", f"Set {cause.partition('=')[0]}={'false' if _falls_back(algorithm) else 'true'}, "
+                         f"or {mask}=false.", found=True)
                  for mask in STALENESS_MASKS
                  if ratio != "rollout_logprobs" and algorithm["policy_loss_fn_args"].get(mask)]
     return problems
 
 
-def wrong_parameters(part: str, required: Sequence[str], algorithm: dict[str, Any]) -> list[str]:
-    """Lists problems with the parameters of the user's function for `part`, one line each.
+def wrong_parameters(part: str, required: Sequence[str], algorithm: dict[str, Any]) -> list[Problem]:
+    """Lists problems with the parameters of the user's function for `part`.
 
     required: names of its parameters without a default, `**` for one that takes all.
     """
-    said = f"algorithm.{part}={algorithm[part]}"
+    wrong = partial(Problem, f"algorithm.{part}", found=algorithm[part])
     if part == "advantage_fn":
         if len(required) == 1 and not required[0].startswith("*"):
             return []
-        return [f"{said} has {len(required)} parameters without a default ({', '.join(required) or 'none'}); needed "
-                "one, the batch. An argument of your own needs a default."]
+        return [wrong(f"has {len(required)} parameters without a default ({', '.join(required) or 'none'}); needed "
+                      "one, the batch.", "An argument of your own needs a default.")]
     if "**" in required:
-        return [f"{said} takes whatever it is given (**), and columns are handed over by the names of parameters. "
-                "Needed a parameter without a default for each column that it reads."]
+        return [wrong("takes any keyword (**), and columns are passed by the names of parameters; needed a parameter "
+                      "without a default for each column that it reads.")]
     known = columns(part, algorithm)
-    problems = [f"{said} asks for a column '{name}' (a parameter without a default), which there is none of."
-                f"{nearest(name, known)} There are: {', '.join(known)}. An argument of your own needs a default."
+    problems = [wrong(f"asks for a column '{name}' (a parameter without a default), which does not exist."
+                      f"{nearest(name, known)} Known: {', '.join(known)}.", "An argument of your own needs a default.")
                 for name in required if name not in known]
     learnt_from = ("logprobs", "entropy") if part == "entropy_loss_fn" else ("logprobs",)
     if not set(learnt_from) & set(required):
-        problems.append(f"{said} does not ask for the column {' or '.join(learnt_from)}, which alone carries a "
-                        "gradient: nothing would be learnt from it.")
+        problems.append(wrong(f"does not ask for the column {' or '.join(learnt_from)}, which alone carries a "
+                              "gradient: nothing would be learnt from it."))
     return problems

@@ -1,14 +1,17 @@
 """Settings about data: tasksets, their formats, demonstrations, curation. See pipeline/settings/config.py."""
 
+import re
 from typing import Any
 
 from pipeline.settings import arguments
-from pipeline.settings.setting import Section, section, setting
+from pipeline.settings.setting import Section, rule, section, setting
+from pipeline.store.errors import Problem, nearest
 
 WORKFLOWS, REWARDS = tuple(arguments.WORKFLOWS), tuple(arguments.REWARDS)
 PRIORITIES = tuple(arguments.PRIORITIES)
 COLUMNS = ("question", "answer", "solution", "context", "chosen", "rejected")  # texts that curation sees
 
+INPUT, PIPELINE = "buffer.explorer_input", "data_processor.task_pipeline"
 SHOWN, EXPERTS = "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers"
 PATH = ("jsonl or parquet file, a list of them, a directory of them, a dataset of save_to_disk, or one of the Hugging "
         "Face hub, hf://datasets/org/name[@revision][/file or pattern]")
@@ -30,6 +33,15 @@ class Format(Section):
     solution_key: str | None = setting("solution", "a demonstrated response beside the truth; may be absent")
     chosen_key: str | None = setting("chosen", "the preferred response of a pair, text or messages; may be absent")
     rejected_key: str | None = setting("rejected", "the other response of the pair; may be absent")
+
+    @rule
+    def _of_prompt_type(self):
+        for name in ("system_prompt", "system_prompt_key"):
+            if self.prompt_type == "messages" and getattr(self, name) is not None:
+                yield Problem(name, "messages have their system turn themselves; it goes with prompt_type=plaintext.",
+                              f"For every prompt that has none: {INPUT}.system_prompt.")
+        if self.prompt_type != "messages" and self.messages_key is not None:
+            yield Problem("messages_key", "read only with prompt_type=messages.", found=self.messages_key)
 
 
 class BufferFormat(Format):
@@ -62,14 +74,37 @@ class DataSelector(Section):
     seed: int | None = setting(None, "of shuffle and random; null: the run's seed", ge=0)
 
 
-class Taskset(Section):
+class Rows(Section):
+    """A source of rows."""
+
+    path: Any = setting(None, PATH)
+    storage_type: str = setting("file", "how the rows are stored", choices=("file",))
+    subset_name: str | None = setting(None, "sub-directory of path")
+    split: str = setting("train", "the split to read where directories tell splits apart; a file is read whole")
+    format: Format = section(Format)
+
+    @rule
+    def _files(self):
+        names = [self.path] if isinstance(self.path, str) else self.path
+        if self.path is None:
+            standard = type(self).model_fields["format"].annotation()
+            own = [f"format.{name}" for name, value in self.format
+                   if value != getattr(standard, name) and not name.startswith("enable_")]
+            if unread := own + ["subset_name"] * bool(self.subset_name):
+                yield Problem(", ".join(unread), f"read only with a path; without one the rows are those of {PIPELINE},"
+                              f" whose format is {PIPELINE}.format.")
+        elif not isinstance(names, list) or not names or not all(isinstance(n, str) and n for n in names):
+            yield Problem("path", "needed a path, or a list of paths.", found=self.path)
+        elif not re.fullmatch(r"\w[\w.-]*", self.split):
+            yield Problem("split", "needed the name of a split, such as train; for the first rows of one set limit.",
+                          found=self.split)
+
+
+class Taskset(Rows):
     name: str = setting("taskset", "name in tables and metrics")
     path: Any = setting(None, f"{PATH}; null: the curated rows of data_processor.task_pipeline, of its split")
-    storage_type: str = setting("file", "how the tasks are stored", choices=("file",))
-    subset_name: str | None = setting(None, "sub-directory of path")
     split: str = setting("train", "with a path: the split to read where directories tell splits apart (a file is read "
                                   "whole); without: train or test")
-    format: Format = section(Format)
     repeat_times: int | None = setting(None, "sampled responses per task, eval sets only; null: 1", ge=1)
     limit: int | None = setting(None, "use only the first so many tasks", ge=1)
     data_selector: DataSelector = section(DataSelector)
@@ -79,6 +114,12 @@ class Taskset(Section):
     default_reward_fn_type: str | list[str] | None = setting(
         None, "null: explorer_input.default_reward_fn_type", names=REWARDS)
     reward_fn_args: dict[str, Any] = setting({}, "arguments of the reward functions: each takes those that it has")
+
+    @rule
+    def _of_the_pool(self):
+        if self.path is None and self.split not in ("train", "test"):
+            yield Problem("split", f"without a path a set has the curated rows of {PIPELINE}; needed train or test.",
+                          found=self.split)
 
 
 class ExplorerInput(Section):
@@ -92,6 +133,32 @@ class ExplorerInput(Section):
     taskset: Taskset = section(Taskset)
     tasksets: list[Taskset] = setting([], "several sets to train on, in place of taskset, mixed in proportion to size")
     eval_tasksets: list[Taskset] = setting([], "held-out sets; every training stage's model is evaluated on each")
+
+    @rule
+    def _one_or_several(self):
+        """A `taskset` beside `tasksets` may only have a name (recipes set one): the rest would be ignored."""
+        given = [name for name in ("path", "limit", "subset_name", "repeat_times", "default_workflow_type",
+                                   "default_reward_fn_type", "workflow_args", "reward_fn_args")
+                 if getattr(self.taskset, name)]
+        given += [name for name in ("format", "data_selector")
+                  if getattr(self.taskset, name) != getattr(Taskset(), name)]
+        if self.tasksets and given:
+            yield Problem("taskset", f"(sets {', '.join(given)}) excludes {INPUT}.tasksets.", "Move it into the list.")
+
+    @rule
+    def _names(self):
+        for what in ("tasksets", "eval_tasksets"):
+            names = [one.name for one in getattr(self, what)]
+            if len(set(names)) < len(names):
+                yield Problem(what, f"are named {', '.join(names)}: rows and scores are told apart by name, so needed "
+                              "names that differ.")
+
+    @rule
+    def _whole(self):
+        for i, one in enumerate(self.eval_tasksets):
+            if one.data_selector != DataSelector():
+                yield Problem(f"eval_tasksets.{i}.data_selector", "an eval set is answered whole, in the order of its "
+                              "file.", "Leave it out.")
 
 
 class ReplayBuffer(Section):
@@ -109,24 +176,18 @@ class ReplayBuffer(Section):
            "by which no run could be repeated)", ge=1)
 
 
-class ExperienceBuffer(Section):
+class ExperienceBuffer(Rows):
     name: str = setting("experience_buffer", "name in tables")
     path: Any = setting(None, f"{PATH}: demonstrations (sft) or pairs (preference training); null: the curated rows of "
                               "data_processor.task_pipeline")
-    storage_type: str = setting("file", "how they are stored", choices=("file",))
-    subset_name: str | None = setting(None, "sub-directory of path")
-    split: str = setting("train", "the split to read where directories tell splits apart; a file is read whole")
     format: BufferFormat = section(BufferFormat)
     replay_buffer: ReplayBuffer = section(ReplayBuffer)
 
 
-class AuxiliaryBuffer(Section):
-    """Rows of an expert, for sample_strategy mix: demonstrations."""
+class AuxiliaryBuffer(Rows):
+    """Demonstrations for sample_strategy mix."""
 
     path: Any = setting(None, f"{PATH}; null: the curated demonstrations of data_processor.task_pipeline")
-    storage_type: str = setting("file", "how they are stored", choices=("file",))
-    subset_name: str | None = setting(None, "sub-directory of path")
-    split: str = setting("train", "the split to read where directories tell splits apart; a file is read whole")
     format: BufferFormat = section(BufferFormat)
 
 
@@ -148,6 +209,37 @@ class TaskPipeline(Section):
     target_fields: list[str] = setting(
         [], f"what operators look at by default, as text_keys in a recipe: the first of these; {', '.join(COLUMNS)}")
     num_process: int = setting(1, "processes that an operator's rows are shared among", ge=1, how=True)
+
+    @rule
+    def _one_source(self):
+        if self.generator and self.inputs:
+            yield Problem("generator", f"excludes {PIPELINE}.inputs.", "Set one.", found=self.generator)
+
+    @rule
+    def _one_recipe(self):
+        if self.config_path and self.operators:
+            yield Problem("config_path", f"excludes {PIPELINE}.operators.", "Set one to null or [].",
+                          found=self.config_path)
+        if self.target_fields and not self.operators:
+            yield Problem("target_fields", "goes with operators; a recipe (config_path) has text_keys itself.")
+
+    @rule
+    def _columns(self):
+        for name in self.target_fields:
+            if name not in COLUMNS:
+                yield Problem("target_fields", f"no column '{name}'.{nearest(name, COLUMNS)} Needed our names: "
+                              f"{', '.join(COLUMNS)}.")
+
+    @rule
+    def _operators(self):
+        for i, one in enumerate(self.operators):
+            unknown = sorted(set(one) - {"name", "args"})
+            if not isinstance(one.get("name"), str):
+                yield Problem(f"operators.{i}", f"{one}: needed a name, and args if it takes any.")
+            elif unknown:
+                yield Problem(f"operators.{i}", f"unknown {', '.join(unknown)}; needed name and args.")
+            elif not isinstance(one.get("args") or {}, dict):
+                yield Problem(f"operators.{i}.args", "needed a mapping of argument to value.", found=one["args"])
 
 
 class DataProcessor(Section):
@@ -171,3 +263,9 @@ def workflow_of(taskset: dict, explorer_input: dict, place: str) -> str:
     if place.startswith("eval_"):
         of_all = explorer_input["default_eval_workflow_type"] or of_all
     return taskset["default_workflow_type"] or of_all
+
+
+def reward_functions(taskset, explorer_input) -> list[str]:
+    """Returns the reward functions of a task set: its own, else those of the section explorer_input."""
+    chosen = taskset["default_reward_fn_type"] or explorer_input["default_reward_fn_type"]
+    return [chosen] if isinstance(chosen, str) else chosen

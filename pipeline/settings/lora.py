@@ -1,10 +1,11 @@
-"""Checks of LoRA adapters that need no model: rules, size, the configuration of a given adapter."""
+"""LoRA adapters: size, and the configuration of a given adapter."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pipeline.store.digests import HubPath
-from pipeline.store.errors import ModelError, nearest
+from pipeline.store.errors import ModelError, Problem, nearest
 from pipeline.store.model_shape import Shape, json_object, kinds
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"  # peft's names
@@ -17,45 +18,27 @@ PLAIN = {"peft_type": ("LORA",), "bias": ("none", None), "use_dora": (False, Non
          "layers_to_transform": (None, []), "fan_in_fan_out": (False, None)}
 
 
-def adapter_rules(adapters: list[dict[str, Any]]) -> list[str]:
-    """Lists problems of `model.lora_configs` that hold for any model, one line each."""
-    problems = []
-    if len(adapters) > 1:
-        problems.append(f"model.lora_configs: found {len(adapters)} adapters, needed at most one: a stage trains one "
-                        "policy. Merge the others into the model first.")
-    for index, one in enumerate(adapters):
-        key, targets = f"model.lora_configs.{index}.target_modules", one["target_modules"]
-        if isinstance(targets, str) and targets != "all-linear":
-            problems.append(f"{key}={targets}: needed all-linear, or a list of names such as [{targets}].")
-        if not targets:
-            problems.append(f"{key}: names no layer; needed all-linear, or at least one name.")
-        problems += [f"{key}: {name} cannot have an adapter here: output head and embedding are often one matrix, "
-                     "which a merge would part, and the engine's LoRA does not reach it. Take it out."
-                     for name in WHOLE if isinstance(targets, list) and name in targets]
-    return problems
-
-
-def adapter_problem(adapter: dict[str, Any], directory: Path) -> str | None:
+def adapter_problem(adapter: dict[str, Any], directory: Path) -> Problem | None:
     """Returns the problem with an initial adapter's directory, from its configuration.
 
     adapter: an element of model.lora_configs; directory: its resolved `path`.
     """
-    key = f"model.lora_configs.0.path={adapter['path']}"
+    wrong = partial(Problem, "model.lora_configs.0.path", found=adapter["path"])
     for name in (ADAPTER_CONFIG, ADAPTER):
         fetched_later = name == ADAPTER and isinstance(adapter["path"], HubPath)
         if not (directory / name).is_file() and not fetched_later:
-            return f"{key}: no {name} there; needed a peft directory (looked from {Path.cwd()})."
+            return wrong(f"no {name} there; needed a peft directory (looked from {Path.cwd()}).")
     try:
-        found = json_object(directory / ADAPTER_CONFIG, key)
+        found = json_object(directory / ADAPTER_CONFIG, f"model.lora_configs.0.path={adapter['path']}")
     except ModelError as error:
-        return str(error)
+        return Problem(needed=str(error))
     for ours, theirs in (("lora_rank", "r"), ("lora_alpha", "lora_alpha")):
         if found.get(theirs) != adapter[ours]:
-            return (f"{key}: it has {theirs}={found.get(theirs)}, and {ours} is {adapter[ours]}. Set "
-                    f"model.lora_configs.0.{ours}={found.get(theirs)}.")
+            return wrong(f"it has {theirs}={found.get(theirs)}, and {ours} is {adapter[ours]}.",
+                         f"Set model.lora_configs.0.{ours}={found.get(theirs)}.")
     for name, idle in PLAIN.items():
         if name in found and found[name] not in idle:
-            return f"{key}: it has {name}={found[name]}, which is not trained here; needed a plain LoRA adapter."
+            return wrong(f"it has {name}={found[name]}, which is not trained here; needed a plain LoRA adapter.")
     return None
 
 
@@ -85,7 +68,7 @@ def adapter_parameters(shape: Shape, adapter: dict[str, Any]) -> int:
                for count, sparse in kinds(shape) for inputs, outputs in adapted(shape, adapter, sparse))
 
 
-def target_problem(shape: Shape, adapter: dict[str, Any]) -> str | None:
+def target_problem(shape: Shape, adapter: dict[str, Any]) -> Problem | None:
     """Returns the problem if a target is not a linear layer of a decoder of this shape."""
     known = [name for _, sparse in kinds(shape) for name in layers_of(shape, sparse)]
     known, targets = list(dict.fromkeys(known)), adapter["target_modules"]
@@ -93,9 +76,9 @@ def target_problem(shape: Shape, adapter: dict[str, Any]) -> str | None:
     for key, names in (("target_modules", given), ("exclude_modules", adapter["exclude_modules"])):
         for name in names:
             if name not in known:
-                return (f"model.lora_configs.0.{key}: the model has no linear layer '{name}'.{nearest(name, known)} "
-                        f"Needed names among {', '.join(known)}.")
+                return Problem(f"model.lora_configs.0.{key}", f"the model has no linear layer '{name}'."
+                               f"{nearest(name, known)} Needed names among {', '.join(known)}.")
     if not adapter_parameters(shape, adapter):
-        return ("model.lora_configs.0: exclude_modules takes away every layer of target_modules; nothing is left to "
-                "train. Name fewer.")
+        return Problem("model.lora_configs.0.exclude_modules", "leaves no layer of target_modules to train.",
+                       "Name fewer.")
     return None

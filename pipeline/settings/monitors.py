@@ -4,27 +4,27 @@ import importlib.util
 from typing import Any
 from urllib.parse import urlsplit
 
-from pipeline.store.errors import ConfigError, nearest, pick
+from pipeline.store.errors import ConfigError, Problem, nearest, pick
 
 
 def check_monitor(kind: str, arguments: dict[str, Any]) -> None:
     """Rejects wrong arguments of a monitor, and one that is not installed."""
     absent = absent_package(kind)
-    if problems := monitor_problems(kind, arguments) or [line for line in (absent,) if line]:
+    if problems := monitor_problems(kind, arguments) or [one for one in (absent,) if one]:
         raise ConfigError("\n  ".join(problems), problems)
 
 
-def absent_package(kind: str) -> str | None:
-    """Returns the line for a monitor that is not installed on this machine."""
+def absent_package(kind: str) -> Problem | None:
+    """Returns the problem of a monitor that is not installed on this machine."""
     module, install, *_ = pick(MONITORS, kind, "monitor.monitor_type")
     if module is None or importlib.util.find_spec(module):
         return None
-    return (f"monitor.monitor_type={kind}: the package '{module}' is not installed. {install}, or choose another "
-            "monitor (monitor.monitor_type=none).")
+    return Problem("monitor.monitor_type", f"the package '{module}' is not installed.", f"{install}, or choose another "
+                   "monitor (monitor.monitor_type=none).", found=kind)
 
 
-def monitor_problems(kind: str, arguments: dict[str, Any]) -> list[str]:
-    """Lists arguments a monitor does not have, and addresses that are invalid or contain a secret, one line each.
+def monitor_problems(kind: str, arguments: dict[str, Any]) -> list[Problem]:
+    """Lists arguments a monitor does not have, and addresses that are invalid or contain a secret.
 
     An unknown monitor has none: the schema reports it.
     """
@@ -32,21 +32,22 @@ def monitor_problems(kind: str, arguments: dict[str, Any]) -> list[str]:
     every, problems = [*known, *secrets], []
     for name, value in arguments.items():
         if name not in every:
-            problems.append(f"monitor.monitor_args.{name}: unknown for monitor_type={kind}.{nearest(name, every)} "
-                            f"Known: {', '.join(every) or 'none'}.")
+            problems.append(Problem(f"monitor.monitor_args.{name}", f"unknown for monitor_type={kind}."
+                                    f"{nearest(name, every)} Known: {', '.join(every) or 'none'}."))
         elif name in known:
             problems += _address_problems(name, value, secrets)
     return problems
 
 
-def _address_problems(name: str, value: Any, secrets: dict[str, str]) -> list[str]:
+def _address_problems(name: str, value: Any, secrets: dict[str, str]) -> list[Problem]:
+    key = f"monitor.monitor_args.{name}"
     try:
         address = urlsplit(str(value))
     except ValueError:  # the value and the error are not shown: they may contain a secret
-        return [f"monitor.monitor_args.{name}: needed an address, such as https://host:5000."]
+        return [Problem(key, "needed an address, such as https://host:5000.")]
     if address.username or address.password:  # a token is often the user name
-        return [f"monitor.monitor_args.{name}: the address holds a user name or a password. Take it out and set "
-                f"{', '.join(secrets.values())} in the environment."]
+        return [Problem(key, "the address holds a user name or a password.", f"Take it out and set "
+                        f"{', '.join(secrets.values())} in the environment.")]
     return []
 
 

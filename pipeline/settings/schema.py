@@ -17,7 +17,7 @@ from pipeline.settings.config import Config, is_section
 from pipeline.settings.guide import explain_absent, explain_value
 from pipeline.settings.key_names import exists, nearest_key
 from pipeline.settings.setting import Section, about, bound, wrong
-from pipeline.store.errors import nearest
+from pipeline.store.errors import Problem, nearest
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list",
          dict: "a mapping"}
@@ -25,7 +25,7 @@ BOUNDS = {"greater_than_equal": ("ge", "at least"), "greater_than": ("gt", "grea
           "less_than_equal": ("le", "at most")}
 
 
-def read(value: Any, kind: type[Section], key: str, problems: list[str], partial: bool = False,
+def read(value: Any, kind: type[Section], key: str, problems: list[Problem], partial: bool = False,
          more: Iterable[str] = ()) -> dict[str, Any]:
     """Returns `value` as the section `kind`, in plain dicts and lists; adds a line to `problems` for unreadable values.
 
@@ -76,7 +76,7 @@ def _drop(given: Any, place: tuple) -> None:
     del given[place[-1]]
 
 
-def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Iterable[str]) -> list[str]:
+def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Iterable[str]) -> list[Problem]:
     """Returns the messages for pydantic's errors at a place."""
     key, value = ".".join(filter(None, [above, *map(str, place)])), error["input"]
     if error["type"] == "extra_forbidden":
@@ -84,20 +84,21 @@ def _lines(kind: type[Section], place: tuple, error: dict, above: str, more: Ite
     type_, field = _declared(kind, place)
     if error["type"] in BOUNDS:
         name, words = BOUNDS[error["type"]]
-        return [f"{key}={value}: needed {words} {bound(field, name)}."]
+        return [Problem(key, f"needed {words} {bound(field, name)}.", found=value)]
     if error["type"] == "finite_number":
-        return [f"{key}={value}: needed a finite number."]
+        return [Problem(key, "needed a finite number.", found=value)]
     if error["type"] == "too_large":
-        return [f"key '{key}': needed a number below 2^63, found one of {error['ctx']['digits']} digits."]
+        return [Problem(key, f"needed a number below 2^63, found one of {error['ctx']['digits']} digits.")]
     if error["type"] == "name":
         names = about(field).names
-        return [f"{key}={name}: needed one of {', '.join(names)}, or package.module:function of your own."
-                + nearest(name, names) for name in (value if isinstance(value, list) else [value])
+        return [Problem(key, f"needed one of {', '.join(names)}, or package.module:function of your own.",
+                        nearest(name, names), found=name) for name in (value if isinstance(value, list) else [value])
                 if ":" not in name and name not in names]
     if error["type"] == "choice":
         choices, why = about(field).choices, explain_value(key, value)
-        return [f"{key}={value}: needed one of {', '.join(map(str, choices))}"
-                + (f": {why}" if why else f".{nearest(str(value), map(str, choices))}")]
+        needed = f"needed one of {', '.join(map(str, choices))}"
+        return [Problem(key, f"{needed}: {why}", found=value) if why else
+                Problem(key, f"{needed}.", nearest(str(value), map(str, choices)), found=value)]
     return [_no_section(value, key) if is_section(type_) else wrong(value, _words(type_), key)]
 
 
@@ -120,13 +121,13 @@ def _words(kind: Any) -> str:
     return " or ".join(WORDS[get_origin(k) or k] for k in kinds)
 
 
-def _no_section(value: Any, key: str) -> str:
-    hint = (f" A file of conf/{key}/ is chosen for the whole run, on the command line ({key}={value}); here stand the "
+def _no_section(value: Any, key: str) -> Problem:
+    hint = (f"A file of conf/{key}/ is chosen for the whole run, on the command line ({key}={value}); a recipe has the "
             "keys themselves.") if isinstance(value, str) and "." not in key else ""
-    return wrong(value, "a mapping of settings", key) + hint
+    return wrong(value, "a mapping of settings", key).but(do=hint)
 
 
-def _not_finite(value: Any, key: str) -> list[str]:
+def _not_finite(value: Any, key: str) -> list[Problem]:
     """Returns the lines for nan, and for infinity except in an algorithm's arguments, where it may mean no bound."""
     if isinstance(value, dict | list):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
@@ -134,10 +135,10 @@ def _not_finite(value: Any, key: str) -> list[str]:
                 for line in _not_finite(one, f"{key}.{name}" if key else str(name))]
     if not isinstance(value, float) or math.isfinite(value) or (math.isinf(value) and "algorithm." in key):
         return []
-    return [f"{key}={value}: needed a finite number."]
+    return [Problem(key, "needed a finite number.", found=value)]
 
 
-def fitting(content: dict, base: dict, key: str, problems: list[str]) -> dict:
+def fitting(content: dict, base: dict, key: str, problems: list[Problem]) -> dict:
     """Returns `content` without what cannot be merged over `base`: a list over a mapping or the reverse.
 
     content: a file's, interpolations unresolved. base: nested defaults.
@@ -155,32 +156,31 @@ def fitting(content: dict, base: dict, key: str, problems: list[str]) -> dict:
     return made
 
 
-def unknown(key: str, more: Iterable[str] = ()) -> str:
-    """Returns the line for an unknown key: the equivalent of the Trinity-RFT key, or the nearest of ours.
+def unknown(key: str, more: Iterable[str] = ()) -> Problem:
+    """Returns the problem of an unknown key: the equivalent of the Trinity-RFT key, or the nearest of ours.
 
     more: names that are not settings but may be meant.
     """
-    elsewhere = explain_absent(key)
-    if elsewhere:
-        return f"no key '{key}': {elsewhere}"
-    return f"unknown key '{key}'.{nearest_key(key, more)}"
+    if elsewhere := explain_absent(key):
+        return Problem(key, "unknown key.", elsewhere)
+    return Problem(key, "unknown key.", nearest_key(key, more))
 
 
-def _dotted(key: str, name: str) -> str | None:
-    """Returns the line for a dotted key in place of nesting, as on the command line. name: the key as written."""
+def _dotted(key: str, name: str) -> Problem | None:
+    """Returns the problem of a dotted key in place of nesting, as on the command line. name: the key as written."""
     if "." not in name or not exists(key):
         return None
     *sections, last = name.split(".")
     nested = "".join(f"{section}: {{" for section in sections) + f"{last}: ...{'}' * len(sections)}"
-    return f"key '{key}' is written with dots, which a file does not take apart; write {nested}."
+    return Problem(key, "the key is written with dots, which a file does not take apart.", f"Write {nested}.")
 
 
-def setting_problems(key: str, value: Any) -> list[str]:
+def setting_problems(key: str, value: Any) -> list[Problem]:
     """Lists problems with the value of one setting, one line each. key: dotted, `*` for an element of a list."""
     given = value
     for part, above in reversed(list(zip(key.split("."), ["", *key.split(".")], strict=False))):
         given = [given] if part == "*" and above != "auxiliary_buffers" else {part: given}
-    problems: list[str] = []
+    problems: list[Problem] = []
     read(given, Config, "", problems, partial=True)
     return problems
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from pipeline.settings.config import walk
-from pipeline.store.errors import TAKEN_AS_SECRETS, ConfigError
+from pipeline.store.errors import TAKEN_AS_SECRETS, UNSAID, ConfigError, Problem, shown
 from pipeline.store.secret_names import carried, hidden, names_secret
 
 # as OmegaConf parses it, with blanks and quotes; other forms (such as a composed name) are found when they are
@@ -24,7 +24,7 @@ ENTRY = re.compile(r"(?<![$\w.-])([\w.-]+)\s*:\s*(?!//)"  # of a mapping in an o
                    r"""('[^']*'|"[^"]*"|\{[^{}]*\}|\[[^]]*\]|[^,{}\[\]]+)""")
 SHORTEST = 4  # characters: a shorter value is found by chance
 LONG_ENOUGH = 8  # if nothing else refers to the variable
-OF_THE_SHELL = " (A shell fills in $NAME between double quotes; between single ones the word stays as it is typed.)"
+OF_THE_SHELL = "A shell replaces $NAME between double quotes, not between single ones."
 
 
 def is_secret(key: str) -> bool:
@@ -37,22 +37,22 @@ def named_in(text: str) -> list[str]:
     return [m["variable"] for m in WITH_DEFAULT.finditer(text) if names_secret(m["variable"], is_variable=True)]
 
 
-def problems_of(value: Any, key: str = "") -> list[str]:
-    """Lists literal secrets and unset variables, one line each."""
+def problems_of(value: Any, key: str = "") -> list[Problem]:
+    """Lists literal secrets and unset variables."""
     if isinstance(value, dict):
         return [p for k, v in value.items() for p in problems_of(v, f"{key}.{k}" if key else str(k))]
     if isinstance(value, list):
         return [p for i, v in enumerate(value) for p in problems_of(v, f"{key}.{i}")]
     if why := written_out(key, value):
-        return [f"{key}: {why}"]
+        return [Problem(key, why)]
     if not (isinstance(value, str) and value):
         return []
     if not is_secret(key):
         return _misplaced(key, value) if named_in(value) else []
     named = REFERENCE.search(value)
     variable = named["variable"]
-    return [f"key '{key}' wants the environment variable {variable}, which is not set. Set it, or let it be empty: "
-            f"${{oc.env:{variable},}}."] if not (named["empty"] or variable in os.environ) else []
+    return [Problem(key, f"the environment variable {variable} is not set.", f"Set it, or allow it to be empty: "
+                    f"${{oc.env:{variable},}}.")] if not (named["empty"] or variable in os.environ) else []
 
 
 def written_out(key: str, value: Any) -> str | None:
@@ -81,19 +81,19 @@ def kept_out(key: str, value: Any) -> str | None:
         return next(filter(None, (kept_out(f"{key}.{name}", part) for name, part in parts)), None)
     if (why := written_out(key, value)) or not isinstance(value, str) or is_secret(key):
         return why
-    return next((p for p in _misplaced(key, value) if "which is not set" not in p), None)
+    return next((p for p in _misplaced(key, value) if "is not set" not in p), None)
 
 
-def _misplaced(key: str, text: str) -> list[str]:
+def _misplaced(key: str, text: str) -> list[Problem]:
     """Returns the problem with a text that names secret variables in a non-secret setting."""
     names = named_in(text)
     if not any(part in _free() for part in key.split(".")[:-1]):
-        return [f"key '{key}': {name} is a secret by its name, and this setting is written to files. Give it another "
-                "variable; secrets go into free arguments alone." for name in names]
+        return [Problem(key, f"{name} is a secret by its name, and this setting is written to files.", "Use another "
+                        "variable; secrets go only into free arguments.") for name in names]
     if "${" in REFERENCE.sub("", text):  # an empty default is none of these
-        return [f"key '{key}': {name} is a secret by its name; needed ${{oc.env:{name}}}, without a default that says "
-                "something and without another interpolation beside it." for name in names]
-    return [f"key '{key}' wants the environment variable {m['variable']}, which is not set."
+        return [Problem(key, f"{name} is a secret by its name; needed ${{oc.env:{name}}}, with no default and no other "
+                        "interpolation.") for name in names]
+    return [Problem(key, f"the environment variable {m['variable']} is not set.")
             for m in REFERENCE.finditer(text) if names_secret(m["variable"], is_variable=True)
             and not (m["empty"] or m["variable"] in os.environ)]
 
@@ -109,15 +109,15 @@ def taken_as_secrets(config: Any) -> set[str]:
     return {m["variable"] for key, text in texts(config) if is_secret(key) and (m := REFERENCE.search(text))}
 
 
-def misdirected(key: str, variable: str) -> str:
-    """Returns the line for a setting that received the value of a secret variable."""
+def misdirected(key: str, variable: str) -> Problem:
+    """Returns the problem of a setting that received the value of a secret variable."""
     plainly = f", or name it plainly in a free argument: ${{oc.env:{variable}}}" if names_secret(variable, True) else ""
-    return (f"{key}: here stands the value of {variable}, which is a secret, and a configuration is written to files. "
-            f"Leave it to the setting that is named as one{plainly}.")
+    return Problem(key, f"has the value of {variable}, which is a secret, and a configuration is written to files.",
+                   f"Leave it to a setting whose name marks it as secret{plainly}.")
 
 
-def leaks(config: Any) -> list[str]:
-    """Lists settings that contain the literal value of a secret variable, one line each.
+def leaks(config: Any) -> list[Problem]:
+    """Lists settings that contain the literal value of a secret variable.
 
     The value of a variable that no setting names must occur as a whole word: an unrelated variable may contain the
     start of a path.
@@ -128,7 +128,7 @@ def leaks(config: Any) -> list[str]:
               if name not in named and len(value) >= LONG_ENOUGH and names_secret(name, is_variable=True)}
     found = list(texts(config))
     return [*(misdirected(key, name) for key, text in found for name, value in values.items() if value in text),
-            *(misdirected(key, name) + OF_THE_SHELL for key, text in found for name, form in others.items()
+            *(misdirected(key, name).but(do=OF_THE_SHELL) for key, text in found for name, form in others.items()
               if form.search(text) and not is_secret(key))]
 
 
@@ -153,13 +153,19 @@ def is_name(value: Any) -> bool:
     return isinstance(value, str) and ALONE.fullmatch(value) is not None
 
 
-def unspoken(lines: list[str], config: Any) -> list[str]:
-    """Masks the values of secret settings in lines, since a rule may quote what it rejects."""
-    values = {text for key, text in texts(config)
-              if is_secret(key) and len(text) >= SHORTEST and not REFERENCE.search(text)}
-    for value in sorted(values, key=len, reverse=True):
-        lines = [line.replace(value, "***") for line in lines]
-    return lines
+def without_values(problems: list[Problem], config: Any) -> list[Problem]:
+    """Masks the values of secret settings in problems, since a rule may quote what it rejects."""
+    values = sorted({text for key, text in texts(config)
+                     if is_secret(key) and len(text) >= SHORTEST and not REFERENCE.search(text)}, key=len, reverse=True)
+
+    def masked(text: str) -> str:
+        for value in values:
+            text = text.replace(value, "***")
+        return text
+
+    return [one if masked(str(one)) == one else one.but(
+        key=masked(one.key), needed=masked(one.needed), do=masked(one.do),
+        found=one.found if one.found is UNSAID else masked(shown(one.found))) for one in problems]
 
 
 def typed(override: str) -> str:

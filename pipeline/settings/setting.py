@@ -1,7 +1,8 @@
 """Declares a setting: a pydantic field with default, meaning, bounds and choices."""
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, get_args, get_origin
@@ -11,6 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
 from pipeline.settings.environment_values import FromEnvironment, settled
+from pipeline.store.errors import Problem
 
 LARGEST = 2**63  # 64 bits: the limit of torch, Parquet and DuckDB
 
@@ -25,6 +27,53 @@ class Section(BaseModel):
     def _as_declared(cls, value: Any, info) -> Any:
         field = cls.model_fields[info.field_name]
         return about(field).choice(converted(value, field.annotation))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in type(self).model_fields:
+            raise Unreadable(name)
+        return super().__getattr__(name)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def without(self, key: str) -> None:
+        """Removes the value of a dotted key, as unreadable; of a list or a mapping as a whole."""
+        name, _, below = key.partition(".")
+        part = self.__dict__.get(name)
+        if below and isinstance(part, Section):
+            part.without(below)
+        else:
+            self.__dict__.pop(name, None)
+
+    def broken_rules(self, above: str = "") -> Iterator[Problem]:
+        """Yields the problems that the rules of this section, and of those below it, find. above: its dotted key.
+
+        A rule that reads an unreadable value finds nothing: its problem would be a consequence of another one.
+        """
+        for one in (member for kind in reversed(type(self).__mro__) for member in vars(kind).values()):
+            if getattr(one, "is_rule", False):
+                with contextlib.suppress(Unreadable):
+                    yield from (problem.below(above) for problem in one(self))
+        for name, value in self.__dict__.items():
+            key = f"{above}.{name}" if above else name
+            for below, part in ([(key, value)] if isinstance(value, Section) else _elements(key, value)):
+                yield from part.broken_rules(below)
+
+
+class Unreadable(AttributeError):
+    """A setting has a value of the wrong type or out of its bounds."""
+
+
+def rule(function: Callable[[Any], Iterator[Problem]]) -> Callable[[Any], Iterator[Problem]]:
+    """Marks a method of a section that yields a problem wherever its settings contradict each other."""
+    function.is_rule = True
+    return function
+
+
+def _elements(key: str, value: Any) -> Iterator[tuple[str, Section]]:
+    """Yields (dotted key, section) of the sections in a list or mapping."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return ((f"{key}.{name}", one) for name, one in pairs if isinstance(one, Section))
 
 
 @dataclass(frozen=True)
@@ -118,8 +167,8 @@ def converted(value: Any, kind: Any) -> Any:
     return str(value) if type(value) in (int, float) and str in kinds and not {int, float} & set(kinds) else value
 
 
-def wrong(value: Any, needed: str, key: str) -> str:
-    """Returns the line for a value of another type."""
+def wrong(value: Any, needed: str, key: str) -> Problem:
+    """Returns the problem of a value of another type."""
     kinds = {type(None): "null", dict: "a mapping", list: "a list", bool: str(value).lower()}
     found = f"the text {str(value)!r}" if isinstance(value, str) else kinds.get(type(value), value)
-    return f"key '{key}': needed {needed}, found {found}."
+    return Problem(key, f"needed {needed}, found {found}.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from pipeline.settings.arguments.rows import Mix
-from pipeline.store.errors import ConfigError
+from pipeline.store.errors import ConfigError, Problem
 
 MIX = Mix()
 
@@ -40,8 +40,8 @@ def train_batch(config) -> TrainBatch:
     experts = share(RATIO, expert_ratio(algorithm)) if algorithm.sample_strategy == "mix" else Fraction(0)
     replayed = share(f"{REPLAY}.replay_ratio", replay.replay_ratio) if replay.enable else Fraction(0)
     if experts + replayed >= 1:
-        raise ConfigError(f"{RATIO}={float(experts):g} and {REPLAY}.replay_ratio={float(replayed):g} leave no row of a "
-                          "train batch to new rollouts; needed less than 1 together.")
+        raise ConfigError(Problem(RATIO, f"and {REPLAY}.replay_ratio={float(replayed):g} leave no row of a train batch "
+                                  "to new rollouts; needed less than 1 together.", found=f"{float(experts):g}"))
     explored = buffer.batch_size * group
     made = divided(buffer.train_batch_size, explored, group, experts, replayed)
     if replay.enable:
@@ -61,9 +61,9 @@ def expert_buffer(algorithm: dict) -> str:
 def share(key: str, ratio: float) -> Fraction:
     """Returns a share as a decimal fraction, so that 0.1 of 30 rows is 3. Raises ConfigError unless 0 < ratio < 1."""
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < 1:
-        raise ConfigError(f"{key}={ratio!r}: needed a number greater than 0 and less than 1. None: leave it switched "
-                          "off (algorithm.sample_strategy=default; replay_buffer.enable=false). All: rows of an expert "
-                          "alone are what algorithm_type=sft trains on.")
+        raise ConfigError(Problem(key, "needed a number greater than 0 and less than 1.", "For none, leave it switched "
+                                  "off (algorithm.sample_strategy=default; replay_buffer.enable=false); "
+                                  "algorithm_type=sft trains on demonstrations alone.", found=ratio))
     return Fraction(str(ratio))
 
 
@@ -84,10 +84,10 @@ def divided(total: int | None, explored: int, group: int, experts: Fraction, rep
 
 def _refuse_broken_groups(made: TrainBatch, group: int) -> None:
     if not made.replayed:
-        raise ConfigError(f"{REPLAY}.replay_ratio: of a train batch of {made.total} rows it is less than one group of "
-                          f"{group} (algorithm.repeat_times), and groups are replayed whole. Raise it, or "
-                          "buffer.train_batch_size.")
+        raise ConfigError(Problem(f"{REPLAY}.replay_ratio", f"of a train batch of {made.total} rows it is less than "
+                                  f"one group of {group} (algorithm.repeat_times), and groups are replayed whole.",
+                                  "Raise it, or buffer.train_batch_size."))
     if made.fresh % group:
-        raise ConfigError(f"buffer.train_batch_size={made.total}: {made.fresh} of its rows are new, which is no whole "
-                          f"number of groups of {group} (algorithm.repeat_times), and groups are replayed whole. "
-                          "Choose one with which it is.")
+        raise ConfigError(Problem("buffer.train_batch_size", f"{made.fresh} of its rows are new, which must be a whole "
+                                  f"number of groups of {group} (algorithm.repeat_times): groups are replayed whole.",
+                                  "Choose one with which it is.", found=made.total))

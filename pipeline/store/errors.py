@@ -6,12 +6,15 @@ Every message says what was found, what was needed and what to change. Internal 
 import difflib
 import os
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pipeline.store.secret_names import hidden, names_secret
 
 SHORTEST = 6  # characters: a shorter value may occur in a message by chance
 # environment variables used by secret settings, whatever the variables are called (settings/secrets.py)
 TAKEN_AS_SECRETS: set[str] = set()
+UNSAID = object()  # a problem that quotes no value
+PARTS = ("key", "found", "needed", "do", "stages", "file", "line")
 
 
 def masked(text: str) -> str:
@@ -23,22 +26,76 @@ def masked(text: str) -> str:
     return hidden(text)
 
 
+class Problem(str):
+    """A mistake in a configuration, or a remark on it: the sentence that is printed, with its parts as attributes.
+
+    key: the dotted setting, or what else is wrong, such as a path; found: its value, UNSAID without one. needed: what
+    is needed, or why the value is wrong; do: what to change. stages: names of the stages concerned, none for all.
+    file, line: where the value is written, from line 1; None where unknown.
+    """
+
+    def __new__(cls, key: str = "", needed: str = "", do: str = "", *, found: Any = UNSAID,
+                stages: Sequence[str] = (), file: str | None = None, line: int | None = None):
+        concerned = f"stage{'s' * (len(stages) > 1)} {', '.join(map(repr, stages))}" if stages else ""
+        subject = key if found is UNSAID else f"{key}={shown(found)}"
+        place = f" ({file}, line {line})" if line else f" ({file})" if file else ""
+        do = do.strip()
+        made = super().__new__(cls, f"{': '.join(filter(None, (concerned, subject, needed)))} {do}".strip() + place)
+        made.key, made.found, made.needed, made.do = key, found, needed, do
+        made.stages, made.file, made.line = tuple(stages), file, line
+        return made
+
+    def but(self, **changed: Any) -> "Problem":
+        """Returns the problem with other parts."""
+        parts = {name: getattr(self, name) for name in PARTS} | changed
+        return type(self)(parts.pop("key"), parts.pop("needed"), parts.pop("do"), **parts)
+
+    def below(self, section: str) -> "Problem":
+        """Returns the problem of a section's setting with the key from the root."""
+        return self.but(key=f"{section}.{self.key}" if self.key else section) if section else self
+
+    def of(self, stages: Sequence[str]) -> "Problem":
+        """Returns the problem as one of these stages."""
+        return self.but(stages=stages)
+
+    def masked(self) -> "Problem":
+        """Returns the problem without secrets."""
+        return self if masked(str(self)) == self else self.but(
+            key=masked(self.key), needed=masked(self.needed), do=masked(self.do),
+            found=self.found if self.found is UNSAID else masked(shown(self.found)))
+
+    def parts(self) -> dict[str, Any]:
+        """Returns everything as JSON: the parts that are known, and the sentence as `text`."""
+        known = {name: getattr(self, name) for name in PARTS if getattr(self, name) not in (UNSAID, None, "", ())}
+        return {**known, **({"stages": list(self.stages)} if self.stages else {}),
+                **({"found": shown(self.found)} if "found" in known else {}), "text": str(self)}
+
+
+def shown(value: Any) -> str:
+    """Formats a value as YAML."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value) or "''"
+
+
 class OuroError(Exception):
     """Base of all errors that are meant for the user: printed without a traceback, exit code 2. Secrets are masked."""
 
     def __init__(self, *words: object):
-        super().__init__(*(masked(word) if isinstance(word, str) else word for word in words))
+        super().__init__(*(word.masked() if isinstance(word, Problem) else masked(word) if isinstance(word, str)
+                           else word for word in words))
 
 
 class ConfigError(OuroError):
     """A setting that does not exist, has the wrong type, or lies outside its bounds.
 
-    problems: the message in parts that each say one thing, so that those of several configurations can be counted.
+    problems: the parts of the message that each say one thing; those of several configurations are counted by them.
     """
 
     def __init__(self, message: str, problems: Iterable[str] = ()):
         super().__init__(message)
-        self.problems = [masked(problem) for problem in problems] or [str(self)]
+        self.problems = [one.masked() if isinstance(one, Problem) else Problem(needed=masked(one))
+                         for one in problems or self.args]
 
     @classmethod
     def of(cls, title: str, problems: Iterable[str]) -> "ConfigError":

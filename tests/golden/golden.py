@@ -44,9 +44,11 @@ def plan_of(overrides: list[str], whole: bool) -> dict[str, Any]:
                      "stage.json": _kept(dataclasses.asdict(stage)["config"], whole)} for stage in stages}}
 
 
-def problems_of(overrides: list[str]) -> list[str]:
-    """What is wrong with a configuration, one line each, sorted."""
-    return sorted(judged(overrides)[1])
+def problems_of(overrides: list[str]) -> list[dict[str, Any]]:
+    """What is wrong with a configuration: the parts of every problem but its words, sorted."""
+    found = (problem.parts() for problem in judged(overrides)[1])
+    return sorted(({name: part[name] for name in ("key", "found", "stages", "file", "line") if name in part}
+                   for part in found), key=str)
 
 
 def _kept(settings: dict, whole: bool) -> Any:

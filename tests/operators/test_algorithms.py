@@ -11,9 +11,8 @@ from operators.kl import KL_ESTIMATORS
 from operators.loss import PAIRED, POLICY_LOSSES
 from operators.sampling import SAMPLE_STRATEGIES
 from pipeline.check.judge import compose
-from pipeline.check.rules import COMPARE
 from pipeline.settings import arguments
-from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, MIXED_LOSSES, meant, ours
+from pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, MIXED_LOSSES, meant, ours
 from pipeline.store.files import CONF
 
 FILES = sorted(path for path in (CONF / "algorithm").glob("*.yaml") if path.stem in ours())

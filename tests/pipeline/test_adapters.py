@@ -6,7 +6,6 @@ import pytest
 
 from pipeline.check.fit import adapter_words
 from pipeline.check.references import missing, wrong_adapters
-from pipeline.check.rules import broken_rules
 from pipeline.check.workload import disk
 from pipeline.compose.stage_settings import effective
 from pipeline.plan.plan import make_plan
@@ -15,10 +14,9 @@ from pipeline.settings.lora import (
     ADAPTER_CONFIG,
     adapter_parameters,
     adapter_problem,
-    adapter_rules,
     target_problem,
 )
-from tests.configs import changed, lora
+from tests.configs import changed, check, lora
 from tests.pipeline.test_memory import TOY
 
 
@@ -52,13 +50,12 @@ def test_a_checkpoint_has_the_model_and_of_the_adapter_all(monkeypatch):
 ])
 def test_what_is_wrong_whatever_the_model(several, words):
     given = [lora(**one) for one in several]
-    (found,) = adapter_rules(given)
+    (found,) = check(changed({"model.lora_configs": given}))
     assert words in found
-    assert any(words in line for line in broken_rules(effective(changed({"model.lora_configs": given}), {})))
 
 
 def test_a_plain_adapter_breaks_no_rule():
-    assert adapter_rules([]) == adapter_rules([lora()]) == []
+    assert check(changed({"model.lora_configs": [lora()]})) == []
 
 
 @pytest.mark.parametrize(("adapter", "words"), [

@@ -2,12 +2,12 @@
 
 import pytest
 
-from pipeline.check.judge import check, compose
+from pipeline.check.judge import compose
 from pipeline.compose.conf_files import groups
 from pipeline.compose.stage_settings import effective
 from pipeline.settings.algorithms import MIXED_LOSSES, PAIR_TYPES
 from pipeline.settings.config import walk
-from tests.configs import changed, composed, refused
+from tests.configs import changed, check, composed, refused
 
 # -------------------------------------------------------------------------------------------------------- accepted
 

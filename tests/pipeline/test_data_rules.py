@@ -2,11 +2,11 @@
 
 import pytest
 
-from pipeline.check.judge import check, compose, judged
+from pipeline.check.judge import compose, judged
 from pipeline.compose.stage_settings import effective
 from pipeline.settings.data import ExperienceBuffer, Taskset
 from pipeline.store.errors import ConfigError
-from tests.configs import changed, element
+from tests.configs import changed, check, element
 
 SOURCE, BUFFER = "buffer.explorer_input", "buffer.trainer_input.experience_buffer"
 PIPELINE = "data_processor.task_pipeline"

@@ -2,10 +2,9 @@
 
 import pytest
 
-from pipeline.check.judge import check
 from pipeline.check.workload import described, workload
 from pipeline.compose.stage_settings import effective
-from tests.configs import changed
+from tests.configs import changed, check
 
 
 def test_dapo_replaces_groups_and_remax_has_a_baseline_without_being_told():

@@ -2,12 +2,11 @@
 
 import pytest
 
-from pipeline.check.judge import check
-from pipeline.check.rules import rules_of_stage
+from pipeline.check.judge import rules_of_stage
 from pipeline.compose.stage_settings import effective
 from pipeline.plan.modes import Line, kind_of, planned, problems
 from pipeline.plan.starting_models import starts
-from tests.configs import changed, overridden
+from tests.configs import changed, check, overridden
 
 SFT = {"algorithm": {"algorithm_type": "sft"}}
 

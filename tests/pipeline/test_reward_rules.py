@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.check.judge import check, compose
+from pipeline.check.judge import compose
 from pipeline.settings.arguments.users import batch_parameters
-from tests.configs import changed, refused
+from tests.configs import changed, check, refused
 
 SOURCE = "buffer.explorer_input"
 JUDGE = {"name": None, "model_path": "judge", "engine_num": 1, "tensor_parallel_size": 1, "dtype": "auto",

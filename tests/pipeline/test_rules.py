@@ -8,12 +8,11 @@ from operators.generate import GENERATORS
 from operators.kl import KL_ESTIMATORS
 from operators.loss import POLICY_LOSSES
 from operators.reward import REWARDS
-from pipeline.check.judge import check
 from pipeline.settings.config import REWARDS as REWARD_NAMES
 from pipeline.settings.config import WORKFLOWS as WORKFLOW_NAMES
 from pipeline.settings.config import walk
 from pipeline.settings.setting import about
-from tests.configs import changed, composed
+from tests.configs import changed, check, composed
 from workflows.rewards import OPENED
 from workflows.single_turn import WORKFLOWS
 

@@ -4,11 +4,11 @@ import pytest
 
 from pipeline.bridges.recipe import write
 from pipeline.check import preflight
-from pipeline.check.judge import check, compose
+from pipeline.check.judge import compose
 from pipeline.check.stage_rules import unread
 from pipeline.run.planning import checked_plan
 from tests.bridges import from_trinity
-from tests.configs import changed
+from tests.configs import changed, check
 from tests.plans import planned
 
 USED = {"algorithm": {"advantage_fn": "ppo", "kl_loss_fn": "k2", "kl_penalty_fn": "k2", "entropy_loss_fn": "default"}}

@@ -1,4 +1,4 @@
-"""The base of all argument models: strict types, and problems with given arguments, one line each."""
+"""The base of all argument models: strict types, and problems with given arguments."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 
 from pipeline.settings.arguments.users import Signature
 from pipeline.settings.setting import bound, wrong
-from pipeline.store.errors import ConfigError, nearest
+from pipeline.store.errors import ConfigError, Problem, nearest, shown
 
 TYPES = {"float_type": "a number", "int_type": "a whole number", "bool_type": "true or false", "string_type": "a text"}
 BOUNDS = (("gt", "greater than"), ("ge", "at least"), ("lt", "less than"), ("le", "at most"))
@@ -49,12 +49,12 @@ class Arguments(BaseModel):
         return [name for name, field in cls.model_fields.items() if field.is_required()]
 
     @classmethod
-    def wrong_values(cls, key: str, given: dict[str, Any]) -> list[str]:
-        """Lists values of the wrong type or out of bounds, one line each; unknown names are ignored."""
+    def wrong_values(cls, key: str, given: dict[str, Any]) -> list[Problem]:
+        """Lists values of the wrong type or out of bounds; unknown names are ignored."""
         try:
             cls.model_validate({name: value for name, value in given.items() if name in cls.model_fields})
         except ValidationError as error:
-            return [_worded(cls, key, one) for one in error.errors(include_url=False) if one["type"] != "missing"]
+            return [_problem(cls, key, one) for one in error.errors(include_url=False) if one["type"] != "missing"]
         return []
 
 
@@ -66,15 +66,15 @@ def described(model: type[Arguments], summary: str, *columns: str) -> type[Argum
     return type(model.__name__, (model,), {"__doc__": summary, "__module__": model.__module__, "columns": columns})
 
 
-def problems(key: str, name: str, takers: Sequence[Taker | None], given: dict[str, Any]) -> list[str]:
+def problems(key: str, name: str, takers: Sequence[Taker | None], given: dict[str, Any]) -> list[Problem]:
     """Lists the problems of arguments that several functions are called with, each with those that it has.
 
     key: the setting that holds them. name: of the functions. takers: None for a function that is not known here.
     """
     known = [taker for taker in takers if taker]
     missing = dict.fromkeys(need for taker in known for need in taker.needed() if need not in given)
-    return [*(f"{key}: {line}" for line in unknown(name, takers, given)),
-            *(f"{key}: '{name}' needs the argument '{need}'." for need in missing),
+    return [*(Problem(key, line) for line in unknown(name, takers, given)),
+            *(Problem(key, f"'{name}' needs the argument '{need}'.") for need in missing),
             *dict.fromkeys(line for taker in known for line in taker.wrong_values(key, given))]
 
 
@@ -100,21 +100,16 @@ def bounds(field: FieldInfo) -> str:
     return " and ".join(f"{word} {limit}" for word, limit in found if limit is not None)
 
 
-def shown(value: Any) -> str:
-    """Formats a value as YAML."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _worded(model: type[Arguments], key: str, error: dict[str, Any]) -> str:
-    """Returns the message for one of pydantic's errors."""
+def _problem(model: type[Arguments], key: str, error: dict[str, Any]) -> Problem:
+    """Returns the problem for one of pydantic's errors."""
     value, place = error["input"], f"{key}.{error['loc'][0]}"
     field = model.model_fields[error["loc"][0]]
     if error["type"] == "value_error":
-        return f"{place}={shown(value)}: {error['ctx']['error']}."
+        return Problem(place, f"{error['ctx']['error']}.", found=value)
     if options := choices(field):
-        words = map(shown, options)
-        return f"{place}={shown(value)}: needed one of {', '.join(words)}.{nearest(str(value), map(shown, options))}"
+        return Problem(place, f"needed one of {', '.join(map(shown, options))}.",
+                       nearest(str(value), map(shown, options)), found=value)
     if error["type"] in TYPES:
         return wrong(value, TYPES[error["type"]], place)
     finite = " finite" * (isinstance(value, float) and not math.isfinite(value))
-    return f"{place}={shown(value)}: needed a{finite} number {bounds(field)}".rstrip() + "."
+    return Problem(place, f"needed a{finite} number {bounds(field)}".rstrip() + ".", found=value)

@@ -1,0 +1,205 @@
+"""Rules between sections: what the settings of one stage must have in common. Rules of one section are in its class."""
+
+import re
+from collections.abc import Iterator
+
+from pipeline.settings.algorithm import ADVANTAGES
+from pipeline.settings.algorithms import COMPARE, GIVEN, PAIR_TYPES
+from pipeline.settings.arguments.answers import OverlongPenalty
+from pipeline.settings.data import SHOWN, eval_places, reward_functions, train_places
+from pipeline.store.errors import Problem, nearest
+
+TRAINING = ("train", "rft", "offline")  # kinds of stages that train a model
+EVAL_SETS = "buffer.explorer_input.eval_tasksets"
+Found = Iterator[Problem]
+
+
+def kind_of(mode: str, algorithm_type: str) -> str:
+    """Returns the kind of a recipe's stage, which is the module of stages/ that runs it."""
+    if mode == "bench":
+        return "bench"
+    if algorithm_type in GIVEN:
+        return "train"
+    return {"explore": "rollout", "train": "offline"}.get(mode, "rft")
+
+
+def names(c) -> Found:
+    for key in ("project", "name"):
+        if not re.fullmatch(r"\w[\w.,=-]*", getattr(c, key)):
+            yield Problem(key, "needed letters, digits, '_', '-' and '.', beginning with none of the last two; it "
+                          "becomes a directory name.", found=getattr(c, key))
+    if re.search(r"[{}]", c.checkpoint_root_dir):
+        yield Problem("checkpoint_root_dir", "braces have a meaning to Snakemake; needed a path without.",
+                      found=c.checkpoint_root_dir)
+
+
+def exploring_given_responses(c) -> Found:
+    if c.mode == "explore" and c.algorithm.algorithm_type in GIVEN:
+        yield Problem("mode", f"{c.algorithm.algorithm_type} learns from given responses and explores nothing; needed "
+                      "mode=train or both.", found=c.mode)
+
+
+def evaluation_without_sets(c) -> Found:
+    every = c.explorer.eval_interval
+    if c.buffer.explorer_input.eval_tasksets:
+        return
+    if every:
+        yield Problem("explorer.eval_interval", f"there is nothing to evaluate on; needed a set in {EVAL_SETS}, or "
+                      "null.", found=every)
+    if c.mode == "bench":
+        yield Problem("mode", f"there is nothing to evaluate on; needed a set in {EVAL_SETS}.", found=c.mode)
+
+
+def token_budget(c) -> Found:
+    budget, longest = c.trainer.max_token_len_per_gpu, c.model.longest
+    if budget < longest:
+        yield Problem("trainer.max_token_len_per_gpu", "a sequence is not cut, and the longest (model.max_model_len, "
+                      f"or prompt + response) has {longest} tokens.", found=budget)
+
+
+def sampling_of_training(c) -> Found:
+    if c.kind in ("rft", "rollout") and (c.model.top_p != 1 or c.model.top_k != -1):
+        yield Problem("model.top_p and model.top_k", "cut the sampling distribution, which the trainer does not: its "
+                      "ratios would be biased.", "Leave them at 1 and -1; evaluation sets have their own rollout_args.")
+
+
+def groups(c) -> Found:
+    """An advantage that compares the rollouts of a group needs several."""
+    if c.kind == "rft" and c.algorithm.advantage_fn in COMPARE and c.algorithm.repeat_times < 2:
+        yield Problem("algorithm.repeat_times", f"{c.algorithm.advantage_fn} compares the rollouts of a group; needed "
+                      "at least 2.", found=1)
+
+
+def critic(c) -> Found:
+    waits, function = c.trainer.critic_warmup, c.algorithm.advantage_fn
+    if c.kind in ("rft", "offline") and waits and function != "ppo":
+        yield Problem("trainer.critic_warmup", f"with algorithm.advantage_fn={function}: only ppo has a critic.",
+                      "Set it to 0, or advantage_fn=ppo.", found=waits)
+
+
+def resampling(c) -> Found:
+    """Groups are replaced where their responses are compared. What an explore-only stage is for is set by later
+    stages."""
+    a, advantage = c.algorithm, c.algorithm.advantage_fn
+    alone = c.kind == "rft" and advantage in ADVANTAGES and advantage not in COMPARE
+    if c.kind not in ("rft", "rollout") or not a.max_resample_rounds:
+        return
+    if (a.repeat_times or 1) < 2 or alone:
+        among, one_of = (f"advantage_fn={advantage} and ", f" and one of {', '.join(COMPARE)}") if c.kind == "rft" \
+            else ("", "")
+        yield Problem("algorithm.max_resample_rounds", f"with {among}repeat_times={a.repeat_times}: it replaces groups "
+                      "whose responses are equally good, which teach nothing where they are compared; needed "
+                      f"repeat_times of at least 2{one_of}, or 0.", found=a.max_resample_rounds)
+
+
+def texts(c) -> Found:
+    """cpt trains on plain text, the other algorithms on responses."""
+    algorithm, buffer = c.algorithm.algorithm_type, c.buffer.trainer_input.experience_buffer
+    if c.kind != "train":
+        return
+    if algorithm == "cpt" and buffer.path is None:
+        yield Problem(f"{SHOWN}.path", "algorithm_type=cpt needs files of plain text, under format.prompt_key.",
+                      found=None)
+    elif algorithm == "cpt" and buffer.format.prompt_type != "plaintext":
+        yield Problem(f"{SHOWN}.format.prompt_type", "algorithm_type=cpt trains on plain text.", "Set plaintext, or "
+                      "train on conversations with algorithm_type=sft.", found=buffer.format.prompt_type)
+    elif algorithm != "cpt" and buffer.format.response_key is None:
+        yield Problem(f"{SHOWN}.format.response_key", f"{algorithm} trains on responses, and only cpt on plain text.",
+                      "Name the column of the response.", found=None)
+
+
+def sampling_of_sets(c) -> Found:
+    """Sets that are trained on are sampled as the whole run."""
+    for place, one in train_places(c.buffer.explorer_input) if c.kind in ("rft", "rollout") else ():
+        key, group = f"buffer.explorer_input.{place}", c.algorithm.repeat_times
+        if one.repeat_times not in (None, group):
+            yield Problem(f"{key}.repeat_times", f"rollouts to train on follow algorithm.repeat_times={group}.",
+                          "Set that.", found=one.repeat_times)
+        for name, value in one.rollout_args:
+            whole = getattr(c.model, name)
+            if value not in (None, whole):
+                yield Problem(f"{key}.rollout_args.{name}", f"rollouts to train on follow model.{name}={whole}, by "
+                              "which the trainer scores them.", "Set that.", found=value)
+
+
+def pairs(c) -> Found:
+    """Preference training needs pairs."""
+    algorithm, pool = c.algorithm.algorithm_type, c.data_processor.task_pipeline
+    buffer = c.buffer.trainer_input.experience_buffer
+    if algorithm not in PAIR_TYPES or c.kind != "train" or c.mode == "explore":
+        return
+    if buffer.path is None and not pool.inputs:
+        made = f"the generator {pool.generator} makes none" if pool.generator else "nothing gives rows"
+        yield Problem("algorithm.algorithm_type", "trains on pairs of a preferred and a rejected response, and "
+                      f"{made}.", f"Set {SHOWN}.path to a file of pairs; its columns are {SHOWN}.format.chosen_key "
+                      "and rejected_key.", found=algorithm)
+        return
+    key, columns = (SHOWN, buffer.format) if buffer.path is not None else ("data_processor.task_pipeline", pool.format)
+    for name in ("chosen_key", "rejected_key"):
+        if getattr(columns, name) is None:
+            yield Problem(f"{key}.format.{name}", f"needed the column of a pair's response, for algorithm_type="
+                          f"{algorithm}; found null.")
+
+
+def rewards(c) -> Found:
+    """Every answered set has a reward function, and reward_model a model to ask."""
+    source, models = c.buffer.explorer_input, c.explorer.auxiliary_models
+    known = [model.name for model in models]
+    for place, one in answered(c):
+        functions, key = reward_functions(one, source), f"buffer.explorer_input.{place}"
+        asked = one.reward_fn_args.get("model")
+        if not functions:
+            yield Problem(key, "no reward function is named.")
+        if "reward_model" not in functions:
+            continue
+        if not models:
+            yield Problem(key, "the reward function reward_model asks a model of explorer.auxiliary_models, which is "
+                          "empty.", "Add {model_path: ...} there.")
+        elif asked is None and len(models) > 1:
+            yield Problem(f"{key}.reward_fn_args.model", f"explorer.auxiliary_models has {len(models)}; needed the "
+                          "name of one of them.")
+        elif asked is not None and asked not in known:
+            yield Problem(f"{key}.reward_fn_args.model", "no model of explorer.auxiliary_models has that name.",
+                          nearest(asked, filter(None, known)), found=asked)
+
+
+def overlong(c) -> Found:
+    """The penalty on length grows in the last tokens of a response that may be so long."""
+    longest = c.model.max_response_tokens
+    for place, one in answered(c):
+        key, given = f"buffer.explorer_input.{place}.reward_fn_args", one.reward_fn_args
+        if "overlong_penalty" not in reward_functions(one, c.buffer.explorer_input) or OverlongPenalty.wrong_values(
+                key, given):  # reported with all other arguments
+            continue
+        most, cache = given.get("max_response_length"), given.get("cache_length")
+        if most and most > longest:
+            yield Problem(f"{key}.max_response_length", f"a response is cut at model.max_response_tokens={longest}; "
+                          "needed a number of tokens from 2 up to that, or null, which is that.", found=most)
+        elif cache and cache >= (most or longest):
+            yield Problem(f"{key}.cache_length", f"needed between 0 and max_response_length={most or longest}, both "
+                          "excluded: the last tokens, in which the penalty grows.", found=cache)
+
+
+def resampled_by_accuracy(c) -> Found:
+    """Groups are compared by accuracy where a reward function reports it."""
+    source = c.buffer.explorer_input
+    if c.kind in ("rft", "rollout") and c.algorithm.max_resample_rounds and c.algorithm.resample_metric == "accuracy":
+        for place, one in train_places(source):
+            if set(functions := reward_functions(one, source)) <= set(NO_ACCURACY):
+                yield Problem("algorithm.resample_metric", f"{' and '.join(functions)} of buffer.explorer_input."
+                              f"{place} do not say what is solved.", "Name a function with a component `accuracy`, or "
+                              "set resample_metric=reward.", found="accuracy")
+
+
+def answered(c) -> list:
+    """Returns (place below buffer.explorer_input, set) of the sets that a stage, or the evaluation of its model,
+    answers."""
+    source = c.buffer.explorer_input
+    return [*eval_places(source), *(train_places(source) if c.kind in ("rft", "rollout") else [])]
+
+
+# reward functions that do not report whether a task is solved
+NO_ACCURACY = ("format_reward", "overlong_penalty", "reward_model")
+
+RULES = (names, exploring_given_responses, evaluation_without_sets, token_budget, sampling_of_training, groups, critic,
+         resampling, texts, sampling_of_sets, pairs, rewards, overlong, resampled_by_accuracy)

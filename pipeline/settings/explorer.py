@@ -1,0 +1,84 @@
+"""The section `explorer`: the engine that answers tasks, and the models that score answers."""
+
+import re
+from typing import Any
+
+from pipeline.settings.setting import Section, rule, section, setting
+from pipeline.store.errors import Problem
+
+
+class RolloutModel(Section):
+    engine_type: str = setting("vllm", "vllm, transformers (plain generate) or scripted (tests only)",
+                               choices=("vllm", "transformers", "scripted"))
+    engine_num: int = setting(1, "engines side by side, each with GPUs or CPU cores of its own", ge=1, how=True)
+    tensor_parallel_size: int = setting(1, "GPUs per engine", ge=1, how=True)
+    gpu_memory_utilization: float = setting(0.9, "share of GPU memory for the engine", gt=0, le=1, how=True)
+    kv_cache_mib: int = setting(64, "key/value cache on CPU, MiB", ge=1, how=True)
+    max_num_seqs: int = setting(256, "sequences decoded at once", ge=1, how=True)
+    enforce_eager: bool = setting(False, "no CUDA graphs: starts sooner, decodes slower", how=True)
+    seed: int | None = setting(None, "base of all request seeds; null: the run's seed")
+    extra_engine_args: dict[str, Any] = setting({}, "passed to vllm.LLM as they are")
+
+
+class AuxiliaryModel(Section):
+    """A model beside the policy: one that scores responses, for the reward function reward_model."""
+
+    name: str | None = setting(None, "what reward_fn_args.model calls it; needed when there are several")
+    model_path: str | None = setting(
+        None, "directory or hub id of a sequence classifier with one label and a chat template")
+    engine_num: int = setting(1, "copies that score side by side, one GPU each", ge=1, how=True)
+    tensor_parallel_size: int = setting(1, "GPUs per copy: a scoring model is not divided", ge=1, le=1, how=True)
+    dtype: str = setting("auto", "its weights; auto: bfloat16 on GPU, float32 on CPU",
+                         choices=("auto", "float32", "bfloat16"))
+    max_model_len: int | None = setting(
+        None, "longest conversation, tokens; a longer one fails its row. null: what the model has positions for", ge=1)
+    max_token_len: int = setting(16384, "batch budget, padded tokens; a longer conversation is a batch of its own",
+                                 ge=1, how=True)
+
+
+class Explorer(Section):
+    rollout_model: RolloutModel = section(RolloutModel)
+    auxiliary_models: list[AuxiliaryModel] = setting([], "models beside the policy, which score its responses")
+    max_failed_ratio: float = setting(0.1, "share of failed rows in a step above which the stage stops", ge=0, le=1,
+                                      how=True)
+    env_vars: dict[str, Any] = setting({}, "environment variables of the processes that answer tasks (the explorer, "
+                                           "evaluations); a secret: ${oc.env:VARIABLE}")
+    eval_interval: int | None = setting(
+        None, "trainer steps between evaluations on eval_tasksets, by the explorer of an rft stage while its trainer "
+              "waits (at most sync_timeout), each of the first weights it is handed that reached a multiple; null: "
+              "never (the guide's 100 would cost time unasked: what a stage made is evaluated in any case)",
+        ge=1, how=True)
+    bench_on_latest_checkpoint: bool = setting(False, "mode=bench: evaluate the last checkpoint of a stage only",
+                                               how=True)
+    eval_on_startup: bool = setting(True, "evaluate the model that the first training stage begins with, as a stage "
+                                          "of its own (evaluate_base)", how=True)
+    max_retry_times: int = setting(0, "further attempts at a task whose reward function raised", ge=0)
+
+    @rule
+    def _variables(self):
+        for name, value in self.env_vars.items():
+            key = f"env_vars.{name}"
+            if not re.fullmatch(r"[A-Za-z_]\w*", str(name), re.ASCII):
+                yield Problem(key, "needed the name of an environment variable: letters, digits and '_'.")
+            if name in OURS:
+                yield Problem(key, "is set by the stage itself.", OURS[name])
+            if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+                yield Problem(key, "needed a text or a number; a variable holds a text.", "Put the word in quotes.",
+                              found=value)
+
+    @rule
+    def _models_to_ask(self):
+        models = self.auxiliary_models
+        for i, model in enumerate(models):
+            if not model.model_path:
+                yield Problem(f"auxiliary_models.{i}.model_path", "needed a Hugging Face directory, found null.")
+        names = [model.name for model in models]
+        if len(models) > 1 and (None in names or len(set(names)) < len(names)):
+            yield Problem("auxiliary_models", f"are named {', '.join(map(str, names))}: needed names that differ.")
+
+
+# environment variables that a stage sets for its explorer, and the alternative for each
+OURS = {
+    "CUDA_VISIBLE_DEVICES": "Set it where the run is started, or cluster.gpu_per_node.",
+    "PYTHONPATH": "Set it where the run is started.",
+}

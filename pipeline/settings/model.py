@@ -1,0 +1,121 @@
+"""The section `model`: what is trained, its adapter, its lengths and how it samples."""
+
+from pipeline.settings.lora import WHOLE
+from pipeline.settings.setting import Section, rule, section, setting
+from pipeline.store.errors import Problem
+
+
+class Init(Section):
+    """A small random model: Qwen2 architecture over a tokenizer with one token per printable ASCII character."""
+
+    enable: bool = setting(False, "make the model instead of reading model_path")
+    hidden_size: int = setting(64, "width", ge=8)
+    num_hidden_layers: int = setting(3, "layers", ge=1)
+    num_attention_heads: int = setting(2, "query heads; hidden_size / heads must be a multiple of 32", ge=1)
+    num_key_value_heads: int = setting(2, "key/value heads; must divide num_attention_heads", ge=1)
+    intermediate_size: int = setting(256, "width of the gated MLP", ge=8)
+    tie_word_embeddings: bool = setting(True, "share the input embedding with the output head")
+    rope_theta: float = setting(1e4, "base of the rotary positions; a small one keeps near positions apart", gt=1)
+
+    @rule
+    def _heads(self):
+        if self.enable and self.hidden_size % (32 * max(self.num_attention_heads, 1)):
+            yield Problem("hidden_size", f"needed a multiple of 32 x num_attention_heads ({self.num_attention_heads}); "
+                          "the CPU attention kernels of vLLM know no smaller heads.", found=self.hidden_size)
+        if self.enable and self.num_attention_heads % max(self.num_key_value_heads, 1):
+            yield Problem("num_key_value_heads", "needed a divisor of num_attention_heads "
+                          f"({self.num_attention_heads}).", found=self.num_key_value_heads)
+
+
+class Lora(Section):
+    """LoRA (Hu et al. 2021, arXiv:2106.09685): W + lora_alpha / lora_rank x B A in place of W; only A and B learn."""
+
+    name: str | None = setting(None, "what the engine calls it; null: adapter", how=True)
+    path: str | None = setting(None, "peft directory (adapter_config.json, adapter_model.safetensors), or hub id, "
+                                     "to begin with; null: a new one, whose B is zero, so that it changes nothing yet")
+    lora_rank: int = setting(32, "rows of A, columns of B", ge=1, le=512)
+    lora_alpha: int = setting(32, "the product counts lora_alpha / lora_rank", ge=1)
+    lora_dtype: str = setting("auto", "A and B have model.dtype, their master weights and the optimizer float32",
+                              choices=("auto",), how=True)
+    target_modules: str | list[str] = setting(
+        "all-linear", "last names of the linear layers that get one, such as [q_proj, v_proj]; all-linear: every one "
+                      "but the output head")
+    exclude_modules: list[str] = setting([], "last names of layers of target_modules that get none")
+
+    @rule
+    def _targets(self):
+        targets = self.target_modules
+        if isinstance(targets, str) and targets != "all-linear":
+            yield Problem("target_modules", f"needed all-linear, or a list of names such as [{targets}].",
+                          found=targets)
+        if not targets:
+            yield Problem("target_modules", "names no layer; needed all-linear, or at least one name.")
+        for name in WHOLE if isinstance(targets, list) else ():
+            if name in targets:
+                yield Problem("target_modules", f"{name} cannot have an adapter here: output head and embedding are "
+                              "often one matrix, which a merge would part, and the engine's LoRA does not reach it.",
+                              "Take it out.")
+
+
+class Model(Section):
+    model_path: str | None = setting(None, "Hugging Face model directory, or an id of the hub, org/name[@revision]; "
+                                           "null with init.enable")
+    critic_model_path: str | None = setting(None, "directory or hub id of the model that ppo's critic begins with; "
+                                                  "null: the model that the stage begins with")
+    teacher_model_path: str | None = setting(None, "what on_policy_distill and jsd learn from: directory or hub id of "
+                                             "a model with the policy's tokenizer, or the name of a stage above that "
+                                             "trains")
+    init: Init = section(Init)
+    lora_configs: list[Lora] = setting([], "at most one adapter, which training stages learn in place of all weights; "
+                                           "a critic learns all of its own")
+    custom_chat_template: str | None = setting(None, "chat template (Jinja) in place of the tokenizer's; the trained "
+                                               "model keeps it")
+    chat_template_path: str | None = setting(None, "file with a chat template; wins over custom_chat_template")
+    enable_thinking: bool | None = setting(None, "handed to the chat template under this name; null: not handed over")
+    dtype: str = setting("auto", "weights in training and rollout; auto: bfloat16 on GPU, float32 on CPU",
+                         choices=("auto", "float32", "bfloat16"))
+    max_prompt_tokens: int = setting(1024, "longest prompt, tokens; a longer one is kept as a marked row", ge=1)
+    max_response_tokens: int = setting(1024, "longest response, tokens", ge=1)
+    min_response_tokens: int = setting(1, "a response has at least its end token, so 0 and 1 mean the same",
+                                       choices=(0, 1), how=True)
+    enable_prompt_truncation: bool = setting(
+        True, "a prompt over max_prompt_tokens takes no part in the loss: it is kept whole, as a marked row",
+        choices=(True,), how=True)
+    repetition_penalty: float = setting(1.0, "1 = off: the trainer scores the distribution without it",
+                                        choices=(1.0,), how=True)
+    max_model_len: int | None = setting(None, "longest sequence, tokens; null: prompt + response", ge=2)
+    temperature: float = setting(1.0, "sampling temperature of rollouts; the trainer scores logits / temperature", gt=0)
+    top_p: float = setting(1.0, "nucleus sampling bound, 1 = off", gt=0, le=1)
+    top_k: int = setting(-1, "sample among the k likeliest tokens, -1 = off", ge=-1)
+
+    @property
+    def longest(self) -> int:
+        """Returns the tokens of the longest sequence."""
+        return longest_sequence(self)
+
+    @rule
+    def _one_source(self):
+        if self.init.enable and self.model_path:
+            yield Problem("model_path", "excludes model.init.enable=true.", "Set one.", found=self.model_path)
+
+    @rule
+    def _one_adapter(self):
+        if len(self.lora_configs) > 1:
+            yield Problem("lora_configs", f"found {len(self.lora_configs)} adapters, needed at most one: a stage "
+                          "trains one policy.", "Merge the others into the model first.")
+
+    @rule
+    def _room(self):
+        needed = self.max_prompt_tokens + self.max_response_tokens
+        if self.max_model_len is not None and self.max_model_len < needed:
+            yield Problem("max_model_len", f"prompt + response need {needed} tokens.", found=self.max_model_len)
+
+
+def longest_sequence(model) -> int:
+    """Returns the tokens of the longest sequence that the section `model` allows."""
+    return model.max_model_len or model.max_prompt_tokens + model.max_response_tokens
+
+
+def resolve_dtype(name: str, gpu: bool) -> str:
+    """Returns `model.dtype` as the name of a torch dtype: trainer and engines must agree on it."""
+    return ("bfloat16" if gpu else "float32") if name == "auto" else name

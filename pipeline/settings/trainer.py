@@ -1,0 +1,43 @@
+"""The sections `trainer` and `synchronizer`: how weights are trained, and how they reach the explorer."""
+
+from pipeline.settings.algorithm import Critic
+from pipeline.settings.setting import Section, rule, section, setting
+from pipeline.store.errors import Problem
+
+
+class Trainer(Section):
+    zero_stage: int = setting(1, "DeepSpeed ZeRO stage", choices=(1, 2, 3), how=True)
+    ranks: int = setting(1, "data-parallel processes (one GPU each)", ge=1, how=True)
+    max_token_len_per_gpu: int = setting(16384, "micro-batch budget, tokens per rank", ge=1, how=True)
+    grad_clip: float = setting(1.0, "largest global gradient norm; 0 = no clipping", ge=0)
+    save_interval: int = setting(100, "optimizer steps between checkpoints; the last step is always saved",
+                                 ge=1, how=True)
+    max_checkpoints_to_keep: int | None = setting(2, "older checkpoints are deleted; null = all are kept", ge=1,
+                                                  how=True)
+    attention: str = setting("auto", "packed attention; auto: flash_attn if installed, else varlen on GPU, else padded",
+                             choices=("auto", "flash_attn", "varlen", "padded"), how=True)
+    use_dynamic_bsz: bool = setting(True, "micro-batches are packed to a budget of tokens, never to a number of rows",
+                                    choices=(True,), how=True)
+    enable_gradient_checkpointing: bool = setting(False, "recompute activations in the backward pass", how=True)
+    offload_optimizer: bool = setting(False, "ZeRO-Offload: optimizer states in host memory", how=True)
+    critic: Critic = section(Critic)
+    critic_warmup: int = setting(0, "first optimizer steps, in which only the critic learns (ppo)", ge=0)
+    offload_param: bool = setting(False, "parameters in host memory too; zero_stage=3 only", how=True)
+    logprob_chunk_tokens: int = setting(4096, "positions per chunk of the output head", ge=1, how=True)
+
+    @rule
+    def _offload(self):
+        if self.offload_param and self.zero_stage != 3:
+            yield Problem("offload_param", f"with zero_stage={self.zero_stage}: only stage 3 partitions the "
+                          "parameters and can keep them in host memory.", "Set trainer.zero_stage=3.", found=True)
+
+
+class Synchronizer(Section):
+    sync_method: str = setting("checkpoint", "weights go through files", choices=("checkpoint",))
+    sync_style: str = setting("fixed", "who decides when to sync", choices=("fixed",))
+    sync_interval: int = setting(1, "trainer steps between two handovers of weights", ge=1)
+    sync_offset: int = setting(0, "explorer steps that the explorer may run ahead of the trainer", ge=0)
+    sync_timeout: float = setting(1200.0, "longest wait for the other side, seconds", gt=0, how=True)
+    probe_tolerance: float | None = setting(
+        None, "largest allowed |engine - trainer| log-prob on the probe; null: 1e-3 in float32, 0.5 in bfloat16",
+        gt=0, how=True)
