@@ -13,6 +13,7 @@ from pipeline.settings.algorithms import WITH_CRITIC, filled
 from pipeline.settings.monitors import MONITORS
 from pipeline.settings.setting import about
 from pipeline.settings.train_batch import REPLAY
+from pipeline.store.errors import UNSAID
 from pipeline.store.yaml_values import scalar
 
 DATABASE = re.compile(r"(sqlite|postgres(ql)?|mysql)(\+\w+)?:", re.I)
@@ -101,7 +102,7 @@ def misfit(key: str, value: Any) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
         return None  # reported with the bounds
     if problems := _typed(key, value):
-        return problems[0].split(": ", 1)[1].removesuffix(".") + "; our default applies."
+        return problems[0].needed.removesuffix(".") + "; our default applies."
     choices = about(item).choices
     if choices and value not in choices and not CHOSEN.search(key):
         return f"needed one of {', '.join(map(str, choices))}; our default applies."
