@@ -48,7 +48,7 @@ def check(overrides, no_data, no_call, elsewhere, form):
     Judges the settings, the data and the fit to the machine.
     """
     from pipeline.check import incomplete, preflight
-    from pipeline.check.judge import judged, warnings
+    from pipeline.check.judge import judged
     from pipeline.compose.compose import TITLE
     from pipeline.compose.origins import located
 
@@ -65,7 +65,6 @@ def check(overrides, no_data, no_call, elsewhere, form):
         return 2
     report = preflight.check(composed, elsewhere, data=not no_data, code=not no_data,
                              call=not (no_data or no_call or elsewhere), ask=not no_data)
-    report.add("", warnings(overrides), "warnings")
     if no_data:
         report.add("", ["rows of data files, Data-Juicer operators, code of yours: --no-data leaves them out."],
                    "unjudged")

@@ -8,8 +8,8 @@ from typing import Any
 from pipeline.check import data_rules, recorded_rules, sample_rules, stage_rules, teacher_rules, turn_rules
 from pipeline.compose import own_algorithms
 from pipeline.compose.compose import TITLE, composition, stage_names
-from pipeline.compose.early_values import early_values
 from pipeline.compose.interpolation import resolved
+from pipeline.compose.stage_interpolation import in_stages
 from pipeline.compose.stage_settings import are_ordered, effective, for_stages, stage_problems
 from pipeline.plan import modes
 from pipeline.settings import schema, secrets
@@ -34,10 +34,13 @@ def judged(overrides: list[str]) -> tuple[dict[str, Any], list[Problem]]:
     otherwise check/preflight.py reports them with its own findings. Raises ConfigError when files cannot be read,
     because their settings are then unknown.
     """
+    from omegaconf import OmegaConf
+
     typed: list[Problem] = []  # these quote the command line, where a stage may be given by its number
     composed = composition(overrides, typed)
     problems: list[Problem] = []
-    config = schema.read(_at_home(resolved(composed, problems)), Config, "", problems)
+    whole = in_stages(OmegaConf.to_container(composed, resolve=False))
+    config = schema.read(_at_home(resolved(whole, problems)), Config, "", problems)
     problems += stage_problems(config)
     names = stage_names(composed)
     problems = [_by_name(problem, names) for problem in problems]
@@ -102,9 +105,3 @@ def _at_home(value: Any, key: str = "") -> Any:
     is_path = key in ("inputs", "checkpoint_root_dir") or key.split("_")[-1] == "path"
     return type(value)(Path(value).expanduser()) if is_path and str(value).startswith("~/") else value
 
-
-def warnings(overrides: list[str]) -> list[Problem]:
-    """Lists settings of a valid composition that may be unintended."""
-    from omegaconf import OmegaConf
-
-    return early_values(OmegaConf.to_container(composition(overrides, []), resolve=False))

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.check import references
 from pipeline.check.data_rules import rowless
-from pipeline.compose.stage_settings import effective, entries, left_behind, of_stages, says
+from pipeline.compose.stage_settings import effective, entries, left_behind, of_stages, sets
 from pipeline.plan.data import data_settings
 from pipeline.plan.identity import handed, is_below
 from pipeline.plan.modes import Line, planned
@@ -55,7 +55,7 @@ def unread(config: dict[str, Any]) -> list[Problem]:
     problems = []
     for entry in planned(config):
         name = entry["stage_name"]
-        lost = _lost([key for key in _decisive() if says(entry, key)], line.kinds[name], line.settings[name])
+        lost = _lost([key for key in _decisive() if sets(entry, key)], line.kinds[name], line.settings[name])
         if lost:
             problems.append(Problem(", ".join(lost), "is not read by the stage and changes nothing there.",
                                     "Take it out, or set it where it is read.", stages=[name]))

@@ -22,10 +22,10 @@ NAMED = re.compile(r"\$\{\s*(\.*)([^\s${}:]+)\s*\}")
 
 def settings_named(text: str, key: str) -> list[str]:
     """Returns the settings that a text's interpolations refer to, dotted from the root. key: of the text itself."""
-    return [_from_root(match, key) for match in NAMED.finditer(text)]
+    return [from_root(match, key) for match in NAMED.finditer(text)]
 
 
-def _from_root(match: re.Match, key: str) -> str:
+def from_root(match: re.Match, key: str) -> str:
     """Converts a relative reference: `${.b}` is in the same section as the text, `${..b}` one section above."""
     dots, named = match.groups()
     above = key.split(".")[:-len(dots)] if dots else []
@@ -65,16 +65,16 @@ class Filling:
         return [secrets.misdirected(key, name) for name in sorted(found)]
 
 
-def resolved(composed, problems: list[Problem]) -> dict[str, Any]:
+def resolved(whole: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
     """Returns plain dicts and lists with interpolations resolved, except secrets (pipeline/settings/secrets.py).
 
     Values from the environment are FromEnvironment.
     """
     from omegaconf import OmegaConf
 
-    whole = OmegaConf.to_container(composed, resolve=False)
     with _recorded() as taken:
-        made = _fill(composed, whole, "", Filling(whole, secrets.taken_as_secrets(whole), taken, problems))
+        filling = Filling(whole, secrets.taken_as_secrets(whole), taken, problems)
+        made = _fill(OmegaConf.create(whole), whole, "", filling)
     problems += secrets.leaks(made)
     return made
 
@@ -140,7 +140,7 @@ def _marked(value: Any, raw: Any, key: str, whole: dict) -> Any:
     at `key`."""
     if isinstance(raw, str):
         match = NAMED.fullmatch(raw) if isinstance(value, (dict, list)) else None
-        if match and (section := at(whole, named := _from_root(match, key))) is not None:
+        if match and (section := at(whole, named := from_root(match, key))) is not None:
             return _marked(value, section, named, whole)  # `${section}` refers to everything below it
         return FromEnvironment(value) if isinstance(value, str) and _of_environment(raw, key, whole) else value
     if isinstance(value, dict) and isinstance(raw, dict):

@@ -81,7 +81,7 @@ def names_model(entry: dict) -> bool:
     return "model_path" in own or "init" in own
 
 
-def says(entry: Any, key: str) -> bool:
+def sets(entry: Any, key: str) -> bool:
     """Returns whether a stage sets a key, or something below it."""
     for part in key.split("."):
         if not isinstance(entry, dict) or part not in entry:

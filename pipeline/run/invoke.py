@@ -42,7 +42,6 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     extra: arguments for snakemake. A problem that is known without reading data must not appear after a stage has run.
     """
     from pipeline.check import preflight
-    from pipeline.check.judge import warnings
     from pipeline.job.context import exit_code
     from pipeline.plan import hub
     from pipeline.run import failure, outcome
@@ -52,7 +51,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=update_hub))
     for one in hub.plans_of(plan) if update_hub else ():
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
-    for line in plan.warnings if multirun else warnings(words):
+    for line in plan.warnings if multirun else ():
         preflight.warn(line)
     shown = outcome.of(plan)
     if shown.complete and not extra:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from pipeline.check.judge import compose, judged, warnings
+from pipeline.check.judge import compose, judged
 from pipeline.check.preflight import warn
 from pipeline.compose import axes
 from pipeline.plan import hub
@@ -66,11 +66,6 @@ class Sweep:
 
     @property
     def warnings(self) -> list[str]:
-        """Lists settings of the points that may be unintended, one line each."""
-        said = [(warnings(point.overrides), point.differs) for point in self.points]
-        return [*self._alike(), *_with_points(said)]
-
-    def _alike(self) -> list[str]:
         """Returns a line for each group of points with the same stages: they differ only in execution settings."""
         same: dict[tuple[str, ...], list[str]] = {}
         for point in self.points:
