@@ -9,10 +9,12 @@ import re
 import shutil
 from pathlib import Path
 
+import pydantic
 import pytest
 
-from pipeline.plan import identity
+from pipeline.plan import code
 from pipeline.plan.plan import make_plan
+from pipeline.settings import arguments
 from pipeline.store.files import HOME
 from tests.configs import changed
 
@@ -36,53 +38,56 @@ DATA = {"tasks", "curate"} | TRAINED
 LOSSES, ADVANTAGES = "operators/losses", "operators/advantages"
 
 CODE = [  # file, definition, what is edited there, the stages that run again
-    (f"{LOSSES}/clipped.py", "ppo", "formula", TRAINED),
-    (f"{LOSSES}/clipped.py", "gspo", "formula", TRAINED),
-    (f"{LOSSES}/weighted.py", "opmd", "formula", TRAINED),
+    (f"{LOSSES}/clipped.py", "ppo", "formula", RFT),
+    (f"{LOSSES}/clipped.py", "gspo", "formula", NOTHING),  # no stage uses it
+    (f"{LOSSES}/weighted.py", "opmd", "formula", NOTHING),
     (f"{LOSSES}/demonstrations.py", "sft", "formula", TRAINED),
-    (f"{LOSSES}/ratio.py", "log_ratio", "formula", TRAINED),
+    (f"{LOSSES}/ratio.py", "log_ratio", "formula", RFT),  # used by ppo
     (f"{LOSSES}/clipped.py", "ppo", "docstring", NOTHING),
     (f"{LOSSES}/clipped.py", "ppo", "comment", NOTHING),
-    (f"{LOSSES}/clipped.py", "ppo", "layout", TRAINED),
-    (f"{ADVANTAGES}/group.py", "grpo", "formula", RFT),
-    (f"{ADVANTAGES}/group.py", "rloo", "formula", RFT),
-    (f"{ADVANTAGES}/token.py", "ppo", "formula", RFT),
-    (f"{ADVANTAGES}/query.py", "require", "error", RFT),
-    ("operators/kl.py", "k2", "formula", TRAINED),
-    ("operators/kl.py", "k3", "formula", TRAINED),
-    ("operators/priority.py", "linear_decay", "formula", RFT),
-    ("operators/correction.py", "importance_correction", "formula", TRAINED),
-    ("operators/reward.py", "countdown_reward", "formula", {"curate"} | TRAINED),
-    ("operators/reward.py", "accuracy_reward", "formula", {"curate"} | TRAINED),
+    (f"{LOSSES}/clipped.py", "ppo", "layout", NOTHING),
+    (f"{ADVANTAGES}/group.py", "grpo", "formula", GRPO),
+    (f"{ADVANTAGES}/group.py", "rloo", "formula", NOTHING),
+    (f"{ADVANTAGES}/token.py", "ppo", "formula", PPO_ONLY),
+    (f"{ADVANTAGES}/query.py", "require", "error", NOTHING),
+    ("operators/kl.py", "k2", "formula", GRPO),
+    ("operators/kl.py", "k3", "formula", PPO_ONLY),
+    ("operators/priority.py", "linear_decay", "formula", NOTHING),  # no stage replays
+    ("operators/correction.py", "importance_correction", "formula", RFT),
+    ("operators/reward.py", "countdown_reward", "formula", ANSWERING),
+    ("operators/reward.py", "accuracy_reward", "formula", EVALUATIONS),
     ("operators/generate.py", "countdown", "formula", DATA),
     ("operators/curation.py", "OURS", "entry", {"curate"} | TRAINED),
-    ("operators/formats.py", "read_records", "formula", DATA),
+    ("operators/formats.py", "read_records", "formula", NOTHING),  # the rows come from a generator
     ("operators/statistics.py", "pass_at_k", "formula", EVALUATIONS),
     ("workflows/single_turn.py", "simple_workflow", "formula", ANSWERING),
-    ("workflows/retry.py", "retry_workflow", "formula", ANSWERING),
-    ("workflows/runner.py", "roll_out", "formula", NOTHING),
+    ("workflows/retry.py", "retry_workflow", "formula", NOTHING),
+    ("workflows/runner.py", "roll_out", "formula", ANSWERING),
     ("workflows/evaluation.py", "evaluate", "formula", EVALUATIONS),
-    ("workflows/engines/vllm_engine.py", "VllmEngine", "formula", NOTHING),
-    ("workflows/engines/transformers_engine.py", "TransformersEngine", "formula", NOTHING),
-    ("workflows/reward_model.py", "RewardModel", "formula", ANSWERING),
-    ("stages/explorer/groups.py", "Groups", "formula", NOTHING),
+    ("workflows/engines/vllm_engine.py", "VllmEngine", "formula", GRPO | {"evaluate_sft"}),
+    ("workflows/engines/vllm_worker.py", "WeightLoader", "formula", GRPO | {"evaluate_sft"}),
+    ("workflows/engines/transformers_engine.py", "TransformersEngine", "formula", PPO_ONLY),
+    ("workflows/engines/engine_pool.py", "EnginePool", "formula", NOTHING),  # responses do not depend on the number
+    ("workflows/reward_model.py", "RewardModel", "formula", NOTHING),
+    ("stages/explorer/groups.py", "Groups.of_step", "formula", RFT),
     ("stages/explorer/resample.py", "fill", "formula", RFT),
-    ("stages/learner/actor.py", "Actor", "formula", NOTHING),
-    ("stages/learner/engine/packing.py", "pack", "formula", NOTHING),
+    ("stages/explore.py", "Explorer", "formula", NOTHING),
+    ("stages/learner/actor.py", "Actor.step", "formula", TRAINED),
+    ("stages/learner/actor.py", "Actor.step", "log", NOTHING),
+    ("stages/learner/engine/packing.py", "pack", "formula", TRAINED),
     ("stages/learner/objective.py", "Objective", "formula", TRAINED),
-    ("stages/learner/objective.py", "refuse_parameters", "error", TRAINED),
-    ("stages/learner/critic.py", "Critic", "formula", RFT),
-    ("stages/learner/teacher.py", "Teacher", "formula", RFT),
-    ("stages/learner/engine/adapter.py", "inject", "formula", TRAINED),
-    ("stages/learn.py", "Trainer", "log", NOTHING),
+    ("stages/learner/objective.py", "refuse_parameters", "error", NOTHING),
+    ("stages/learner/critic.py", "Critic", "formula", PPO_ONLY),
+    ("stages/learner/teacher.py", "Teacher", "formula", NOTHING),
+    ("stages/learner/engine/adapter.py", "inject", "formula", NOTHING),
+    ("stages/learn.py", "Trainer._learn", "formula", TRAINED),
+    ("stages/learn.py", "Trainer._save", "formula", NOTHING),
     ("stages/model.py", "work", "formula", {"model"} | TRAINED),
     ("stages/report.py", "work", "formula", NOTHING),
     ("pipeline/job/tracking.py", "Mlflow", "formula", NOTHING),
     ("pipeline/job/progress.py", "step_line", "formula", NOTHING),
     ("pipeline/settings/config.py", "RolloutModel", "formula", NOTHING),
-    ("pipeline/settings/arguments/losses.py", "Ppo", "docstring", NOTHING),
-    ("pipeline/settings/arguments/advantages.py", "Grpo", "meaning", RFT),
-    ("pipeline/settings/arguments/advantages.py", "Grpo", "formula", RFT),
+    ("pipeline/settings/arguments/advantages.py", "Grpo", "meaning", NOTHING),
     ("pipeline/cli.py", "run", "formula", NOTHING),
 ]
 SETTINGS = [
@@ -103,7 +108,7 @@ def home(tmp_path_factory) -> tuple[Path, dict[str, str]]:
     for package in ("operators", "workflows", "stages", "pipeline"):
         shutil.copytree(HOME / package, made / package, ignore=shutil.ignore_patterns("__pycache__"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(identity, "HOME", made)
+        patch.setattr(code, "HOME", made)
         yield made, identities()
 
 
@@ -127,7 +132,9 @@ def run_again(before: dict[str, str], after: dict[str, str]) -> set[str]:
 
 def edited(source: str, name: str, what: str) -> str:
     """The text of a module with one edit of what it defines under a name."""
-    node = next(node for node in ast.parse(source).body if name in _names(node))
+    outer, _, method = name.partition(".")
+    node = next(node for node in ast.parse(source).body if outer in _names(node))
+    node = next(one for one in node.body if getattr(one, "name", "") == method) if method else node
     lines = source.splitlines(keepends=True)
     if what in LINES:
         first = (node.body[1:] or node.body)[0]  # after the docstring
@@ -169,3 +176,9 @@ def test_stages_that_run_again_after_an_edit_of_code(home, file, name, what, exp
 @pytest.mark.parametrize(("key", "value", "expected"), SETTINGS)
 def test_stages_that_run_again_after_another_setting(home, key, value, expected):
     assert run_again(home[1], identities({key: value})) == expected
+
+
+def test_another_default_argument_counts_where_its_function_is_named(home, monkeypatch):
+    table = arguments.TABLES["advantage_fn"]
+    monkeypatch.setitem(table, "grpo", pydantic.create_model("Edited", __base__=table["grpo"], epsilon=(float, 1e-5)))
+    assert run_again(home[1], identities()) == GRPO

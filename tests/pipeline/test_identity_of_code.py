@@ -12,7 +12,7 @@ from pipeline.settings.config import AuxiliaryModel
 from pipeline.store import digests
 from pipeline.store.errors import ConfigError, DataError
 from tests.configs import element
-from tests.plans import AFTER_SFT, ALL, EVALS, identities, identities_of_default, planned, re_run
+from tests.plans import AFTER_SFT, EVALS, identities, planned
 
 
 @pytest.fixture
@@ -83,31 +83,18 @@ def test_a_reward_model_that_is_not_there_is_named(tmp_path):
         planned(tmp_path, values)
 
 
-@pytest.mark.parametrize(("file", "expected"), [
-    ("workflows/reward_model.py", AFTER_SFT),
-    ("operators/generate.py", ALL - {"model"}), ("operators/curation.py", ALL - {"tasks", "model"}),
-    ("operators/advantage.py", {"rft", "evaluate_rft", "report"}), ("operators/statistics.py", {
-        "evaluate_sft", "evaluate_rft", "report"}), ("stages/model.py", ALL - {"tasks", "curate"})])
-def test_our_own_code_that_settings_name_counts_where_it_is_used(tmp_path, monkeypatch, file, expected):
-    identities_of_default()  # which are kept: not those of the edited file
-    monkeypatch.setattr(identity, "hash_code", lambda path, _: "edited" if str(path).endswith(file) else
-                        digests.hash_code(path, False))
-    assert re_run(tmp_path, {}) == expected
-
-
 @pytest.mark.parametrize(("text", "counts"), [
-    ("def f(a):\n    return a + 1\n", (False, False)),
-    ("# why\n\ndef f(a):  # what\n\n    return a + 1   \n", (False, False)),
-    ('"""Of a file."""\ndef f(a):\n    """Of a\n    function."""\n    return a + 1\n', (True, False)),
-    ("def f(a):\n    return a + 2\n", (True, True)),
-    ("def f(a):\n    return '# ' + a + 1\n", (True, True)),
-    ("def f(a):\n        return a + 1\n", (True, True)),
+    ("# why\n\ndef mine(response, answer):  # what\n\n    return 1   \n", False),
+    ('def mine(response, answer):\n    """Of a function."""\n    return 1\n', True),
+    ("def mine(response, answer):\n    return '# ' + 1\n", True),
+    ("def mine(response, answer):\n        return 1\n", True),
 ])
-def test_comments_and_our_docstrings_do_not_count(tmp_path, text, counts):
-    one, other = tmp_path / "one.py", tmp_path / "other.py"
-    one.write_text("def f(a):\n    return a + 1\n")
-    other.write_text(text)
-    assert tuple(digests.hash_code(one, kept) != digests.hash_code(other, kept) for kept in (True, False)) == counts
+def test_comments_and_blank_lines_of_user_code_do_not_count_and_docstrings_do(user_module, text, counts):
+    path, name = user_module
+    path.write_text("def mine(response, answer):\n    return 1\n")
+    first = digests.digest_code(name)
+    path.write_text(text)
+    assert (digests.digest_code(name) != first) == counts
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all:f", "nowhere.at.all:f", "sys:exit", "pipeline..x:f"])
@@ -139,8 +126,8 @@ def test_what_is_made_again_for_other_code_is_named_and_not_what_a_setting_chang
     for stage in first.stages:
         (Path(stage.directory) / "manifest.json").write_text("{}")
     assert made_again(planned(tmp_path)) == made_again(planned(tmp_path, {"seed": 2})) == []
-    monkeypatch.setattr(identity, "hash_code", lambda path, _: "edited" if path.name == "loss.py" else
-                        digests.hash_code(path, False))
+    of_code = identity.code_of
+    monkeypatch.setattr(identity, "code_of", lambda kind, *rest: "edited" if kind == "train" else of_code(kind, *rest))
     (line,) = made_again(planned(tmp_path))
     assert [word.split("-")[0] for word in line.split(": ")[1].split(", ")] == [
         "sft", "evaluate_sft", "rft", "evaluate_rft"]
