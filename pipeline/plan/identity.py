@@ -171,7 +171,7 @@ def uses(kind: str, algorithm_type: str) -> tuple[str, ...]:
     return (*USES[kind], *(PAIRS_USE if kind == "train" and algorithm_type in PAIR_TYPES else ()))
 
 
-def handed(kind: str, algorithm_type: str) -> tuple[str, ...]:
+def received_settings(kind: str, algorithm_type: str) -> tuple[str, ...]:
     """Returns the non-`how` settings that a stage of this kind receives: its identity, the files it
     names, monitoring."""
     return (*uses(kind, algorithm_type), *EXTERNAL.get(kind, ()), *WATCHES.get(kind, ()))
@@ -181,7 +181,8 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     settings = without_unused(settings)
     paths = EXTERNAL.get(kind, ())  # their content is hashed, not their location
     read = uses(kind, settings["algorithm"]["algorithm_type"])
-    used, how = (_select(settings, keys) for keys in _keys(kind, read))
+    in_identity, others = _keys(kind, read)
+    used = _select(settings, in_identity)
     external = {key: [digest_meaning(value, name) if key in BY_MEANING else digests(value, root, name)
                       for name, value in values_of(settings, key)] for key in paths}
     external |= {name: digest_code(name) for name in users_code(used)}
@@ -193,7 +194,8 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     named = [*inputs.values(), *(one for key in paths for _, value in values_of(settings, key)
                                  for one in (value if isinstance(value, list) else [value]))]
     hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
-    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _join(used, how), waits, hub)
+    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs,
+                 _select(settings, in_identity + others), waits, hub)
 
 
 def settings_of(kind: str, config: dict) -> dict:
@@ -218,40 +220,20 @@ def is_below(key: str, prefixes: tuple[str, ...]) -> bool:
 def _select(config: dict, keys: list[str]) -> dict:
     """Returns the part of a configuration with these settings, nested as before.
 
-    A list of sections keeps every element, reduced to the selected settings.
+    `*` in a key matches every element of a list or mapping; each is reduced to the selected settings.
     """
-    chosen: dict = {}
+    tree: dict = {}
     for key in keys:
-        _place(chosen, config, key.split("."))
-    return chosen
+        branch = tree
+        for part in key.split("."):
+            branch = branch.setdefault(part, {})
+    return _pruned(config, tree)
 
 
-def _place(chosen: dict, config: dict, parts: list[str]) -> None:
-    """Copies the value of a dotted key; `*` matches every element of a list."""
-    head, *rest = parts
-    if rest[:1] == ["*"]:
-        _place_each(chosen, config, head, rest[1:])
-    elif rest:
-        _place(chosen.setdefault(head, {}), config[head], rest)
-    else:
-        chosen[head] = config[head]
-
-
-def _place_each(chosen: dict, config: dict, head: str, rest: list[str]) -> None:
-    """Applies `_place` to every element of a list, or value of a mapping."""
-    sources = config[head]
-    if isinstance(sources, dict):
-        elements = chosen.setdefault(head, {name: {} for name in sources})
-        pairs = [(elements[name], sources[name]) for name in sources]
-    else:
-        elements = chosen.setdefault(head, [{} for _ in sources])
-        pairs = list(zip(elements, sources, strict=True))
-    for element, source in pairs:
-        _place(element, source, rest)
-
-
-def _join(a: Any, b: Any) -> Any:
-    """Merges two parts of one configuration that share no setting."""
-    if isinstance(a, dict):
-        return {**a, **b, **{key: _join(a[key], b[key]) for key in a.keys() & b.keys()}}
-    return [_join(x, y) for x, y in zip(a, b, strict=True)]
+def _pruned(value: Any, tree: dict) -> Any:
+    """Returns the part of a value whose keys are in a tree of keys; all of it where the tree ends."""
+    if not tree:
+        return value
+    if isinstance(value, list):
+        return [_pruned(element, tree["*"]) for element in value]
+    return {key: _pruned(value[key], tree.get("*", tree.get(key))) for key in (value if "*" in tree else tree)}

@@ -98,8 +98,8 @@ def _offline_problems(line: Line, name: str) -> list[str]:
     source = line.explored(name)
     if source is None:
         return ["mode=train, with an algorithm that learns from rollouts, trains on what an earlier stage with "
-                "mode=explore wrote, and none stands before it. Put one there (stage_name: explore, mode: explore), "
-                "or set mode=both."]
+                "mode=explore wrote, and no stage before it has that mode. Add one (stage_name: explore, mode: "
+                "explore), or set mode=both."]
     theirs, batch = line.settings[source], line.settings[name]["buffer"]["train_batch_size"]
     rows = theirs["buffer"]["batch_size"] * (theirs["algorithm"]["repeat_times"] or 1)
     try:

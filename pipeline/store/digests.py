@@ -195,10 +195,10 @@ def digest_meaning(path: str | None, key: str) -> list[str]:
     if not resolve(path).exists():
         raise missing(Path(path), key)
     try:
-        said = load(resolve(path).read_bytes(), f"{key}={path}")
+        content = load(resolve(path).read_bytes(), f"{key}={path}")
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{key}={path} is no YAML: {' '.join(str(error).split())}") from error
-    return [files.hash_text(yaml.safe_dump(said))]
+    return [files.hash_text(yaml.safe_dump(content))]
 
 
 def digest_tree(path: Path, root: str) -> str:

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.job.context import namespace
-from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule, task_order, tasks_of_step
+from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule, task_order
+from pipeline.job.selection import tasks_of_step
 from pipeline.store.errors import ConfigError, DataError
 from tests.configs import overridden
 
@@ -243,5 +244,5 @@ def test_the_order_depends_on_seed_and_epoch():
 
 
 def test_no_task_at_all_is_named():
-    with pytest.raises(ConfigError, match="train split is empty"):
+    with pytest.raises(ConfigError, match="sets to train on are empty"):
         tasks_of_step(0, 4, 1, seed=1)

@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from pipeline.job.schedule import tasks_of_step
-from pipeline.job.selection import Selector, redraw, select
+from pipeline.job.selection import Selector, redraw, select, tasks_of_step
 from pipeline.store.errors import ConfigError
 
 
