@@ -26,30 +26,16 @@ def user_module(tmp_path, monkeypatch):
     return path, "ouro_test_rewards:mine"
 
 
-def test_an_edited_reward_function_is_another_stage(tmp_path, user_module):
+@pytest.mark.parametrize(("key", "others", "expected"), [
+    ("buffer.explorer_input.default_reward_fn_type", [], AFTER_SFT),
+    ("buffer.explorer_input.default_reward_fn_type", ["format_reward"], AFTER_SFT),
+    (f"{EVALS}.0.default_reward_fn_type", [], {"evaluate_sft", "evaluate_rft", "report"})])
+def test_an_edited_reward_function_is_another_stage_where_it_is_named(tmp_path, user_module, key, others, expected):
     path, name = user_module
-    key = {"buffer.explorer_input.default_reward_fn_type": name}
-    first = identities(tmp_path, key)
+    values = {key: [*others, name] if others else name}
+    first = identities(tmp_path, values)
     path.write_text(path.read_text().replace("1.0", "0.5"))
-    second = identities(tmp_path, key)
-    assert {n for n in first if first[n] != second[n]} == AFTER_SFT
-
-
-def test_a_reward_function_of_one_evaluation_set_counts_there(tmp_path, user_module):
-    path, name = user_module
-    key = {f"{EVALS}.0.default_reward_fn_type": name}
-    first = identities(tmp_path, key)
-    path.write_text(path.read_text().replace("1.0", "0.5"))
-    second = identities(tmp_path, key)
-    assert {n for n in first if first[n] != second[n]} == {"evaluate_sft", "evaluate_rft", "report"}
-
-
-def test_a_reward_function_in_a_list_counts_too(tmp_path, user_module):
-    path, name = user_module
-    key = {"buffer.explorer_input.default_reward_fn_type": ["format_reward", name]}
-    first = identities(tmp_path, key)
-    path.write_text(path.read_text().replace("1.0", "0.5"))
-    assert {n for n, identity in identities(tmp_path, key).items() if identity != first[n]} == AFTER_SFT
+    assert {stage for stage, identity in identities(tmp_path, values).items() if identity != first[stage]} == expected
 
 
 def with_judge(directory: Path, **settings) -> dict:
