@@ -12,8 +12,8 @@ from pipeline.check.data_rules import rowless
 from pipeline.compose.stage_settings import effective, entries, left_behind, of_stages, says
 from pipeline.plan.data import data_settings
 from pipeline.plan.identity import is_below, received_settings
+from pipeline.plan.models import KEY, asks_teacher
 from pipeline.plan.modes import Line, planned
-from pipeline.plan.teacher import KEY, asks_teacher
 from pipeline.settings import schema
 from pipeline.settings.config import RUN_WIDE, walk
 from pipeline.settings.monitors import monitor_problems

@@ -15,9 +15,8 @@ from pipeline.job.tasksets import HELD
 from pipeline.plan import hub
 from pipeline.plan.data import data_settings
 from pipeline.plan.identity import Stage, make_stage
+from pipeline.plan.models import KEY, NO_MODEL, asks_teacher, teacher_stage
 from pipeline.plan.modes import TRAINING, Line, planned
-from pipeline.plan.starting_models import NO_MODEL
-from pipeline.plan.teacher import KEY, asks_teacher, teacher_stage
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, ModelError
 from pipeline.store.model_shape import absent_model, read_config, room_problem
