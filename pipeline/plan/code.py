@@ -76,7 +76,8 @@ def code_of(kind: str, settings: dict[str, Any], used: dict[str, Any]) -> list[A
     settings: all of the stage. used: those in its identity.
     """
     stops = {part for part, is_used in OPTIONAL.items() if not is_used(settings)}
-    starts, named = list(ENTRIES.get(kind, ())), list(_named(used))
+    named = [(key, name) for key, name in _named(used) if NAMED[key][0].partition(":")[0] not in stops]
+    starts = list(ENTRIES.get(kind, ()))
     if kind == "train":
         starts += ROWS[settings["algorithm"]["algorithm_type"]]
         named += [("policy_loss_fn", "sft")] * (settings["algorithm"]["algorithm_type"] in DEMONSTRATED)
@@ -94,7 +95,7 @@ def _named(used: Any) -> Iterator[tuple[str, str]]:
         for one in value if isinstance(value, list) else [value]:
             if key not in NAMED:
                 yield from _named(one)
-            elif one and ":" not in one:
+            elif isinstance(one, str) and ":" not in one:
                 yield key, one
 
 

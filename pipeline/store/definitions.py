@@ -19,7 +19,7 @@ from pipeline.store.project_imports import base_of
 
 PACKAGES = ("operators", "workflows", "stages")
 DOTTED = re.compile(rf"({'|'.join(PACKAGES)})(\.\w+)+")  # a text such as "workflows.engines.vllm_worker.WeightLoader"
-NAME = re.compile(r"(\w*)(?:\.(\w+)|\[(.+)\])?")
+NAME = re.compile(r"(\w*)(?:\.(\w+)|\[(.*)\])?", re.S)
 LOG_LEVELS = ("debug", "info", "warning", "error")
 NO_FIELDS = ("ctx", "kind", "type_comment")  # of syntax trees, without meaning for what is computed
 

@@ -106,6 +106,12 @@ def test_a_text_with_a_colon_is_no_code(tmp_path):
     assert plan.config["buffer"]["explorer_input"]["system_prompt"] == "Answer:briefly"
 
 
+def test_arguments_of_user_code_may_have_the_names_of_our_settings(tmp_path):
+    given = {"generator": 3, "sample_strategy": "a]\nb", "engine_type": [None]}
+    changed = identities(tmp_path, {"buffer.explorer_input.taskset.workflow_args": given})
+    assert changed["rft"] != identities(tmp_path)["rft"]
+
+
 def test_what_is_made_again_for_other_code_is_named_and_not_what_a_setting_changed(tmp_path, monkeypatch):
     first = planned(tmp_path)
     first.freeze()
