@@ -13,7 +13,7 @@ sys.path.insert(0, str(workflow.basedir))
 
 from pipeline.run import failure, outcome
 from pipeline.run.console import STARTED
-from pipeline.run.snakefile import load_plan, written
+from pipeline.run.snakefile import freeze, load_plan
 from pipeline.run.sweep import rules as named_rules
 
 BEGAN = time.time()
@@ -21,7 +21,7 @@ PLAN = load_plan(config, ask=workflow.is_main_process)  # a job has no network
 
 
 onstart:
-    written(PLAN)
+    freeze(PLAN)
     if os.environ.get("OURO_SUMMARY_FOLLOWS"):
         print(STARTED, file=sys.stderr, flush=True)  # later output goes to the log file only
 
@@ -53,6 +53,8 @@ for rule_name, stage in named_rules(PLAN.stages):
             update(stage.manifest),  # not deleted first: another run may have written it, or be about to
         log:
             stage.error,
+        benchmark:
+            str(PLAN.view / "benchmarks" / f"{rule_name}.tsv")  # in the run's view: a stage may be shared by runs
         threads: stage.threads
         resources:
             gpu=stage.gpus,  # SLURM's executor requests GPUs by this name; locally pipeline/job/claims.py assigns them

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.measurement import Measurement, open_run, parser, spread, stage_of, table
 from pipeline.job.context import namespace
-from pipeline.job.schedule import tasks_of_step
+from pipeline.job.selection import tasks_of_step
 from pipeline.job.tasksets import read_train
 from pipeline.store import checkpoints, files
 from workflows import runner

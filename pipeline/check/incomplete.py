@@ -7,8 +7,8 @@ from pipeline.check.samples import preview
 from pipeline.compose.stage_settings import are_ordered, effective
 from pipeline.job.devices import gpus_by_stage
 from pipeline.plan.identity import is_below
+from pipeline.plan.models import missing_model
 from pipeline.plan.modes import planned
-from pipeline.plan.starting_models import unnamed
 from pipeline.store.errors import Problem
 
 # settings that the number of GPUs and the data sample depend on
@@ -23,7 +23,8 @@ def further_problems(config: dict[str, Any], problems: list[Problem], elsewhere:
 
     elsewhere, data: as in preflight.check. Checks that depend on an invalid setting are skipped.
     """
-    found = [*unnamed(config), *preflight.broken_models(config, elsewhere)] if _are_right(("model",), problems) else []
+    right = _are_right(("model",), problems)
+    found = [*missing_model(config), *preflight.broken_models(config, elsewhere)] if right else []
     if not elsewhere:
         found += preflight.absent_files(config)
     if are_ordered(config["stages"]) and _are_right(OF_GPUS, problems):

@@ -23,12 +23,10 @@ from pipeline.check.user_code import Functions, imported
 from pipeline.compose.stage_settings import effective, entries, of_stages
 from pipeline.job.devices import Gpus, gpus_by_stage
 from pipeline.plan import hub
+from pipeline.plan.models import initial_models, missing_model, teacher_model
 from pipeline.plan.modes import Line, planned
 from pipeline.plan.plan import Plan, make_plan
 from pipeline.plan.repositories import NO_ID
-from pipeline.plan.starting_models import starts as starts_of
-from pipeline.plan.starting_models import unnamed
-from pipeline.plan.teacher import teacher_model
 from pipeline.settings.lora import target_problem
 from pipeline.settings.monitors import absent_package, monitor_problems
 from pipeline.store import files
@@ -81,7 +79,7 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
                "problems" if ask and not elsewhere else "unjudged")
     stages = workload.counted(Line(config))
     gpus = gpus_by_stage(stages, here=not elsewhere)
-    starts = starts_of(config)
+    starts = initial_models(config)
     teachers = {name: teacher_model(config, name, starts) for name in stages}
     absent = absent_files(config)
     report.add("", absent, "unjudged" if elsewhere else "problems")
@@ -97,7 +95,7 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     report.add("", [] if elsewhere else [*installation.remarks()], "warnings")
     report.add("", [] if elsewhere else [installation.absent_engine(stages)])
     broken = broken_models(config, elsewhere)
-    report.add("", broken + unnamed(config) + batch_rules.problems(config))
+    report.add("", broken + missing_model(config) + batch_rules.problems(config))
     if not (absent or unlocated or unusable or broken or wrong_code):  # planning stores digests there
         _plan(report, config)
     hub.judge_downloads(report)
@@ -118,7 +116,7 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
 
 def absent_files(config: dict[str, Any]) -> list[Problem]:
     """Lists the configured files, models and modules that are missing on this machine."""
-    starts = starts_of(config)
+    starts = initial_models(config)
     named = (references.missing(effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
     taught = (teacher_rules.absent_teacher(config, teacher_model(config, name, starts)) for name in starts)
     return hub.about_paths(config, [*(line for lines in named for line in lines), *filter(None, taught)])
@@ -127,7 +125,7 @@ def absent_files(config: dict[str, Any]) -> list[Problem]:
 def broken_models(config: dict[str, Any], elsewhere: bool = False) -> list[Problem]:
     """Lists models and adapters on this machine that cannot be used. elsewhere: the run is for another
     machine, where the weights may be complete."""
-    starts = starts_of(config)
+    starts = initial_models(config)
     stages = ((effective(config, entry), starts[entry["stage_name"]]) for entry in planned(config))
     return list(dict.fromkeys(line for settings, start in stages for line in (
         *references.wrong_models(settings, start), *references.wrong_adapters(settings),

@@ -8,8 +8,8 @@ from typing import Any
 from pipeline.check.sources import sources, tasksets
 from pipeline.check.user_code import Functions, of_python
 from pipeline.check.workload import explores
+from pipeline.plan.models import KEY, asks_teacher
 from pipeline.plan.modes import TRAINING, kind_of
-from pipeline.plan.teacher import KEY, asks_teacher
 from pipeline.settings import arguments
 from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
 from pipeline.settings.arguments.base import Taker, problems

@@ -11,9 +11,9 @@ from pipeline.check import references
 from pipeline.check.data_rules import rowless
 from pipeline.compose.stage_settings import effective, entries, left_behind, of_stages, sets
 from pipeline.plan.data import data_settings
-from pipeline.plan.identity import handed, is_below
+from pipeline.plan.identity import is_below, received_settings
+from pipeline.plan.models import KEY, asks_teacher
 from pipeline.plan.modes import Line, planned
-from pipeline.plan.teacher import KEY, asks_teacher
 from pipeline.settings import schema
 from pipeline.settings.config import RUN_WIDE, walk
 from pipeline.settings.data import eval_places, reward_functions, train_places
@@ -108,7 +108,7 @@ def _lost(keys: list[str], kind: str, settings: dict[str, Any]) -> list[str]:
 def _read(kind: str, settings: dict[str, Any]) -> tuple[str, ...]:
     """Returns the settings read by this kind of stage or by its data, model and evaluation stages."""
     made, algorithm_type = (kind, "evaluate", "curate", "model"), settings["algorithm"]["algorithm_type"]
-    return (*(key for each in made for key in handed(each, algorithm_type)), "data_processor.task_pipeline",
+    return (*(key for each in made for key in received_settings(each, algorithm_type)), "data_processor.task_pipeline",
             "model.model_path", *([KEY] if asks_teacher(settings) else []),
             *(["algorithm.algorithm_type"] if kind == "rollout" else []))  # fills null values: a greedy baseline
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from pipeline.check.memory import GIB, USABLE, layer_tokens, training
+from pipeline.plan.models import KEY, asks_teacher, teacher_stage
 from pipeline.plan.modes import TRAINING, Line
-from pipeline.plan.teacher import KEY, asks_teacher, teacher_stage
 from pipeline.settings.algorithms import WITH_TEACHER
 from pipeline.store.errors import Problem, nearest
 from pipeline.store.model_shape import Shape, absent_model, kinds

@@ -105,7 +105,7 @@ def advised(error: OuroError, context: Context) -> str:
 def _fail(context: Context, problem: str, code: int) -> NoReturn:
     """Reports the failure on the terminal, in stage.log and in stage.error, and ends the process."""
     place = context.directory
-    hint = f"log: {place / 'stage.log'}; to go on: the same command again, or {again(place)}"
+    hint = f"log: {place / 'stage.log'}; to go on: the same command again, or {repeat_command(place)}"
     context.log.error("%s", problem)
     context.log.error("%s", hint)
     with contextlib.suppress(OSError):  # the failure itself may be a full disk
@@ -113,7 +113,7 @@ def _fail(context: Context, problem: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def again(directory: Path) -> str:
+def repeat_command(directory: Path) -> str:
     """Returns the command that repeats one stage by hand; without its specification it must be planned again."""
     if not (directory / "stage.json").exists():
         return "ouro run"
@@ -135,7 +135,7 @@ def open_stage(directory: Path, log_name: str = "stage.log", terminal: bool = Tr
     for role, path in inputs.items():
         if files.in_store(path, spec["root"]) and not files.is_complete(path):
             raise StageError(f"input '{role}' is not complete: {path} has no {files.MANIFEST}. Make it first: "
-                             f"{again(path)}")
+                             f"{repeat_command(path)}")
     config = namespace(secrets.reveal(spec["config"]))
     log = open_log(directory / log_name, spec["name"], config.log.level, terminal)
     return Context(spec["run"], spec["name"], spec["identity"], directory, config, inputs, log)

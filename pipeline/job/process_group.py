@@ -25,34 +25,34 @@ def run_group(command: list[str], environment: dict[str, str], streams: dict[str
     """
     if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         return _wait(subprocess.Popen(command, env=environment, **streams), poll), None
-    heard: list[int] = []
+    received: list[int] = []
     process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, process_group=0,
-                               preexec_fn=_hear_interrupts, **streams)
+                               preexec_fn=_receive_interrupts, **streams)
 
     def stop(number: int, frame) -> None:
-        heard.append(number)
-        _send(process.pid, signal.SIGINT if len(heard) < MOST_ASKED else signal.SIGKILL)
+        received.append(number)
+        _send(process.pid, signal.SIGINT if len(received) < MOST_ASKED else signal.SIGKILL)
 
-    def poll_and_tell() -> None:
-        if len(heard) == 1 and not told:
-            told.append(print("\nouro: stopping the running stages", file=sys.stderr, flush=True))
+    def poll_and_announce() -> None:
+        if len(received) == 1 and not announced:
+            announced.append(print("\nouro: stopping the running stages", file=sys.stderr, flush=True))
         poll()
 
-    told: list[None] = []
+    announced: list[None] = []
     usual = {one: signal.getsignal(one) for one in SIGNALS}
     try:
         for one in SIGNALS:
             if usual[one] is not signal.SIG_IGN:  # as set by `nohup`
                 signal.signal(one, stop)
-        code = _wait(process, poll_and_tell)
+        code = _wait(process, poll_and_announce)
     finally:
         _end(process.pid)
         for one in SIGNALS:
             signal.signal(one, usual[one])
-    return code, heard[0] if heard else None
+    return code, received[0] if received else None
 
 
-def _hear_interrupts() -> None:
+def _receive_interrupts() -> None:
     """Restores SIGINT in the child: shells ignore it for background processes, but here it requests the stop."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from pipeline.store.records import Rollout, Score, Step
 
@@ -76,47 +76,43 @@ def step_line(
 
     evaluated: the scores of the last evaluation during training, if any.
     """
-    rollout, train = rate(step.rollout_tokens, step.rollout_seconds), rate(step.trained_tokens, step.train_seconds)
-    parts = [
+    return _joined(
         f"step {step.step}" + (f"/{total}" if total else ""),
-        None if step.reward is None else f"reward {step.reward:.3f}",
-        None if step.solve_rate is None else f"solved {step.solve_rate:.1%}",
-        resample_words(step),
-        score_words(evaluated),
-        f"loss {step.loss:.4f}",
-        None if step.kl is None else f"KL {step.kl:.1e} nats",
-        f"grad norm {step.grad_norm:.3f}",
-        None if rollout is None else f"rollout {thousands(rollout)} tokens/s",
-        None if train is None else f"training {thousands(train)} tokens/s",
-        f"{step.seconds:.2f} s",
-        None if left_seconds is None else f"{duration(left_seconds)} left",
-    ]
-    return "  ".join(p for p in parts if p)
+        step.reward is not None and f"reward {step.reward:.3f}",
+        step.solve_rate is not None and f"solved {step.solve_rate:.1%}",
+        resample_words(step), score_words(evaluated), f"loss {step.loss:.4f}",
+        step.kl is not None and f"KL {step.kl:.1e} nats", f"grad norm {step.grad_norm:.3f}",
+        _speed("rollout", step.rollout_tokens, step.rollout_seconds),
+        _speed("training", step.trained_tokens, step.train_seconds),
+        f"{step.seconds:.2f} s", left_seconds is not None and f"{duration(left_seconds)} left")
 
 
 def rollout_words(rollout: Rollout) -> str:
     """Describes the output of an explorer step, and its speed."""
-    speed = rate(rollout.tokens, rollout.rollout_seconds)
-    parts = [
-        row_words(rollout),
-        None if speed is None else f"rollout {thousands(speed)} tokens/s",
-        f"{rollout.rollout_seconds + rollout.other_seconds:.2f} s",
-    ]
-    return "  ".join(p for p in parts if p)
+    return _joined(row_words(rollout), _speed("rollout", rollout.tokens, rollout.rollout_seconds),
+                   f"{rollout.rollout_seconds + rollout.other_seconds:.2f} s")
 
 
 def row_words(rollout: Rollout) -> str:
     """Formats `512 rows (3 failed, 12 groups replaced, 2 missing)`; zero counts are left out."""
-    failed = f"{rollout.failed_rows} failed" if rollout.failed_rows else ""
-    aside = ", ".join(filter(None, [failed, resample_words(rollout)]))
+    aside = _joined(rollout.failed_rows and f"{rollout.failed_rows} failed", resample_words(rollout), by=", ")
     return f"{rollout.rows} rows" + (f" ({aside})" if aside else "")
 
 
 def resample_words(row: Rollout | Step) -> str:
     """Describes how many groups without variance were replaced, and how many places stayed empty."""
-    replaced = f"{row.resampled_groups} groups replaced" if row.resampled_groups else ""
-    missing = f"{row.missing_groups} missing" if row.missing_groups else ""
-    return ", ".join(filter(None, [replaced, missing]))
+    return _joined(row.resampled_groups and f"{row.resampled_groups} groups replaced",
+                   row.missing_groups and f"{row.missing_groups} missing", by=", ")
+
+
+def _speed(what: str, tokens: float | None, seconds: float | None) -> str:
+    speed = rate(tokens, seconds)
+    return "" if speed is None else f"{what} {thousands(speed)} tokens/s"
+
+
+def _joined(*parts: Any, by: str = "  ") -> str:
+    """Joins the nonempty parts."""
+    return by.join(filter(None, parts))
 
 
 class Bar:
@@ -137,11 +133,11 @@ class Bar:
         return tqdm(total=self.total, initial=self.done, desc=self.label, bar_format=form, file=sys.stderr,
                     dynamic_ncols=True, mininterval=0.2)
 
-    def show(self, done: int, line: str, beside_the_bar: str) -> None:
+    def show(self, done: int, line: str, postfix: str) -> None:
         """Moves to `done`. line: what is printed without a bar."""
         self.done = done
         if self._bar is not None:
-            self._bar.set_postfix_str(beside_the_bar, refresh=False)
+            self._bar.set_postfix_str(postfix, refresh=False)
             self._bar.update(self.done - self._bar.n)
         elif self.done >= self.total or time.monotonic() - self._last_line >= QUIET_SECONDS:
             self._last_line = time.monotonic()
@@ -181,22 +177,22 @@ class Progress(Bar):
         """Reports one optimizer step; steps count from 1."""
         self._move_to(step.step)
         line = step_line(step, self.total, self.left_seconds(), self.evaluated)
-        self._tell(line, step_line(step, evaluated=self.evaluated).split("  ", 1)[1])
+        self._report(line, step_line(step, evaluated=self.evaluated).split("  ", 1)[1])
 
     def advance(self, n: int = 1, text: str = "") -> None:
         """Reports `n` more units of work, with a short text about them."""
         self._move_to(self.done + n)
         left = self.left_seconds()
-        parts = [f"{self.done}/{self.total} {self.unit}", text, None if left is None else f"{duration(left)} left"]
-        self._tell("  ".join(p for p in parts if p), text)
+        self._report(_joined(f"{self.done}/{self.total} {self.unit}", text,
+                             left is not None and f"{duration(left)} left"), text)
 
     def _move_to(self, done: int) -> None:
         self.done = done
         self._moments.append((time.monotonic(), done))
 
-    def _tell(self, line: str, beside_the_bar: str) -> None:
+    def _report(self, line: str, postfix: str) -> None:
         self.log.info("%s", line, extra=FILE_ONLY)
-        self.show(self.done, line, beside_the_bar)
+        self.show(self.done, line, postfix)
 
 
 @dataclass(frozen=True)

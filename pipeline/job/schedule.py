@@ -128,25 +128,6 @@ def task_order(count: int, epoch: int, seed: int) -> list[int]:
     return np.random.default_rng([seed, epoch]).permutation(count).tolist()
 
 
-def tasks_of_step(count: int, batch_size: int, explorer_step: int, seed: int) -> list[int]:
-    """Returns the indices of the `batch_size` tasks of explorer step s out of `count`.
-
-    The epochs' permutations are concatenated and cut every batch_size, so every task occurs once per epoch, a batch may
-    span two epochs, and the choice needs no state: a resumed run continues where it stopped.
-    """
-    if count < 1:
-        raise ConfigError("there is no task to explore: the train split is empty.")
-    first = (explorer_step - 1) * batch_size
-    chosen: list[int] = []
-    epoch = first // count
-    while len(chosen) < batch_size:
-        order = task_order(count, epoch, seed)
-        begin = max(first - epoch * count, 0)
-        chosen += order[begin : begin + batch_size - len(chosen)]
-        epoch += 1
-    return chosen
-
-
 def rollout_schedule(config, task_count: int) -> Schedule:
     """Returns the schedule of an explorer alone (mode=explore): every step uses version 0, the initial model.
 

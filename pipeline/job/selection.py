@@ -3,7 +3,8 @@
 Tasks are numbered over all sets. An epoch has as many draws as there are tasks. The set for each draw follows from a
 permutation of all rows that depends only on (seed, epoch), so every set is used in proportion to its size; which task
 it provides is up to its own selector. No state: a resumed run continues where it stopped. Shuffled sets together are a
-permutation of all rows per epoch; a single set keeps its own selector's order.
+permutation of all rows per epoch, and the epochs are cut every batch_size, so a batch may span two; a single set keeps
+its own selector's order.
 """
 
 from collections.abc import Collection, Sequence
@@ -49,6 +50,11 @@ def select(sets: Sequence[Selector], batch_size: int, explorer_step: int, seed: 
             chosen.append(number)
         epoch += 1
     return chosen
+
+
+def tasks_of_step(count: int, batch_size: int, explorer_step: int, seed: int) -> list[int]:
+    """Returns `select` from one shuffled set of `count` tasks: every task occurs once per epoch."""
+    return select([Selector(count, "shuffle", seed)], batch_size, explorer_step, seed)
 
 
 def redraw(

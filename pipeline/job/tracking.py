@@ -59,7 +59,7 @@ class Tracker(NoTracker):
         self.sink, self.log_to = sink, log
         self._pending: list[Row] = []
         self._guard, self._end = threading.Lock(), threading.Event()
-        self._is_open, self._told = False, ""
+        self._is_open, self._last_problem = False, ""
         self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
         self._thread.start()
 
@@ -88,14 +88,14 @@ class Tracker(NoTracker):
         except Exception as error:  # servers, networks and client libraries may raise anything: the stage continues
             with self._guard:
                 self._pending = rows + self._pending
-            self._tell(f"{type(error).__name__}: {error}")
+            self._warn_once(f"{type(error).__name__}: {error}")
             self._end.wait(FLUSH_SECONDS)
 
-    def _tell(self, problem: str) -> None:
-        if problem != self._told:
-            self._told = problem
-            self.log_to.warning("the monitor does not take metrics (%s); they stay in the stage's tables and are "
-                                "offered again", problem)
+    def _warn_once(self, problem: str) -> None:
+        if problem != self._last_problem:
+            self._last_problem = problem
+            self.log_to.warning("the monitor does not accept metrics (%s); they stay in the stage's tables and are "
+                                "sent again later", problem)
 
     def close(self, failed: bool) -> None:
         """Writes the rest and closes the sink, waiting for at most LAST_FLUSH_SECONDS."""
@@ -108,7 +108,7 @@ class Tracker(NoTracker):
         try:
             self.sink.close(failed)
         except Exception as error:  # as in _flush
-            self._tell(f"{type(error).__name__}: {error}")
+            self._warn_once(f"{type(error).__name__}: {error}")
 
 
 @contextmanager

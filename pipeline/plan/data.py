@@ -10,6 +10,9 @@ from pipeline.plan.modes import kind_of
 from pipeline.settings.data import ExperienceBuffer, Format, Taskset
 from pipeline.settings.train_batch import expert_buffer
 
+SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
+        "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
+PATHS = tuple(f"{one}.path" for one in SETS)
 NO_POOL = {"generator": None, "generator_args": {}, "inputs": [], "split": "train",
            "format": Format().model_dump()}
 

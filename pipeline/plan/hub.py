@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.plan.identity import EXTERNAL, PATHS, Stage
+from pipeline.plan.data import PATHS
+from pipeline.plan.identity import EXTERNAL, Stage
 from pipeline.plan.repositories import DATASETS, SCHEME, fetch, lacking, snapshot
 from pipeline.store import files
 from pipeline.store.digests import HubPath, resolve, values_of

@@ -1,8 +1,9 @@
 """A stage and its identity: the hash of *used* settings, its inputs' identities, and file digests.
 
-Files are the external ones that it reads and the code that a setting names: an edited reward function, ours or the
-user's, is a new stage. A stage lives in `store/<name>-<hash>/`. It receives only the settings in its identity, those
-marked `how`, and those for monitoring itself (WATCHES): it cannot read what it does not depend on.
+Files are the external ones that it reads. The code that its settings name counts too (pipeline/plan/code.py): an edited
+reward function, ours or the user's, is a new stage. A stage lives in `store/<name>-<hash>/`. It receives only the
+settings in its identity, those marked `how`, and those for monitoring itself (WATCHES): it cannot read what it does not
+depend on.
 """
 
 import os
@@ -14,6 +15,8 @@ from pipeline.job.context import namespace
 from pipeline.job.devices import gpus_of_machine
 from pipeline.job.shares import held_gpus
 from pipeline.job.tasksets import HELD
+from pipeline.plan.code import code_of
+from pipeline.plan.data import PATHS, SETS
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.config import walk
 from pipeline.settings.setting import about
@@ -25,11 +28,9 @@ from pipeline.store.digests import (
     digest_input,
     digest_meaning,
     digests,
-    hash_code,
     users_code,
     values_of,
 )
-from pipeline.store.files import HOME
 from pipeline.store.records import FORMAT
 
 SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_model_len", "model.dtype",
@@ -39,10 +40,6 @@ SAMPLING = ("model.max_prompt_tokens", "model.max_response_tokens", "model.max_m
             "buffer.explorer_input.default_workflow_type", "buffer.explorer_input.default_reward_fn_type",
             "explorer.auxiliary_models")
 PROMPTS = ("buffer.explorer_input.system_prompt", "model.custom_chat_template", "model.enable_thinking")
-SETS = ("buffer.explorer_input.taskset", "buffer.explorer_input.tasksets.*", "buffer.explorer_input.eval_tasksets.*",
-        "buffer.trainer_input.experience_buffer", "buffer.trainer_input.auxiliary_buffers.*")
-PATHS = tuple(f"{one}.path" for one in SETS)
-
 SHOWN = tuple(f"buffer.trainer_input.experience_buffer.{name}" for name in
               ("name", "path", "storage_type", "subset_name", "split", "format"))
 
@@ -105,44 +102,6 @@ EXTERNAL = {
 }
 
 BY_MEANING = ("data_processor.task_pipeline.config_path",)  # YAML files hashed by parsed content, not bytes
-
-# Our files that hold what settings name (functions of the tables), and code that a setting enables in a stage of that
-# kind. The rest of the code is versioned by records.FORMAT. A test lists every other file with a reason.
-ARGUMENTS = ("operators/arguments.py", "operators/choice.py")
-DECLARED = "pipeline/settings/arguments"  # the defaults of their arguments
-ADVANTAGES = (f"{DECLARED}/advantages.py", f"{DECLARED}/rows.py", "operators/advantage.py",
-              "operators/advantages/action_tokens.py", "operators/advantages/group.py",
-              "operators/advantages/query.py", "operators/advantages/steps.py", "operators/advantages/token.py",
-              "operators/priority.py", "operators/sampling.py", "stages/learner/critic.py",
-              "stages/learner/batches/experts.py", "stages/learner/penalty.py", "stages/learner/replay.py",
-              "stages/learner/batches/sampling.py", "stages/learner/teacher.py")
-LOSSES = (f"{DECLARED}/losses.py", f"{DECLARED}/terms.py", "operators/aggregation.py",
-          "operators/correction.py", "operators/entropy.py", "operators/kl.py",
-          "operators/loss.py", "operators/losses/clipped.py", "operators/losses/demonstrations.py",
-          "operators/losses/mixture.py", "operators/losses/preference.py", "operators/losses/ratio.py",
-          "operators/losses/weighted.py", "stages/learner/engine/adapter.py", "stages/learner/objective.py",
-          "stages/learner/engine/rates.py", *ARGUMENTS)
-DEMONSTRATIONS = ("stages/learner/batches/demonstrations.py", "stages/learner/batches/preferences.py",
-                  "stages/learner/batches/texts.py", "workflows/demonstrations.py", "workflows/prompts.py")
-ANSWERING = (f"{DECLARED}/answers.py", "operators/reward.py", "operators/shaping.py", "workflows/prompts.py",
-             "workflows/retry.py", "workflows/reward_model.py", "workflows/rewards.py", "workflows/single_turn.py",
-             "workflows/task_at_hand.py", "workflows/trajectory.py", "workflows/user_reward.py", *ARGUMENTS)
-EXPLORING = (*ANSWERING, "stages/explorer/resample.py")
-EVALUATING = (*ANSWERING, "operators/statistics.py", "workflows/evaluation.py", "workflows/leakage.py")
-
-CODE = {
-    "tasks": (f"{DECLARED}/rows.py", "operators/generate.py", "operators/formats.py", *ARGUMENTS),
-    "curate": ("operators/curation.py", "operators/generate.py", "operators/juicer.py", "operators/reward.py",
-               "operators/shaping.py", *ARGUMENTS),
-    "model": ("stages/model.py",),
-    "train": (*LOSSES, *DEMONSTRATIONS),
-    "rft": (*ADVANTAGES, *LOSSES, *EXPLORING, "stages/learner/batches/demonstrations.py",
-            "workflows/demonstrations.py"),
-    "rollout": EXPLORING,
-    "offline": (*ADVANTAGES, *LOSSES),
-    "evaluate": EVALUATING,
-    "bench": EVALUATING,
-}
 
 # lists of sections, as `a.b.*`
 SECTIONS = {key.rsplit(".*.", 1)[0] + ".*" for key, _ in walk() if ".*." in key}
@@ -212,7 +171,7 @@ def uses(kind: str, algorithm_type: str) -> tuple[str, ...]:
     return (*USES[kind], *(PAIRS_USE if kind == "train" and algorithm_type in PAIR_TYPES else ()))
 
 
-def handed(kind: str, algorithm_type: str) -> tuple[str, ...]:
+def received_settings(kind: str, algorithm_type: str) -> tuple[str, ...]:
     """Returns the non-`how` settings that a stage of this kind receives: its identity, the files it
     names, monitoring."""
     return (*uses(kind, algorithm_type), *EXTERNAL.get(kind, ()), *WATCHES.get(kind, ()))
@@ -222,19 +181,21 @@ def make_stage(name: str, kind: str, settings: dict, inputs: dict[str, str], roo
     settings = without_unused(settings)
     paths = EXTERNAL.get(kind, ())  # their content is hashed, not their location
     read = uses(kind, settings["algorithm"]["algorithm_type"])
-    used, how = (_select(settings, keys) for keys in _keys(kind, read))
+    in_identity, others = _keys(kind, read)
+    used = _select(settings, in_identity)
     external = {key: [digest_meaning(value, name) if key in BY_MEANING else digests(value, root, name)
                       for name, value in values_of(settings, key)] for key in paths}
-    external |= {file: hash_code(HOME / file, False) for file in CODE.get(kind, ())}
     external |= {name: digest_code(name) for name in users_code(used)}
     upstream = {role: (os.path.basename(d) if files.in_store(d, root) else digest_input(d, root))
                 for role, d in inputs.items() if role != HELD}  # those for monitoring, too
-    content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external}
+    content = {"format": FORMAT, "kind": kind, "settings": used, "inputs": upstream, "external": external,
+               "code": code_of(kind, settings, used)}
     run = f"{settings['project']}/{settings['name']}"
     named = [*inputs.values(), *(one for key in paths for _, value in values_of(settings, key)
                                  for one in (value if isinstance(value, list) else [value]))]
     hub = tuple(dict.fromkeys(one.pinned for one in named if isinstance(one, HubPath)))
-    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs, _join(used, how), waits, hub)
+    return Stage(run, name, kind, files.hash_json(content)[:8], root, inputs,
+                 _select(settings, in_identity + others), waits, hub)
 
 
 def settings_of(kind: str, config: dict) -> dict:
@@ -259,40 +220,20 @@ def is_below(key: str, prefixes: tuple[str, ...]) -> bool:
 def _select(config: dict, keys: list[str]) -> dict:
     """Returns the part of a configuration with these settings, nested as before.
 
-    A list of sections keeps every element, reduced to the selected settings.
+    `*` in a key matches every element of a list or mapping; each is reduced to the selected settings.
     """
-    chosen: dict = {}
+    tree: dict = {}
     for key in keys:
-        _place(chosen, config, key.split("."))
-    return chosen
+        branch = tree
+        for part in key.split("."):
+            branch = branch.setdefault(part, {})
+    return _pruned(config, tree)
 
 
-def _place(chosen: dict, config: dict, parts: list[str]) -> None:
-    """Copies the value of a dotted key; `*` matches every element of a list."""
-    head, *rest = parts
-    if rest[:1] == ["*"]:
-        _place_each(chosen, config, head, rest[1:])
-    elif rest:
-        _place(chosen.setdefault(head, {}), config[head], rest)
-    else:
-        chosen[head] = config[head]
-
-
-def _place_each(chosen: dict, config: dict, head: str, rest: list[str]) -> None:
-    """Applies `_place` to every element of a list, or value of a mapping."""
-    sources = config[head]
-    if isinstance(sources, dict):
-        elements = chosen.setdefault(head, {name: {} for name in sources})
-        pairs = [(elements[name], sources[name]) for name in sources]
-    else:
-        elements = chosen.setdefault(head, [{} for _ in sources])
-        pairs = list(zip(elements, sources, strict=True))
-    for element, source in pairs:
-        _place(element, source, rest)
-
-
-def _join(a: Any, b: Any) -> Any:
-    """Merges two parts of one configuration that share no setting."""
-    if isinstance(a, dict):
-        return {**a, **b, **{key: _join(a[key], b[key]) for key in a.keys() & b.keys()}}
-    return [_join(x, y) for x, y in zip(a, b, strict=True)]
+def _pruned(value: Any, tree: dict) -> Any:
+    """Returns the part of a value whose keys are in a tree of keys; all of it where the tree ends."""
+    if not tree:
+        return value
+    if isinstance(value, list):
+        return [_pruned(element, tree["*"]) for element in value]
+    return {key: _pruned(value[key], tree.get("*", tree.get(key))) for key in (value if "*" in tree else tree)}

@@ -15,9 +15,8 @@ from pipeline.job.tasksets import HELD
 from pipeline.plan import hub
 from pipeline.plan.data import data_settings
 from pipeline.plan.identity import Stage, make_stage
+from pipeline.plan.models import KEY, NO_MODEL, asks_teacher, teacher_stage
 from pipeline.plan.modes import TRAINING, Line, planned
-from pipeline.plan.starting_models import NO_MODEL
-from pipeline.plan.teacher import KEY, asks_teacher, teacher_stage
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, ModelError
 from pipeline.store.model_shape import absent_model, read_config, room_problem
@@ -99,14 +98,16 @@ class _Stages:
         self.stages.append(make_stage(name, kind, settings, inputs, self.root, waits))
         return self.stages[-1].directory
 
+    def reused(self, name: str, kind: str, settings: dict, inputs: dict[str, str]) -> str:
+        """Returns the directory of the stage of this kind and identity; adds it, with this name, if it is new."""
+        wanted = make_stage(name, kind, settings, inputs, self.root)
+        same = (s.directory for s in self.stages if (s.kind, s.identity) == (kind, wanted.identity))
+        return next(same, None) or self.add(name, kind, settings, inputs)
+
     def shared(self, kind: str, settings: dict, inputs: dict[str, str], owner: str) -> str:
-        """Returns the directory of the stage of this kind and identity; adds it if it is new. owner: suffix of its
-        name."""
-        wanted = make_stage(kind, kind, settings, inputs, self.root)
-        for stage in self.stages:
-            if (stage.kind, stage.identity) == (kind, wanted.identity):
-                return stage.directory
-        return self.add(f"{kind}_{owner}" if any(s.kind == kind for s in self.stages) else kind, kind, settings, inputs)
+        """Does the same for a stage named after its kind, and its owner if there are others of the kind."""
+        return self.reused(f"{kind}_{owner}" if any(s.kind == kind for s in self.stages) else kind, kind, settings,
+                           inputs)
 
     def add_entry(self, entry: dict) -> None:
         """Adds one entry of `stages`, with its data, its initial model, and the evaluation of its result."""
@@ -171,9 +172,7 @@ class _Stages:
         trained: the tasks that the model was trained on, compared with the evaluation's tasks.
         """
         inputs = {"tasks": tasks, **({"trained": trained} if trained else {}), "model": model}
-        wanted = make_stage(name, "evaluate", settings, inputs, self.root)
-        same = (s.directory for s in self.stages if (s.kind, s.identity) == ("evaluate", wanted.identity))
-        return next(same, None) or self.add(name, "evaluate", settings, inputs)
+        return self.reused(name, "evaluate", settings, inputs)
 
     def _evaluate_base(self, name: str, settings: dict, tasks: str) -> list[str]:
         if not (settings["explorer"]["eval_on_startup"] and settings["buffer"]["explorer_input"]["eval_tasksets"]):

@@ -38,7 +38,7 @@ def snapshot(value: str, is_model: bool, commit: str | None, ask: bool, update: 
         raise DataError(f"needed {needed}, or a local path.")
     commit = commit or newest(uri, ask, update)
     with disable_progress_bars():
-        root = _asked(snapshot_download, uri, commit, ask, ignore_patterns=["*/*"],
+        root = _called(snapshot_download, uri, commit, ask, ignore_patterns=["*/*"],
                       allow_patterns=list(SMALL) if is_model else [".gitattributes", "README.md"])
     pinned_id = f"{uri.id if is_model else DATASETS + uri.id}@{commit}"
     inside = [f"/{name}" for name in _inside(uri, commit, root)] if uri.path_in_repo else [""]
@@ -53,8 +53,8 @@ def newest(uri, ask: bool, update: bool) -> str:
     from huggingface_hub import HfApi
 
     if update:
-        return _asked(lambda name, local_files_only, **at: HfApi().repo_info(name, **at), uri, uri.revision, True).sha
-    return _asked(HfApi().resolve_revision, uri, uri.revision, ask).resolved
+        return _called(lambda name, local_files_only, **at: HfApi().repo_info(name, **at), uri, uri.revision, True).sha
+    return _called(HfApi().resolve_revision, uri, uri.revision, ask).resolved
 
 
 def _inside(uri, commit: str, root: str) -> list[str]:
@@ -64,11 +64,11 @@ def _inside(uri, commit: str, root: str) -> list[str]:
         wanted for name in names if name == wanted or name.startswith(f"{wanted}/")][:1]
     if not found:
         raise DataError(f"{uri.id} has no file '{wanted}' at commit {commit[:12]}.{nearest(wanted, names)} "
-                        f"{_there(names)}")
+                        f"{_listed(names)}")
     return found
 
 
-def _there(names: Iterable[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     shown = [name for name in names if not name.startswith(".")]
     return f"Found {', '.join(shown[:6]) or 'nothing'}{', ...' if len(shown) > 6 else ''}."
 
@@ -87,7 +87,7 @@ def _of_model(names: Iterable[str], uri) -> list[str]:
     top = [name for name in names if "/" not in name and not fnmatch(name, OTHER_COPY)]
     weights = next(filter(None, ([n for n in top if any(fnmatch(n, p) for p in kind)] for kind in WEIGHTS)), None)
     if not weights:
-        raise ModelError(f"{uri.id} has no weights (*.safetensors, pytorch_model*.bin). {_there(names)}")
+        raise ModelError(f"{uri.id} has no weights (*.safetensors, pytorch_model*.bin). {_listed(names)}")
     return [*weights, *(name for name in top if any(fnmatch(name, pattern) for pattern in SMALL))]
 
 
@@ -104,7 +104,7 @@ def _of_rows(names: Iterable[str], uri, subset: str | None, split: str) -> list[
                         f"{', '.join(splits)}. Set split of the set.")
     if not chosen:
         raise DataError(f"{uri.id} has no {' or '.join(READERS)} file{f' in {below}' * bool(below)}, and no "
-                        f"script of a dataset is run. {_there(names)} The hub keeps a Parquet copy of most datasets: "
+                        f"script of a dataset is run. {_listed(names)} The hub keeps a Parquet copy of most datasets: "
                         f"{DATASETS}{uri.id}@refs/convert/parquet, with subset_name.")
     return chosen
 
@@ -131,7 +131,7 @@ def _parsed(value: str):
         raise DataError(f"{NO_ID} ({error}).") from error
 
 
-def _asked(call: Callable, uri, revision: str | None, ask: bool, **more: Any) -> Any:
+def _called(call: Callable, uri, revision: str | None, ask: bool, **more: Any) -> Any:
     """Returns call(repository, ...) of huggingface_hub. Raises ModelError or DataError with cause and remedy."""
     from huggingface_hub.errors import HTTPError, RevisionResolutionError
 
@@ -168,7 +168,7 @@ def _failure(error: Exception, uri, revision: str | None, ask: bool) -> str:
            f"({type(cause).__name__}: {' '.join(str(cause).split())[:150]})")
     return (f"not complete in the cache {constants.HF_HUB_CACHE}, and the hub {why}. Where there is a network: "
             f"`hf download {uri.id}{' --repo-type dataset' * data}{f' --revision {revision}' if revision else ''}`; "
-            "HF_HOME says where the cache is.")
+            "HF_HOME sets the location of the cache.")
 
 
 def fetch(repository: str, names: Iterable[str]) -> None:
@@ -176,4 +176,4 @@ def fetch(repository: str, names: Iterable[str]) -> None:
     from huggingface_hub import snapshot_download
 
     uri = _parsed(repository)
-    _asked(snapshot_download, uri, uri.revision, True, allow_patterns=[glob.escape(name) for name in names])
+    _called(snapshot_download, uri, uri.revision, True, allow_patterns=[glob.escape(name) for name in names])

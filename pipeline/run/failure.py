@@ -16,22 +16,23 @@ UNEXPLAINED = ("it left no reason: its process was killed (the kernel does this 
 FULL = 2**20  # bytes: a disk with less free space is called full
 
 
-def what_failed(shown: View | SweepView, code: int, again: str = "the same command", said: str = "",
+def what_failed(shown: View | SweepView, code: int, command: str = "the same command", output: str = "",
                 place: str = "", since: float = 0.0) -> str:
-    """Returns the last lines of a run or sweep. again: the command to continue. said: snakemake's output, in `place`.
+    """Returns the last lines of a run or sweep. command: to continue it. output: snakemake's, in the file `place`.
 
     since: causes recorded before this time belong to an earlier launch. A snakemake killed by a signal ended its
     stages too.
     """
-    reasons = [] if code < 0 else [(stage, _reason(stage, said, since)) for stage in shown.stages]
+    reasons = [] if code < 0 else [(stage, _reason(stage, output, since)) for stage in shown.stages]
     failed = [(stage, reason) for stage, reason in reasons if reason]
-    lines = [_told(shown, stage, reason, ROOM // min(len(failed), MOST_SHOWN)) for stage, reason in failed[:MOST_SHOWN]]
+    room = ROOM // max(min(len(failed), MOST_SHOWN), 1)
+    lines = [_failure_lines(shown, stage, reason, room) for stage, reason in failed[:MOST_SHOWN]]
     if more := [stage.directory.name for stage, _ in failed[MOST_SHOWN:]]:
         lines.append(f"ouro: failed too: {', '.join(more[:MOST_SHOWN])}" + (" ..." if len(more) > MOST_SHOWN else ""))
     if not failed:
         lines.append(f"ouro: snakemake {ending(code)}")
     where = f"; all output: {place}" if place else ""
-    return "\n".join([*lines, f"ouro: {how_far(shown)}, exit code {exit_code(code)}{where}", f"  to go on: {again}"])
+    return "\n".join([*lines, f"ouro: {how_far(shown)}, exit code {exit_code(code)}{where}", f"  to go on: {command}"])
 
 
 def how_far(shown: View | SweepView) -> str:
@@ -44,7 +45,7 @@ def how_far(shown: View | SweepView) -> str:
     return text
 
 
-def _told(shown: View | SweepView, stage: Node, reason: str, room: int) -> str:
+def _failure_lines(shown: View | SweepView, stage: Node, reason: str, room: int) -> str:
     first, *more = shortened(reason, max(room - 1, 1))
     points = f" ({points_with(shown, stage)})" if isinstance(shown, SweepView) else ""
     free = shutil.disk_usage(stage.directory).free
@@ -54,7 +55,7 @@ def _told(shown: View | SweepView, stage: Node, reason: str, room: int) -> str:
                       f"  log: {near(stage.directory / 'stage.log')}"])
 
 
-def _reason(stage: Node, said: str, since: float) -> str | None:
+def _reason(stage: Node, output: str, since: float) -> str | None:
     """Returns why a stage failed, from its stage.error, else from its output; None if it did not fail."""
     if files.is_complete(stage.directory):
         return None
@@ -62,9 +63,9 @@ def _reason(stage: Node, said: str, since: float) -> str | None:
     if recorded and (stage.directory / "stage.error").stat().st_mtime >= since:
         return recorded
     place = re.escape(stage.directory.name)
-    if not re.search(rf"^Error in rule .*\n(?: .*\n)*? +output: .*{place}/", said, re.M):
+    if not re.search(rf"^Error in rule .*\n(?: .*\n)*? +output: .*{place}/", output, re.M):
         return None
-    return _printed(stage, said.splitlines()) or UNEXPLAINED
+    return _printed(stage, output.splitlines()) or UNEXPLAINED
 
 
 def _printed(stage: Node, lines: list[str]) -> str | None:

@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING
 from pipeline.store.files import HOME
 
 if TYPE_CHECKING:
+    from pipeline.plan.plan import Plan
+    from pipeline.results.sweep_view import SweepView
+    from pipeline.results.view import View
     from pipeline.run.console import Output
+    from pipeline.run.sweep import Sweep
 
 SIGNALLED = 128  # the exit code of a command ended by a signal is this plus the signal
 INTERRUPTED = SIGNALLED + signal.SIGINT
 STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM", signal.SIGHUP: "stopped by SIGHUP",
            signal.SIGQUIT: "stopped by SIGQUIT"}
-TELLS_ONLY = re.compile(  # arguments with which snakemake runs nothing
+PRINTS_ONLY = re.compile(  # arguments with which snakemake runs nothing
     r"-\w*[hn]\w*|--(help|version|report|dry-?run|dag|rulegraph|filegraph|d3dag|summary|detailed-summary|lint|list.*|unlock|touch)(=.*)?")
 
 
@@ -37,46 +41,52 @@ class Ended:
 
 
 def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, update_hub: bool) -> int:
-    """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt.
+    """Runs every incomplete stage of the recipe with snakemake, then reports what was learnt; returns the exit code.
 
     extra: arguments for snakemake. A problem that is known without reading data must not appear after a stage has run.
     """
     from pipeline.check import preflight
-    from pipeline.job.context import exit_code
     from pipeline.plan import hub
-    from pipeline.run import failure, outcome
+    from pipeline.run import outcome
     from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
 
     words = [MULTIRUN, *overrides] if multirun else overrides
     plan = make_plan_or_sweep(words, partial(preflight.judged_plan, update_hub=update_hub))
     for one in hub.plans_of(plan) if update_hub else ():
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
-    for line in plan.warnings if multirun else ():
+    for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, extra)]:
         preflight.warn(line)
     shown = outcome.of(plan)
     if shown.complete and not extra:
         plan.freeze()  # the run's view may show another configuration
         print(f"nothing to do: all {len(plan.stages)} stages of {shown.run} are complete\n{outcome.conclude(shown)}")
         return 0
-    if asks_for_no_gpu(plan, extra):
-        preflight.warn("cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. "
-                       "Set it to the GPUs of a node, or to 0 if none is meant.")
-    if not any(TELLS_ONLY.fullmatch(word) for word in extra):
+    if not any(PRINTS_ONLY.fullmatch(word) for word in extra):
         hub.fetch_missing(plan.stages)  # here for its progress on the terminal; plain snakemake does it on startup
     for line in outcome.made_again(plan):
         print(f"ouro: {line}")
     before = _made(plan)
-    again = typed(words, extra)
     ended = start(words, extra, plan, verbose)
+    return report(shown, ended, typed(words, extra), _made(plan) != before)
+
+
+def report(shown: "View | SweepView", ended: Ended, command: str, progressed: bool) -> int:
+    """Prints the last lines of a run; returns its exit code. command: the command to continue. progressed: a stage was
+    completed (a dry run completes none)."""
+    from pipeline.job.context import exit_code
+    from pipeline.results.sweep_view import SweepView
+    from pipeline.run import failure, outcome
+
     if ended.signal:
-        print(f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept\n  to go on: {again}", file=sys.stderr)
+        print(f"ouro: {STOPPED[ended.signal]}; {failure.how_far(shown)} and kept\n  to go on: {command}",
+              file=sys.stderr)
         return SIGNALLED + ended.signal
-    if (ended.code == 0 or multirun) and _made(plan) != before:  # a dry run completes nothing
+    if progressed and (ended.code == 0 or isinstance(shown, SweepView)):
         print(outcome.conclude(shown))
     if ended.code:
-        if _made(plan) != before and (line := outcome.report_what_is_there(shown)):
+        if progressed and (line := outcome.report_what_is_there(shown)):
             print(line)
-        print(explain(shown, ended, again), file=sys.stderr)
+        print(explain(shown, ended, command), file=sys.stderr)
     return exit_code(ended.code)
 
 
@@ -85,25 +95,28 @@ def typed(words: list[str], extra: list[str]) -> str:
     return shlex.join(["ouro", "run", *words, *(["--", *extra] if extra else [])])
 
 
-def explain(shown, ended: Ended, again: str) -> str:
-    """Returns the last lines of a failed run. again: the command to continue."""
+def explain(shown, ended: Ended, command: str) -> str:
+    """Returns the last lines of a failed run. command: the command to continue."""
     from pipeline.job.context import ending
     from pipeline.run.failure import what_failed
 
     if ended.output is None:
-        return what_failed(shown, ended.code, again, since=ended.began)
+        return what_failed(shown, ended.code, command, since=ended.began)
     if ended.output.log is None:
         return f"ouro: snakemake {ending(ended.code)} before a stage was started; its output is above"
-    return what_failed(shown, ended.code, again, ended.output.errors(), ended.output.place, ended.began)
+    return what_failed(shown, ended.code, command, ended.output.errors(), ended.output.place, ended.began)
 
 
-def asks_for_no_gpu(plan, extra: list[str]) -> bool:
-    """Returns whether stages go to SLURM without requesting GPUs because none are configured. extra: as for `start`."""
+def gpu_warnings(plan: "Plan | Sweep", extra: list[str]) -> list[str]:
+    """Returns a line when stages go to SLURM without requesting GPUs because none are configured."""
     from pipeline.plan.identity import HEAVY
 
-    return any(word.endswith("slurm") for word in extra) and any(
-        stage.kind in HEAVY and not stage.gpus and stage.config["cluster"]["gpu_per_node"] is None
-        for stage in plan.stages)
+    to_slurm = any(word.endswith("slurm") for word in extra)
+    if to_slurm and any(s.kind in HEAVY and not s.gpus and s.config["cluster"]["gpu_per_node"] is None
+                        for s in plan.stages):
+        return ["cluster.gpu_per_node is not set and this machine shows no GPU: the jobs of SLURM ask for none. Set it "
+                "to the GPUs of a node, or to 0 if none is meant."]
+    return []
 
 
 def start(overrides: list[str], extra: list[str], plan, verbose: bool = False) -> Ended:

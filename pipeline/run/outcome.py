@@ -54,7 +54,7 @@ def made_again(planned) -> list[str]:
         if other := next(before, None):
             found[stage.directory] = other
     names = [f"{Path(here).name} in place of {Path(there).name}" for here, there in found.items()]
-    return [f"made again, for code, table format or a file changed and no setting: {', '.join(names)}"] if names else []
+    return [f"re-runs because code, table format or a file changed: {', '.join(names)}"] if names else []
 
 
 def _same_settings(stage) -> Iterator[tuple[Path, dict[str, str]]]:

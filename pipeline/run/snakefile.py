@@ -1,8 +1,10 @@
 """Loads the plan of a run in the Snakefile, so that a user's mistake is a message and not a traceback."""
 
+import contextlib
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -40,30 +42,32 @@ def split_overrides(given: Any) -> list[str]:
                       "in shell quotes, or a list like '[\"seed=2\",\"name=x\"]'; or use `ouro run`.")
 
 
+@contextlib.contextmanager
+def mistakes_printed() -> Iterator[None]:
+    """Prints a user's mistake in the block and exits with code 2."""
+    try:
+        yield
+    except (OuroError, OSError) as error:
+        print(message(error), file=sys.stderr)
+        sys.exit(2)
+
+
 def load_plan(given: dict[str, Any], ask: bool = True):
-    """Returns the plan, or with `-m` the sweep, for snakemake's `config`; a user's mistake is printed and exits with
-    code 2. ask: as for `checked_plan`; false in a job.
+    """Returns the plan, or with `-m` the sweep, for snakemake's `config`. ask: as for `checked_plan`; false in a job.
 
     From here on `python` is the interpreter that runs Snakemake, whether or not its environment is activated, because
     the rules call it.
     """
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-    try:
+    with mistakes_printed():
         _refuse_bare(given)
         return make_plan_or_sweep(split_overrides(given.get("overrides", "")), partial(checked_plan, ask=ask))
-    except (OuroError, OSError) as error:
-        print(message(error), file=sys.stderr)
-        sys.exit(2)
 
 
-def written(plan) -> None:
-    """Fetches the hub files that the stages read and freezes the run. An error is printed and exits with code 2."""
-    try:
-        with files.explained(plan.view):
-            plan.freeze()
-    except (OuroError, OSError) as error:
-        print(message(error), file=sys.stderr)
-        sys.exit(2)
+def freeze(plan) -> None:
+    """Fetches the hub files that the stages read and writes the run's specifications."""
+    with mistakes_printed(), files.explained(plan.view):
+        plan.freeze()
 
 
 def _refuse_bare(given: dict[str, Any]) -> None:

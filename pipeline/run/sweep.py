@@ -26,7 +26,7 @@ from pipeline.store import files
 from pipeline.store.errors import ConfigError, OuroError
 
 MOST_NAMED = 4  # points listed with a problem
-TOLD_EVERY = 5.0  # seconds
+PROGRESS_SECONDS = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class Sweep:
             made = tuple(s.directory for s in point.plan.stages if s.kind != "report")
             same.setdefault(made, []).append(axes.told(point.differs))
         return [f"the points {_named(points)} plan the same stages: they differ in how a stage runs, not in what it "
-                f"makes. Each stage is made once, as {points[0]} says." for points in same.values() if len(points) > 1]
+                f"makes. Each stage is made once, with the settings of {points[0]}."
+                for points in same.values() if len(points) > 1]
 
     def freeze(self) -> None:
         """Writes the stages' specifications and the views of the points and of the sweep. Never called by a dry run."""
@@ -102,17 +103,17 @@ def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
     words = axes.read(overrides)
     first = _compose_first(axes.first_point(words), axes.count(words))
     chosen = list(axes.points(words))
-    composed = [first, *_counted((_composed(point) for point, _ in chosen[1:]), len(chosen), "composed")]
+    composed = [first, *_counted((_attempt(compose, point) for point, _ in chosen[1:]), len(chosen), "composed")]
     _refuse(composed, chosen)
     project, name, root = _shared(composed)
     for config, (_, differs) in zip(composed, chosen, strict=True):
         config["name"] = axes.name_of(name, differs)
     hub.agree(composed)
-    said: list[tuple[list[str], dict[str, str]]] = [([], differs) for _, differs in chosen]
+    lines_of_points: list[tuple[list[str], dict[str, str]]] = [([], differs) for _, differs in chosen]
     attempts = (_attempt(partial(plan_of, tell=lines.append), config)
-                for config, (lines, _) in zip(composed, said, strict=True))
+                for config, (lines, _) in zip(composed, lines_of_points, strict=True))
     plans = list(_counted(attempts, len(chosen), "planned"))
-    for line in _with_points(said):
+    for line in _with_points(lines_of_points):
         warn(line)
     _refuse(plans, chosen)
     points = [Point(o, differs, plan) for (o, differs), plan in zip(chosen, plans, strict=True)]
@@ -121,11 +122,11 @@ def make_sweep(overrides: list[str], plan_of: Planner = checked_plan) -> Sweep:
 
 def _counted(results: Iterable, number: int, what: str) -> Iterator:
     """Yields the results as they arrive; periodically reports on stderr how many of the points are done."""
-    told = time.monotonic()
+    reported = time.monotonic()
     for done, result in enumerate(results, 1):
         yield result
-        if time.monotonic() - told > TOLD_EVERY:
-            told = time.monotonic()
+        if time.monotonic() - reported > PROGRESS_SECONDS:
+            reported = time.monotonic()
             print(f"ouro: {done:,} of {number:,} points are {what}", file=sys.stderr)
 
 
@@ -137,13 +138,9 @@ def _attempt(work, argument):
         return error
 
 
-def _composed(overrides: list[str]):
-    return _attempt(compose, overrides)
-
-
 def _compose_first(point: list[str], number: int):
     """Composes the first point, which has the limit on the number of points; returns the configuration or mistake."""
-    config = _composed(point)
+    config = _attempt(compose, point)
     failed = isinstance(config, OuroError)
     most = _most_points(point) if failed else config["sweep"]["max_points"]
     if number <= most:
@@ -170,22 +167,15 @@ def _refuse(results: list, chosen: list[tuple]) -> None:
         raise ConfigError("the sweep has problems:\n  " + "\n  ".join(lines), lines)
 
 
-def _with_points(said: Sequence[tuple[list[str], dict[str, str]]]) -> list[str]:
-    """Lists every line once, with the points it concerns. said: each point's lines and axis values."""
+def _with_points(lines_of_points: Sequence[tuple[list[str], dict[str, str]]]) -> list[str]:
+    """Lists every line once, with the points it concerns. lines_of_points: each point's lines and axis values."""
     concerned: dict[str, list[str]] = {}
-    for lines, differs in said:
+    number = len(lines_of_points)
+    for lines, differs in lines_of_points:
         for line in dict.fromkeys(lines):
             concerned.setdefault(line, []).append(axes.told(differs))
-    return [f"{line}{_which(points, len(said))}" for line, points in concerned.items()]
-
-
-def _which(points: list[str], number: int) -> str:
-    """Formats ` (points: seed=1; seed=2)`; empty if there is only one point."""
-    if number == 1:
-        return ""
-    if len(points) == number:
-        return f" (all {number} points)"
-    return f" (point{'s' if len(points) > 1 else ''}: {_named(points)})"
+    return [line if number == 1 else f"{line} (all {number} points)" if len(points) == number else
+            f"{line} (point{'s' if len(points) > 1 else ''}: {_named(points)})" for line, points in concerned.items()]
 
 
 def _named(points: list[str]) -> str:

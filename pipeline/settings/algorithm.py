@@ -3,7 +3,6 @@
 from typing import Any
 
 from pipeline.settings import algorithms, arguments
-from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.settings.setting import Section, rule, section, setting
 from pipeline.store.errors import Problem
 
@@ -112,21 +111,3 @@ class Algorithm(Section):
                                               "is then 1, for a train batch is one update")
     rollout_correction: RolloutCorrection = section(RolloutCorrection)
     optimizer: Optimizer = section(Optimizer)
-
-    @rule
-    def _pairs(self):
-        kind, loss = self.algorithm_type, self.policy_loss_fn or ":"
-        if kind in PAIR_TYPES and self.entropy_loss_fn == "mix":
-            yield Problem("entropy_loss_fn", f"with algorithm.algorithm_type={kind}: pairs hold no demonstrations.",
-                          "Set default or none.", found="mix")
-        elif kind not in DEMONSTRATED and ":" not in loss and (loss in PAIR_TYPES) != (kind in PAIR_TYPES):
-            advice = "Choose a loss of those names" if kind in PAIR_TYPES else "Choose another loss"
-            yield Problem("policy_loss_fn", f"with algorithm.algorithm_type={kind}: {', '.join(PAIR_TYPES)} compare "
-                          "pairs of responses, which the types of the same names read, and no other loss does.",
-                          f"{advice}, or the type that goes with it.", found=loss)
-
-    @rule
-    def _greedy_baseline(self):
-        if self.advantage_fn == "remax" and not self.greedy_baseline and self.algorithm_type not in GIVEN:
-            yield Problem("advantage_fn", "needs the reward of a greedy response to each task.",
-                          "Set algorithm.greedy_baseline=true.", found="remax")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from pipeline.settings.algorithm import ADVANTAGES
-from pipeline.settings.algorithms import COMPARE, GIVEN, PAIR_TYPES
+from pipeline.settings.algorithms import COMPARE, DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.settings.arguments.answers import OverlongPenalty
 from pipeline.settings.data import SHOWN, eval_places, reward_functions, train_places
 from pipeline.store.errors import Problem, nearest
@@ -48,6 +48,27 @@ def evaluation_without_sets(c) -> Found:
                       "null.", found=every)
     if c.mode == "bench":
         yield Problem("mode", f"there is nothing to evaluate on; needed a set in {EVAL_SETS}.", found=c.mode)
+
+
+def loss_of_pairs(c) -> Found:
+    """A loss on pairs goes with an algorithm that reads pairs; a user's loss may be for either."""
+    a, kind, loss = c.algorithm, c.algorithm.algorithm_type, c.algorithm.policy_loss_fn or ":"
+    if c.kind not in TRAINING:
+        return
+    if kind in PAIR_TYPES and a.entropy_loss_fn == "mix":
+        yield Problem("algorithm.entropy_loss_fn", f"with algorithm.algorithm_type={kind}: pairs hold no "
+                      "demonstrations.", "Set default or none.", found="mix")
+    elif kind not in DEMONSTRATED and ":" not in loss and (loss in PAIR_TYPES) != (kind in PAIR_TYPES):
+        advice = "Choose a loss of those names" if kind in PAIR_TYPES else "Choose another loss"
+        yield Problem("algorithm.policy_loss_fn", f"with algorithm.algorithm_type={kind}: {', '.join(PAIR_TYPES)} "
+                      "compare pairs of responses, which the types of the same names read, and no other loss does.",
+                      f"{advice}, or the type that goes with it.", found=loss)
+
+
+def greedy_baseline(c) -> Found:
+    if c.kind in ("rft", "offline") and c.algorithm.advantage_fn == "remax" and not c.algorithm.greedy_baseline:
+        yield Problem("algorithm.advantage_fn", "needs the reward of a greedy response to each task.",
+                      "Set algorithm.greedy_baseline=true.", found="remax")
 
 
 def token_budget(c) -> Found:
@@ -201,5 +222,6 @@ def answered(c) -> list:
 # reward functions that do not report whether a task is solved
 NO_ACCURACY = ("format_reward", "overlong_penalty", "reward_model")
 
-RULES = (names, exploring_given_responses, evaluation_without_sets, token_budget, sampling_of_training, groups, critic,
-         resampling, texts, sampling_of_sets, pairs, rewards, overlong, resampled_by_accuracy)
+RULES = (names, exploring_given_responses, evaluation_without_sets, loss_of_pairs, greedy_baseline, token_budget,
+         sampling_of_training, groups, critic, resampling, texts, sampling_of_sets, pairs, rewards, overlong,
+         resampled_by_accuracy)

@@ -92,7 +92,10 @@ class Config(Section):
         return combinations.kind_of(self.mode, self.algorithm.algorithm_type)
 
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
-        yield from super().broken_rules(above)
+        idle: tuple[str, ...] = ()
+        with contextlib.suppress(Unreadable):
+            idle = () if self.kind in combinations.TRAINING else ("algorithm.optimizer.", "trainer.")
+        yield from (problem for problem in super().broken_rules(above) if not problem.key.startswith(idle))
         for each in combinations.RULES:
             with contextlib.suppress(Unreadable):
                 yield from each(self)

@@ -97,24 +97,27 @@ def module_file(name: str) -> Path | None:
 def digest_code(dotted: str) -> str:
     """Hashes the user's module in `package.module:function`, and the user's modules it imports, so that an edited
     reward function is a new stage. Their location does not count."""
-    module = dotted.partition(":")[0]
+    return files.hash_json({name: _hash_module(path) for name, path in code_files(dotted).items()})
+
+
+def code_files(dotted: str) -> dict[str, Path]:
+    """Maps the user's module in `package.module:function`, and the user's modules it imports, to their files."""
+    module, _, name = dotted.partition(":")
     source = module_file(module)
     if source is None:
         raise ConfigError(f"'{dotted}': no such module. {NEEDED}")
-    name = dotted.partition(":")[2]
     if not name:
         raise ConfigError(f"'{dotted}' names no function; needed one of {source} behind the ':'.")
     if source.suffix == ".py" and name not in (known := _names(source)) and "*" not in known:
         raise ConfigError(f"'{dotted}': {source} has no '{name}'.{nearest(name, known)}")
-    found = taken_in(source, module)
-    return files.hash_json({name: hash_code(path, True) for name, path in found.items()})
+    return taken_in(source, module)
 
 
 @files.remembered
-def hash_code(path: Path, docstrings: bool) -> str:
+def _hash_module(path: Path) -> str:
     """Hashes a Python file without comments and blank lines, any other file by its bytes.
 
-    docstrings: whether they count: a user's function may read its own.
+    Docstrings count: a function may read its own.
     """
     if path.suffix != ".py":
         return files.hash_file(path)
@@ -124,14 +127,7 @@ def hash_code(path: Path, docstrings: bool) -> str:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    for node in () if docstrings else ast.walk(ast.parse(source)):
-        if isinstance(node, DOCUMENTED) and node.body and ast.get_docstring(node, clean=False) is not None:
-            first = node.body[0]
-            lines[first.lineno - 1:first.end_lineno] = [""] * (first.end_lineno - first.lineno + 1)
     return files.hash_text("\n".join(line.rstrip() for line in lines if line.strip()))
-
-
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @files.remembered
@@ -199,10 +195,10 @@ def digest_meaning(path: str | None, key: str) -> list[str]:
     if not resolve(path).exists():
         raise missing(Path(path), key)
     try:
-        said = load(resolve(path).read_bytes(), f"{key}={path}")
+        content = load(resolve(path).read_bytes(), f"{key}={path}")
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"{key}={path} is no YAML: {' '.join(str(error).split())}") from error
-    return [files.hash_text(yaml.safe_dump(said))]
+    return [files.hash_text(yaml.safe_dump(content))]
 
 
 def digest_tree(path: Path, root: str) -> str:

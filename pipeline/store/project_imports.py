@@ -1,8 +1,7 @@
 """Finds the user files that a module imports, from source: a function's behaviour depends on all of them.
 
 Only modules below the same project directory count, the one from which the module is imported. For an installed package
-every module counts: it changes as a whole, and is often too large to analyse. Our own code is covered by
-pipeline/plan/identity.py.
+every module counts: it changes as a whole, and is often too large to analyse. Our own code: pipeline/plan/code.py.
 """
 
 import ast
@@ -25,7 +24,7 @@ def taken_in(source: Path, module: str) -> dict[str, Path]:
     """
     parts = module.split(".")
     root = source.parents[len(parts) - (source.name != "__init__.py")]
-    if root.name in INSTALLED or root == Path(sysconfig.get_path("stdlib")):
+    if is_installed(source):
         return {module: source} | _whole(root, parts[0])
     found: dict[str, Path] = {}
     waiting = [module]
@@ -38,6 +37,11 @@ def taken_in(source: Path, module: str) -> dict[str, Path]:
         waiting += [".".join(name.split(".")[:size]) for size in range(1, name.count(".") + 1)]  # packages run too
         waiting += _named(path, name) if path.suffix == ".py" else []
     return found
+
+
+def is_installed(source: Path) -> bool:
+    """Returns whether a file belongs to an installed package or the standard library."""
+    return bool({*INSTALLED} & {*source.parts}) or source.is_relative_to(sysconfig.get_path("stdlib"))
 
 
 @cache

@@ -134,7 +134,7 @@ def test_status_report_and_sql_take_the_name_of_a_sweep(swept, capsys):
 
 
 def test_the_last_words_of_a_sweep_say_which_points_failed(swept):
-    words = failure.what_failed(sweep_view.find(swept, "s"), 1, again="ouro run -m lr=1,2,3,4")
+    words = failure.what_failed(sweep_view.find(swept, "s"), 1, command="ouro run -m lr=1,2,3,4")
     assert words.splitlines()[0] == "ouro: rfts-lr=3 failed (lr=3): the trainer diverged"
     assert "2 of 4 points" in words
     assert words.endswith("ouro run -m lr=1,2,3,4")

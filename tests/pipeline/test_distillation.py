@@ -148,7 +148,7 @@ def test_a_teacher_above_is_counted_by_what_it_begins_with():
                "algorithm": JSD}
     config = changed(with_stages(GRPO, student))
     assert effective(config, student)["model"]["teacher_model_path"] == "big"
-    from pipeline.plan.teacher import teacher_model
+    from pipeline.plan.models import teacher_model
 
     starts = dict.fromkeys(("sft", "big", "small"), config["model"])
     assert teacher_model(config, "small", starts) is config["model"]

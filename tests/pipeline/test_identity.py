@@ -70,14 +70,18 @@ def test_the_content_of_an_input_counts_and_its_path_does_not(tmp_path):
     assert {name for name in first if edited[name] != first[name]} == ALL - {"model"}
 
 
-def test_the_content_of_the_curation_recipe_counts(tmp_path):
+def test_the_content_of_the_curation_recipe_counts_and_comments_in_it_do_not(tmp_path):
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("process: []\n")
-    key = {"data_processor.task_pipeline.config_path": str(recipe)}
-    first = identities(tmp_path, key)
-    recipe.write_text("process: [{text_length_filter: {min_len: 1}}]\n")
-    second = identities(tmp_path, key)
-    assert {name for name in first if first[name] != second[name]} == ALL - {"model", "tasks"}
+
+    def identities_of(text: str) -> dict[str, str]:
+        recipe.write_text(text)
+        return identities(tmp_path, {"data_processor.task_pipeline.config_path": str(recipe)})
+
+    first = identities_of("text_keys: question\nprocess: [{text_length_filter: {min_len: 1, max_len: 9}}]\n")
+    other = identities_of("text_keys: question\nprocess: [{text_length_filter: {min_len: 1, max_len: 8}}]\n")
+    assert {name for name in first if first[name] != other[name]} == ALL - {"model", "tasks"}
+    assert identities_of("# why\nprocess:\n- text_length_filter: {max_len: 9, min_len: 1}\n"
+                         "text_keys: question\n") == first
 
 
 def test_a_directory_is_hashed_by_names_and_contents(tmp_path):

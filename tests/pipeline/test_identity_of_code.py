@@ -12,7 +12,7 @@ from pipeline.settings.config import AuxiliaryModel
 from pipeline.store import digests
 from pipeline.store.errors import ConfigError, DataError
 from tests.configs import element
-from tests.plans import AFTER_SFT, ALL, EVALS, identities, identities_of_default, planned, re_run
+from tests.plans import AFTER_SFT, EVALS, identities, planned
 
 
 @pytest.fixture
@@ -26,30 +26,16 @@ def user_module(tmp_path, monkeypatch):
     return path, "ouro_test_rewards:mine"
 
 
-def test_an_edited_reward_function_is_another_stage(tmp_path, user_module):
+@pytest.mark.parametrize(("key", "others", "expected"), [
+    ("buffer.explorer_input.default_reward_fn_type", [], AFTER_SFT),
+    ("buffer.explorer_input.default_reward_fn_type", ["format_reward"], AFTER_SFT),
+    (f"{EVALS}.0.default_reward_fn_type", [], {"evaluate_sft", "evaluate_rft", "report"})])
+def test_an_edited_reward_function_is_another_stage_where_it_is_named(tmp_path, user_module, key, others, expected):
     path, name = user_module
-    key = {"buffer.explorer_input.default_reward_fn_type": name}
-    first = identities(tmp_path, key)
+    values = {key: [*others, name] if others else name}
+    first = identities(tmp_path, values)
     path.write_text(path.read_text().replace("1.0", "0.5"))
-    second = identities(tmp_path, key)
-    assert {n for n in first if first[n] != second[n]} == AFTER_SFT
-
-
-def test_a_reward_function_of_one_evaluation_set_counts_there(tmp_path, user_module):
-    path, name = user_module
-    key = {f"{EVALS}.0.default_reward_fn_type": name}
-    first = identities(tmp_path, key)
-    path.write_text(path.read_text().replace("1.0", "0.5"))
-    second = identities(tmp_path, key)
-    assert {n for n in first if first[n] != second[n]} == {"evaluate_sft", "evaluate_rft", "report"}
-
-
-def test_a_reward_function_in_a_list_counts_too(tmp_path, user_module):
-    path, name = user_module
-    key = {"buffer.explorer_input.default_reward_fn_type": ["format_reward", name]}
-    first = identities(tmp_path, key)
-    path.write_text(path.read_text().replace("1.0", "0.5"))
-    assert {n for n, identity in identities(tmp_path, key).items() if identity != first[n]} == AFTER_SFT
+    assert {stage for stage, identity in identities(tmp_path, values).items() if identity != first[stage]} == expected
 
 
 def with_judge(directory: Path, **settings) -> dict:
@@ -83,31 +69,18 @@ def test_a_reward_model_that_is_not_there_is_named(tmp_path):
         planned(tmp_path, values)
 
 
-@pytest.mark.parametrize(("file", "expected"), [
-    ("workflows/reward_model.py", AFTER_SFT),
-    ("operators/generate.py", ALL - {"model"}), ("operators/curation.py", ALL - {"tasks", "model"}),
-    ("operators/advantage.py", {"rft", "evaluate_rft", "report"}), ("operators/statistics.py", {
-        "evaluate_sft", "evaluate_rft", "report"}), ("stages/model.py", ALL - {"tasks", "curate"})])
-def test_our_own_code_that_settings_name_counts_where_it_is_used(tmp_path, monkeypatch, file, expected):
-    identities_of_default()  # which are kept: not those of the edited file
-    monkeypatch.setattr(identity, "hash_code", lambda path, _: "edited" if str(path).endswith(file) else
-                        digests.hash_code(path, False))
-    assert re_run(tmp_path, {}) == expected
-
-
 @pytest.mark.parametrize(("text", "counts"), [
-    ("def f(a):\n    return a + 1\n", (False, False)),
-    ("# why\n\ndef f(a):  # what\n\n    return a + 1   \n", (False, False)),
-    ('"""Of a file."""\ndef f(a):\n    """Of a\n    function."""\n    return a + 1\n', (True, False)),
-    ("def f(a):\n    return a + 2\n", (True, True)),
-    ("def f(a):\n    return '# ' + a + 1\n", (True, True)),
-    ("def f(a):\n        return a + 1\n", (True, True)),
+    ("# why\n\ndef mine(response, answer):  # what\n\n    return 1   \n", False),
+    ('def mine(response, answer):\n    """Of a function."""\n    return 1\n', True),
+    ("def mine(response, answer):\n    return '# ' + 1\n", True),
+    ("def mine(response, answer):\n        return 1\n", True),
 ])
-def test_comments_and_our_docstrings_do_not_count(tmp_path, text, counts):
-    one, other = tmp_path / "one.py", tmp_path / "other.py"
-    one.write_text("def f(a):\n    return a + 1\n")
-    other.write_text(text)
-    assert tuple(digests.hash_code(one, kept) != digests.hash_code(other, kept) for kept in (True, False)) == counts
+def test_comments_and_blank_lines_of_user_code_do_not_count_and_docstrings_do(user_module, text, counts):
+    path, name = user_module
+    path.write_text("def mine(response, answer):\n    return 1\n")
+    first = digests.digest_code(name)
+    path.write_text(text)
+    assert (digests.digest_code(name) != first) == counts
 
 
 @pytest.mark.parametrize("name", ["nowhere_at_all:f", "nowhere.at.all:f", "sys:exit", "pipeline..x:f"])
@@ -133,14 +106,20 @@ def test_a_text_with_a_colon_is_no_code(tmp_path):
     assert plan.config["buffer"]["explorer_input"]["system_prompt"] == "Answer:briefly"
 
 
+def test_arguments_of_user_code_may_have_the_names_of_our_settings(tmp_path):
+    given = {"generator": 3, "sample_strategy": "a]\nb", "engine_type": [None]}
+    changed = identities(tmp_path, {"buffer.explorer_input.taskset.workflow_args": given})
+    assert changed["rft"] != identities(tmp_path)["rft"]
+
+
 def test_what_is_made_again_for_other_code_is_named_and_not_what_a_setting_changed(tmp_path, monkeypatch):
     first = planned(tmp_path)
     first.freeze()
     for stage in first.stages:
         (Path(stage.directory) / "manifest.json").write_text("{}")
     assert made_again(planned(tmp_path)) == made_again(planned(tmp_path, {"seed": 2})) == []
-    monkeypatch.setattr(identity, "hash_code", lambda path, _: "edited" if path.name == "loss.py" else
-                        digests.hash_code(path, False))
+    of_code = identity.code_of
+    monkeypatch.setattr(identity, "code_of", lambda kind, *rest: "edited" if kind == "train" else of_code(kind, *rest))
     (line,) = made_again(planned(tmp_path))
     assert [word.split("-")[0] for word in line.split(": ")[1].split(", ")] == [
         "sft", "evaluate_sft", "rft", "evaluate_rft"]

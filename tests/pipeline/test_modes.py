@@ -4,8 +4,8 @@ import pytest
 
 from pipeline.check.judge import rules_of_stage
 from pipeline.compose.stage_settings import effective
+from pipeline.plan.models import initial_models
 from pipeline.plan.modes import Line, kind_of, planned, problems
-from pipeline.plan.starting_models import starts
 from tests.configs import changed, check, overridden
 
 SFT = {"algorithm": {"algorithm_type": "sft"}}
@@ -78,7 +78,7 @@ def test_where_two_stages_have_one_name_none_stands_before_itself(config):
     """The name of the first and that of the last are the same: the one that a mode adds, or one given twice."""
     line, first = Line(config), config["stages"][0]["stage_name"]
     assert (line.ancestors(first), line.begins_with(first)) == ([], None)
-    assert len(starts(config)) == len(line.kinds)
+    assert len(initial_models(config)) == len(line.kinds)
 
 
 def test_many_ways_to_a_stage_are_one():

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pipeline.job.context import advised, again, commit, namespace, open_stage, run_stage
+from pipeline.job.context import advised, commit, namespace, open_stage, repeat_command, run_stage
 from pipeline.job.waiting import wait_for
 from pipeline.run.snakefile import load_plan
 from pipeline.store import files
@@ -159,10 +159,10 @@ def test_settings_become_attributes_and_arguments_stay_dicts():
 
 
 def test_again_is_a_command_one_can_type(stage):
-    assert again(stage) == f"{sys.executable} -m stages.tasks {stage}"
+    assert repeat_command(stage) == f"{sys.executable} -m stages.tasks {stage}"
     apart = stage.with_name("with a space")
     files.write_json(apart / "stage.json", {"kind": "tasks"})
-    assert again(apart).endswith(f"stages.tasks '{apart}'")
+    assert repeat_command(apart).endswith(f"stages.tasks '{apart}'")
 
 
 def test_the_commit_is_one():

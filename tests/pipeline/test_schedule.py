@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.job.context import namespace
-from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule, task_order, tasks_of_step
+from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule, task_order
 from pipeline.store.errors import ConfigError, DataError
 from tests.configs import overridden
 
@@ -219,29 +219,6 @@ def test_the_schedule_counts_the_new_rows_of_a_batch_alone():
 # ------------------------------------------------------------------------------------------------------- task order
 
 
-def test_every_task_comes_once_an_epoch_even_when_a_batch_spans_two():
-    """7 tasks in batches of 3: seven steps are three epochs; steps 3 and 5 span two of them."""
-    laid = [task for step in range(1, 8) for task in tasks_of_step(7, 3, step, seed=5)]
-    assert [sorted(laid[i : i + 7]) for i in (0, 7, 14)] == [list(range(7))] * 3
-    assert laid == [task for epoch in range(3) for task in task_order(7, epoch, 5)]
-
-
-def test_a_batch_larger_than_all_tasks_takes_several_epochs():
-    chosen = tasks_of_step(3, 8, 1, seed=1)
-    assert sorted(chosen[:3]) == sorted(chosen[3:6]) == [0, 1, 2]
-    assert len(chosen) == 8
-
-
-def test_the_choice_needs_no_state():
-    whole = [tasks_of_step(50, 16, step, seed=2) for step in range(1, 9)]
-    assert tasks_of_step(50, 16, 6, seed=2) == whole[5]
-
-
 def test_the_order_depends_on_seed_and_epoch():
     orders = {tuple(task_order(20, epoch, seed)) for epoch in range(3) for seed in range(3)}
     assert len(orders) == 9
-
-
-def test_no_task_at_all_is_named():
-    with pytest.raises(ConfigError, match="train split is empty"):
-        tasks_of_step(0, 4, 1, seed=1)

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from pipeline.job.schedule import tasks_of_step
-from pipeline.job.selection import Selector, redraw, select
+from pipeline.job.schedule import task_order
+from pipeline.job.selection import Selector, redraw, select, tasks_of_step
 from pipeline.store.errors import ConfigError
 
 
@@ -13,9 +13,12 @@ def steps(sets, batch_size, count, seed=1):
     return [select(sets, batch_size, step, seed) for step in range(1, count + 1)]
 
 
-def test_one_shuffled_set_is_a_permutation_an_epoch():
-    sets = [Selector(7, "shuffle", 3)]
-    assert steps(sets, 4, 6) == [tasks_of_step(7, 4, step, 3) for step in range(1, 7)]
+def test_one_shuffled_set_is_a_permutation_an_epoch_even_when_a_batch_spans_two():
+    """7 tasks in batches of 3: seven steps are three epochs; steps 3 and 5 span two of them."""
+    drawn = [task for step in range(1, 8) for task in tasks_of_step(7, 3, step, seed=5)]
+    assert drawn == [task for epoch in range(3) for task in task_order(7, epoch, 5)]
+    assert [sorted(drawn[i : i + 7]) for i in (0, 7, 14)] == [list(range(7))] * 3
+    assert [sorted(tasks_of_step(3, 6, 1, seed=1)[i : i + 3]) for i in (0, 3)] == [[0, 1, 2]] * 2
 
 
 def test_a_sequential_set_comes_in_the_order_of_the_file_again_and_again():

@@ -44,7 +44,7 @@ def test_points_that_differ_in_how_a_stage_runs_are_told_to_be_one(tmp_path):
     assert made(tmp_path, f"{LR}=1e-6,3e-6").warnings == []
     first, second = made(tmp_path, f"{LR}=1e-6,3e-6", "trainer.ranks=1,2").warnings
     assert first.startswith("the points lr=1e-6,ranks=1; lr=1e-6,ranks=2 plan the same stages")
-    assert second.endswith("Each stage is made once, as lr=3e-6,ranks=1 says.")
+    assert second.endswith("Each stage is made once, with the settings of lr=3e-6,ranks=1.")
 
 
 def test_a_seed_shares_nothing_and_every_stage_comes_after_its_inputs(tmp_path):
@@ -170,7 +170,7 @@ def test_a_sweep_of_a_billion_points_is_refused_at_once():
 
 
 def test_a_long_sweep_says_how_far_it_is(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("pipeline.run.sweep.TOLD_EVERY", 0.0)
+    monkeypatch.setattr("pipeline.run.sweep.PROGRESS_SECONDS", 0.0)
     made(tmp_path, "seed=1,2,3")
     said = capsys.readouterr().err
     assert "ouro: 2 of 3 points are composed" in said

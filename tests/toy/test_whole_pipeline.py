@@ -31,6 +31,11 @@ def test_every_stage_is_complete_and_the_last_lines_say_what_was_learnt(finished
     assert (root / "runs/ouroboros/toy/report.html").exists()
 
 
+def test_every_stage_has_its_measurements_in_the_view_of_the_run(finished):
+    _, plan, _ = finished
+    assert {path.stem for path in (plan.view / "benchmarks").glob("*.tsv")} == {stage.name for stage in plan.stages}
+
+
 def test_every_row_read_is_kept_or_rejected(finished):
     _, plan, _ = finished
     raw, kept, rejected = (read(plan, s, t) for s, t in (("tasks", "raw"), ("curate", "tasks"), ("curate", "rejected")))

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from pipeline.check.batch_rules import batch_of
 from pipeline.job.context import Context
-from pipeline.job.schedule import tasks_of_step
+from pipeline.job.selection import tasks_of_step
 from pipeline.store import records
 from pipeline.store.errors import DataError
 from stages.learner.actor import Result

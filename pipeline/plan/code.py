@@ -1,0 +1,114 @@
+"""The code that a stage's results depend on: what its settings name, and the entry points of its kind.
+
+Both count with everything that they use in `operators`, `workflows` and `stages` (pipeline/store/definitions.py). What
+starts stages, reads and writes files, logs, reports and declares settings is versioned by records.FORMAT instead.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pipeline.plan.data import PATHS
+from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES, WITH_CRITIC, WITH_TEACHER
+from pipeline.settings.arguments import TABLES
+from pipeline.store.definitions import digest_definitions, uses_of_file
+from pipeline.store.digests import code_files, users_code, values_of
+from pipeline.store.files import HOME
+from pipeline.store.project_imports import is_installed
+
+# last part of a setting -> the tables with the functions that it may name
+NAMED = {
+    "advantage_fn": ("operators.advantage:ADVANTAGES",),
+    "policy_loss_fn": ("operators.loss:POLICY_LOSSES",),
+    "kl_loss_fn": ("operators.kl:KL_ESTIMATORS",),
+    "kl_penalty_fn": ("operators.kl:KL_ESTIMATORS",),
+    "entropy_loss_fn": ("operators.entropy:ENTROPY_LOSSES",),
+    "sample_strategy": ("operators.sampling:SAMPLE_STRATEGIES",),
+    "priority_fn": ("operators.priority:PRIORITIES",),
+    "generator": ("operators.generate:GENERATORS",),
+    "default_reward_fn_type": ("operators.reward:REWARDS", "workflows.rewards:OPENED"),
+    "default_workflow_type": ("workflows.single_turn:WORKFLOWS",),
+    "default_eval_workflow_type": ("workflows.single_turn:WORKFLOWS",),
+    "engine_type": ("workflows.engines.open:ENGINES",),
+}
+
+TOKENIZER = ("workflows.prompts:load_tokenizer", "workflows.prompts:end_tokens")  # what prompts and responses are
+EXPLORER = ("stages.explorer.groups:Groups", *TOKENIZER)  # chooses tasks and seeds, and which groups are kept
+LEARNER = ("stages.learn:Trainer._learn", "stages.learner.actor:Actor", "stages.learner.objective:Objective")  # a step
+ESTIMATES = "stages.learner.estimates:Estimates"  # columns that models compute
+EVALUATION = ("workflows.evaluation:read_sets", "workflows.evaluation:evaluate", *TOKENIZER)
+ROWS = {  # algorithm_type -> what makes train batches from given responses
+    "sft": ("stages.learner.batches.demonstrations:Demonstrations",),
+    "cpt": ("stages.learner.batches.texts:Texts",),
+    **dict.fromkeys(PAIR_TYPES, ("stages.learner.batches.preferences:Preferences",
+                                 "stages.learner.reference:References")),
+}
+
+ENTRIES = {  # kind -> where its computation begins
+    "tasks": ("operators.formats:read_records",),
+    "curate": ("operators.juicer:read_recipe", "operators.juicer:inline_recipe", "operators.juicer:run_recipe"),
+    "model": ("stages.model:work",),
+    "train": LEARNER,
+    "rft": (*EXPLORER, *LEARNER, ESTIMATES, "stages.learner.batches.rollouts:Rollouts"),
+    "rollout": EXPLORER,
+    "offline": (*LEARNER, ESTIMATES, "stages.learner.batches.recorded:Recorded"),
+    "evaluate": EVALUATION,
+    "bench": EVALUATION,
+}
+
+# what only some settings use: a definition or module -> whether a stage with these settings uses it
+OPTIONAL: dict[str, Callable[[dict], Any]] = {
+    "operators.correction": lambda settings: settings["algorithm"]["algorithm_type"] not in GIVEN,
+    "operators.formats": lambda settings: _reads_files(settings),
+    "operators.priority": lambda settings: _replay(settings)["enable"],
+    "stages.learner.batches.experts": lambda settings: settings["algorithm"]["sample_strategy"] == "mix",
+    "stages.learner.critic": lambda settings: settings["algorithm"]["advantage_fn"] in WITH_CRITIC,
+    "stages.learner.engine.adapter": lambda settings: settings["model"]["lora_configs"],
+    "stages.learner.penalty": lambda settings: settings["algorithm"]["kl_penalty_fn"] not in (None, "none"),
+    "stages.learner.replay:Replay": lambda settings: _replay(settings)["enable"],
+    "stages.learner.teacher:Teacher": lambda settings: settings["algorithm"]["advantage_fn"] in WITH_TEACHER,
+    "workflows.reward_model": lambda settings: settings["explorer"]["auxiliary_models"],
+}
+
+
+def code_of(kind: str, settings: dict[str, Any], used: dict[str, Any]) -> list[Any]:
+    """Returns what a stage's results depend on: a digest of definitions, and default arguments of named functions.
+
+    settings: all of the stage. used: those in its identity.
+    """
+    stops = {part for part, is_used in OPTIONAL.items() if not is_used(settings)}
+    named = [(key, name) for key, name in _named(used) if NAMED[key][0].partition(":")[0] not in stops]
+    starts = list(ENTRIES.get(kind, ()))
+    if kind == "train":
+        starts += ROWS[settings["algorithm"]["algorithm_type"]]
+        named += [("policy_loss_fn", "sft")] * (settings["algorithm"]["algorithm_type"] in DEMONSTRATED)
+    starts += [f"{table}[{name}]" for key, name in named for table in NAMED[key]]
+    starts += [use for name in users_code(used) for module, path in code_files(name).items()
+               if path.suffix == ".py" and not is_installed(path) for use in uses_of_file(path, module)]
+    tables = {table for tables in NAMED.values() for table in tables}
+    defaults = {f"{key}={name}": _defaults(key, name) for key, name in named}
+    return [digest_definitions(starts, stops | tables, HOME), defaults]
+
+
+def _named(used: Any) -> Iterator[tuple[str, str]]:
+    """Yields (last part of the setting, name) of every function of ours that settings name."""
+    for key, value in used.items() if isinstance(used, dict) else ():
+        for one in value if isinstance(value, list) else [value]:
+            if key not in NAMED:
+                yield from _named(one)
+            elif isinstance(one, str) and ":" not in one:
+                yield key, one
+
+
+def _defaults(key: str, name: str) -> dict[str, Any]:
+    """Returns the default arguments of a function of ours; none for `none`, whatever its table declares."""
+    fields = {} if name == "none" or name not in TABLES.get(key, {}) else TABLES[key][name].model_fields
+    return {argument: field.default for argument, field in fields.items() if not field.is_required()}
+
+
+def _replay(settings: dict[str, Any]) -> dict[str, Any]:
+    return settings["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
+
+
+def _reads_files(settings: dict[str, Any]) -> bool:
+    paths = ("data_processor.task_pipeline.inputs", *PATHS)
+    return any(value for key in paths for _, value in values_of(settings, key))

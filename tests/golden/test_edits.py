@@ -1,0 +1,184 @@
+"""Which stages of a small plan run again after an edit: of a formula, a docstring, a log line, a setting.
+
+Edits of code are made in a copy of the packages, at the named definition, so that a reworded line breaks no row.
+"""
+
+import ast
+import copy
+import re
+import shutil
+from pathlib import Path
+
+import pydantic
+import pytest
+
+from pipeline.plan import code
+from pipeline.plan.plan import make_plan
+from pipeline.settings import arguments
+from pipeline.store.files import HOME
+from tests.configs import changed
+
+PPO = {"algorithm_type": "ppo", "repeat_times": 8, "kl_loss_fn": "k3", "bypass_old_logprobs": False}
+LINES = {"formula": "edited = 1", "log": "context.log.info('edited')", "comment": "# edited"}
+RUN = {
+    "buffer.explorer_input.eval_tasksets.0.default_reward_fn_type": "accuracy_reward",
+    "stages": [
+        {"stage_name": "sft", "algorithm": {"algorithm_type": "sft"}},
+        {"stage_name": "grpo", "algorithm": {"kl_loss_fn": "k2"}},
+        {"stage_name": "ppo", "after": ["sft"], "algorithm": PPO,
+         "explorer": {"rollout_model": {"engine_type": "transformers"}}}],
+}
+NOTHING: set[str] = set()
+GRPO, PPO_ONLY = {"grpo", "evaluate_grpo", "report"}, {"ppo", "evaluate_ppo", "report"}
+RFT = GRPO | PPO_ONLY
+EVALUATIONS = {"evaluate_sft", "evaluate_grpo", "evaluate_ppo", "report"}
+ANSWERING = RFT | EVALUATIONS
+TRAINED = {"sft"} | ANSWERING
+DATA = {"tasks", "curate"} | TRAINED
+LOSSES, ADVANTAGES = "operators/losses", "operators/advantages"
+
+CODE = [  # file, definition, what is edited there, the stages that run again
+    (f"{LOSSES}/clipped.py", "ppo", "formula", RFT),
+    (f"{LOSSES}/clipped.py", "gspo", "formula", NOTHING),  # no stage uses it
+    (f"{LOSSES}/weighted.py", "opmd", "formula", NOTHING),
+    (f"{LOSSES}/demonstrations.py", "sft", "formula", TRAINED),
+    (f"{LOSSES}/ratio.py", "log_ratio", "formula", RFT),  # used by ppo
+    (f"{LOSSES}/clipped.py", "ppo", "docstring", NOTHING),
+    (f"{LOSSES}/clipped.py", "ppo", "comment", NOTHING),
+    (f"{LOSSES}/clipped.py", "ppo", "layout", NOTHING),
+    (f"{ADVANTAGES}/group.py", "grpo", "formula", GRPO),
+    (f"{ADVANTAGES}/group.py", "rloo", "formula", NOTHING),
+    (f"{ADVANTAGES}/token.py", "ppo", "formula", PPO_ONLY),
+    (f"{ADVANTAGES}/query.py", "require", "error", NOTHING),
+    ("operators/kl.py", "k2", "formula", GRPO),
+    ("operators/kl.py", "k3", "formula", PPO_ONLY),
+    ("operators/priority.py", "linear_decay", "formula", NOTHING),  # no stage replays
+    ("operators/correction.py", "importance_correction", "formula", RFT),
+    ("operators/reward.py", "countdown_reward", "formula", ANSWERING),
+    ("operators/reward.py", "accuracy_reward", "formula", EVALUATIONS),
+    ("operators/generate.py", "countdown", "formula", DATA),
+    ("operators/curation.py", "OURS", "entry", {"curate"} | TRAINED),
+    ("operators/formats.py", "read_records", "formula", NOTHING),  # the rows come from a generator
+    ("operators/statistics.py", "pass_at_k", "formula", EVALUATIONS),
+    ("workflows/single_turn.py", "simple_workflow", "formula", ANSWERING),
+    ("workflows/retry.py", "retry_workflow", "formula", NOTHING),
+    ("workflows/runner.py", "roll_out", "formula", ANSWERING),
+    ("workflows/evaluation.py", "evaluate", "formula", EVALUATIONS),
+    ("workflows/engines/vllm_engine.py", "VllmEngine", "formula", GRPO | {"evaluate_sft"}),
+    ("workflows/engines/vllm_worker.py", "WeightLoader", "formula", GRPO | {"evaluate_sft"}),
+    ("workflows/engines/transformers_engine.py", "TransformersEngine", "formula", PPO_ONLY),
+    ("workflows/engines/engine_pool.py", "EnginePool", "formula", NOTHING),  # responses do not depend on the number
+    ("workflows/reward_model.py", "RewardModel", "formula", NOTHING),
+    ("stages/explorer/groups.py", "Groups.of_step", "formula", RFT),
+    ("stages/explorer/resample.py", "fill", "formula", RFT),
+    ("stages/explore.py", "Explorer", "formula", NOTHING),
+    ("stages/learner/actor.py", "Actor.step", "formula", TRAINED),
+    ("stages/learner/actor.py", "Actor.step", "log", NOTHING),
+    ("stages/learner/engine/packing.py", "pack", "formula", TRAINED),
+    ("stages/learner/objective.py", "Objective", "formula", TRAINED),
+    ("stages/learner/objective.py", "refuse_parameters", "error", NOTHING),
+    ("stages/learner/critic.py", "Critic", "formula", PPO_ONLY),
+    ("stages/learner/teacher.py", "Teacher", "formula", NOTHING),
+    ("stages/learner/engine/adapter.py", "inject", "formula", NOTHING),
+    ("stages/learn.py", "Trainer._learn", "formula", TRAINED),
+    ("stages/learn.py", "Trainer._save", "formula", NOTHING),
+    ("stages/model.py", "work", "formula", {"model"} | TRAINED),
+    ("stages/report.py", "work", "formula", NOTHING),
+    ("pipeline/job/tracking.py", "Mlflow", "formula", NOTHING),
+    ("pipeline/job/progress.py", "step_line", "formula", NOTHING),
+    ("pipeline/settings/explorer.py", "RolloutModel", "formula", NOTHING),
+    ("pipeline/settings/arguments/advantages.py", "Grpo", "meaning", NOTHING),
+    ("pipeline/cli.py", "run", "formula", NOTHING),
+]
+SETTINGS = [
+    ("stages.grpo.algorithm.optimizer.lr", 1e-4, GRPO),
+    ("stages.sft.algorithm.optimizer.lr", 1e-4, TRAINED),
+    ("explorer.rollout_model.engine_num", 2, NOTHING),
+    ("trainer.save_interval", 5, NOTHING),
+    ("log.level", "DEBUG", NOTHING),
+    ("monitor.monitor_type", "none", NOTHING),
+    ("name", "other", {"report"}),
+]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> tuple[Path, dict[str, str]]:
+    """(a copy of our packages, whose code counts in place of the tree's; identities before any edit)"""
+    made = tmp_path_factory.mktemp("copy")
+    for package in ("operators", "workflows", "stages", "pipeline"):
+        shutil.copytree(HOME / package, made / package, ignore=shutil.ignore_patterns("__pycache__"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(code, "HOME", made)
+        yield made, identities()
+
+
+def identities(values: dict | None = None) -> dict[str, str]:
+    settings = changed({"checkpoint_root_dir": "/nowhere", **copy.deepcopy(RUN)})
+    for key, value in (values or {}).items():
+        *parts, last = key.split(".")
+        target = settings
+        if parts[:1] == ["stages"]:
+            target = next(entry for entry in settings["stages"] if entry["stage_name"] == parts[1])
+        for part in parts[2:] if target is not settings else parts:
+            target = target.setdefault(part, {})
+        target[last] = value
+    return {stage.name: stage.identity for stage in make_plan(settings).stages}
+
+
+def run_again(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    assert before.keys() == after.keys()
+    return {name for name in before if before[name] != after[name]}
+
+
+def edited(source: str, name: str, what: str) -> str:
+    """The text of a module with one edit of what it defines under a name."""
+    outer, _, method = name.partition(".")
+    node = next(node for node in ast.parse(source).body if outer in _names(node))
+    node = next(one for one in node.body if getattr(one, "name", "") == method) if method else node
+    lines = source.splitlines(keepends=True)
+    if what in LINES:
+        first = (node.body[1:] or node.body)[0]  # after the docstring
+        above = min([first.lineno, *(d.lineno for d in getattr(first, "decorator_list", []))]) - 1
+        lines.insert(above, f"{' ' * first.col_offset}{LINES[what]}\n")
+    elif what == "entry":
+        lines[node.lineno - 1] += "    'edited': None,\n"
+    elif what == "layout":
+        first = next(n for n in ast.walk(node) if isinstance(n, ast.Assign))
+        lines[first.lineno - 1] = lines[first.lineno - 1].replace(" = ", "  =  ", 1)
+    else:
+        kind = {"docstring": ast.Expr, "error": ast.Raise, "meaning": ast.keyword}[what]
+        inside = next(n for n in ast.walk(node) if isinstance(n, kind))
+        text = next(n for n in ast.walk(inside) if isinstance(n, (ast.JoinedStr, ast.Constant)))
+        line = lines[text.lineno - 1]
+        quotes = re.compile("f?(\"{3}|\"|')").match(line, text.col_offset).end()
+        lines[text.lineno - 1] = f"{line[:quotes]}edited {line[quotes:]}"
+    return "".join(lines)
+
+
+def _names(node: ast.stmt) -> set[str]:
+    return {getattr(node, "name", "")} | {t.id for t in getattr(node, "targets", []) if isinstance(t, ast.Name)}
+
+
+@pytest.mark.parametrize(("file", "name", "what", "expected"), CODE, ids=lambda value: str(value)[:40])
+def test_stages_that_run_again_after_an_edit_of_code(home, file, name, what, expected):
+    path, before = home[0] / file, home[1]
+    source = path.read_text()
+    text = edited(source, name, what)
+    compile(text, file, "exec")
+    assert text != source
+    try:
+        path.write_text(text)
+        assert run_again(before, identities()) == expected
+    finally:
+        path.write_text(source)
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), SETTINGS)
+def test_stages_that_run_again_after_another_setting(home, key, value, expected):
+    assert run_again(home[1], identities({key: value})) == expected
+
+
+def test_another_default_argument_counts_where_its_function_is_named(home, monkeypatch):
+    table = arguments.TABLES["advantage_fn"]
+    monkeypatch.setitem(table, "grpo", pydantic.create_model("Edited", __base__=table["grpo"], epsilon=(float, 1e-5)))
+    assert run_again(home[1], identities()) == GRPO
