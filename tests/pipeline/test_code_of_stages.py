@@ -20,8 +20,8 @@ ELSEWHERE = {
         "stages/offline.py", "stages/rft.py", "stages/rollout.py", "stages/tasks.py",
         "stages/train.py", "stages/explorer/prompts.py"),
     "how every trainer works": tuple(f"stages/learner/{name}.py" for name in (
-        "actor", "engine/attention", "batches/choose", "estimates", "batches/fixed_scores", "engine/packing",
-        "engine/policy", "batches/recorded", "reference", "batches/rollouts", "shortfall", "engine/zero")),
+        "actor", "batch", "engine/attention", "batches/data_set", "estimates", "batches/fixed_scores", "engine/packing",
+        "engine/policy", "batches/recorded", "record", "reference", "batches/rollouts", "shortfall", "engine/zero")),
     "an engine, which is to answer as every other would, and what asks it": tuple(f"workflows/{name}.py" for name in (
         "engines/engine", "engines/engine_pool", "engines/engine_process", "engines/hugging_face", "engines/open",
         "engines/scripted_engine", "engines/transformers_engine", "engines/vllm_engine", "engines/vllm_worker",
@@ -29,7 +29,8 @@ ELSEWHERE = {
     "how arguments are judged, whatever they are": tuple(f"pipeline/settings/arguments/{name}.py" for name in (
         "base", "users")),
     "what no stage reads": ("stages/counterfactual.py", "stages/learner/replay_engine.py", "stages/own_code.py",
-                            "stages/overlap.py", "stages/preview.py", "stages/report.py", "operators/catalogue.py"),
+                            "stages/overlap.py", "stages/preview.py", "stages/report.py", "stages/sampled_rows.py",
+                            "operators/catalogue.py"),
 }
 OTHERS = {name for names in ELSEWHERE.values() for name in names}
 
