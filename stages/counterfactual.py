@@ -70,7 +70,10 @@ class Replay:
             load_policy(self.actor, Path(request["weights"]))
         self.references = References(context, model, self.actor) if refers else None
         self.teacher = Teacher(context, model, self.actor.process) if "teacher" in context.inputs else None
-        self.critic = self._critic(config, model) if self.original["advantage_fn"] in WITH_CRITIC else None
+        has_critic = self.original["advantage_fn"] in WITH_CRITIC
+        self.critic = Critic(model, config, self.actor.process, GradientEngine) if has_critic else None
+        if self.critic and self.step > 1:
+            load_critic(self.critic.zero.module, checkpoints.checkpoint_directory(directory, self.step - 1))
 
     def _context(self, algorithm: dict[str, Any]) -> Context:
         """The stage's context with another algorithm and without a log."""
@@ -79,12 +82,6 @@ class Replay:
         inputs = {role: Path(directory) for role, directory in spec["inputs"].items()}
         return Context(spec["run"], spec["name"], spec["identity"], self.directory, config, inputs,
                        logging.getLogger("ouro.replay"))
-
-    def _critic(self, config, model: Path) -> Critic:
-        critic = Critic(model, config, single_process(), GradientEngine)
-        if self.step > 1:
-            load_critic(critic.zero.module, checkpoints.checkpoint_directory(self.directory, self.step - 1))
-        return critic
 
     def under(self, algorithm: dict[str, Any]) -> Outcome:
         """Loss and gradient of the batch under an algorithm."""

@@ -115,7 +115,8 @@ class Explorer:
         self.colocated = config.mode == "colocate"
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
         if self.colocated:  # sequential, because the engine measures free memory when it starts
-            self._wait_for_trainer()
+            wait_for(context.directory / TOTAL, config.synchronizer.sync_timeout, "the trainer to start",
+                     context.directory / "trainer.log")  # written once the trainer has allocated its memory
         self.engine = open_engine(
             model, config, end_tokens(self.tokenizer, model), sleeps=self.colocated, logs=context.directory,
             adapter=adapter)
@@ -125,14 +126,6 @@ class Explorer:
             self.weights.set_initial(model)
         self.interim = InterimEvaluation(context, self.schedule, self.engine, self.tokenizer, rewards)
         self.writer = Background()  # compresses and flushes a step's files while the next is generated
-
-    def _wait_for_trainer(self) -> None:
-        """Waits until the trainer process has allocated its memory, which it signals by the total step count."""
-        context = self.context
-        wait_for(
-            context.directory / TOTAL, context.config.synchronizer.sync_timeout, "the trainer to start",
-            context.directory / "trainer.log",
-        )
 
     def step(self, step: int) -> records.Rollout:
         """Runs one explorer step; its files are written in the background."""
@@ -220,13 +213,8 @@ def read_tasks(context: Context) -> tuple[TaskSets, Schedule]:
     return sets, schedule(config, sum(len(tasks) for _, tasks in sets))
 
 
-def first_missing_step(context: Context) -> int:
-    """The first explorer step without files; steps are completed in order."""
-    return max(tables.steps_present(context.directory, "rollouts"), default=0) + 1
-
-
 def explore(context: Context) -> None:
-    first = first_missing_step(context)
+    first = max(tables.steps_present(context.directory, "rollouts"), default=0) + 1  # steps are completed in order
     sets, schedule = read_tasks(context)
     if context.config.mode == "explore":
         files.write_json(context.directory / TOTAL, {"total_steps": schedule.explorer_steps})

@@ -53,29 +53,27 @@ class Preview:
         except OuroError as error:
             self.found["problems"].append(str(error))
             return None
-        self._architecture(path)
-        self._vocabulary(path, max(tokenizer.get_vocab().values(), default=-1) + 1)
+        self._check_model(path, max(tokenizer.get_vocab().values(), default=-1) + 1)
         return tokenizer
 
-    def _architecture(self, path: str) -> None:
-        """Checks whether transformers has a causal language model of that type."""
+    def _check_model(self, path: str, tokens: int) -> None:
+        """Checks whether transformers has that type of model, and the model an embedding for each of its tokens."""
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as known
 
-        with suppress(OuroError):  # as below
-            if (kind := read_config(path)["model_type"]) not in known:
-                self.found["problems"].append(
-                    f"model.model_path={path}: transformers has no causal language model of model_type {kind} "
-                    "(config.json); take another model, or another version of transformers.")
-
-    def _vocabulary(self, path: str, tokens: int) -> None:
-        """Checks whether the model has an embedding for every token of its tokenizer."""
-        with suppress(OuroError):  # a malformed config.json is reported by its own check
-            rows = read_config(path).get("vocab_size")
-            if isinstance(rows, int) and rows < tokens:
-                self.found["problems"].append(
-                    f"model.model_path={path}: its tokenizer has tokens up to number {tokens - 1:,}, and the model "
-                    f"embeddings for {rows:,} (vocab_size of config.json); needed one for each. Either they are of two "
-                    "models, or the tokenizer's class adds a token (such as <|endoftext|>) that the model lacks.")
+        try:
+            shape = read_config(path)
+        except OuroError:  # a malformed config.json is reported by its own check
+            return
+        if shape["model_type"] not in known:
+            self.found["problems"].append(
+                f"model.model_path={path}: transformers has no causal language model of model_type "
+                f"{shape['model_type']} (config.json); take another model, or another version of transformers.")
+        rows = shape.get("vocab_size")
+        if isinstance(rows, int) and rows < tokens:
+            self.found["problems"].append(
+                f"model.model_path={path}: its tokenizer has tokens up to number {tokens - 1:,}, and the model "
+                f"embeddings for {rows:,} (vocab_size of config.json); needed one for each. Either they are of two "
+                "models, or the tokenizer's class adds a token (such as <|endoftext|>) that the model lacks.")
 
     def source(self, source: dict[str, Any]) -> None:
         """Checks one data source."""

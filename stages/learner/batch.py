@@ -66,39 +66,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """The rows of one optimizer step, the same on every rank; every source of train batches returns it.
-
-    demonstrations: rows that no policy of the stage sampled: all rows of a data set, or those mixed in. rollouts: rows
-    of `experience`; while `table` is there, also those that advantages compare the batch's own with (Origin.selected).
-    table: input of the advantage function, one line per rollout; None once they have advantages. available:
-    time.perf_counter() when all inputs existed. explored: explorer steps whose cost is in the record of this step.
-    """
-
-    step: int
-    demonstrations: list[Row] = field(default_factory=list)
-    rollouts: list[Row] = field(default_factory=list)
-    table: pa.Table | None = None
-    available: float = 0.0
-    metrics: "BatchMetrics | None" = None
-    explored: list[records.Rollout] = field(default_factory=list)
-
-    @property
-    def rows(self) -> list[Row]:
-        """The rows to train on: rollouts, then demonstrations."""
-        return self.rollouts + self.demonstrations
-
-    def staleness(self, row: Row) -> int | None:
-        """Trainer steps between the weights that sampled a row and those before this step; None: not a rollout."""
-        return row.origin and self.step - 1 - row.origin.weights_version
-
-    def longest_row(self, limit: int) -> list[int]:
-        """Token ids of the longest row, at most `limit` and one fewer than the row: a probe of the weights."""
-        tokens = max((row.tokens for row in self.rows), key=len)
-        return tokens[: min(limit, len(tokens) - 1)]
-
-
-@dataclass(frozen=True)
 class BatchMetrics:
     """Columns of the step record known before the step; None where the stage has no such quantity."""
 
@@ -114,6 +81,39 @@ class BatchMetrics:
     kl_penalty: float | None = None
     kl_penalty_coef: float | None = None
     teacher_kl: float | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of one optimizer step, the same on every rank; every source of train batches returns it.
+
+    demonstrations: rows that no policy of the stage sampled: all rows of a data set, or those mixed in. rollouts: rows
+    of `experience`; while `table` is there, also those that advantages compare the batch's own with (Origin.selected).
+    table: input of the advantage function, one line per rollout; None once they have advantages. available:
+    time.perf_counter() when all inputs existed. explored: explorer steps whose cost is in the record of this step.
+    """
+
+    step: int
+    demonstrations: list[Row] = field(default_factory=list)
+    rollouts: list[Row] = field(default_factory=list)
+    table: pa.Table | None = None
+    available: float = 0.0
+    metrics: BatchMetrics | None = None
+    explored: list[records.Rollout] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows to train on: rollouts, then demonstrations."""
+        return self.rollouts + self.demonstrations
+
+    def staleness(self, row: Row) -> int | None:
+        """Trainer steps between the weights that sampled a row and those before this step; None: not a rollout."""
+        return row.origin and self.step - 1 - row.origin.weights_version
+
+    def longest_row(self, limit: int) -> list[int]:
+        """Token ids of the longest row, at most `limit` and one fewer than the row: a probe of the weights."""
+        tokens = max((row.tokens for row in self.rows), key=len)
+        return tokens[: min(limit, len(tokens) - 1)]
 
 
 def mean(values: list[float]) -> float | None:
