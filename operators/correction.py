@@ -5,6 +5,8 @@ slightly off-policy. The weight trainer / rollout corrects this; it must be boun
 dominates the batch (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -32,7 +34,19 @@ def importance_correction(logprobs: Tensor, rollout_logprobs: Tensor, rows: Tens
     return bounded, {"corrected": beyond.to(weights.dtype)}
 
 
-def mismatch(logprobs: Tensor, rollout_logprobs: Tensor, weights: Tensor, corrected: Tensor) -> dict[str, float]:
+@dataclass(frozen=True)
+class Mismatch:
+    """Result of `mismatch`; fields as in the step record. The defaults are those of no tokens."""
+
+    mismatch_mean: float = 0.0
+    mismatch_max: float = 0.0
+    kl_rollout_trainer: float = 0.0
+    kl_trainer_rollout: float = 0.0
+    effective_sample_size: float = 1.0
+    corrected_fraction: float = 0.0
+
+
+def mismatch(logprobs: Tensor, rollout_logprobs: Tensor, weights: Tensor, corrected: Tensor) -> Mismatch:
     """Mismatch between trainer and rollout over all N action tokens; all 0 (size 1) for N = 0.
 
     Assumes tokens sampled by the rollout, with the same weights on both sides; otherwise the values include staleness.
@@ -43,18 +57,10 @@ def mismatch(logprobs: Tensor, rollout_logprobs: Tensor, weights: Tensor, correc
     equal, 0 where all are masked. corrected_fraction: mean of `corrected`.
     """
     if not len(logprobs):
-        names = ("mismatch_mean", "mismatch_max", "kl_rollout_trainer", "kl_trainer_rollout", "corrected_fraction")
-        return dict.fromkeys(names, 0.0) | {"effective_sample_size": 1.0}
+        return Mismatch()
     change = (logprobs - rollout_logprobs).detach().double()
-    ratio = change.clamp(-MOST, MOST).exp()
     log = change.clamp(-MOST, MOST)
-    used = weights.double()
+    ratio, used = log.exp(), weights.double()
     size = used.sum().square() / (len(used) * used.square().sum()).clamp(min=torch.finfo(torch.float64).tiny)
-    return {
-        "mismatch_mean": change.abs().mean().item(),
-        "mismatch_max": change.abs().max().item(),
-        "kl_rollout_trainer": (ratio - 1.0 - log).mean().item(),
-        "kl_trainer_rollout": (ratio * log - ratio + 1.0).mean().item(),
-        "effective_sample_size": size.item(),
-        "corrected_fraction": corrected.double().mean().item(),
-    }
+    return Mismatch(change.abs().mean().item(), change.abs().max().item(), (ratio - 1.0 - log).mean().item(),
+                    (ratio * log - ratio + 1.0).mean().item(), size.item(), corrected.double().mean().item())

@@ -25,17 +25,15 @@ from pipeline.results.counterfactual import ORIGINAL
 from pipeline.settings import secrets
 from pipeline.settings.algorithms import WITH_CRITIC, WITH_TEACHER
 from pipeline.store import checkpoints, files, records, tables
-from pipeline.store.digests import resolve
 from pipeline.store.errors import OuroError
 from stages.learner.actor import Actor, Result
-from stages.learner.batches.choose import advantage_of
 from stages.learner.batches.recorded import Recorded
 from stages.learner.batches.rollouts import Rollouts
 from stages.learner.critic import Critic
 from stages.learner.estimates import Estimates
 from stages.learner.objective import Objective
 from stages.learner.reference import References
-from stages.learner.replay_engine import StillEngine, alone, inner, take_critic, take_policy
+from stages.learner.replay_engine import GradientEngine, inner_product, load_critic, load_policy, single_process
 from stages.learner.teacher import Teacher
 
 LEAST_ALIKE = 3  # number of parameter groups to list
@@ -66,13 +64,16 @@ class Replay:
         model = checkpoints.model_directory(context.inputs["model"])
         every = [self.original, *request["alternatives"].values()]
         refers = any(self._refers(algorithm) for algorithm in every)
-        self.actor = Actor(model, context.config, alone(), context.config.model.temperature, refers, StillEngine)
+        config = context.config
+        self.actor = Actor(model, config, single_process(), config.model.temperature, refers, GradientEngine)
         if request["weights"]:
-            take_policy(self.actor, Path(request["weights"]))
+            load_policy(self.actor, Path(request["weights"]))
         self.references = References(context, model, self.actor) if refers else None
-        teacher = context.inputs.get("teacher")
-        self.teacher = teacher and Teacher(context, checkpoints.model_directory(teacher), model, self.actor.process)
-        self.critic = self._critic(context.config, model) if self.original["advantage_fn"] in WITH_CRITIC else None
+        self.teacher = Teacher(context, model, self.actor.process) if "teacher" in context.inputs else None
+        has_critic = self.original["advantage_fn"] in WITH_CRITIC
+        self.critic = Critic(model, config, self.actor.process, GradientEngine) if has_critic else None
+        if self.critic and self.step > 1:
+            load_critic(self.critic.zero.module, checkpoints.checkpoint_directory(directory, self.step - 1))
 
     def _context(self, algorithm: dict[str, Any]) -> Context:
         """The stage's context with another algorithm and without a log."""
@@ -82,42 +83,32 @@ class Replay:
         return Context(spec["run"], spec["name"], spec["identity"], self.directory, config, inputs,
                        logging.getLogger("ouro.replay"))
 
-    def _critic(self, config, model: Path) -> Critic:
-        path = config.model.critic_model_path
-        begun = checkpoints.model_directory(resolve(path)) if path else model
-        critic = Critic(begun, config, alone(), StillEngine)
-        if self.step > 1:
-            take_critic(critic.zero.module, checkpoints.checkpoint_directory(self.directory, self.step - 1))
-        return critic
-
     def under(self, algorithm: dict[str, Any]) -> Outcome:
         """Loss and gradient of the batch under an algorithm."""
         context = self._context(algorithm)
-        source = (Recorded if "experience" in context.inputs else Rollouts)(context)
-        objective = Objective(context.config)
-        objective.step = self.step
-        for part, term in (("kl_loss_fn", objective.kl), ("kl_penalty_fn", source.penalty)):
-            term.kl_coef = self._coefficient(algorithm, part, term.kl_coef)
-        cut = source.cut(self.step)
+        experience = Recorded if "experience" in context.inputs else Rollouts
+        source = experience(context, kl_coef=self._coefficient(algorithm, "kl_penalty_fn"))
+        objective = Objective(context.config, self._coefficient(algorithm, "kl_loss_fn"))
+        batch = source.cut(self.step)
         references = self.references if self._refers(algorithm) else None
         critic = self.critic if algorithm["advantage_fn"] in WITH_CRITIC else None
         teacher = self.teacher if algorithm["advantage_fn"] in WITH_TEACHER else None
         recompute = not algorithm["bypass_old_logprobs"]
-        Estimates(self.actor, references, critic, recompute, teacher).add(cut.rows, cut.origins)
-        rows = source.batch(cut).rows
-        result = self.actor.step(rows, objective, 0.0)
-        return Outcome({row.id: advantage_of(row) for row in rows}, result, self.actor.zero.gradients)
+        Estimates(self.actor, references, critic, recompute, teacher).add(batch.rollouts)
+        rows = source.with_advantages(batch).rows
+        result = self.actor.step(rows, objective, 0.0, self.step)
+        return Outcome({row.id: row.advantage for row in rows}, result, self.actor.zero.gradients)
 
     def _refers(self, algorithm: dict[str, Any]) -> bool:
         """Whether an algorithm needs the reference model."""
         columns = Objective(self._context(algorithm).config).row_columns
         return algorithm["kl_penalty_fn"] != "none" or algorithm["kl_loss_fn"] != "none" or "ref_logprobs" in columns
 
-    def _coefficient(self, algorithm: dict[str, Any], part: str, configured: float) -> float:
-        """Coefficient of a KL term at this step; an adaptive one has changed since the stage began."""
+    def _coefficient(self, algorithm: dict[str, Any], part: str) -> float | None:
+        """Coefficient of a KL term at this step if it is the stage's own, which may have adapted; None: as configured.
+        """
         same = all(algorithm[key] == self.original[key] for key in (part, f"{part}_args"))
-        stored = self.stored[part.replace("_fn", "_coef")]
-        return stored if same and stored is not None else configured
+        return self.stored[part.replace("_fn", "_coef")] if same else None
 
     def proof(self, outcome: Outcome) -> list[list]:
         """[quantity, stored value, recomputed value, tolerance for rounding] of the original algorithm."""
@@ -169,8 +160,8 @@ def correlation(a: np.ndarray, b: np.ndarray) -> float | None:
 
 def cosine(a: dict[str, Tensor], b: dict[str, Tensor]) -> float | None:
     """Cosine of the angle between two gradients, -1 to 1; None when one is 0."""
-    sizes = inner(a, a) * inner(b, b)
-    return inner(a, b) / sizes**0.5 if sizes else None
+    sizes = inner_product(a, a) * inner_product(b, b)
+    return inner_product(a, b) / sizes**0.5 if sizes else None
 
 
 def grouped(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, tuple[dict, dict]]:

@@ -72,8 +72,8 @@ def as_texts(row: dict) -> dict[str, Any]:
     """A row as the operators see it: text columns only, the turns before the question joined into one."""
     texts = {name: row[name] for name in ("row", "question", "answer", "solution", "chosen", "rejected", "split")}
     if is_conversation(row):
-        said = [turn["content"] for turn in row["context"] if turn["role"] == "user"]
-        texts["question"] = "\n".join([*said, row["question"]])
+        earlier = [turn["content"] for turn in row["context"] if turn["role"] == "user"]
+        texts["question"] = "\n".join([*earlier, row["question"]])
     return texts | {"context": "\n".join(f"{turn['role']}: {turn['content']}" for turn in row["context"]) or None}
 
 

@@ -24,7 +24,7 @@ from pipeline.store.errors import SyncError
 from stages.explorer.children import run_child
 from stages.explorer.groups import Groups
 from stages.explorer.interim import InterimEvaluation
-from stages.explorer.prompts import Prompts, prompt_hash
+from stages.explorer.prompts import Prompts, TaskSets, prompt_hash
 from stages.explorer.resample import Filled, Group
 from stages.follow import TOTAL
 from workflows import runner
@@ -45,11 +45,11 @@ class Weights:
         self.difference: float | None = None
         self.asleep = False
 
-    def are_those_of(self, model: Path) -> None:
-        """Marks the engine as opened on this model, with no weight sync to follow (mode=explore)."""
+    def set_initial(self, model: Path) -> None:
+        """Records that the engine was opened with this model and gets no other weights (mode=explore)."""
         self.version, self.hash = 0, checkpoints.weights_hash(model)
 
-    def bring_to(self, version: int, check: Callable[[], None] = lambda: None) -> None:
+    def update_to(self, version: int, check: Callable[[], None] = lambda: None) -> None:
         """Waits for, loads and verifies `version`, unless loaded and awake. check: see wait_for."""
         self.wait_seconds = self.sync_seconds = 0.0
         self.difference = None
@@ -67,7 +67,7 @@ class Weights:
             self.asleep = False
         self.engine.load_weights(directory)
         manifest = files.read_json(directory / files.MANIFEST)
-        self.difference = prove(self.engine, manifest, _tolerance(self.context))
+        self.difference = probe_difference(self.engine, manifest, _tolerance(self.context))
         self.version, self.hash = version, manifest["hash"]
         self.sync_seconds = time.perf_counter() - begin
 
@@ -76,7 +76,7 @@ class Weights:
         self.asleep = True
 
 
-def prove(engine: Engine, manifest: dict, tolerance: float) -> float:
+def probe_difference(engine: Engine, manifest: dict, tolerance: float) -> float:
     """Largest |engine - trainer| log-prob over the probe published with the weights, over all engines.
 
     Raises SyncError above `tolerance`: an engine does not reproduce the trainer's weights.
@@ -89,8 +89,8 @@ def prove(engine: Engine, manifest: dict, tolerance: float) -> float:
             raise SyncError(
                 f"weights version {manifest['version']} were loaded, but {which} does not answer like the trainer: "
                 f"log-probs of the probe differ by up to {difference.max():.3g} (mean {difference.mean():.3g}), "
-                f"allowed {tolerance:g} (synchronizer.probe_tolerance). Rollouts would be off-policy without anyone "
-                "knowing. Does the model have parts that the engine does not reload, or another dtype than the trainer?"
+                f"allowed {tolerance:g} (synchronizer.probe_tolerance). Rollouts would be off-policy unnoticed. "
+                "Does the model have parts that the engine does not reload, or another dtype than the trainer?"
             )
     return max(float(difference.max()) for difference in differences)
 
@@ -105,39 +105,31 @@ def _tolerance(context: Context) -> float:
 class Explorer:
     """The explorer's long-lived objects, opened once and used in every step."""
 
-    def __init__(self, context: Context):
-        config = context.config
-        self.context = context
+    def __init__(self, context: Context, sets: TaskSets, schedule: Schedule):
+        """sets: its training sets with their tasks."""
+        self.context, config = context, context.config
         model = checkpoints.model_directory(context.inputs["model"])
         self.tokenizer = load_tokenizer(model, config.model)
-        opener = Rewards(config)
-        self.prompts = Prompts(context, self.tokenizer, opener)
-        self.schedule = schedule_of(config, len(self.prompts.tasks))
+        rewards = Rewards(config)
+        self.prompts, self.schedule = Prompts(config, sets, self.tokenizer, rewards), schedule
         self.colocated = config.mode == "colocate"
         adapter = None if config.mode == "explore" else next(iter(config.model.lora_configs), None)
         if self.colocated:  # sequential, because the engine measures free memory when it starts
-            self._wait_for_trainer()
+            wait_for(context.directory / TOTAL, config.synchronizer.sync_timeout, "the trainer to start",
+                     context.directory / "trainer.log")  # written once the trainer has allocated its memory
         self.engine = open_engine(
             model, config, end_tokens(self.tokenizer, model), sleeps=self.colocated, logs=context.directory,
             adapter=adapter)
         self.groups = Groups(context, self.prompts, self.engine, self.tokenizer)
         self.weights = Weights(context, self.engine)
         if config.mode == "explore":
-            self.weights.are_those_of(model)
-        self.interim = InterimEvaluation(context, self.schedule, self.engine, self.tokenizer, opener)
+            self.weights.set_initial(model)
+        self.interim = InterimEvaluation(context, self.schedule, self.engine, self.tokenizer, rewards)
         self.writer = Background()  # compresses and flushes a step's files while the next is generated
-
-    def _wait_for_trainer(self) -> None:
-        """Waits until the trainer process has allocated its memory, which it signals by the total step count."""
-        context = self.context
-        wait_for(
-            context.directory / TOTAL, context.config.synchronizer.sync_timeout, "the trainer to start",
-            context.directory / "trainer.log",
-        )
 
     def step(self, step: int) -> records.Rollout:
         """Runs one explorer step; its files are written in the background."""
-        self.weights.bring_to(self.schedule.weights_version(step), self.writer.check)
+        self.weights.update_to(self.schedule.weights_version(step), self.writer.check)
         evaluate_seconds = self.interim.before(step)
         begin = time.perf_counter()
         filled = self.groups.of_step(step)
@@ -168,7 +160,7 @@ class Explorer:
     def _rows(self, step: int, filled: Filled) -> list[records.Experience]:
         """Every turn of every attempt: first the rows that train batches use, by place, then the rest."""
         runs = range(self.context.config.algorithm.repeat_times)
-        made = [(group, run, group.sampled[run]) for group in filled.standing for run in runs]
+        made = [(group, run, group.sampled[run]) for group in filled.final for run in runs]
         made += [(group, run, group.sampled[run]) for group in filled.replaced for run in runs]
         made += [(group, len(runs), group.greedy) for group in filled.every if group.greedy]
         return [self._row(step, slot, *attempt, *turn)
@@ -213,31 +205,28 @@ class Explorer:
         )
 
 
-def schedule_of(config, task_count: int) -> Schedule:
-    """The schedule of an explorer with a trainer, or without one."""
-    return (rollout_schedule if config.mode == "explore" else rft_schedule)(config, task_count)
-
-
-def first_missing_step(context: Context) -> int:
-    """The first explorer step without files; steps are completed in order."""
-    return max(tables.steps_present(context.directory, "rollouts"), default=0) + 1
+def read_tasks(context: Context) -> tuple[TaskSets, Schedule]:
+    """The training sets with their tasks, and the schedule of an explorer with a trainer, or without one."""
+    config = context.config
+    sets = read_train(context.inputs["tasks"], config.buffer.explorer_input)
+    schedule = rollout_schedule if config.mode == "explore" else rft_schedule
+    return sets, schedule(config, sum(len(tasks) for _, tasks in sets))
 
 
 def explore(context: Context) -> None:
-    first = first_missing_step(context)
-    sets = read_train(context.inputs["tasks"], context.config.buffer.explorer_input)
-    total = schedule_of(context.config, sum(len(tasks) for _, tasks in sets)).explorer_steps
+    first = max(tables.steps_present(context.directory, "rollouts"), default=0) + 1  # steps are completed in order
+    sets, schedule = read_tasks(context)
     if context.config.mode == "explore":
-        files.write_json(context.directory / TOTAL, {"total_steps": total})
-    if first > total:
-        context.log.info("all explorer steps are there; what is left is the trainer's")
+        files.write_json(context.directory / TOTAL, {"total_steps": schedule.explorer_steps})
+    if first > schedule.explorer_steps:
+        context.log.info("all explorer steps are complete")
         return
-    explorer = Explorer(context)
+    explorer = Explorer(context, sets, schedule)
     gc.collect()
     gc.freeze()  # vLLM's hundred thousand objects live as long as the process: keep the collector from scanning them
     number = context.config.explorer.rollout_model.engine_num
-    context.log.info("%d x %s ready; goes on with explorer step %d", number, explorer.engine.version, first)
-    for step in range(first, explorer.schedule.explorer_steps + 1):
+    context.log.info("%d x %s ready; starts at explorer step %d", number, explorer.engine.version, first)
+    for step in range(first, schedule.explorer_steps + 1):
         rollout = explorer.step(step)
         context.log.info(
             "step %d: weights %d, %s, %d tokens in %.2f s, sync %.3f s, waited %.2f s",

@@ -28,7 +28,7 @@ class Follower:
         reached = max(tables.steps_present(context.directory, self.table), default=0)
         if not context.config.continue_from_checkpoint:
             checkpoints.begin_anew(context.directory)
-        self.next = self._take_up() + 1
+        self.next = self._rewind() + 1
         (context.directory / TOTAL).unlink(missing_ok=True)
         self.signals = Signals(context.config)
         self.warned = False  # about failed rows, once per process
@@ -40,6 +40,7 @@ class Follower:
             for step in earlier:
                 self.signals.after(step)
         self.evaluated = set(tables.steps_present(context.directory, "scores"))
+        self.scores: list[records.Score] = []  # of the last evaluation
         self.stack = ExitStack()
         self.tracker = self.progress = None
 
@@ -63,7 +64,7 @@ class Follower:
             self._report(self._read(self.next))
             self.next += 1
 
-    def _take_up(self) -> int:
+    def _rewind(self) -> int:
         """Cleans up after an interrupted earlier run; returns the last step that is kept."""
         return checkpoints.rewind(self.context.directory)
 
@@ -71,15 +72,15 @@ class Follower:
         """The step at which an interrupted stage that reached `reached` resumes, and why."""
         last, config = self.next - 1, self.context.config
         if not config.continue_from_checkpoint:
-            return f"begins again with step 1 (it had reached step {reached}): continue_from_checkpoint=false"
+            return f"starts again at step 1 (it had reached step {reached}): continue_from_checkpoint=false"
         if last == reached:
-            return f"goes on with step {self.next}: all steps up to {last} are kept"
+            return f"resumes at step {self.next}: all steps up to {last} are kept"
         found = f"the last checkpoint is of step {last}" if last else "there is no checkpoint yet"
-        return (f"{'goes on' if last else 'begins again'} with step {self.next} (it had reached step {reached}): "
+        return (f"{'resumes' if last else 'starts again'} at step {self.next} (it had reached step {reached}): "
                 f"{found}, trainer.save_interval={config.trainer.save_interval}")
 
     def _report(self, step: records.Step) -> None:
-        self.progress.step(step)
+        self.progress.step(step, self.scores)
         self.tracker.log_step(step)
         if line := self.signals.after(step):
             self.context.log.warning("warning: %s", line)
@@ -97,7 +98,7 @@ class Follower:
         self.tracker.log_scores(scores, step)
         self.evaluated.add(step)
         if self.progress is not None:
-            self.progress.evaluated = scores
+            self.scores = scores
 
     def _read(self, step: int):
         return self.record(**tables.read(self._file(step), self.record).to_pylist()[0])
@@ -111,7 +112,7 @@ class RolloutFollower(Follower):
 
     table, record, unit = "rollouts", records.Rollout, "explorer steps"
 
-    def _take_up(self) -> int:
+    def _rewind(self) -> int:
         return max(tables.steps_present(self.context.directory, self.table), default=0)
 
     def _report(self, rollout: records.Rollout) -> None:

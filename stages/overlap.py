@@ -29,17 +29,18 @@ def compare(sets: list[dict[str, Any]]) -> dict[str, list]:
     rows: dict[str, list[RawTask]] = {}
     for one in sets if any(one["held"] for one in sets) else []:
         if (size := _size(one)) > LARGEST:
-            found["unjudged"].append(f"whether evaluation sets share tasks with {one['told']}: it has "
+            found["unjudged"].append(f"whether evaluation sets share tasks with {one['label']}: it has "
                                      f"{size / 2**20:.0f} MiB. Its evaluation counts them.")
             continue
         try:
-            rows[one["told"]] = read_set(one["paths"], one["subset"], one["split"], SimpleNamespace(**one["format"]),
+            rows[one["label"]] = read_set(one["paths"], one["subset"], one["split"], SimpleNamespace(**one["format"]),
                                          one["purpose"], one["key"])
         except OuroError as error:
             found["problems"].append(str(error))
-    trained = {one["told"]: set(_prompts(rows[one["told"]])) for one in sets if not one["held"] and one["told"] in rows}
-    for one in (one for one in sets if one["held"] and one["told"] in rows):
-        _judge(found, one, rows[one["told"]][:one["limit"]], trained)
+    read = [one for one in sets if one["label"] in rows]
+    trained = {one["label"]: set(_prompts(rows[one["label"]])) for one in read if not one["held"]}
+    for one in (one for one in read if one["held"]):
+        _judge(found, one, rows[one["label"]][:one["limit"]], trained)
     return found
 
 
@@ -49,13 +50,13 @@ def _judge(found: dict[str, list], held: dict[str, Any], rows: list[RawTask], tr
     tasks = {(prompt, row.answer): prompt for prompt, row in zip(_prompts(usable), usable, strict=True)}
     if len(tasks) < len(usable):
         found["facts"].append([held["name"], task_words(len(tasks), len(usable))])
-    shared = {told: count for told, prompts in trained.items()
+    shared = {label: count for label, prompts in trained.items()
               if (count := sum(prompt in prompts for prompt in tasks.values()))}
     if shared:
         everywhere = set().union(*trained.values())
         count = sum(prompt in everywhere for prompt in tasks.values())
         both = [str(row.row + 1) for prompt, row in zip(_prompts(usable), usable, strict=True) if prompt in everywhere]
-        found["warnings"].append(f"{held['told']}: {count} of its {len(tasks)} tasks are also in {', '.join(shared)} "
+        found["warnings"].append(f"{held['label']}: {count} of its {len(tasks)} tasks are also in {', '.join(shared)} "
                                  f"(row{'s' * (len(both) > 1)} {', '.join(both[:2])}{', …' * (len(both) > 2)} of the "
                                  "evaluation file): its scores are not those of unseen tasks. Take them out of one of "
                                  "the two.")

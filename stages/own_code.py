@@ -64,13 +64,13 @@ def call(request: str, answer: str) -> None:
     read = rule.read(found)
     if isinstance(read, str):
         frames = f"\n{users_traceback(found)}" if isinstance(found, BaseException) and users_frames(found) else ""
-        said = ["problems", f"{read.removeprefix(rule.name).strip()}, for {row}.{frames}"]
+        finding = ["problems", f"{read.removeprefix(rule.name).strip()}, for {row}.{frames}"]
     else:
         parts = ", ".join(f"{part}={value:g}" for part, value in read.items())
-        given = "demonstration" if task.solution else "truth"
-        said = ["facts", f"{parts}, where the response is the {given} of {row}"] if read else ["warnings", (
+        kind = "demonstration" if task.solution else "truth"
+        finding = ["facts", f"{parts}, where the response is the {kind} of {row}"] if read else ["warnings", (
             f"returned None for {row}: it does not apply there, and a row to which no function applies fails")]
-    return files.write_json(Path(answer), said)
+    return files.write_json(Path(answer), finding)
 
 
 def _first_task(question: dict[str, Any]) -> RawTask | None:

@@ -7,24 +7,20 @@ applies the model's chat template and tokenizer. The answer lists problems, warn
 facts. Not a stage of the plan: no stage reads its output.
 """
 
-import json
-import math
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline.check.data_sample import Row, Sample, sample
-from pipeline.check.sources import PAIR
+from pipeline.check.data_sample import Row, sample
 from pipeline.store import files, yaml_aliases
-from pipeline.store.errors import DataError, OuroError, nearest
+from pipeline.store.errors import DataError, OuroError
 from pipeline.store.model_shape import read_config
 from stages.overlap import compare
+from stages.sampled_rows import SHOWN, as_text, has_no_json, is_conversation, is_text, problems, value_at, warnings
 
-SHOWN = 160  # characters of a prompt in a message
 LONGEST = 100_000  # characters of a text to tokenize; 16 per allowed token where that is more
 OFTEN = 0.1  # share of over-long rows, or of rows without a truth, that triggers a warning
 
@@ -57,29 +53,27 @@ class Preview:
         except OuroError as error:
             self.found["problems"].append(str(error))
             return None
-        self._architecture(path)
-        self._vocabulary(path, max(tokenizer.get_vocab().values(), default=-1) + 1)
+        self._check_model(path, max(tokenizer.get_vocab().values(), default=-1) + 1)
         return tokenizer
 
-    def _architecture(self, path: str) -> None:
-        """Checks whether transformers has a causal language model of that type."""
+    def _check_model(self, path: str, tokens: int) -> None:
+        """Checks whether transformers has that type of model, and the model an embedding for each of its tokens."""
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as known
 
-        with suppress(OuroError):  # as below
-            if (kind := read_config(path)["model_type"]) not in known:
-                self.found["problems"].append(
-                    f"model.model_path={path}: transformers has no causal language model of model_type {kind} "
-                    "(config.json); take another model, or another version of transformers.")
-
-    def _vocabulary(self, path: str, tokens: int) -> None:
-        """Checks whether the model has an embedding for every token of its tokenizer."""
-        with suppress(OuroError):  # a malformed config.json is reported by its own check
-            rows = read_config(path).get("vocab_size")
-            if isinstance(rows, int) and rows < tokens:
-                self.found["problems"].append(
-                    f"model.model_path={path}: its tokenizer has tokens up to number {tokens - 1:,}, and the model "
-                    f"embeddings for {rows:,} (vocab_size of config.json); needed one for each. Either they are of two "
-                    "models, or the tokenizer's class adds a token (such as <|endoftext|>) that the model lacks.")
+        try:
+            shape = read_config(path)
+        except OuroError:  # a malformed config.json is reported by its own check
+            return
+        if shape["model_type"] not in known:
+            self.found["problems"].append(
+                f"model.model_path={path}: transformers has no causal language model of model_type "
+                f"{shape['model_type']} (config.json); take another model, or another version of transformers.")
+        rows = shape.get("vocab_size")
+        if isinstance(rows, int) and rows < tokens:
+            self.found["problems"].append(
+                f"model.model_path={path}: its tokenizer has tokens up to number {tokens - 1:,}, and the model "
+                f"embeddings for {rows:,} (vocab_size of config.json); needed one for each. Either they are of two "
+                "models, or the tokenizer's class adds a token (such as <|endoftext|>) that the model lacks.")
 
     def source(self, source: dict[str, Any]) -> None:
         """Checks one data source."""
@@ -89,15 +83,14 @@ class Preview:
         except OuroError as error:
             self.found["problems"].append(f"{source['key']}: {error}")
             return
-        wrong = [*_empty_files(source, drawn), *_absent_columns(source, drawn)]
-        wrong += [] if wrong else _without_pairs(source, drawn.rows)
+        wrong = problems(source, drawn)
         self.found["problems"] += wrong
         if not drawn.total:
             return
         about = "" if len(drawn.rows) == drawn.total else f", {len(drawn.rows):,} of them read"
         fact = f"{path}: {'about ' if about else ''}{drawn.total:,} rows{about}"
         if not wrong:
-            self.found["warnings"] += [*_without_difference(source, drawn.rows), *_all_alike(source, drawn.rows)]
+            self.found["warnings"] += warnings(source, drawn.rows)
             fact += self._truths(source, drawn.rows)
             try:
                 fact += f"; {self._lengths(source, drawn.rows)}" if self.tokenizer is not None else ""
@@ -109,7 +102,7 @@ class Preview:
         """Counts task rows without a truth, which curation drops: `; 3 without a truth`, or an empty string."""
         column = source["columns"].get("response_key")
         found = [] if column is None else [value_at(row, column) for row in rows]
-        lacking = sum(value is None or _is_no_json(value) for value in found)
+        lacking = sum(value is None or has_no_json(value) for value in found)
         line = (f"{source['key']}: {lacking} of {len(rows)} sampled rows have no truth: column '{column}' is absent or "
                 f"null there. They are dropped. Give them one, or set {source['format_key']}.response_key.")
         self._by_share(line, lacking, len(rows))
@@ -119,15 +112,15 @@ class Preview:
         columns = source["columns"]
         prompts = [value_at(row, columns["prompt_key"]) for row in rows]
         text = "solution_key" not in columns  # plain text is cut into pieces, so none is too long
-        given = [prompt for prompt in prompts if prompt not in (None, [], {}) and _is_text(prompt)]
-        odd = [] if text else [one for one in given if not (isinstance(one, str) or _is_conversation(one))]
+        given = [prompt for prompt in prompts if prompt not in (None, [], {}) and is_text(prompt)]
+        odd = [] if text else [one for one in given if not (isinstance(one, str) or is_conversation(one))]
         empty = len(prompts) - len(given)
         lengths = self._prompt_lengths(given, text)
         if not text:
             self._judge(source, "prompts", lengths, "max_prompt_tokens")
         if odd:
             self._by_share(f"{source['key']}: {len(odd)} of {len(prompts)} sampled prompts (column "
-                           f"'{columns['prompt_key']}') are no text, such as {_text(odd[0])[:SHOWN]}: the model is "
+                           f"'{columns['prompt_key']}') are no text, such as {as_text(odd[0])[:SHOWN]}: the model is "
                            f"asked their JSON. Write text, or set {source['format_key']}.prompt_key.", len(odd),
                            len(prompts))
         if empty:
@@ -141,7 +134,7 @@ class Preview:
         if shown:
             from workflows.prompts import response_tokens
 
-            texts = self._cut([_text(s).encode(errors="replace").decode() for s in shown], "max_response_tokens")
+            texts = self._cut([as_text(s).encode(errors="replace").decode() for s in shown], "max_response_tokens")
             responses = [len(tokens) for tokens in response_tokens(self.tokenizer, texts)]
             self._judge(source, "demonstrations", responses, "max_response_tokens")
             words.append(_range("demonstrations", responses, self.limits["max_response_tokens"]))
@@ -155,9 +148,9 @@ class Preview:
         from workflows.prompts import conversation_text, prompt_text, prompt_tokens
 
         system = self.request["system_prompt"]
-        texts = [conversation_text(self.tokenizer, p) if _is_conversation(p) and self.tokenizer.chat_template else
-                 prompt_text(self.tokenizer, _text(p[-1]["content"]), system, p[:-1])
-                 if _is_conversation(p) else prompt_text(self.tokenizer, _text(p), system) for p in prompts]
+        texts = [conversation_text(self.tokenizer, p) if is_conversation(p) and self.tokenizer.chat_template else
+                 prompt_text(self.tokenizer, as_text(p[-1]["content"]), system, p[:-1])
+                 if is_conversation(p) else prompt_text(self.tokenizer, as_text(p), system) for p in prompts]
         if texts and not text and not self.tokenizer.chat_template and not self.untemplated:
             self.untemplated = True
             self.found["warnings"].append(
@@ -199,9 +192,9 @@ class Preview:
         made = [(path, partial(_recipe, Path(path))) for path in self.request["recipes"]]
         made += [("data_processor.task_pipeline.operators", partial(juicer.inline_recipe, *given))
                  for given in self.request["operators"]]
-        for said, recipe in made:
+        for key, recipe in made:
             try:
-                self.found["problems"] += [f"{said}: {line}" for line in juicer.problems(recipe())]
+                self.found["problems"] += [f"{key}: {line}" for line in juicer.problems(recipe())]
             except OuroError as error:
                 self.found["problems"].append(str(error))
 
@@ -215,86 +208,6 @@ def _recipe(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, yaml.YAMLError):  # invalid YAML is reported by the line below
         yaml_aliases.load(path.read_bytes(), str(path))
     return juicer.read_recipe(path)
-
-
-def _empty_files(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
-    for part in drawn.parts:
-        if not part.total:
-            yield f"{source['key']}: {part.path} holds no rows; take it out."
-
-
-def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
-    """A line for each column that a file lacks; one line in total where several files lack it."""
-    parts = [part for part in drawn.parts if part.total]
-    for setting, column in source["columns"].items():
-        lacking = [part for part in parts if column not in part.columns]
-        if setting in source["optional"] or not lacking:
-            continue
-        every, first = len(lacking) == len(parts), lacking[0]
-        line = (f"{source['key']}: {source['path'] if every else first.path} has no column '{column}'; found "
-                f"{', '.join(first.columns[:20])}.{nearest(column, first.columns)}")
-        more = f" {len(lacking)} of its {len(parts)} files lack it." if len(lacking) > 1 and not every else ""
-        yield line + (f" Set {source['format_key']}.{setting}." if every else
-                      f"{more} Write it as the other files have it, or take it out.")
-
-
-def _without_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
-    """The line for a file of pairs that has both kinds of responses, but never in the same row."""
-    columns = [source["columns"][key] for key in PAIR if key in source["columns"]]
-    if columns and not any(all(value_at(row, column) is not None for column in columns) for row in rows):
-        yield (f"{source['key']}: none of {len(rows)} sampled rows of {source['path']} is a pair: in each of them "
-               f"{' or '.join(columns)} is absent or null. To train on pairs, needed both in a row.")
-
-
-def _without_difference(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
-    """The warning about pairs with two identical responses, which have no training effect."""
-    columns = [source["columns"][key] for key in PAIR if key in source["columns"]]
-    found = [[value_at(row, column) for column in columns] for row in rows] if len(columns) == len(PAIR) else []
-    pairs = [both for both in found if None not in both]
-    same = sum(chosen == rejected for chosen, rejected in pairs)
-    if same:
-        yield (f"{source['key']}: in {same} of {len(pairs)} sampled pairs ({same / len(pairs):.0%}) of "
-               f"{source['path']} {' and '.join(columns)} are the same response: nothing is "
-               "preferred there. Take such rows out.")
-
-
-def _all_alike(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
-    """The warning about a file whose rows are all identical."""
-    columns = [column for setting, column in source["columns"].items() if setting not in source["optional"]]
-    found = {tuple(_text(value_at(row, column)) for column in columns) for row in rows}
-    if len(rows) > 1 and len(found) == 1 and "null" not in min(found):
-        yield (f"{source['key']}: all {len(rows)} sampled rows of {source['path']} have the same "
-               f"{' and '.join(columns)}: {' and '.join(min(found))[:SHOWN]!r}. Needed different ones: look at the "
-               f"file, or at {source['format_key']}.")
-
-
-def value_at(row: Row, column: str) -> Any:
-    """The value of a row's (dotted) column; None when it has none."""
-    value: Any = row
-    for part in [column] if column in row else column.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
-
-
-def _is_conversation(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(turn, dict) and "role" in turn for turn in value)
-
-
-def _is_no_json(value: Any) -> bool:
-    """Whether a value is binary, nan or an infinity, which no text column of tasks accepts."""
-    return isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value))
-
-
-def _is_text(value: Any) -> bool:
-    """Whether a prompt can be stored: it is not blank, and is valid Unicode."""
-    try:
-        return not _is_no_json(value) and bool(_text(value).strip().encode())
-    except UnicodeEncodeError:
-        return False
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _range(what: str, lengths: list[int], most: int) -> str:

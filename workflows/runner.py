@@ -78,9 +78,14 @@ class Outcome:
     def accuracy(self) -> float | None:
         return self.components.get("accuracy")
 
+    def mark(self, status: str, reason: str | None = None) -> None:
+        """Replaces the status and keeps the reward."""
+        self.status, self.reason = status, reason and masked(reason)
+
     def fail(self, status: str, reason: str) -> None:
         """Removes the reward and records the reason."""
-        self.status, self.reason, self.components = status, masked(reason), {}
+        self.mark(status, reason)
+        self.components = {}
 
 
 REWARDED = ("ok", "no_variance", "baseline")  # statuses of rows that have a reward

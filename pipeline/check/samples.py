@@ -85,7 +85,7 @@ def _sets(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _set(key: str, name: str, one: dict[str, Any], purpose: str, held: bool) -> dict[str, Any]:
     paths = one["path"] if isinstance(one["path"], list) else [one["path"]]
-    return {"key": f"{key}.path", "told": f"{key} ({name})" if name else key, "name": name, "paths": paths,
+    return {"key": f"{key}.path", "label": f"{key} ({name})" if name else key, "name": name, "paths": paths,
             "subset": one["subset_name"], "split": one["split"], "format": one["format"], "purpose": purpose,
             "held": held}
 

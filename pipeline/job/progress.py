@@ -165,7 +165,6 @@ class Progress(Bar):
     def __init__(self, log, total: int, unit: str, label: str, done: int = 0):
         super().__init__(total, unit, label, done)
         self.log = log
-        self.evaluated: Sequence[Score] = ()  # scores of the last evaluation during training
         self._moments = deque([(time.monotonic(), done)], maxlen=50)
 
     def left_seconds(self) -> float | None:
@@ -173,11 +172,11 @@ class Progress(Bar):
         (begin, first), (end, last) = self._moments[0], self._moments[-1]
         return (end - begin) / (last - first) * (self.total - last) if last > first else None
 
-    def step(self, step: Step) -> None:
-        """Reports one optimizer step; steps count from 1."""
+    def step(self, step: Step, evaluated: Sequence[Score] = ()) -> None:
+        """Reports one optimizer step; steps count from 1. evaluated: scores of the last evaluation, if any."""
         self._move_to(step.step)
-        line = step_line(step, self.total, self.left_seconds(), self.evaluated)
-        self._report(line, step_line(step, evaluated=self.evaluated).split("  ", 1)[1])
+        line = step_line(step, self.total, self.left_seconds(), evaluated)
+        self._report(line, step_line(step, evaluated=evaluated).split("  ", 1)[1])
 
     def advance(self, n: int = 1, text: str = "") -> None:
         """Reports `n` more units of work, with a short text about them."""

@@ -66,7 +66,7 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
                 if code is not None:
                     del running[name]
                     if code != 0:
-                        raise StageError(_obituary(context.directory, name, code))
+                        raise StageError(_failure(context.directory, name, code))
         follow()
     finally:
         _end(list(running.values()))
@@ -74,11 +74,7 @@ def supervise(context: Context, children: list[Child], follow: Callable[[], None
 
 def _start(context: Context, child: Child) -> subprocess.Popen:
     (context.directory / f"{child.name}.error").unlink(missing_ok=True)
-    environment = {
-        **our_environment(),
-        **thread_environment(child.threads),
-        **child.environment,
-    }
+    environment = our_environment() | thread_environment(child.threads) | child.environment
     if child.ranks == 1:
         # torch.distributed requires these even for a single process
         environment |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
@@ -95,7 +91,7 @@ def _start(context: Context, child: Child) -> subprocess.Popen:
         )
 
 
-def _obituary(directory: Path, name: str, code: int) -> str:
+def _failure(directory: Path, name: str, code: int) -> str:
     error = directory / f"{name}.error"
     log = directory / f"{name}.log"
     reason = error.read_text().strip() if error.exists() else ending(code)
@@ -130,21 +126,21 @@ def run_child(work: Callable[[Context], None], name: str, doc: str) -> None:
     try:
         work(context)
     except SystemExit as error:  # from user code: with exit code 0 the other side would wait forever
-        _leave_error(context, name, f"something called sys.exit({error.code})", traceback.format_exc())
+        _write_error(context, name, f"something called sys.exit({error.code})", traceback.format_exc())
         sys.exit(1)
     except OuroError as error:
-        _leave_error(context, name, advised(error, context), str(error))
+        _write_error(context, name, advised(error, context), str(error))
         sys.exit(2)
     except MemoryError as error:
-        _leave_error(context, name, NO_MEMORY, users_traceback(error))
+        _write_error(context, name, NO_MEMORY, users_traceback(error))
         sys.exit(1)
     except Exception as error:
         full = users_traceback(error)
-        _leave_error(context, name, f"{brief(error)}\n{full}" if users_frames(error) else brief(error), full)
+        _write_error(context, name, f"{brief(error)}\n{full}" if users_frames(error) else brief(error), full)
         sys.exit(1)
 
 
-def _leave_error(context: Context, name: str, short: str, full: str) -> None:
+def _write_error(context: Context, name: str, short: str, full: str) -> None:
     context.log.error("%s", full)
     if (context.directory / f"{name}.error").exists():  # written by another rank, which failed first
         return

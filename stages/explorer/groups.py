@@ -5,6 +5,7 @@ groups without a learning signal are replaced (stages/explorer/resample.py).
 """
 
 import time
+from dataclasses import replace
 
 from pipeline.job.context import Context
 from pipeline.job.selection import redraw, select
@@ -33,11 +34,11 @@ class Groups:
         chosen = select(self.prompts.selectors, config.buffer.batch_size, step, config.seed)
         asked = set(chosen)
 
-        def fresh(round_: int, given_up: list[Group]) -> list[Group]:
-            owners = [self.prompts.owner(group.task) for group in given_up]
+        def fresh(round_: int, discarded: list[Group]) -> list[Group]:
+            owners = [self.prompts.owner(group.task) for group in discarded]
             tasks = redraw(self.prompts.selectors, owners, asked, step, round_)
             asked.update(tasks)
-            return self._ask(step, round_, [group.place for group in given_up], tasks)
+            return self._ask(step, round_, [group.place for group in discarded], tasks)
 
         rounds, metric = config.algorithm.max_resample_rounds or 0, config.algorithm.resample_metric
         return fill(self._ask(step, 0, list(range(len(chosen))), chosen), rounds, metric, fresh)
@@ -55,15 +56,17 @@ class Groups:
             [sampling for _, _, sampling in each])
         self.rollout_seconds += time.perf_counter() - begin
         self._reward([group.task for group, _, _ in each], outcomes)
+        made = []
         for index, group in enumerate(groups):
-            group.sampled = outcomes[index * self.repeats : (index + 1) * self.repeats]
-            if self.greedy:
-                group.greedy = outcomes[len(groups) * self.repeats + index]
-                set_baseline(group)
-        return groups
+            sampled = outcomes[index * self.repeats : (index + 1) * self.repeats]
+            greedy = outcomes[len(groups) * self.repeats + index] if self.greedy else None
+            if greedy:
+                set_baseline(sampled, greedy)
+            made.append(replace(group, sampled=sampled, greedy=greedy))
+        return made
 
     def _group(self, step: int, round_: int, place: int, task: int) -> Group:
-        """A group with attempt seeds that are unique to its place, step and round."""
+        """A group without outcomes, with attempt seeds that are unique to its place, step and round."""
         origin = f"{base_seed(self.config)}/{round_}" if round_ else base_seed(self.config)
         seeds = [request_seed(origin, step, place * self.repeats + run) for run in range(self.repeats)]
         return Group(place, round_, task, seeds, request_seed(f"{origin}/greedy", step, place))
@@ -78,12 +81,11 @@ class Groups:
             runner.reward([o for o, _ in own], conversations, [task.answer for _, task in own], one.rewards)
 
 
-def set_baseline(group: Group) -> None:
-    """Marks the greedy response as the baseline. When it failed, the group has no baseline and fails too."""
-    greedy = group.greedy
+def set_baseline(sampled: list[runner.Outcome], greedy: runner.Outcome) -> None:
+    """Marks the greedy response of a group as its baseline. When it failed, the group has none and fails too."""
     if greedy.status == "ok":
-        greedy.status = "baseline"
+        greedy.mark("baseline")
         return
-    for outcome in group.sampled:
+    for outcome in sampled:
         if outcome.status == "ok":
             outcome.fail(greedy.status, f"the greedy response to the task, its baseline: {greedy.reason}")

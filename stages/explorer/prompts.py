@@ -4,17 +4,18 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from pipeline.job.context import Context
 from pipeline.job.selection import Selector
-from pipeline.job.tasksets import read_train
 from pipeline.store import records
 from workflows.prompts import prompt_tokens, task_texts
 from workflows.rewards import RewardFunction, Rewards
 from workflows.single_turn import load_workflow
 from workflows.task_at_hand import TaskAtHand, bound
+
+TaskSets = list[tuple[Any, list[records.Task]]]  # settings of each training set, and its tasks
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,17 +31,16 @@ class TrainSet:
 class Prompts:
     """The tasks of all sets, numbered consecutively; texts, token ids and hashes by that number."""
 
-    def __init__(self, context: Context, tokenizer, rewards: Rewards):
-        config, source = context.config, context.config.buffer.explorer_input
-        self.config, self.tokenizer = config, tokenizer
-        found = read_train(context.inputs["tasks"], source)
-        self.tasks: list[records.Task] = [task for _, tasks in found for task in tasks]
+    def __init__(self, config, sets: TaskSets, tokenizer, rewards: Rewards):
+        """config: the settings of the stage."""
+        self.config, self.tokenizer, source = config, tokenizer, config.buffer.explorer_input
+        self.tasks = [task for _, tasks in sets for task in tasks]
         self.texts = task_texts(tokenizer, self.tasks, config)
         self.tokens = prompt_tokens(tokenizer, self.texts)
         self.hashes = [prompt_hash(tokens) for tokens in self.tokens]
         self.sets: list[TrainSet] = []
         self.selectors: list[Selector] = []
-        for taskset, tasks in found:
+        for taskset, tasks in sets:
             selector = taskset.data_selector
             seed = config.seed if selector.seed is None else selector.seed
             self.sets.append(TrainSet(

@@ -14,7 +14,7 @@ from pipeline.store.errors import DataError
 from workflows.runner import Outcome
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     """The attempts at one task.
 
@@ -41,19 +41,19 @@ class Group:
 class Filled:
     """The final groups of an explorer step.
 
-    standing: one group per place, in order. replaced: the discarded groups of those places, as they were. rounds:
+    final: one group per place, in order. replaced: the discarded groups of those places, as they were. rounds:
     number of resampling rounds, None where groups are never replaced. missing: places whose final group is still
     uninformative.
     """
 
-    standing: list[Group]
+    final: list[Group]
     replaced: list[Group]
     rounds: int | None = None
     missing: int | None = None
 
     @property
     def every(self) -> list[Group]:
-        return [*self.standing, *self.replaced]
+        return [*self.final, *self.replaced]
 
 
 def fill(
@@ -67,18 +67,18 @@ def fill(
     """
     if not rounds:
         return Filled(groups, [])
-    standing, replaced, made = list(groups), [], 0
-    while (idle := [group for group in standing if not teaches(group, metric)]) and made < rounds:
+    final, replaced, made = list(groups), [], 0
+    while (uninformative := [group for group in final if not is_informative(group, metric)]) and made < rounds:
         made += 1
-        replaced += idle
-        for group in fresh(made, idle):
-            standing[group.place] = group
-    for group in [*replaced, *idle]:
-        _give_up(group, metric)
-    return Filled(standing, replaced, made, len(idle))
+        replaced += uninformative
+        for group in fresh(made, uninformative):
+            final[group.place] = group
+    for group in [*replaced, *uninformative]:
+        _mark_no_variance(group, metric)
+    return Filled(final, replaced, made, len(uninformative))
 
 
-def teaches(group: Group, metric: str | None) -> bool:
+def is_informative(group: Group, metric: str | None) -> bool:
     """Whether the rewarded responses of a group differ in quality."""
     return len(set(measured(group, metric)[1])) > 1
 
@@ -99,10 +99,10 @@ def measured(group: Group, metric: str | None) -> tuple[str, list[float]]:
     return "reward", [outcome.reward for outcome in judged]
 
 
-def _give_up(group: Group, metric: str | None) -> None:
+def _mark_no_variance(group: Group, metric: str | None) -> None:
     name, values = measured(group, metric)
     alone = "no other response to the task could be rewarded"
     reason = f"all {len(values)} rewarded responses to the task have {name} {values[0]:g}" if len(values) > 1 else alone
     for outcome in group.sampled:
         if outcome.status == "ok":
-            outcome.status, outcome.reason = "no_variance", reason
+            outcome.mark("no_variance", reason)

@@ -5,41 +5,44 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeline.settings.config import longest_sequence
+from stages.learner.batch import Row
 from stages.learner.engine import policy
 from stages.learner.engine.adapter import Adapter, inject
-from stages.learner.engine.packing import MicroBatch, Row, pack
+from stages.learner.engine.packing import MicroBatch, pack
 from stages.learner.engine.zero import Process, ZeroEngine
 from stages.learner.objective import Objective
 
 
-@dataclass
+@dataclass(frozen=True)
 class Result:
     """Measurements of one optimizer step over the whole batch and all ranks.
 
-    loss: weighted sum. grad_norm: before clipping; 0 when nothing was trained. statistics: token means; loss statistics
-    of rollouts and of off-policy rows are each averaged over their own tokens. tokens: processed by the model, prompts
-    included. logprobs: of each row, in order [N].
+    loss: weighted sum. grad_norm: before clipping; 0 when nothing was trained. kl_loss_coef: None without a KL loss.
+    statistics: token means; loss statistics of rollouts and of off-policy rows are each averaged over their own tokens.
+    tokens: processed by the model, prompts included. logprobs: of each row, in order [N].
     """
 
     loss: float
     grad_norm: float
+    lr: float
+    kl_loss_coef: float | None
     statistics: dict[str, float]
     tokens: int
     logprobs: list[np.ndarray]
 
 
 class Actor:
-    """One rank of the policy. All methods but `write` are collective: call them on every rank."""
+    """One rank of the policy. All methods but `write_trainable` are collective: call them on every rank."""
 
-    def __init__(self, model_path: Path, config, process: Process, temperature: float = 1.0, refers: bool = False,
-                 engine: type[ZeroEngine] = ZeroEngine):
+    def __init__(self, model_path: Path, config, process: Process, temperature: float = 1.0,
+                 keep_initial: bool = False, engine: type[ZeroEngine] = ZeroEngine):
         """config: the stage's settings (algorithm, trainer, model, seed).
 
-        refers: keep the initial weights (or adapter) in host memory, for `reference_logprobs`. engine: of a replay,
-        which does not train (stages/learner/replay_engine.py).
+        keep_initial: keep the initial weights (or adapter) in host memory, for `reference_logprobs`. engine: of a
+        replay, which does not train (stages/learner/replay_engine.py).
         """
         self.process, self.budget = process, config.trainer.max_token_len_per_gpu
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
@@ -49,23 +52,21 @@ class Actor:
         for settings in config.model.lora_configs:
             self.adapter = inject(model.model, model_path, settings, config.seed)
         self.initial: dict[str, Tensor] | None = None
-        if refers and (config.trainer.zero_stage < 3 or process.rank == 0):
+        if keep_initial and (config.trainer.zero_stage < 3 or process.rank == 0):
             self.initial = {name: p.detach().clone() for name, p in model.model.named_parameters() if p.requires_grad}
         self.zero = engine(model, process, config.algorithm.optimizer, config.trainer, dtype)
 
-    def step(self, rows: list[Row], objective: Objective, lr: float, update: bool = True) -> Result:
+    def step(self, rows: list[Row], objective: Objective, lr: float, number: int, update: bool = True) -> Result:
         """One optimizer step over `rows`, the whole train batch, identical on every rank.
 
-        update: if false, everything is measured and nothing trained.
+        number: of the step, from 1. update: if false, everything is measured and nothing trained.
         """
-        columns, process = objective.row_columns, self.process
-        micro_batches = pack(rows, self.budget, process.rank, process.ranks, columns, objective.aggregation)
-        self.zero.module.entropy_gradient = objective.needs_entropy_gradient
-        totals: dict[str, Tensor] = {}
-        logprobs: dict[int, np.ndarray] = {}
+        process, totals, logprobs = self.process, {}, {}
+        micro_batches = pack(rows, self.budget, process.rank, process.ranks, objective.row_columns,
+                             objective.aggregation)
 
         def loss_of(micro: MicroBatch) -> Tensor:
-            return self._loss(micro, objective, totals, logprobs)
+            return self._loss(micro, objective, number, totals, logprobs)
 
         grad_norm = 0.0
         if update:
@@ -77,17 +78,18 @@ class Actor:
         names = sorted(totals)
         summed = process.all_reduce(torch.stack([totals[name] for name in names]))
         statistics = dict(zip(names, summed.tolist(), strict=True))
-        merged = process.merge(logprobs)
-        return Result(statistics.pop("loss"), grad_norm, statistics, sum(len(row.tokens) for row in rows),
-                      [merged[row] for row in range(len(rows))])
+        return Result(statistics.pop("loss"), grad_norm, lr, objective.kl.kl_coef if objective.kl else None, statistics,
+                      sum(len(row.tokens) for row in rows), process.gather_rows(logprobs))
 
-    def _loss(self, micro: MicroBatch, objective: Objective, totals: dict, logprobs: dict) -> Tensor:
+    def _loss(self, micro: MicroBatch, objective: Objective, number: int, totals: dict[str, Tensor],
+              logprobs: dict[int, np.ndarray]) -> Tensor:
         """A micro-batch's part of the loss; adds its statistics to `totals` and its log-probs to `logprobs`."""
         columns = {name: self.zero.to_device(values) for name, values in micro.columns.items()}
         columns["rows"] = self.zero.to_device(micro.row_in_micro)
-        columns["logprobs"], columns["entropy"] = self.zero.forward(micro)
+        columns["logprobs"], columns["entropy"] = self.zero.forward(
+            micro, entropy_gradient=objective.needs_entropy_gradient)
         columns["prox_logprobs"] = columns["logprobs"].detach()  # those before the step: one per batch
-        columns["step"] = torch.tensor(objective.step)
+        columns["step"] = torch.tensor(number)
         loss, statistics = objective(columns)
         total = (loss * self.zero.to_device(micro.weights)).sum()
         with torch.no_grad():
@@ -97,41 +99,34 @@ class Actor:
             shares = self.zero.to_device(micro.shares)
             for name, values in statistics.items():
                 totals[name] = totals.get(name, 0.0) + (values.detach() * shares).sum().double()
-            _collect(micro, columns["logprobs"], logprobs)
+        logprobs |= micro.by_row(columns["logprobs"])
         return total
 
     def score_rows(self, rows: list[Row]) -> list[np.ndarray]:
         """Log-prob of each action token under the current weights, [N] for each row."""
-        scored: dict[int, np.ndarray] = {}
         with self.zero.scoring():
-            for micro in pack(rows, self.budget, self.process.rank, self.process.ranks):
-                _collect(micro, self.zero.forward(micro)[0], scored)
-        merged = self.process.merge(scored)
-        return [merged[row] for row in range(len(rows))]
+            return self.process.score_rows(rows, self.budget, lambda micro: self.zero.forward(micro)[0])
 
     def reference_logprobs(self, rows: list[Row]) -> list[np.ndarray]:
         """As `score_rows`, under the stage's initial weights."""
-        with self.zero.exchanged(self._learning(), self.initial):
+        with self.zero.exchanged(self._trainable(), self.initial):
             return self.score_rows(rows)
 
     def score(self, tokens: list[int]) -> list[float]:
         """Log-prob at temperature 1 of each token after the first, [L - 1]."""
         (micro,) = pack([Row("probe", tokens, 1, [1] * (len(tokens) - 1))], max(self.budget, len(tokens)), 0, 1)
-        temperature, self.zero.module.temperature = self.zero.module.temperature, 1.0
         with self.zero.scoring():
-            scores, _ = self.zero.forward(micro)
-        self.zero.module.temperature = temperature
-        return scores.tolist()
+            return self.zero.forward(micro, temperature=1.0)[0].tolist()
 
-    def _named(self) -> list:
+    def _parameters(self) -> list[tuple[str, nn.Parameter]]:
         return list(self.zero.module.model.named_parameters())
 
-    def _learning(self) -> list:
-        return [(name, parameter) for name, parameter in self._named() if parameter.requires_grad]
+    def _trainable(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, parameter) for name, parameter in self._parameters() if parameter.requires_grad]
 
     def full_state(self) -> dict[str, Tensor] | None:
         """All weights by Hugging Face name on rank 0, None elsewhere. An adapter is merged into them."""
-        state = self.zero.full_state(self._named())
+        state = self.zero.full_state(self._parameters())
         return self.adapter.merged(state) if self.adapter and state is not None else state
 
     def export(self, directory: Path) -> None:
@@ -140,12 +135,12 @@ class Actor:
         if state is not None:
             policy.export(state, self.zero.module.model, directory)
 
-    def learnt_state(self) -> dict[str, Tensor] | None:
+    def trainable_state(self) -> dict[str, Tensor] | None:
         """The weights that a weight sync publishes: the adapter's, or all without one; rank 0 as above."""
-        return self.zero.full_state(self._learning())
+        return self.zero.full_state(self._trainable())
 
-    def write_learnt(self, state: dict[str, Tensor], directory: Path) -> None:
-        """Writes `learnt_state` into an existing directory: an adapter in peft's format, or a model."""
+    def write_trainable(self, state: dict[str, Tensor], directory: Path) -> None:
+        """Writes `trainable_state` into an existing directory: an adapter in peft's format, or a model."""
         if self.adapter:
             self.adapter.write(state, directory)
         else:
@@ -153,7 +148,7 @@ class Actor:
 
     def export_adapter(self, directory: Path) -> None:
         """Writes the adapter in peft's format into a new directory (rank 0 writes)."""
-        state = self.learnt_state()
+        state = self.trainable_state()
         if state is not None:
             directory.mkdir()
             self.adapter.write(state, directory)
@@ -170,10 +165,3 @@ class Actor:
         """Releases unused GPU memory, for an engine that shares the device."""
         if self.process.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def _collect(micro: MicroBatch, values: Tensor, found: dict[int, np.ndarray]) -> None:
-    """Stores the [N] values of a micro-batch in `found`, by index of the row in the train batch."""
-    flat = values.detach().float().cpu().numpy()
-    for row in micro.rows:
-        found[row] = flat[micro.row_of == row]

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.settings.config import longest_sequence
+from pipeline.store.checkpoints import model_directory
+from pipeline.store.digests import resolve
+from stages.learner.batch import Row
 from stages.learner.engine import attention, policy
-from stages.learner.engine.packing import MicroBatch, Row, pack
+from stages.learner.engine.packing import MicroBatch, pack
 from stages.learner.engine.zero import Process, ZeroEngine
 
 
-@dataclass
+@dataclass(frozen=True)
 class ValueResult:
     """Measurements of one critic step over the whole batch and all ranks, named as in the step record."""
 
@@ -69,9 +72,11 @@ class Critic:
     """One rank of the critic. All methods are collective."""
 
     def __init__(self, model_path: Path, config, process: Process, engine: type[ZeroEngine] = ZeroEngine):
-        """config: the stage's settings (trainer, model). model_path: the initial model.
-        engine: as for the policy (stages/learner/actor.py).
+        """config: the stage's settings (trainer, model). model_path: of the policy, which it starts from without
+        `model.critic_model_path`. engine: as for the policy (stages/learner/actor.py).
         """
+        if own := config.model.critic_model_path:
+            model_path = model_directory(resolve(own))
         self.process, self.settings = process, config.trainer.critic
         self.budget = config.trainer.max_token_len_per_gpu
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
@@ -82,13 +87,8 @@ class Critic:
 
     def values(self, rows: list[Row]) -> list[np.ndarray]:
         """The value of the state before each action token, [N] for each row."""
-        found: dict[int, np.ndarray] = {}
         with self.zero.scoring():
-            for micro in pack(rows, self.budget, self.process.rank, self.process.ranks):
-                flat = self.zero.forward(micro).cpu().numpy()
-                found |= {row: flat[micro.row_of == row] for row in micro.rows}
-        merged = self.process.merge(found)
-        return [merged[row] for row in range(len(rows))]
+            return self.process.score_rows(rows, self.budget, self.zero.forward)
 
     def step(self, rows: list[Row], lr: float) -> ValueResult:
         """One optimizer step towards the rows' column `returns`, clipped around the column `values`."""

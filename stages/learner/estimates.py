@@ -1,42 +1,47 @@
 """Model estimates that advantages need: columns computed by a forward pass, none by default."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from stages.learner.actor import Actor
+from stages.learner.batch import Row
 from stages.learner.critic import Critic
-from stages.learner.engine.packing import Row
 from stages.learner.reference import References
 from stages.learner.teacher import Teacher
 
 
-@dataclass
+@dataclass(frozen=True)
 class Estimates:
     """references, critic, teacher: None where unused. recompute: the trainer scores old log-probs."""
 
     actor: Actor
-    references: References | None
-    critic: Critic | None
-    recompute: bool
+    references: References | None = None
+    critic: Critic | None = None
+    recompute: bool = False
     teacher: Teacher | None = None
 
     @property
     def needed(self) -> bool:
         return bool(self.references or self.critic or self.recompute or self.teacher)
 
-    def add(self, rows: list[Row], origins: Sequence[int]) -> None:
+    def add(self, rows: list[Row]) -> None:
         """Adds the columns ref_logprobs, old_logprobs, values and teacher_logprobs [R] that are needed.
 
         old_logprobs are those of the weights before the step; without `recompute` a row keeps the rollout's.
         Collective.
         """
         if self.references:
-            self.references.add(rows, origins)
+            self.references.add(rows)
         if self.recompute:
-            for row, scored in zip(rows, self.actor.score_rows(rows), strict=True):
-                row.columns["old_logprobs"] = row.spread(scored)
+            _set(rows, "old_logprobs", self.actor.score_rows(rows))
         if self.critic:
-            for row, values in zip(rows, self.critic.values(rows), strict=True):
-                row.columns["values"] = row.spread(values)
+            _set(rows, "values", self.critic.values(rows))
         if self.teacher:
-            self.teacher.add(rows, origins)
+            self.teacher.add(rows)
+
+
+def _set(rows: list[Row], column: str, values: list[np.ndarray]) -> None:
+    """values: of the action tokens of each row."""
+    for row, of_row in zip(rows, values, strict=True):
+        row.columns[column] = row.spread(of_row)

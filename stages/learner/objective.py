@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from operators.arguments import arguments, needed_columns
 from operators.choice import chosen_estimate, chosen_loss
-from operators.correction import importance_correction
+from operators.correction import Mismatch, importance_correction, mismatch
 from operators.entropy import ENTROPY_LOSSES
 from operators.kl import KL_ESTIMATORS, adaptive_coefficient
 from operators.loss import PAIRED, POLICY_LOSSES, natural_aggregation
@@ -25,6 +26,7 @@ from pipeline.settings.algorithms import DEMONSTRATED, GIVEN, PAIR_TYPES
 from pipeline.settings.arguments.terms import Kl
 from pipeline.settings.columns import OF_THE_FORWARD, ratio_column, ratio_problems, wrong_parameters
 from pipeline.store.errors import ConfigError
+from stages.learner.batch import Row
 from stages.learner.engine.packing import Aggregation
 
 KL = Kl()
@@ -45,11 +47,15 @@ class KLTerm:
     horizon: float | None = KL.horizon
 
     @classmethod
-    def of(cls, algorithm, part: str) -> "KLTerm":
-        """part: kl_loss_fn or kl_penalty_fn. Raises ConfigError for unknown or contradictory settings."""
+    def of(cls, algorithm, part: str, kl_coef: float | None = None) -> "KLTerm":
+        """part: kl_loss_fn or kl_penalty_fn. kl_coef: of a resumed stage, where an adaptive one has changed.
+
+        Raises ConfigError for unknown or contradictory settings.
+        """
         key, name = f"algorithm.{part}", getattr(algorithm, part)
         refuse_parameters(algorithm, part, chosen_estimate(KL_ESTIMATORS, name, key))
-        return cls(name, **Kl.bind(name, getattr(algorithm, f"{part}_args"), f"{key}_args"))
+        bound = Kl.bind(name, getattr(algorithm, f"{part}_args"), f"{key}_args")
+        return cls(name, **bound | ({} if kl_coef is None else {"kl_coef": kl_coef}))
 
     @property
     def function(self) -> Callable[..., Tensor]:
@@ -66,13 +72,12 @@ class KLTerm:
 
 
 class Objective:
-    """The loss of a micro-batch's action tokens. step: the optimizer step, for losses that use it."""
+    """The loss of a micro-batch's action tokens."""
 
-    def __init__(self, config):
-        """config: the stage's settings (algorithm, model)."""
+    def __init__(self, config, kl_coef: float | None = None):
+        """config: the stage's settings (algorithm, model). kl_coef: of the KL loss, as in KLTerm.of."""
         algorithm = config.algorithm
         demonstrated = algorithm.algorithm_type in DEMONSTRATED
-        self.step = 0
         self.name = "sft" if demonstrated else algorithm.policy_loss_fn
         function = chosen_loss(POLICY_LOSSES, self.name, "algorithm.policy_loss_fn")
         if not demonstrated:
@@ -80,7 +85,7 @@ class Objective:
         given = {} if demonstrated else algorithm.policy_loss_fn_args
         self.policy_loss = partial(function, **arguments("policy_loss_fn", self.name, function, given,
                                                          "algorithm.policy_loss_fn_args"))
-        self.kl = KLTerm("none") if demonstrated else KLTerm.of(algorithm, "kl_loss_fn")
+        self.kl = KLTerm("none") if demonstrated else KLTerm.of(algorithm, "kl_loss_fn", kl_coef)
         self.entropy_loss, self.needs_entropy_gradient = _entropy_loss(algorithm, demonstrated)
         self.correction = correction_arguments(algorithm)
         ratio = ratio_column(vars(algorithm), needed_columns(function))
@@ -129,6 +134,17 @@ class Objective:
         weights, _ = importance_correction(
             columns[self.corrected], columns["rollout_logprobs"], columns["rows"], **self.correction)
         return torch.where(columns["is_expert"], 1.0, weights) if self.mixes else weights
+
+    def mismatch(self, rows: list[Row], logprobs: list[np.ndarray]) -> Mismatch:
+        """Mismatch between engine and trainer, bounded as in the correction even where none is applied.
+
+        rows: rollouts; for stale ones it includes the policy's updates. logprobs: of the trainer, [N] for each row.
+        """
+        ours, engines = (torch.from_numpy(np.concatenate(parts))
+                         for parts in (logprobs, [row.of_actions("rollout_logprobs") for row in rows]))
+        row_of = torch.from_numpy(np.repeat(np.arange(len(rows)), [len(values) for values in logprobs]))
+        weights, bounded = importance_correction(ours, engines, row_of, **self.correction or {"level": "token"})
+        return mismatch(ours, engines, weights, **bounded)
 
     def _kl(self, columns: dict[str, Tensor]) -> Tensor:
         """[N]; 0 on demonstrations, whose states are not the policy's own."""

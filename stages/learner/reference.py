@@ -27,5 +27,5 @@ class References(FixedScores):
 
 def start_hash(model, config) -> str:
     """Hash of a stage's initial weights: of the model, and of the adapter it starts with, if any."""
-    begun = [weights_hash(resolve(one.path)) for one in config.model.lora_configs if one.path]
-    return files.hash_json([weights_hash(model), *begun]) if begun else weights_hash(model)
+    adapters = [weights_hash(resolve(one.path)) for one in config.model.lora_configs if one.path]
+    return files.hash_json([weights_hash(model), *adapters]) if adapters else weights_hash(model)

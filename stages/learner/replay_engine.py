@@ -20,7 +20,7 @@ from stages.learner.engine.zero import Process, ZeroEngine
 CRITIC_STATE = Path("critic") / "state" / "mp_rank_00_model_states.pt"
 
 
-class StillEngine(ZeroEngine):
+class GradientEngine(ZeroEngine):
     """An engine whose `step` keeps the weights and stores the gradient.
 
     gradients: of the last step, by name, float32 in host memory.
@@ -40,46 +40,46 @@ class StillEngine(ZeroEngine):
         named = [(name, p) for name, p in self.module.named_parameters() if p.grad is not None]
         self.gradients = {name: p.grad.detach().float().cpu() for name, p in named}
         self.module.zero_grad(set_to_none=True)
-        return inner(self.gradients, self.gradients) ** 0.5
+        return inner_product(self.gradients, self.gradients) ** 0.5
 
 
-def alone() -> Process:
+def single_process() -> Process:
     """A process without other ranks, on a GPU if there is one."""
     return Process(torch.device("cuda" if torch.cuda.is_available() else "cpu"), 0, 1)
 
 
-def inner(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+def inner_product(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
     """The inner product of two gradients, in float64; a parameter missing in one counts as 0."""
     return sum(torch.dot(a[name].flatten().double(), b[name].flatten().double()).item() for name in a.keys() & b.keys())
 
 
-def take_policy(actor: Actor, directory: Path) -> None:
+def load_policy(actor: Actor, directory: Path) -> None:
     """Loads the weights or adapter of a checkpoint or published version.
 
     Raises ModelError when the file is incomplete.
     """
     model = actor.zero.module.model
-    kept = directory / ("adapter" if actor.adapter else "model")
-    place = kept if kept.exists() else directory  # a version is a single file, without a directory of its own
+    inside = directory / ("adapter" if actor.adapter else "model")
+    source = inside if inside.exists() else directory  # a published version has no such subdirectory
     if actor.adapter:
-        adapter.read(model, place)
+        adapter.read(model, source)
     else:
-        _read(model, place / WEIGHTS)
+        _read(model, source / WEIGHTS)
 
 
 def _read(model: nn.Module, file: Path) -> None:
     from safetensors.torch import load_file
 
     state = load_file(file)
-    wanted = dict(model.named_parameters())
-    if absent := wanted.keys() - state.keys():
-        raise ModelError(f"{file} lacks {len(absent)} of the {len(wanted)} weights of the model, such as "
-                         f"{min(absent)}.")
+    needed = dict(model.named_parameters())
+    if missing := needed.keys() - state.keys():
+        raise ModelError(f"{file} lacks {len(missing)} of the {len(needed)} weights of the model, such as "
+                         f"{min(missing)}.")
     with torch.no_grad():
-        for name, parameter in wanted.items():
+        for name, parameter in needed.items():
             parameter.copy_(state[name])
 
 
-def take_critic(module: nn.Module, checkpoint: Path) -> None:
+def load_critic(module: nn.Module, checkpoint: Path) -> None:
     """Loads the critic of a checkpoint that DeepSpeed wrote under ZeRO 0 to 2."""
     module.load_state_dict(torch.load(checkpoint / CRITIC_STATE, "cpu", weights_only=False)["module"])

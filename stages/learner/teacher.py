@@ -15,11 +15,11 @@ import torch
 
 from pipeline.job.context import Context
 from pipeline.settings.config import longest_sequence
-from pipeline.store.checkpoints import weights_hash
+from pipeline.store.checkpoints import model_directory, weights_hash
 from pipeline.store.errors import DataError, ModelError
+from stages.learner.batch import Row
 from stages.learner.batches.fixed_scores import FixedScores
 from stages.learner.engine import policy
-from stages.learner.engine.packing import MicroBatch, Row, pack
 from stages.learner.engine.zero import Process
 from workflows.prompts import read_tokenizer
 
@@ -27,12 +27,12 @@ from workflows.prompts import read_tokenizer
 class Teacher(FixedScores):
     """The column `teacher_logprobs` [R], at the policy's sampling temperature."""
 
-    def __init__(self, context: Context, model: Path, student: Path, process: Process):
-        """model, student: Hugging Face directories of the teacher and of the policy.
+    def __init__(self, context: Context, student: Path, process: Process):
+        """student: Hugging Face directory of the policy. The teacher is the input `teacher` of the stage.
 
         Raises ModelError when teacher and policy disagree on token ids.
         """
-        config = context.config
+        config, model = context.config, model_directory(context.inputs["teacher"])
         refuse_other_vocabulary(read_tokenizer(model).get_vocab(), read_tokenizer(student).get_vocab(), model)
         self.process, self.budget = process, config.trainer.max_token_len_per_gpu
         dtype = policy.resolve_dtype(config.model.dtype, process.device.type)
@@ -52,13 +52,9 @@ class Teacher(FixedScores):
     def logprobs(self, rows: list[Row]) -> list[np.ndarray]:
         """Log-prob of each action token under the teacher, [N] for each row. Collective."""
         self._refuse_unknown_tokens(rows)
-        found: dict[int, np.ndarray] = {}
         with torch.no_grad(), self._on_device():
-            for micro in pack(rows, self.budget, self.process.rank, self.process.ranks):
-                flat = self._forward(micro)
-                found |= {row: flat[micro.row_of == row] for row in micro.rows}
-        merged = self.process.merge(found)
-        return [merged[row] for row in range(len(rows))]
+            return self.process.score_rows(
+                rows, self.budget, lambda micro: self.policy(**micro.inputs(self.process.device))[0])
 
     @contextmanager
     def _on_device(self):
@@ -70,12 +66,6 @@ class Teacher(FixedScores):
         yield
         for parameter, host in zip(parameters, hosts, strict=True):
             parameter.data = host
-
-    def _forward(self, micro: MicroBatch) -> np.ndarray:
-        arrays = ("input_ids", "positions", "cu_seqlens", "source", "targets")
-        on_device = {name: torch.from_numpy(getattr(micro, name)).to(self.process.device) for name in arrays}
-        scores, _ = self.policy(longest=micro.longest, **on_device)
-        return scores.float().cpu().numpy()
 
     def _refuse_unknown_tokens(self, rows: list[Row]) -> None:
         """Raises DataError for ids beyond the teacher's embedding; a policy may sample unused ids of its own."""

@@ -11,8 +11,8 @@ import torch
 from pipeline.job.context import namespace
 from pipeline.store import files
 from stages.learner.actor import Actor
+from stages.learner.batch import Row
 from stages.learner.critic import Critic
-from stages.learner.engine.packing import Row
 from stages.learner.engine.zero import Process
 from stages.learner.objective import Objective
 from tests.configs import TINY, overridden
@@ -47,7 +47,7 @@ def seen(values) -> list:
 def train(model: Path, process: Process, settings: tuple[str, ...], with_critic: bool) -> dict:
     config = namespace(overridden(*TINY, "algorithm.optimizer.weight_decay=0.1", *settings))
     objective = Objective(config)
-    actor = Actor(model, config, process, refers=True)
+    actor = Actor(model, config, process, keep_initial=True)
     critic = Critic(model, config, process) if with_critic else None
     found: dict = {"losses": [], "norms": [], "statistics": []}
     for _ in range(2):
@@ -57,7 +57,7 @@ def train(model: Path, process: Process, settings: tuple[str, ...], with_critic:
         for name, values in columns.items():
             for row, of_row in zip(some, values, strict=True):
                 row.columns[name] = row.spread(of_row)
-        result = actor.step(some, objective, 1e-3)
+        result = actor.step(some, objective, 1e-3, 1)
         found["losses"].append(result.loss)
         found["norms"].append(result.grad_norm)
         found["statistics"].append(result.statistics)

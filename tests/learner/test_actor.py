@@ -11,7 +11,8 @@ from pipeline.job.context import namespace
 from pipeline.store.checkpoints import copy_model_files
 from pipeline.store.errors import ModelError
 from stages.learner.actor import Actor
-from stages.learner.engine.packing import Row, pack
+from stages.learner.batch import Row
+from stages.learner.engine.packing import pack
 from stages.learner.objective import Objective
 from tests.configs import TINY, overridden
 
@@ -20,7 +21,7 @@ SETTINGS = ("algorithm.algorithm_type=sft", "trainer.grad_clip=0.5", "algorithm.
 
 @pytest.fixture(scope="module")
 def learner(tiny_model, process):
-    return Actor(tiny_model, namespace(overridden(*TINY, *SETTINGS)), process, refers=True)
+    return Actor(tiny_model, namespace(overridden(*TINY, *SETTINGS)), process, keep_initial=True)
 
 
 def rows():
@@ -62,9 +63,9 @@ def trained(learner, loss, tiny_model, tmp_path_factory):
     """Two steps of both, the second in many micro-batches; then a checkpoint."""
     plain = PlainTorch(tiny_model)
     directory = tmp_path_factory.mktemp("checkpoint")
-    first = learner.step(rows(), loss, 1e-3), plain.step(rows())
+    first = learner.step(rows(), loss, 1e-3, 1), plain.step(rows())
     learner.budget = 36  # the longest row alone
-    second = learner.step(rows(), loss, 1e-3), plain.step(rows())
+    second = learner.step(rows(), loss, 1e-3, 1), plain.step(rows())
     learner.budget = 4096
     learner.zero.save(directory)
     return first, second, plain, directory
@@ -91,11 +92,10 @@ def test_log_probs_of_every_row_come_back_by_its_index(trained):
 
 def test_a_probe_is_scored_at_temperature_1_and_leaves_the_trainer_as_it_was(learner, trained):
     tokens = rows()[2].tokens
-    learner.zero.module.temperature = 0.5
-    found = learner.score(tokens)
-    assert learner.zero.module.temperature == 0.5
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learner.zero.module, "temperature", 0.5)
+        found = learner.score(tokens)
     assert learner.zero.module.training
-    learner.zero.module.temperature = 1.0
     plain = trained[2].logprobs(Row("x", tokens, 1, [1] * 35)).tolist()
     assert found == pytest.approx(plain, abs=1e-4)
 
@@ -105,7 +105,7 @@ def test_a_checkpoint_brings_back_weights_and_optimizer_exactly(learner, loss, t
     found = []
     for _ in range(2):
         learner.zero.load(trained[3])
-        result = learner.step(rows(), loss, 1e-3)
+        result = learner.step(rows(), loss, 1e-3, 1)
         found.append((result.loss, {name: value.clone() for name, value in learner.full_state().items()}))
     assert found[0][0] == found[1][0]
     assert all(torch.equal(value, found[1][1][name]) for name, value in found[0][1].items())
@@ -144,9 +144,9 @@ def test_the_reference_is_the_model_that_training_began_with(learner, trained, t
 def test_without_an_update_a_step_measures_what_it_would_learn_from(learner, loss, trained):
     learner.zero.load(trained[3])
     before = {name: value.clone() for name, value in learner.full_state().items()}
-    measured = learner.step(rows(), loss, 1e-3, update=False)
+    measured = learner.step(rows(), loss, 1e-3, 1, update=False)
     assert all(torch.equal(value, before[name]) for name, value in learner.full_state().items())
-    learnt = learner.step(rows(), loss, 1e-3)
+    learnt = learner.step(rows(), loss, 1e-3, 1)
     assert (measured.loss, measured.statistics, measured.tokens) == (learnt.loss, learnt.statistics, learnt.tokens)
     assert (measured.grad_norm, learnt.grad_norm > 0) == (0.0, True)
     assert all((a == b).all() for a, b in zip(measured.logprobs, learnt.logprobs, strict=True))
@@ -161,10 +161,9 @@ def test_on_the_cpu_no_memory_is_measured(learner):
 
 def gradients(learner, some, objective):
     """Of the whole batch's loss by our packing, in micro-batches of at most 40 tokens, past DeepSpeed's own hooks."""
-    learner.zero.module.entropy_gradient = objective.needs_entropy_gradient
     named = dict(learner.zero.module.model.named_parameters())
     micros = pack(some, 40, 0, 1, objective.row_columns, objective.aggregation)
-    loss = sum(learner._loss(micro, objective, {}, {}) for micro in micros)
+    loss = sum(learner._loss(micro, objective, 1, {}, {}) for micro in micros)
     return loss.item(), dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 

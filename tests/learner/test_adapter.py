@@ -32,7 +32,7 @@ def settings(*overrides, **adapter):
 @pytest.fixture
 def begin(tiny_model, process):
     """begin("key=value", ..., lora_rank=8): a policy with a new adapter."""
-    return lambda *overrides, **adapter: Actor(tiny_model, settings(*overrides, **adapter), process, refers=True)
+    return lambda *overrides, **adapter: Actor(tiny_model, settings(*overrides, **adapter), process, keep_initial=True)
 
 
 @pytest.fixture
@@ -85,15 +85,15 @@ def test_only_the_adapter_learns_and_only_it_has_an_optimizer(begin, loss, tiny_
     """2 layers, 64 wide, queries 64, keys and values 32, MLP 256: 4 x (128 + 96 + 96 + 128 + 320 + 320 + 320) x 2."""
     actor = begin()
     before = [values.copy() for values in actor.score_rows(rows())]
-    first, second = (actor.step(rows(), loss, 1e-2) for _ in range(2))
+    first, second = (actor.step(rows(), loss, 1e-2, 1) for _ in range(2))
     assert second.loss < first.loss
-    learning = dict(actor._learning())
+    learning = dict(actor._trainable())
     assert all(".lora_" in name for name in learning)
     assert sum(p.numel() for p in learning.values()) == 4 * 1408 * 2
-    assert all(p.grad is None for name, p in actor._named() if name not in learning)
+    assert all(p.grad is None for name, p in actor._parameters() if name not in learning)
     assert sum(p.numel() for p in actor.zero.engine.optimizer.single_partition_of_fp32_groups) == 4 * 1408 * 2
     begun = plain(tiny_model)
-    for name, tensor in actor._named():
+    for name, tensor in actor._parameters():
         if ".base_layer." in name or "norm" in name or "embed" in name:
             assert torch.equal(tensor, begun[name.replace(".base_layer", "")]), name
     changed = {name for name, tensor in actor.full_state().items() if not torch.equal(tensor, begun[name])}
@@ -106,7 +106,7 @@ def test_a_new_adapter_changes_nothing_and_depends_on_the_seed_alone(begin, tiny
     one = begin()
     torch.manual_seed(6)
     other, third = begin(), begin("seed=2")
-    a = [next(p for name, p in x._learning() if "lora_A" in name) for x in (one, other, third)]
+    a = [next(p for name, p in x._trainable() if "lora_A" in name) for x in (one, other, third)]
     assert torch.equal(a[0], a[1])
     assert not torch.equal(a[0], a[2])
     begun = plain(tiny_model)
@@ -120,13 +120,13 @@ def test_the_reference_is_the_model_without_it_and_a_resumed_policy_goes_on_bit_
     actor = begin(way)
     reference = actor.score_rows(rows())
     for _ in range(2):
-        actor.step(rows(), loss, 1e-2)
+        actor.step(rows(), loss, 1e-2, 1)
     actor.zero.save(tmp_path)
     found = actor.reference_logprobs(rows())
     assert all((a == b).all() for a, b in zip(reference, found, strict=True))
     resumed = begin(way)
     resumed.zero.load(tmp_path)
-    results = [one.step(rows(), loss, 1e-2) for one in (actor, resumed)]
+    results = [one.step(rows(), loss, 1e-2, 1) for one in (actor, resumed)]
     assert results[0].loss == results[1].loss
     states = [one.full_state() for one in (actor, resumed)]
     assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
@@ -147,7 +147,7 @@ def exported(begin, loss, tiny_model, tmp_path):
     """After two steps: the adapter's directory and that of the whole model."""
     actor = begin(target_modules=["q_proj", "v_proj", "down_proj"], exclude_modules=["v_proj"])
     for _ in range(2):
-        actor.step(rows(), loss, 1e-2)
+        actor.step(rows(), loss, 1e-2, 1)
     copy_model_files(tiny_model, tmp_path / "model")
     actor.export(tmp_path / "model")
     actor.export_adapter(tmp_path / "adapter")
@@ -157,7 +157,7 @@ def exported(begin, loss, tiny_model, tmp_path):
 def test_what_is_published_is_the_adapter_alone_in_pefts_format(exported, tmp_path):
     actor, directory, _ = exported
     (tmp_path / "version").mkdir()
-    actor.write_learnt(actor.learnt_state(), tmp_path / "version")
+    actor.write_trainable(actor.trainable_state(), tmp_path / "version")
     names = {path.name for path in (tmp_path / "version").iterdir()}
     assert {ADAPTER, ADAPTER_CONFIG} <= names <= {ADAPTER, ADAPTER_CONFIG, "README.md"}
     found, again = load_file(tmp_path / "version" / ADAPTER), load_file(directory / ADAPTER)

@@ -15,8 +15,7 @@ from stages import counterfactual as process_of_replay
 from stages import learn
 from stages.counterfactual import Outcome, compared, correlation, cosine, grouped
 from stages.learner.actor import Result
-from stages.learner.batches.choose import advantage_of
-from stages.learner.engine.packing import Row
+from stages.learner.batch import Row
 from stages.learner.engine.zero import Process
 from tests.configs import TINY, overridden
 from tests.factories import row
@@ -183,12 +182,12 @@ def test_a_stage_that_trains_an_adapter_is_replayed_with_it(tmp_path, tiny_model
 def test_the_advantage_of_a_row_as_one_number(given):
     """Mask 1 1 0: the scalar, or (2 + 1) / 2. Without an action: the scalar, or 0; never the mean of nothing."""
     rows = [Row("a", [1, 2, 3, 4], 1, mask, {"advantages": given}) for mask in ([1, 1, 0], [0, 0, 0])]
-    assert [advantage_of(row) for row in rows] == [1.5, 1.5 if given == 1.5 else 0.0]
+    assert [row.advantage for row in rows] == [1.5, 1.5 if given == 1.5 else 0.0]
 
 
 def outcome(advantages, **gradient):
     gradients = {name.replace("_", "."): torch.tensor(values) for name, values in gradient.items()}
-    return Outcome(advantages, Result(1.0, 5.0, {"kl": 0.5}, 7, []), gradients)
+    return Outcome(advantages, Result(1.0, 5.0, 0.0, None, {"kl": 0.5}, 7, []), gradients)
 
 
 def test_gradients_are_compared_as_a_whole_and_by_group():

@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from pipeline.job.context import namespace
+from stages.learner.batch import Row
 from stages.learner.critic import Critic, explained_variance, value_loss
-from stages.learner.engine.packing import Row
 from tests import objectives
 from tests.configs import TINY, overridden
 

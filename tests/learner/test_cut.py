@@ -14,7 +14,8 @@ from operators.arguments import needed_columns
 from operators.loss import PAIRED, POLICY_LOSSES
 from pipeline.job.context import namespace
 from pipeline.settings.algorithms import MIXED_LOSSES
-from stages.learner.engine.packing import Row, pack
+from stages.learner.batch import Row
+from stages.learner.engine.packing import pack
 from stages.learner.objective import Objective
 from tests.configs import overridden
 
@@ -70,7 +71,6 @@ def test_no_cut_changes_loss_or_gradient(algorithm, name, mode):
     if "rollout_logprobs" in needed_columns(POLICY_LOSSES[name]):  # its ratio is the correction
         own["rollout_correction"] = algorithm["algorithm"]["rollout_correction"] | {"level": "none"}
     objective = Objective(namespace(algorithm | {"algorithm": algorithm["algorithm"] | own}))
-    objective.step = 3
     loss, gradient = learnt(objective, 1, 1000)
     assert (gradient.abs() > 1e-5).double().mean() > 0.5
     for ranks, budget in CUTS:

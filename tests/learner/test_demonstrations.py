@@ -1,20 +1,18 @@
 """Train batches from demonstrations."""
 
-import math
-
 import pytest
 
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 from stages.learner.actor import Result
-from stages.learner.batches.choose import step_row
 from stages.learner.batches.demonstrations import Demonstrations
+from stages.learner.record import Seconds, step_record, trained_rows
 from tests.configs import TINY
 from tests.factories import row
 
 
 def batch_of(source, step):
-    return source.batch(source.cut(step))
+    return source.with_advantages(source.cut(step))
 
 
 @pytest.fixture
@@ -73,11 +71,12 @@ def test_no_demonstrations_at_all_are_named(demonstrations):
 def test_a_step_of_demonstrations_leaves_what_has_no_meaning_null(demonstrations):
     source = demonstrations([("1", "1"), ("2", "2")])
     batch = batch_of(source, 1)
-    assert source.finish(1, batch, []) == []
-    made = step_row(source.context, 1, batch, Result(1.0, 2.0, {"entropy": 0.5}, 8, []))
-    assert (made["loss"], made["trained_rows"], made["entropy"]) == (1.0, 2, 0.5)
-    assert (made["reward"], made["kl"], made["rollout_seconds"]) == (None, None, None)
-    assert math.isfinite(made["trained_tokens"])
+    assert trained_rows(batch, []) == []
+    made = step_record("sft-1", batch, Result(1.0, 2.0, 0.1, None, {"entropy": 0.5}, 8, []), None, None,
+                       Seconds(1.0, None, 0.0, 0.0, 1.0, None))
+    assert (made.loss, made.trained_rows, made.entropy, made.trained_tokens) == (1.0, 2, 0.5, 8)
+    assert (made.reward, made.kl, made.rollout_seconds, made.mismatch_mean) == (None, None, None, None)
+    tables.to_arrow([made], records.Step)
 
 
 def test_demonstrations_of_a_file_of_their_own(tmp_path, context_of, tiny_model):

@@ -13,9 +13,11 @@ from pipeline.settings.data import AuxiliaryBuffer
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 from stages.learner.actor import Actor
+from stages.learner.batch import Row
 from stages.learner.batches.rollouts import Rollouts
-from stages.learner.engine.packing import Aggregation, Row, pack
+from stages.learner.engine.packing import Aggregation, pack
 from stages.learner.objective import Objective
+from stages.learner.record import trained_rows
 from tests.configs import TINY, element
 from tests.factories import row
 from tests.learner.test_rollouts import SMALL, batch_of, explore
@@ -52,15 +54,15 @@ def test_expert_rows_stand_behind_the_rollouts_in_turn(stage):
     assert [r.id for r in second.rows][4:] == ["same/12", "same/10"]
     assert [r.columns["is_expert"] for r in first.rows] == [False] * 4 + [True] * 2
     assert [r.id for r in first.rollouts] == ["1/0", "1/1", "1/2", "1/3"]
-    assert first.staleness == [0, 0, 0, 0, None, None]
-    assert (first.facts["expert_rows"], first.facts["replayed_rows"], first.facts["reward"]) == (2, 0, 0.75)
+    assert [first.staleness(r) for r in first.rows] == [0, 0, 0, 0, None, None]
+    assert (first.metrics.expert_rows, first.metrics.replayed_rows, first.metrics.reward) == (2, 0, 0.75)
     assert first.rows[0].columns["advantages"] == pytest.approx(0.7071, abs=1e-4)  # as without them
 
 
 def test_the_records_of_expert_rows_lead_to_their_task(stage):
     source = Rollouts(stage())
     batch = batch_of(source, 1)
-    made = source.finish(1, batch, [np.zeros(sum(r.mask), np.float32) for r in batch.rows])
+    made = trained_rows(batch, [np.zeros(sum(r.mask), np.float32) for r in batch.rows])
     assert [(r.experience_id, r.is_expert, r.staleness, r.use_count, r.advantage) for r in made[3:5]] == [
         ("1/3", False, 0, 0, 0.0), ("same/10", True, None, None, 0.0)]
     tables.to_arrow(made, records.Trained)
@@ -113,7 +115,7 @@ def test_a_step_on_a_mixed_batch_reports_each_kind_over_its_own_tokens(tiny_mode
     def step(budget):
         config = tiny_settings(*MIX, f"trainer.max_token_len_per_gpu={budget}",
                                "algorithm.policy_loss_fn_args={mu: 0.3}")
-        return Actor(tiny_model, config, process).step(mixed_rows(), Objective(config), lr=1e-3)
+        return Actor(tiny_model, config, process).step(mixed_rows(), Objective(config), 1e-3, 1)
 
     whole, cut = step(4096), step(64 + 6)
     assert whole.statistics["mu"] == pytest.approx(0.3)

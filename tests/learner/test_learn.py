@@ -15,14 +15,14 @@ from tests.factories import row
 class StandIn:
     """An actor whose weights are the number of steps it has made; it is its own DeepSpeed engine."""
 
-    def __init__(self, model, config, process, temperature, refers):
+    def __init__(self, model, config, process, temperature, keep_initial):
         self.steps, self.rates, self.zero = 0, [], self
 
-    def step(self, rows, objective, lr, update):
+    def step(self, rows, objective, lr, number, update):
         self.steps += 1
         self.rates.append(lr)
         scores = [np.zeros(sum(r.mask), np.float32) for r in rows]
-        return Result(1.0, 2.0, {"entropy": 0.5, "kl": 0.0, "clip_fraction": 0.0}, 7, scores)
+        return Result(1.0, 2.0, lr, None, {"entropy": 0.5, "kl": 0.0, "clip_fraction": 0.0}, 7, scores)
 
     def score(self, tokens):
         return [-1.0] * (len(tokens) - 1)

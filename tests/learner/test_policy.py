@@ -9,8 +9,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from pipeline.store.errors import ConfigError, ModelError
+from stages.learner.batch import Row
 from stages.learner.engine import attention, policy
-from stages.learner.engine.packing import Row, pack
+from stages.learner.engine.packing import pack
 from tests import zoo
 from tests.objectives import differences
 
@@ -31,9 +32,9 @@ def rows():
     return made
 
 
-def score(learner, micro):
+def score(learner, micro, **options):
     arguments = {name: torch.from_numpy(getattr(micro, name)) for name in NAMES}
-    return learner(longest=micro.longest, **arguments)
+    return learner(longest=micro.longest, **arguments, **options)
 
 
 def plain(path, row, temperature):
@@ -104,7 +105,6 @@ class Bigram(torch.nn.Module):
 def test_log_probs_and_entropy_have_the_gradients_of_their_definitions(chunk):
     """Central differences in plain Python of 2 log p(target) - 3 H over five states, at temperature 0.7."""
     learner = policy.Policy(Bigram(), "padded", 0.7, chunk)
-    learner.entropy_gradient = True
     states, targets, table = [0, 1, 2, 3, 4], [1, 2, 3, 4, 0], learner.model.table.weight
     (micro,) = pack([Row("r", [*states, 0], 1, [1] * 5)], 10, 0, 1)
 
@@ -116,7 +116,7 @@ def test_log_probs_and_entropy_have_the_gradients_of_their_definitions(chunk):
             total += 2 * math.log(p[target]) + 3 * sum(x * math.log(x) for x in p)
         return total
 
-    logprobs, entropy = score(learner, micro)
+    logprobs, entropy = score(learner, micro, entropy_gradient=True)
     (found,) = torch.autograd.grad((2 * logprobs - 3 * entropy).sum(), table)
     assert found.flatten().tolist() == pytest.approx(differences(wanted, table.flatten().tolist()), abs=1e-5)
 

@@ -5,6 +5,7 @@ import pytest
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
 from stages.learner.batches.preferences import Preferences
+from stages.learner.record import trained_rows
 from tests.configs import TINY
 from tests.factories import row
 
@@ -38,12 +39,12 @@ def test_a_pair_is_two_rows_that_share_the_prompt(preferences):
 def test_a_batch_is_whole_pairs_and_an_epoch_all_of_them(preferences):
     source = preferences([(f"{i}", "1", "2") for i in range(6)], "buffer.total_steps=null", "buffer.total_epochs=2")
     assert source.total_steps == 6
-    steps = [[r.id for r in source.batch(source.cut(step)).rows] for step in range(1, 7)]
+    steps = [[r.id for r in source.with_advantages(source.cut(step)).rows] for step in range(1, 7)]
     for ids in steps:
         assert len(ids) == 4
         assert all(a.replace("chosen", "rejected") == b for a, b in zip(ids[::2], ids[1::2], strict=True))
     assert sorted(i for ids in steps[:3] for i in ids) == sorted(r.id for r in source.rows)
-    assert source.finish(1, source.batch(source.cut(1)), []) == []
+    assert trained_rows(source.cut(1), []) == []
 
 
 def test_a_pair_with_one_text_over_the_limits_is_left_out_whole(preferences):
@@ -55,7 +56,7 @@ def test_a_pair_with_one_text_over_the_limits_is_left_out_whole(preferences):
 
 
 def test_a_batch_of_more_than_there_are_is_refused(preferences):
-    with pytest.raises(DataError, match=r"buffer.batch_size=2: a step takes so many pairs.*1 short"):
+    with pytest.raises(DataError, match=r"buffer.batch_size=2: an optimizer step takes that many pairs.*1 short"):
         preferences([("1", "1", "2")])
 
 

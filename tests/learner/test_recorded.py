@@ -31,7 +31,7 @@ def recorded(tmp_path, context_of):
 
 
 def batch(source, step):
-    return source.batch(source.cut(step))
+    return source.with_advantages(source.cut(step))
 
 
 def ids(source, step):
@@ -44,7 +44,7 @@ def test_one_explorer_step_is_a_batch_and_after_the_last_comes_the_first(recorde
     assert ids(source, 1) == ["1/0", "1/1", "1/2", "1/3"]
     assert ids(source, 3)[0] == "3/0"
     assert ids(source, 4) == ids(source, 1)
-    assert batch(source, 5).staleness == [4] * 4  # version 0, trained at step 5
+    assert {batch(source, 5).staleness(r) for r in batch(source, 5).rows} == {4}  # version 0, trained at step 5
     advantages = [r.columns["advantages"] for r in batch(source, 4).rows]
     assert advantages == pytest.approx([0.707106, -0.707106] * 2, abs=2e-6)
 
@@ -69,9 +69,8 @@ def test_passes_are_counted_in_epochs(recorded):
 
 def test_no_weights_are_handed_over_and_nothing_is_paid_twice(recorded):
     source = recorded("buffer.total_steps=3")
-    assert source.hands_over is False
-    assert source.publishes(1) is False
-    assert "rollout_seconds" not in batch(source, 1).facts
+    assert [source.publishes(step) for step in (0, 1)] == [False, False]
+    assert batch(source, 1).explored == []
 
 
 def test_a_batch_larger_than_all_that_was_explored_is_refused(recorded):

@@ -6,7 +6,7 @@ import pytest
 from pipeline.store import records, tables
 from pipeline.store.checkpoints import weights_hash
 from pipeline.store.errors import DataError
-from stages.learner.engine.packing import Row
+from stages.learner.batch import Origin, Row
 from stages.learner.reference import References
 
 
@@ -42,18 +42,20 @@ def asked(references):
 
 
 def rows():
-    return [Row(f"{i}", [7, 8, 9, 9], 1, [1, 0, 1]) for i in range(4)]
+    """Rows 0, 1 are of explorer step 1, rows 2, 3 of step 2."""
+    return [Row(f"{i}", [7, 8, 9, 9], 1, [1, 0, 1], {}, Origin(1 + i // 2, i, 0, "g", 0, 1.0, None))
+            for i in range(4)]
 
 
 def test_a_row_is_scored_once_whoever_asks(references, tiny_model):
-    """Rows 0, 1 are of explorer step 1, rows 2, 3 of step 2; the environment's token has no log-prob."""
+    """The environment's token has no log-prob."""
     first, some = references(), rows()
-    first.add(some, [1, 1, 2, 2])
+    first.add(some)
     assert some[3].columns["ref_logprobs"].tolist() == [-1.0, 0.0, -2.0]
     assert asked(first) == ["0", "1", "2", "3"]
     resumed, again = references(), rows()
     for reader in (first, resumed):
-        reader.add(again[2:], [2, 2])
+        reader.add(again[2:])
         assert again[2].columns["ref_logprobs"].tolist() == [-1.0, 0.0, -2.0]
     assert (asked(first), asked(resumed)) == (["0", "1", "2", "3"], [])
     found = tables.read(tables.step_file(first.context.directory, "reference", 1), records.FixedLogprobs).to_pylist()
@@ -61,17 +63,17 @@ def test_a_row_is_scored_once_whoever_asks(references, tiny_model):
 
 
 def test_another_reference_scores_anew(references, monkeypatch):
-    references().add(rows(), [1] * 4)
+    references().add(rows())
     other = references()
     other.hash = "0123456789abcdef"
-    other.add(rows(), [1] * 4)
+    other.add(rows())
     assert asked(other) == ["0", "1", "2", "3"]
 
 
 def test_a_row_that_the_file_does_not_have_is_named(references):
-    references().add(rows()[:3], [1] * 3)
-    with pytest.raises(DataError, match=r"reference/step=000001\.parquet has no row 3"):
-        references().add(rows(), [1] * 4)
+    references().add(rows()[:3])
+    with pytest.raises(DataError, match=r"reference/step=000002\.parquet has no row 3"):
+        references().add(rows())
 
 
 def test_of_a_single_weight_file_the_hash_is_that_files(tmp_path):

@@ -9,6 +9,7 @@ from operators import priority
 from pipeline.store import records, tables
 from pipeline.store.errors import ConfigError
 from stages.learner.batches.rollouts import Rollouts
+from stages.learner.record import trained_rows
 from tests.factories import row
 from tests.learner.test_rollouts import SMALL, batch_of, explore
 
@@ -30,6 +31,10 @@ def stage(tmp_path, context_of):
     return make
 
 
+def uses(batch):
+    return [(r.origin.use_count, r.origin.priority) for r in batch.rows]
+
+
 def again(source, step):
     """Groups that a step replays: the rows of its batch from earlier explorer steps."""
     return sorted({r.id for r in batch_of(source, step).rows if not r.id.startswith(f"{step}/")})
@@ -46,9 +51,9 @@ def test_the_first_step_has_nothing_to_replay_and_the_next_the_newest_and_least_
         [], ["1/0", "1/1"], ["2/0", "2/1"], ["3/0", "3/1"]]
     batch = batch_of(source, 4)
     assert len(batch.rows) == 6
-    assert batch.facts["replayed_rows"] == 2
-    assert batch.staleness == [1, 1, 0, 0, 0, 0]
-    assert batch.uses == [(1, 0.0), (1, 0.0), *[(0, None)] * 4]
+    assert batch.metrics.replayed_rows == 2
+    assert [batch.staleness(r) for r in batch.rows] == [1, 1, 0, 0, 0, 0]
+    assert uses(batch) == [(1, 0.0), (1, 0.0), *[(0, None)] * 4]
 
 
 def test_a_replayed_group_is_compared_with_itself(stage):
@@ -62,8 +67,8 @@ def test_the_reported_reward_is_that_of_new_rows(stage):
     """Those of step 2 have 0 and 1; the replayed group of step 1 has 1 and 0."""
     context = stage()
     explore(context, 2, [0.0, 0.0, 0.0, 1.0])
-    facts = batch_of(Rollouts(context), 2).facts
-    assert (facts["reward"], facts["solve_rate"]) == (0.25, 0.25)
+    metrics = batch_of(Rollouts(context), 2).metrics
+    assert (metrics.reward, metrics.solve_rate) == (0.25, 0.25)
 
 
 def test_a_cool_down_keeps_a_group_back(stage):
@@ -90,11 +95,11 @@ def test_a_stage_that_is_taken_up_draws_as_if_it_had_never_stopped(stage):
     context = stage(*noisy)
     source = Rollouts(context)
     whole = [batch_of(source, step) for step in range(1, 7)]
-    assert max(count for batch in whole for count, _ in batch.uses) > 1
+    assert max(count for batch in whole for count, _ in uses(batch)) > 1
     taken_up = Rollouts(context)
     for step in (5, 6, 2):
         batch = batch_of(taken_up, step)
-        assert (batch.rows, batch.uses) == (whole[step - 1].rows, whole[step - 1].uses)
+        assert batch.rows == whole[step - 1].rows
 
 
 def test_a_group_without_a_usable_row_is_not_drawn(stage):
@@ -116,7 +121,7 @@ def test_what_a_row_was_used_for_is_in_its_record(stage):
 
     source = Rollouts(stage())
     batch = batch_of(source, 2)
-    made = source.finish(2, batch, [np.zeros(len(r.mask), np.float32) for r in batch.rows])
+    made = trained_rows(batch, [np.zeros(len(r.mask), np.float32) for r in batch.rows])
     assert [(r.experience_id, r.use_count, r.priority, r.is_expert) for r in made[1:3]] == [
         ("1/1", 1, -2.0, False), ("2/0", 0, None, False)]
     tables.to_arrow(made, records.Trained)

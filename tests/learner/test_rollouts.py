@@ -1,6 +1,7 @@
 """Train batches: cut from the experience table by hand-made steps."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import pytest
 from pipeline.store import records, tables
 from pipeline.store.errors import ConfigError, StageError
 from stages.learner.actor import Result
-from stages.learner.batches.choose import step_row
+from stages.learner.batch import Origin, Row
 from stages.learner.batches.rollouts import Rollouts
-from stages.learner.engine.packing import Row
+from stages.learner.objective import Objective
+from stages.learner.record import Seconds, step_record, total, trained_rows
 from tests.factories import row
 
 # Two tasks twice an explorer step: four rows. One train batch a step, on-policy, unless a test says otherwise.
@@ -40,7 +42,7 @@ def explore(context, step, rewards, version=None):
 
 
 def batch_of(source, step):
-    return source.batch(source.cut(step))
+    return source.with_advantages(source.cut(step))
 
 
 def test_a_batch_is_a_step_with_advantages_and_facts(stage):
@@ -51,12 +53,13 @@ def test_a_batch_is_a_step_with_advantages_and_facts(stage):
     assert [r.id for r in batch.rows] == ["1/0", "1/1", "1/2", "1/3"]
     assert [r.columns["advantages"] for r in batch.rows] == pytest.approx([0.707106, -0.707106, 0.0, 0.0], abs=2e-6)
     columns = {"advantages": 0.0, "old_logprobs": [-0.5] * 3, "rollout_logprobs": [-0.5] * 3}
-    assert batch.rows[2] == Row("1/2", [7, 8, 9, 9, 9], 2, [1, 1, 1], columns)
-    assert batch.staleness == [0, 0, 0, 0]
-    facts = batch.facts
-    assert (facts["reward"], facts["solve_rate"]) == (0.75, 0.75)
-    assert (facts["zero_variance_groups"], facts["failed_rows"]) == (1, 0)
-    assert (facts["response_tokens_mean"], facts["rollout_tokens"], facts["rollout_seconds"]) == (2.5, 10, 0.1)
+    origin = Origin(1, 2, 0, "1/1", 0, 1.0, 1.0)
+    assert batch.rows[2] == Row("1/2", [7, 8, 9, 9, 9], 2, [1, 1, 1], columns, origin)
+    assert [batch.staleness(r) for r in batch.rows] == [0, 0, 0, 0]
+    metrics, (explored,) = batch.metrics, batch.explored
+    assert (metrics.reward, metrics.solve_rate) == (0.75, 0.75)
+    assert (metrics.zero_variance_groups, metrics.failed_rows) == (1, 0)
+    assert (metrics.response_tokens_mean, explored.tokens, explored.rollout_seconds) == (2.5, 10, 0.1)
 
 
 def test_failed_rows_are_counted_and_not_trained_on_and_leave_their_group(stage):
@@ -66,7 +69,7 @@ def test_failed_rows_are_counted_and_not_trained_on_and_leave_their_group(stage)
     batch = batch_of(Rollouts(context), 1)
     assert [r.id for r in batch.rows] == ["1/0", "1/1", "1/3"]
     assert batch.rows[2].columns["advantages"] == 0.0
-    assert (batch.facts["failed_rows"], batch.facts["zero_variance_groups"]) == (1, 1)
+    assert (batch.metrics.failed_rows, batch.metrics.zero_variance_groups) == (1, 1)
 
 
 def test_a_step_without_a_usable_row_says_so(stage):
@@ -83,9 +86,9 @@ def test_half_a_step_is_a_batch_and_groups_are_still_whole(stage):
     source = Rollouts(context)
     assert [r.id for r in batch_of(source, 3).rows] == ["1/2"]
     assert batch_of(source, 3).rows[0].columns["advantages"] == pytest.approx(-0.707106, abs=2e-6)
-    assert batch_of(source, 4).staleness == [3]  # version 0 trained at step 4
-    assert batch_of(source, 1).facts["rollout_tokens"] == 10  # the first to use an explorer step pays for it
-    assert "rollout_tokens" not in batch_of(source, 3).facts
+    assert batch_of(source, 4).metrics.staleness_max == 3  # version 0 trained at step 4
+    assert [one.tokens for one in batch_of(source, 1).explored] == [10]  # in the record of the first step that uses it
+    assert batch_of(source, 3).explored == []
 
 
 def test_two_steps_are_a_batch_in_order(stage):
@@ -95,9 +98,10 @@ def test_two_steps_are_a_batch_in_order(stage):
     batch = batch_of(Rollouts(context), 1)
     assert [r.id for r in batch.rows] == ["1/0", "1/1", "1/2", "1/3", "2/0", "2/2", "2/3"]
     assert batch.rows[5].columns["advantages"] == pytest.approx(-0.707106, abs=2e-6)
-    assert batch.facts["failed_rows"] == 1
-    assert batch.facts["rollout_seconds"] == pytest.approx(0.1 + 0.2)  # both explorer steps are paid for here
-    assert batch.facts["rollout_tokens"] == 20
+    assert batch.metrics.failed_rows == 1
+    assert total(batch.explored, "rollout_seconds") == pytest.approx(0.1 + 0.2)  # of both explorer steps
+    assert total(batch.explored, "tokens") == 20
+    assert total(batch.explored, "missing_groups") is None
 
 
 def test_what_the_explorer_has_not_made_is_waited_for(stage):
@@ -117,60 +121,50 @@ def test_colocated_the_trainer_waits_until_the_explorer_can_do_no_more(stage):
         batch_of(Rollouts(context), 2)
 
 
-def test_what_a_step_made_of_its_rows_is_said_and_the_gap_to_the_rollout_is_measured(stage):
-    """Rollout log-probs -0.5. Rows 0 (fresh) and 1 (one step old) were scored -0.75; an expert's row is not asked."""
+def test_a_step_is_recorded_with_the_mismatch_to_the_rollout(stage):
+    """Rollout log-probs -0.5. Rows 0 (fresh) and 1 (one step old) were scored -0.75; demonstrations do not count."""
     context = stage()
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
-    source = Rollouts(context)
-    batch = batch_of(source, 1)
-    batch.rows.append(Row("t/0", [7, 9], 1, [1], {"advantages": 0.0, "rollout_logprobs": 0.0, "is_expert": True}))
-    batch.staleness, batch.uses = [0, 1, 1, 0, None], [*batch.uses, (None, None)]
+    batch = batch_of(Rollouts(context), 1)
+    for place in (1, 2):
+        batch.rollouts[place].origin = replace(batch.rollouts[place].origin, weights_version=-1)
+    batch.demonstrations.append(Row("t/0", [7, 9], 1, [1], {"advantages": 0.0, "rollout_logprobs": 0.0}))
     scored = [np.full(n, s, np.float32) for n, s in ((1, -0.75), (2, -0.75), (3, -0.5), (4, -0.5), (1, -9.0))]
-    made = source.finish(1, batch, scored)
-    assert batch.facts["mismatch_max"] == pytest.approx(0.25)
-    assert batch.facts["mismatch_mean"] == pytest.approx(3 * 0.25 / 10)  # 1 token of row 0, 2 of row 1
+    found = Objective(context.config).mismatch(batch.rollouts, scored[:4])
+    assert found.mismatch_max == pytest.approx(0.25)
+    assert found.mismatch_mean == pytest.approx(3 * 0.25 / 10)  # 1 token of row 0, 2 of row 1
     w = math.exp(-0.25)  # trainer / rollout on the three tokens; 1 on the seven
-    assert batch.facts["kl_rollout_trainer"] == pytest.approx(3 * (w - 1 + 0.25) / 10)
-    assert batch.facts["kl_trainer_rollout"] == pytest.approx(3 * (w * -0.25 - w + 1) / 10)
-    assert batch.facts["effective_sample_size"] == pytest.approx((7 + 3 * w) ** 2 / (10 * (7 + 3 * w * w)))
-    assert batch.facts["corrected_fraction"] == 0.0
+    assert found.kl_rollout_trainer == pytest.approx(3 * (w - 1 + 0.25) / 10)
+    assert found.kl_trainer_rollout == pytest.approx(3 * (w * -0.25 - w + 1) / 10)
+    assert found.effective_sample_size == pytest.approx((7 + 3 * w) ** 2 / (10 * (7 + 3 * w * w)))
+    assert found.corrected_fraction == 0.0
+    made = trained_rows(batch, scored)
     assert [(r.experience_id, r.train_step, r.staleness) for r in made] == [
         ("1/0", 1, 0), ("1/1", 1, 1), ("1/2", 1, 1), ("1/3", 1, 0), ("t/0", 1, None)]
     assert tables.to_arrow(made, records.Trained)["train_logprobs"].to_pylist()[1] == [-0.75, -0.75]
-    result = Result(1.0, 2.0, {"entropy": 0.5, "kl": 0.1, "clip_fraction": 0.2}, 18, [])
-    step = records.Step(**step_row(context, 1, batch, result) | {
-        "lr": 0.1, "train_seconds": 1.0, "train_other_seconds": 0.0, "train_wait_seconds": 0.0, "seconds": 1.0})
+    result = Result(1.0, 2.0, 0.1, None, {"entropy": 0.5, "kl": 0.1, "clip_fraction": 0.2, "mu": 0.3}, 18, [])
+    step = step_record("rft-1", batch, result, found, None, Seconds(1.0, None, 0.0, 0.0, 1.0, None))
     assert (step.loss, step.grad_norm, step.kl, step.trained_rows, step.trained_tokens) == (1.0, 2.0, 0.1, 5, 18)
+    assert (step.stage, step.lr, step.mismatch_max, step.reward, step.rollout_tokens, step.statistics) == (
+        "rft-1", 0.1, found.mismatch_max, 0.75, 10, [("mu", 0.3)])
     tables.to_arrow([step], records.Step)  # every column has a value that may be there
-
-
-def test_the_gap_is_measured_where_every_row_is_stale_too(stage):
-    """Trainer 0, rollout -0.5, in all ten tokens."""
-    context = stage()
-    explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
-    source = Rollouts(context)
-    batch = batch_of(source, 1)
-    batch.staleness = [1] * 4
-    source.finish(1, batch, [np.zeros(i + 1, np.float32) for i in range(4)])
-    assert (batch.facts["mismatch_mean"], batch.facts["mismatch_max"]) == pytest.approx((0.5, 0.5))
 
 
 def test_weights_over_the_threshold_are_counted_as_the_correction_bounds_them(stage):
     """Rollout -0.5, trainer 0: w = e^0.5 = 1.65, over a threshold of 1.5 in rows 0 and 1: three of ten tokens."""
     context = stage("algorithm.bypass_old_logprobs=false", "algorithm.rollout_correction.threshold=1.5")
     explore(context, 1, [1.0, 0.0, 1.0, 1.0], version=0)
-    source = Rollouts(context)
-    batch = batch_of(source, 1)
-    batch.staleness = [0, 1, 1, 0]
-    source.finish(1, batch, [np.full(i + 1, s, np.float32) for i, s in enumerate((0.0, 0.0, -0.5, -0.5))])
-    assert batch.facts["corrected_fraction"] == pytest.approx(3 / 10)
-    assert batch.facts["effective_sample_size"] == pytest.approx((7 + 3 * 1.5) ** 2 / (10 * (7 + 3 * 1.5**2)))
+    batch, objective = batch_of(Rollouts(context), 1), Objective(context.config)
+    found = objective.mismatch(batch.rollouts, [np.full(i + 1, s, np.float32)
+                                                for i, s in enumerate((0.0, 0.0, -0.5, -0.5))])
+    assert found.corrected_fraction == pytest.approx(3 / 10)
+    assert found.effective_sample_size == pytest.approx((7 + 3 * 1.5) ** 2 / (10 * (7 + 3 * 1.5**2)))
 
 
 def with_reference(source, step, values):
     """The cut of a step, whose rows the reference gives these log-probs a token."""
     cut = source.cut(step)
-    for row_, value in zip(cut.rows, values, strict=True):
+    for row_, value in zip(cut.rollouts, values, strict=True):
         row_.columns["ref_logprobs"] = np.full(len(row_.mask), value, np.float32)
     return cut
 
@@ -184,10 +178,10 @@ def test_a_penalty_is_taken_off_the_reward_of_group_advantages_too(stage):
     context = stage("algorithm.kl_penalty_fn=k1", "algorithm.kl_penalty_fn_args.kl_coef=0.2")
     explore(context, 1, [1.0] * 4)
     source = Rollouts(context)
-    batch = source.batch(with_reference(source, 1, [-0.5, -1.0, -0.5, -0.5]))
+    batch = source.with_advantages(with_reference(source, 1, [-0.5, -1.0, -0.5, -0.5]))
     assert [r.columns["advantages"] for r in batch.rows] == pytest.approx([0.7071, -0.7071, 0, 0], abs=1e-4)
-    assert (batch.facts["reward"], batch.facts["kl_penalty_coef"]) == (1.0, 0.2)
-    assert batch.facts["kl_penalty"] == pytest.approx(0.1)
+    assert (batch.metrics.reward, batch.metrics.kl_penalty_coef) == (1.0, 0.2)
+    assert batch.metrics.kl_penalty == pytest.approx(0.1)
 
 
 def test_a_penalty_reaches_the_very_token_and_its_coefficient_adapts(stage):
@@ -198,13 +192,13 @@ def test_a_penalty_reaches_the_very_token_and_its_coefficient_adapts(stage):
     context = stage("algorithm.kl_penalty_fn=k1", adaptive, "algorithm.advantage_fn=reinforceplusplus")
     explore(context, 1, [0.0] * 4)
     source = Rollouts(context)
-    batch = source.batch(with_reference(source, 1, [-0.5, -0.5, -0.5, -1.0]))
+    batch = source.with_advantages(with_reference(source, 1, [-0.5, -0.5, -0.5, -1.0]))
     std = math.sqrt(0.2 / 9)
     assert batch.rows[3].columns["advantages"] == pytest.approx([(g + 0.1) / std for g in (-0.4, -0.3, -0.2, -0.1)])
     assert batch.rows[0].columns["advantages"] == pytest.approx([0.1 / std])
-    assert batch.facts["kl_penalty_coef"] == 0.2
+    assert batch.metrics.kl_penalty_coef == 0.2
     assert source.penalty.kl_coef == pytest.approx(0.2 * (1 + 0.2 * 4 / 100))  # KL 0.2 is twice the target
-    made = source.finish(1, batch, [np.zeros(i + 1, np.float32) for i in range(4)])
+    made = trained_rows(batch, [np.zeros(i + 1, np.float32) for i in range(4)])
     assert made[3].advantages == pytest.approx(batch.rows[3].columns["advantages"])
     assert made[3].advantage == pytest.approx(-0.15 / std)
 
@@ -218,9 +212,9 @@ def test_an_adaptive_coefficient_follows_the_rows_of_the_step_however_few_are_cu
     source = Rollouts(context)
     for step in range(1, 4 // size + 1):
         cut = source.cut(step)
-        for row_ in cut.rows:
+        for row_ in cut.rollouts:
             row_.columns["ref_logprobs"] = np.full(len(row_.mask), -0.7, np.float32)
-        assert source.batch(cut).facts["kl_penalty"] == pytest.approx(0.2)
+        assert source.with_advantages(cut).metrics.kl_penalty == pytest.approx(0.2)
     assert source.penalty.kl_coef == pytest.approx(coefficient)
 
 
@@ -234,8 +228,8 @@ def test_a_step_without_an_action_token_says_so(stage):
         one.action_mask = [0] * len(one.response_tokens)
     tables.write(path, records.Experience, made)
     source = Rollouts(context)
-    with pytest.raises(StageError, match="trainer step 1 has no token that the policy said itself"):
-        source.batch(with_reference(source, 1, [-0.5, -1.0, -1.0, -1.0]))
+    with pytest.raises(StageError, match="trainer step 1 has no token to train on"):
+        source.with_advantages(with_reference(source, 1, [-0.5, -1.0, -1.0, -1.0]))
 
 
 def test_gae_takes_the_critics_values_and_gives_it_returns(stage):
@@ -244,9 +238,9 @@ def test_gae_takes_the_critics_values_and_gives_it_returns(stage):
     explore(context, 1, [1.0] * 4)
     source = Rollouts(context)
     cut = source.cut(1)
-    for row_ in cut.rows:
+    for row_ in cut.rollouts:
         row_.columns["values"] = np.full(len(row_.mask), 0.25, np.float32)
-    batch = source.batch(cut)
+    batch = source.with_advantages(cut)
     assert batch.rows[2].columns["advantages"] == pytest.approx([0.0] * 3)
     assert batch.rows[2].columns["returns"] == pytest.approx([1.0] * 3)
 

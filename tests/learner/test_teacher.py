@@ -12,7 +12,7 @@ from pipeline.job.context import Context, namespace
 from pipeline.store import records, tables
 from pipeline.store.checkpoints import weights_hash
 from pipeline.store.errors import DataError, ModelError
-from stages.learner.engine.packing import Row
+from stages.learner.batch import Row
 from stages.learner.teacher import Teacher, divergence, refuse_other_vocabulary
 from stages.model import work
 from tests.configs import TINY, overridden
@@ -31,7 +31,8 @@ def larger(tmp_path_factory):
 
 @pytest.fixture
 def teacher(tmp_path, context_of, tiny_model, larger, process):
-    return lambda *words: Teacher(context_of(tmp_path / "rft", *TINY, *WARM, *words), larger, tiny_model, process)
+    return lambda *words: Teacher(context_of(tmp_path / "rft", *TINY, *WARM, *words, teacher=larger), tiny_model,
+                                  process)
 
 
 def rows(count=5):
@@ -54,15 +55,15 @@ def test_log_probs_are_those_of_the_other_model_at_the_policys_temperature(teach
 
 def test_what_a_teacher_said_is_read_and_not_asked_again(teacher, larger, monkeypatch):
     first, some = teacher(), rows()
-    first.add(some, [1] * 5)
+    first.add(some)
     assert some[2].columns["teacher_logprobs"].shape == (4,)
     assert some[2].columns["teacher_logprobs"][1] == 0.0  # the environment's token
-    stored = tables.read(tables.step_file(first.context.directory, "teacher", 1), records.FixedLogprobs).to_pylist()
+    stored = tables.read(tables.step_file(first.context.directory, "teacher", 0), records.FixedLogprobs).to_pylist()
     assert [r["experience_id"] for r in stored] == ["r0", "r1", "r2", "r3", "r4"]
     assert stored[0]["model_hash"] == weights_hash(larger)
     resumed, again = teacher(), rows()
     monkeypatch.setattr(resumed, "score", None)  # it would fail if it were asked
-    resumed.add(again, [1] * 5)
+    resumed.add(again)
     assert again[4].columns["teacher_logprobs"].tolist() == some[4].columns["teacher_logprobs"].tolist()
 
 
@@ -86,7 +87,7 @@ def test_a_teacher_without_room_for_the_policys_sequences_is_refused(tmp_path, c
     config = (short / "config.json").read_text()
     (short / "config.json").write_text(config.replace('"max_position_embeddings": 64', '"max_position_embeddings": 32'))
     with pytest.raises(ModelError, match=r"has room for 32 tokens .* up to 64"):
-        Teacher(context_of(tmp_path / "rft", *TINY), short, tiny_model, process)
+        Teacher(context_of(tmp_path / "rft", *TINY, teacher=short), tiny_model, process)
 
 
 def test_the_divergence_is_a_mean_over_action_tokens():

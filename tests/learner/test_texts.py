@@ -41,11 +41,11 @@ def test_a_stage_reads_its_texts(tmp_path, context_of, tiny_model):
     context = context_of(tmp_path / "cpt", *CPT, tasks=tmp_path)
     source = Texts(context, tiny_model)
     assert source.total_steps == 4  # four texts twice, two to a step
-    assert sorted(r.id for step in (1, 2) for r in source.cut(step)) == [f"t{i}/{i}/0" for i in range(4)]
+    assert sorted(r.id for step in (1, 2) for r in source.cut(step).rows) == [f"t{i}/{i}/0" for i in range(4)]
     assert Objective(context.config).name == "sft"
 
 
 def test_no_text_is_an_error_that_says_what_to_set(tmp_path, context_of, tiny_model):
     tables.write(tmp_path / "tasks.parquet", records.Task, [row(records.Task, task_id="t", split="sft", solution="1")])
-    with pytest.raises(DataError, match=r"no plain text .*experience_buffer\.path .*format\.prompt_key"):
+    with pytest.raises(DataError, match=r"no pieces of plain text .*experience_buffer\.path .*format\.prompt_key"):
         Texts(context_of(tmp_path / "cpt", *CPT, tasks=tmp_path), tiny_model)

@@ -21,7 +21,7 @@ def stage(tmp_path, context_of):
 
 def batch_of(context):
     source = Rollouts(context)
-    return source.batch(source.cut(1))
+    return source.with_advantages(source.cut(1))
 
 
 TURNS = [("a", 0, 0, 0, 0.0), ("b", 0, 1, 1, 1.0), ("c", 0, 1, 0, 1.0), ("d", 1, 0, 0, 1.0), ("e", 1, 1, 1, 1.0),
@@ -45,11 +45,11 @@ def test_all_turns_of_an_attempt_are_in_its_batch_in_order(stage):
     context = stage("buffer.train_batch_size=2", "algorithm.algorithm_type=multi_step_grpo")
     explore_turns(context)
     source = Rollouts(context)
-    batch = source.batch(source.cut(1))
+    batch = source.with_advantages(source.cut(1))
     assert [r.id for r in batch.rows] == ["a", "c", "b"]
     assert [r.columns["advantages"] for r in batch.rows] == pytest.approx([-0.7071, 0.7071, 0.7071], abs=1e-4)
-    assert [r.id for r in source.batch(source.cut(2)).rows] == ["d", "f", "e"]
-    assert (batch.facts["reward"], batch.facts["solve_rate"]) == (0.5, 0.5)  # by attempts; by rows it would be 2/3
+    assert [r.id for r in source.with_advantages(source.cut(2)).rows] == ["d", "f", "e"]
+    assert (batch.metrics.reward, batch.metrics.solve_rate) == (0.5, 0.5)  # by attempts; by rows it would be 2/3
 
 
 def test_a_penalty_of_any_turn_is_taken_off_the_attempts_reward(stage):
@@ -60,9 +60,9 @@ def test_a_penalty_of_any_turn_is_taken_off_the_attempts_reward(stage):
     explore_turns(context)
     source = Rollouts(context)
     cut = source.cut(1)
-    for row_ in cut.rows:
+    for row_ in cut.rollouts:
         row_.columns["ref_logprobs"] = np.full(2, -1.0 if row_.id == "c" else -0.5, np.float32)
-    table, kl = penalised(_with_estimates(cut, ["ref_logprobs"]), source.penalty)
+    table, kl = penalised(_with_estimates(cut), source.penalty)
     assert dict(zip(table["experience_id"].to_pylist(), table["reward"].to_pylist(), strict=True)) == pytest.approx(
         {"a": 0.0, "c": 0.8, "b": 0.8, "d": 1.0, "f": 1.0, "e": 1.0})
     assert kl == pytest.approx(0.5 * 2 / 12)
@@ -90,8 +90,8 @@ def test_distillation_takes_the_teachers_column_and_measures_the_divergence(stag
     explore_turns(context)
     source = Rollouts(context)
     cut = source.cut(1)
-    for row_ in cut.rows:
+    for row_ in cut.rollouts:
         row_.columns["teacher_logprobs"] = np.full(len(row_.mask), -1.0, np.float32)
-    batch = source.batch(cut)
+    batch = source.with_advantages(cut)
     assert batch.rows[2].columns["advantages"] == pytest.approx([-0.5] * 2)
-    assert batch.facts["teacher_kl"] == pytest.approx(0.5)
+    assert batch.metrics.teacher_kl == pytest.approx(0.5)

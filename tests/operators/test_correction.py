@@ -1,11 +1,12 @@
 """Importance correction by hand: rows of two and one token, ratios trainer / rollout 4, 1/2 and 3."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
 
-from operators.correction import importance_correction, mismatch
+from operators.correction import Mismatch, importance_correction, mismatch
 
 ROWS = torch.tensor([0, 0, 1])
 ROLLOUT = torch.tensor([-2.0, -2.0, -2.0], dtype=torch.float64)
@@ -49,7 +50,7 @@ def test_mismatch_of_a_batch():
     trainer = ROLLOUT[:2] + torch.tensor([2.0, 0.5], dtype=torch.float64).log()
     weights, statistics = importance_correction(trainer, ROLLOUT[:2], torch.tensor([0, 1]), threshold=2.0)
     found = mismatch(trainer, ROLLOUT[:2], weights, statistics["corrected"])
-    assert found == pytest.approx({
+    assert asdict(found) == pytest.approx({
         "mismatch_mean": math.log(2), "mismatch_max": math.log(2), "kl_rollout_trainer": 0.25,
         "kl_trainer_rollout": (2 * math.log(2) - 1 + 0.5 - math.log(2) / 2) / 2,
         "effective_sample_size": 6.25 / 8.5, "corrected_fraction": 0.0})
@@ -57,9 +58,7 @@ def test_mismatch_of_a_batch():
 
 def test_mismatch_where_there_is_none():
     weights, statistics = importance_correction(ROLLOUT, ROLLOUT, ROWS)
-    assert mismatch(ROLLOUT, ROLLOUT, weights, statistics["corrected"]) == {
-        "mismatch_mean": 0, "mismatch_max": 0, "kl_rollout_trainer": 0, "kl_trainer_rollout": 0,
-        "effective_sample_size": 1, "corrected_fraction": 0}
+    assert mismatch(ROLLOUT, ROLLOUT, weights, statistics["corrected"]) == Mismatch()
     nothing = torch.zeros(0)
-    assert mismatch(nothing, nothing, nothing, nothing)["effective_sample_size"] == 1
-    assert mismatch(TRAINER, ROLLOUT, torch.zeros(3), torch.ones(3))["effective_sample_size"] == 0  # all masked
+    assert mismatch(nothing, nothing, nothing, nothing).effective_sample_size == 1
+    assert mismatch(TRAINER, ROLLOUT, torch.zeros(3), torch.ones(3)).effective_sample_size == 0  # all masked

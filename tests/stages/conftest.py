@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.store import checkpoints, records, tables
-from stages.explore import Explorer
+from stages.explore import Explorer, read_tasks
 from stages.learner.engine import policy
 from tests.configs import TINY
 from tests.factories import row
@@ -31,9 +31,13 @@ def stage(tmp_path, tiny_model, context_of):
     return make
 
 
+def open_explorer(context):
+    return Explorer(context, *read_tasks(context))
+
+
 def publish_model(context, version):
     """The tiny model's weights, proved by its own log-probs."""
-    explorer = Explorer(context)
+    explorer = open_explorer(context)
     probe = {"tokens": [5, 6, 7], "logprobs": explorer.engine.score([[5, 6, 7]])[0]}
 
     model = explorer.engine.model

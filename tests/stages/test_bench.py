@@ -49,7 +49,7 @@ def test_every_checkpoint_but_the_last_is_scored_with_its_own_weights(stage):
 def test_what_is_scored_is_not_scored_again(stage, monkeypatch):
     for step in (2, 4):
         tables.write(tables.step_file(stage.directory, "scores", step), records.Score, [])
-    monkeypatch.setattr(bench, "open_engine", None)
+    monkeypatch.setattr(bench, "score_models", None)
     bench.work(stage)
     assert tables.read_scores(stage.directory, 2) == []
 
@@ -57,6 +57,6 @@ def test_what_is_scored_is_not_scored_again(stage, monkeypatch):
 def test_a_single_checkpoint_leaves_nothing_to_do(stage, monkeypatch):
     for step in (2, 4):
         shutil.rmtree(checkpoints.checkpoint_directory(stage.inputs["model"], step))
-    monkeypatch.setattr(bench, "open_engine", None)
+    monkeypatch.setattr(bench, "score_models", None)
     bench.work(stage)
     assert stage.made == {"checkpoints": []}

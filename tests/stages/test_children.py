@@ -140,8 +140,8 @@ def test_an_error_of_an_earlier_life_is_not_shown_again(start):
 def test_of_several_ranks_the_first_error_is_kept(start, context_of):
     """The others fail because their connection breaks, which explains nothing."""
     context = context_of(start.directory)
-    children._leave_error(context, "trainer", "out of memory", "")
-    children._leave_error(context, "trainer", "connection reset by peer", "")
+    children._write_error(context, "trainer", "out of memory", "")
+    children._write_error(context, "trainer", "connection reset by peer", "")
     assert (start.directory / "trainer.error").read_text().startswith("out of memory")
 
 

@@ -9,12 +9,12 @@ from pipeline.plan.plan import make_plan
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import StageError
-from stages.explore import Explorer, explore
+from stages.explore import explore
 from stages.explorer.prompts import prompt_hash
 from tests.configs import TINY, element, overridden
 from tests.factories import row
 from tests.models import classifier
-from tests.stages.conftest import SMALL, TASKS, publish_model, step
+from tests.stages.conftest import SMALL, TASKS, open_explorer, publish_model, step
 from workflows.prompts import turns_of
 from workflows.rewards import Rewards
 from workflows.single_turn import Trajectory
@@ -88,9 +88,9 @@ def test_colocated_the_engine_starts_when_the_trainer_of_this_life_has_its_memor
     context = stage("mode=colocate", "synchronizer.sync_timeout=0.01")
     publish_model(stage(), 0)  # of an earlier life
     with pytest.raises(StageError, match="for the trainer to start"):
-        Explorer(context)
+        open_explorer(context)
     files.write_json(context.directory / "total.json", {"total_steps": 4})
-    Explorer(context).engine.close()
+    open_explorer(context).engine.close()
 
 
 def test_a_step_writes_every_row_with_its_provenance(stage):

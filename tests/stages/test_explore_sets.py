@@ -6,10 +6,9 @@ from pipeline.job.context import namespace
 from pipeline.settings.data import Taskset
 from pipeline.store import records, tables
 from pipeline.store.errors import ConfigError, DataError
-from stages.explore import Explorer
 from tests.configs import TINY, element
 from tests.factories import row
-from tests.stages.conftest import SMALL, publish_model, step
+from tests.stages.conftest import SMALL, open_explorer, publish_model, step
 from workflows.single_turn import Trajectory
 
 ALWAYS = "tests.stages.test_explore_sets:always"
@@ -72,7 +71,7 @@ def test_a_group_that_is_replaced_is_replaced_by_another_task_of_its_set(mixed):
 
 
 def test_limits_are_those_of_each_set(mixed):
-    explorer = Explorer(mixed(sets=[{**SETS[0], "limit": 1}, SETS[1]]))
+    explorer = open_explorer(mixed(sets=[{**SETS[0], "limit": 1}, SETS[1]]))
     assert [task.task_id for task in explorer.prompts.tasks] == ["t0", "t1", "t4"]
     assert [explorer.prompts.set_of(n).name for n in range(3)] == ["sums", "talks", "talks"]
 
@@ -82,4 +81,4 @@ def test_limits_are_those_of_each_set(mixed):
     ({"workflow_args": {"frist": 1}}, ConfigError, r"workflow_args: .* no argument 'frist'. Did you mean 'first'")])
 def test_a_set_that_cannot_be_explored_is_named(mixed, change, error, words):
     with pytest.raises(error, match=words):
-        Explorer(mixed(sets=[SETS[0], {**SETS[1], **change}]))
+        open_explorer(mixed(sets=[SETS[0], {**SETS[1], **change}]))

@@ -78,9 +78,9 @@ def test_a_resumed_stage_goes_on_behind_its_checkpoint(tmp_path, context_of, tra
 
 
 @pytest.mark.parametrize(("overrides", "saved", "words"), [
-    ((), 2, "goes on with step 3 (it had reached step 3)"), ((), 3, "goes on with step 4"),
-    ((), 0, "begins again with step 1 (it had reached step 3): there is no checkpoint yet"),
-    (("continue_from_checkpoint=false",), 2, "begins again with step 1 (it had reached step 3): continue_from_")])
+    ((), 2, "resumes at step 3 (it had reached step 3)"), ((), 3, "resumes at step 4"),
+    ((), 0, "starts again at step 1 (it had reached step 3): there is no checkpoint yet"),
+    (("continue_from_checkpoint=false",), 2, "starts again at step 1 (it had reached step 3): continue_from_")])
 def test_a_resumed_stage_says_with_which_step_it_goes_on(tmp_path, context_of, caplog, overrides, saved, words):
     caplog.set_level("INFO")
     Follower(context_of(tmp_path / "new"))
@@ -134,7 +134,7 @@ def test_evaluations_on_the_way_are_reported_once_and_shown_with_every_later_ste
         write_scores(tmp_path, 4, 0.3)
         follower.poll()
         follower.poll()
-        assert score_words(follower.progress.evaluated) == "test 30% [20, 40] at step 4"
+        assert score_words(follower.scores) == "test 30% [20, 40] at step 4"
     assert tracker.scores == [(4, [0.3])]
 
 

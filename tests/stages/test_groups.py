@@ -101,11 +101,11 @@ def test_what_is_missing_is_left_out_of_the_batch_and_counted(stage):
     assert (rollout.resampled_groups, rollout.resample_rounds, rollout.missing_groups) == (2, 1, 2)
     assert [r["status"] for r in rows] == ["ok"] * 4 + ["no_variance"] * 16
     source = Rollouts(context)
-    batch = source.batch(source.cut(1))
+    batch = source.with_advantages(source.cut(1))
     assert [r.id for r in batch.rows] == [r["experience_id"] for r in rows[:4]]
-    facts = batch.facts
-    assert (facts["failed_rows"], facts["resampled_groups"], facts["missing_groups"]) == (0, 2, 2)
-    assert facts["zero_variance_groups"] == 0
+    metrics, (explored_step,) = batch.metrics, batch.explored
+    assert (metrics.failed_rows, explored_step.resampled_groups, explored_step.missing_groups) == (0, 2, 2)
+    assert metrics.zero_variance_groups == 0
 
 
 def test_a_step_without_any_group_left_names_what_is_missing(stage):
@@ -133,10 +133,10 @@ def test_what_was_explored_alone_is_trained_on_later_without_the_rows_behind_it(
     assert [len(rows) for rows in made] != [12, 12]
     source = Recorded(context_of(tmp_path / "learn", "buffer.train_batch_size=24", "buffer.total_steps=1",
                                  experience=context.directory))
-    batch = source.batch(source.cut(1))
+    batch = source.with_advantages(source.cut(1))
     cut = [r for rows in made for r in rows[:12]]
     assert [r.id for r in batch.rows] == [r["experience_id"] for r in cut if r["status"] == "ok"]
-    assert batch.facts["failed_rows"] == sum(r["status"] == "reward_failed" for r in cut)
+    assert batch.metrics.failed_rows == sum(r["status"] == "reward_failed" for r in cut)
 
 
 def test_colocated_the_device_is_given_back_after_the_last_round(stage, monkeypatch):
@@ -169,11 +169,11 @@ def test_a_greedy_response_stands_beside_each_group_and_its_reward_is_the_baseli
     assert [reply.tokens for reply in engine.generate(asked)] == [r["response_tokens"] for r in greedy]
     rewards = {r["group_id"]: r["reward"] for r in greedy}
     source = Rollouts(context)
-    batch = source.batch(source.cut(1))
+    batch = source.with_advantages(source.cut(1))
     assert [r.id for r in batch.rows] == [r["experience_id"] for r in rows[:12]]
     found = [(set(one.columns["advantages"]), one.mask) for one in batch.rows]
     assert found == [({r["reward"] - rewards[r["group_id"]]}, [1] * len(r["response_tokens"])) for r in rows[:12]]
-    assert batch.facts["failed_rows"] == 0
+    assert batch.metrics.failed_rows == 0
 
 
 def test_the_sampled_responses_are_those_without_a_baseline(stage):
@@ -199,4 +199,4 @@ def test_a_group_whose_greedy_response_cannot_be_rewarded_has_no_baseline(stage,
     assert rows[0]["reason"] == "the greedy response to the task, its baseline: no judgement"
     assert (rows[0]["reward"], rollout.failed_rows) == (None, 4)
     source = Rollouts(context)
-    assert len(source.batch(source.cut(1)).rows) == 8
+    assert len(source.with_advantages(source.cut(1)).rows) == 8

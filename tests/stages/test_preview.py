@@ -7,7 +7,8 @@ import pytest
 from pipeline.store.errors import ConfigError
 from stages import preview
 from stages.model import character_tokenizer
-from stages.preview import Preview, value_at
+from stages.preview import Preview
+from stages.sampled_rows import value_at
 from tests import zoo
 from tests.configs import composed
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.store.errors import DataError
-from stages.explorer.resample import Group, fill, teaches
+from stages.explorer.resample import Group, fill, is_informative
 from workflows.runner import Outcome
 
 
@@ -25,10 +25,11 @@ class Fresh:
     def __init__(self, *rounds):
         self.rounds, self.asked = rounds, []
 
-    def __call__(self, round_, idle):
-        self.asked.append((round_, [one.place for one in idle]))
+    def __call__(self, round_, uninformative):
+        self.asked.append((round_, [one.place for one in uninformative]))
         given = self.rounds[round_ - 1]
-        return [group(one.place, *accuracies, round_=round_) for one, accuracies in zip(idle, given, strict=True)]
+        return [group(one.place, *accuracies, round_=round_)
+                for one, accuracies in zip(uninformative, given, strict=True)]
 
 
 def statuses(groups):
@@ -40,10 +41,10 @@ def test_only_what_teaches_nothing_gives_way_until_every_place_has_a_group():
     fresh = Fresh([(1, 1), (0, 1)], [(1, 0)])
     filled = fill([group(0, 1, 0), group(1, 1, 1), group(2, 0, 0)], 5, None, fresh)
     assert fresh.asked == [(1, [1, 2]), (2, [1])]
-    assert [(one.place, one.round) for one in filled.standing] == [(0, 0), (1, 2), (2, 1)]
+    assert [(one.place, one.round) for one in filled.final] == [(0, 0), (1, 2), (2, 1)]
     assert [(one.place, one.round) for one in filled.replaced] == [(1, 0), (2, 0), (1, 1)]
     assert (filled.rounds, filled.missing) == (2, 0)
-    assert statuses(filled.standing) == [["ok", "ok"]] * 3
+    assert statuses(filled.final) == [["ok", "ok"]] * 3
     assert statuses(filled.replaced) == [["no_variance", "no_variance"]] * 3
     assert filled.replaced[1].sampled[0].reason == "all 2 rewarded responses to the task have accuracy 0"
     assert [one.reward for one in filled.replaced[0].sampled] == [1.0, 1.0]  # it was rewarded all the same
@@ -53,13 +54,13 @@ def test_when_the_rounds_are_over_places_stay_without_a_group():
     fresh = Fresh([(0, 0), (1, 0)], [(0, 0)])
     filled = fill([group(0, 0, 0), group(1, 0, 0), group(2, 0, 1)], 2, None, fresh)
     assert (filled.rounds, filled.missing, len(filled.replaced)) == (2, 1, 3)
-    assert statuses(filled.standing) == [["no_variance"] * 2, ["ok"] * 2, ["ok"] * 2]
-    assert filled.standing[0].round == 2
+    assert statuses(filled.final) == [["no_variance"] * 2, ["ok"] * 2, ["ok"] * 2]
+    assert filled.final[0].round == 2
 
 
 def test_without_rounds_every_group_stays_as_it_is():
     filled = fill([group(0, 1, 1)], 0, None, Fresh())
-    assert statuses(filled.standing) == [["ok", "ok"]]
+    assert statuses(filled.final) == [["ok", "ok"]]
     assert (filled.replaced, filled.rounds, filled.missing) == ([], None, None)
 
 
@@ -76,18 +77,18 @@ def test_failed_rows_do_not_count_and_keep_their_status():
     assert statuses(filled.replaced) == [["no_variance", "reward_failed"], ["reward_failed", "reward_failed"]]
     assert alone.sampled[0].reason == "no other response to the task could be rewarded"
     assert failed.sampled[0].reason == "no truth"
-    assert filled.standing[2].round == 0
+    assert filled.final[2].round == 0
 
 
 def test_wrong_answers_of_several_lengths_teach_nothing_unless_the_reward_is_asked():
     """Accuracy 0 and 0, rewards 0 and -0.5."""
     wrong = group(0, outcome(0.0), outcome(0.0, -0.5))
-    assert [teaches(wrong, metric) for metric in (None, "accuracy", "reward")] == [False, False, True]
+    assert [is_informative(wrong, metric) for metric in (None, "accuracy", "reward")] == [False, False, True]
 
 
 def test_without_an_accuracy_the_reward_is_compared_or_an_error_says_so():
     scored = group(0, Outcome("ok", components={"score": 1.5}), Outcome("ok", components={"score": 0.5}))
-    assert teaches(scored, None)
-    assert not teaches(group(0, *[Outcome("ok", components={"score": 1.5})] * 2), None)
+    assert is_informative(scored, None)
+    assert not is_informative(group(0, *[Outcome("ok", components={"score": 1.5})] * 2), None)
     with pytest.raises(DataError, match=r"resample_metric=accuracy: the reward functions give no component `accuracy`"):
-        teaches(scored, "accuracy")
+        is_informative(scored, "accuracy")

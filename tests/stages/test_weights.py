@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.store import checkpoints, files
 from pipeline.store.errors import StageError, SyncError
-from stages.explore import Weights, prove
+from stages.explore import Weights, probe_difference
 from workflows.engines.scripted_engine import ScriptedEngine
 
 MANIFEST = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, -2.0]}}
@@ -23,26 +23,26 @@ class Scores:
 
 
 def test_proving_returns_the_largest_difference():
-    assert prove(Scores(-1.0, -2.0), MANIFEST, 1e-3) == 0.0
-    assert prove(Scores(-1.25, -2.5), MANIFEST, 0.5) == 0.5  # exactly what is allowed
+    assert probe_difference(Scores(-1.0, -2.0), MANIFEST, 1e-3) == 0.0
+    assert probe_difference(Scores(-1.25, -2.5), MANIFEST, 0.5) == 0.5  # exactly what is allowed
 
 
 @pytest.mark.parametrize("logprobs", [(-1.0, -2.6), (-1.0, math.nan), (math.nan, math.nan), (-math.inf, -2.0)])
 def test_weights_that_do_not_answer_like_the_trainer_stop_the_run(logprobs):
     with pytest.raises(SyncError, match=r"weights version 3 were loaded, .*allowed 0\.5 \(synchronizer\."):
-        prove(Scores(*logprobs), MANIFEST, 0.5)
+        probe_difference(Scores(*logprobs), MANIFEST, 0.5)
 
 
 def test_every_engine_is_proved_and_the_worst_is_what_is_recorded():
-    assert prove(Scores(-1.0, -2.0, others=[[-1.0, -2.25]]), MANIFEST, 0.5) == 0.25
+    assert probe_difference(Scores(-1.0, -2.0, others=[[-1.0, -2.25]]), MANIFEST, 0.5) == 0.25
     with pytest.raises(SyncError, match=r"but engine 2 of 3 does not answer like the trainer: .*up to 0\.75"):
-        prove(Scores(-1.0, -2.0, others=[[-1.0, -2.25], [-1.75, -2.0]]), MANIFEST, 0.5)
+        probe_difference(Scores(-1.0, -2.0, others=[[-1.0, -2.25], [-1.75, -2.0]]), MANIFEST, 0.5)
 
 
 def test_a_trainer_whose_probe_is_no_number_stops_the_run():
     broken = {"version": 3, "probe": {"tokens": [1, 2, 3], "logprobs": [-1.0, math.nan]}}
     with pytest.raises(SyncError):
-        prove(Scores(-1.0, -2.0), broken, 0.5)
+        probe_difference(Scores(-1.0, -2.0), broken, 0.5)
 
 
 def nothing() -> None:
@@ -64,13 +64,13 @@ def test_weights_are_brought_once_and_again_after_sleep(tmp_path, context_of):
     publish(tmp_path, 0)
     publish(tmp_path, 1)
     for version in (0, 0, 1):
-        weights.bring_to(version, nothing)
+        weights.update_to(version, nothing)
     assert [d.name for d in loaded] == ["version=000000", "version=000001"]
     assert weights.hash == files.hash_text("weights 1")
-    weights.bring_to(1, nothing)
+    weights.update_to(1, nothing)
     assert (weights.wait_seconds, weights.sync_seconds, weights.difference) == (0.0, 0.0, None)
     weights.sleep()
-    weights.bring_to(1, nothing)
+    weights.update_to(1, nothing)
     assert len(loaded) == 3
     assert weights.difference == 0.0
 
@@ -78,4 +78,4 @@ def test_weights_are_brought_once_and_again_after_sleep(tmp_path, context_of):
 def test_weights_that_never_come_end_in_an_error_that_says_so(tmp_path, context_of):
     context = context_of(tmp_path, "synchronizer.sync_timeout=0.01")
     with pytest.raises(StageError, match=r"for weights version 2 of the trainer: .*version=000002.*trainer\.log"):
-        Weights(context, ScriptedEngine(None, context.config, [1], False)).bring_to(2, nothing)
+        Weights(context, ScriptedEngine(None, context.config, [1], False)).update_to(2, nothing)

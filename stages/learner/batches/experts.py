@@ -1,11 +1,12 @@
 """Demonstrations of an auxiliary buffer as off-policy rows, for the sample strategy mix."""
 
 from pipeline.job.context import Context
+from pipeline.job.tasksets import read_buffer
 from pipeline.settings.data import EXPERTS
 from pipeline.store.checkpoints import model_directory
 from pipeline.store.errors import DataError
-from stages.learner.batches.demonstrations import demonstrated
-from stages.learner.engine.packing import Row
+from stages.learner.batch import Row
+from stages.learner.batches.demonstrations import demonstration_rows
 
 # columns that every row needs; losses do not read these of demonstrations (operators/losses/mixture.py)
 UNREAD = dict.fromkeys(("advantages", "old_logprobs", "rollout_logprobs", "ref_logprobs"), 0.0)
@@ -16,11 +17,13 @@ def expert_rows(context: Context, name: str) -> list[Row]:
 
     Raises DataError when it has none, or none within the limits.
     """
-    source = vars(context.config.buffer.trainer_input.auxiliary_buffers)[name]
-    rows = demonstrated(context, model_directory(context.inputs["model"]), name, source)
-    if not rows:
-        raise DataError(f"{context.inputs['tasks']}/tasks.parquet has no demonstrations of {EXPERTS}.{name} (split "
-                        f"sft). Set {EXPERTS}.{name}.path to files of them, or, without a path, give the task files "
-                        "a column data_processor.task_pipeline.format.solution_key.")
+    source, curated = vars(context.config.buffer.trainer_input.auxiliary_buffers)[name], context.inputs["tasks"]
+    tasks = read_buffer(curated, name, source.path, "sft")
+    if not tasks:
+        raise DataError(f"{curated}/tasks.parquet has no demonstrations of {EXPERTS}.{name} (split sft). Set "
+                        f"{EXPERTS}.{name}.path to files of them, or, without a path, give the task files a column "
+                        "data_processor.task_pipeline.format.solution_key.")
+    rows = demonstration_rows(context, model_directory(context.inputs["model"]), tasks, source)
+    context.log.info("%d tasks of %s, %d demonstrations within the token limits", len(tasks), name, len(rows))
     return [Row(f"{task.task_id}/{task.row}", row.tokens, row.prompt_length, row.mask, UNREAD | {"is_expert": True})
             for task, row in rows]

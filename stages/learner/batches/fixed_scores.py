@@ -5,7 +5,7 @@ Two models do not change during a stage: the reference, which is the stage's ini
 `<table>/step=…`, and a resumed stage reads them from there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.job.context import Context
 from pipeline.store import records, tables
 from pipeline.store.errors import DataError
-from stages.learner.engine.packing import Row
+from stages.learner.batch import Row
 from stages.learner.engine.zero import Process
 
 
@@ -28,40 +28,39 @@ class FixedScores:
         """
         self.context, self.process, self.score, self.table, self.column = context, process, score, table, column
         self.hash = process.first(digest() if process.rank == 0 else None)
-        self.held: dict[int, dict[str, np.ndarray]] = {}  # origin -> row id -> [N]
+        self.recent: dict[int, dict[str, np.ndarray]] = {}  # of the last rows: explorer step -> row id -> [N]
 
-    def add(self, rows: list[Row], origins: Sequence[int]) -> None:
-        """Adds the column [R] to every row.
+    def add(self, rows: list[Row]) -> None:
+        """Adds the column [R] to every row. All rows of an explorer step must be passed together."""
+        by_step: dict[int, list[Row]] = {}
+        for row in rows:
+            by_step.setdefault(row.origin.step if row.origin else 0, []).append(row)
+        self.recent = {step: values for step, values in self.recent.items() if step in by_step}
+        for step, of_step in sorted(by_step.items()):
+            if step not in self.recent:
+                self.recent[step] = self._stored(step) or self._score(step, of_step)
+            for row in of_step:
+                if row.id not in self.recent[step]:
+                    raise DataError(f"{self._file(step)} has no row {row.id}, which is to be trained on. Delete that "
+                                    "file and run the same command again; it is then computed again.")
+                row.columns[self.column] = row.spread(self.recent[step][row.id])
 
-        origins: for each row, the step whose file holds it; all rows of an origin must be passed together.
-        """
-        self.held = {origin: values for origin, values in self.held.items() if origin in set(origins)}
-        for origin in sorted(set(origins)):
-            of_origin = [row for row, its in zip(rows, origins, strict=True) if its == origin]
-            if origin not in self.held:
-                self.held[origin] = self._known(origin) or self._score(origin, of_origin)
-            for row in of_origin:
-                if row.id not in self.held[origin]:
-                    raise DataError(f"{self._file(origin)} has no row {row.id}, which is to be trained on. Delete it, "
-                                    "and run the same command again: it is then made anew.")
-                row.columns[self.column] = row.spread(self.held[origin][row.id])
+    def _file(self, step: int) -> Path:
+        return tables.step_file(self.context.directory, self.table, step)
 
-    def _file(self, origin: int) -> Path:
-        return tables.step_file(self.context.directory, self.table, origin)
-
-    def _known(self, origin: int) -> dict[str, np.ndarray] | None:
-        """The cached columns; None when there is no file, or it belongs to another model."""
-        if not self.process.first(self._file(origin).exists()):
+    def _stored(self, step: int) -> dict[str, np.ndarray] | None:
+        """The log-probs by row id; None when there is no file, or it belongs to another model."""
+        if not self.process.first(self._file(step).exists()):
             return None
-        found = tables.read(self._file(origin), records.FixedLogprobs).to_pydict()
+        found = tables.read(self._file(step), records.FixedLogprobs).to_pydict()
         if set(found["model_hash"]) != {self.hash}:
             return None
         return {id_: np.array(values, np.float32)
                 for id_, values in zip(found["experience_id"], found["logprobs"], strict=True)}
 
-    def _score(self, origin: int, rows: list[Row]) -> dict[str, np.ndarray]:
+    def _score(self, step: int, rows: list[Row]) -> dict[str, np.ndarray]:
         scored = self.score(rows)
         if self.process.rank == 0:
             made = [records.FixedLogprobs(row.id, self.hash, values) for row, values in zip(rows, scored, strict=True)]
-            tables.write(self._file(origin), records.FixedLogprobs, made)
+            tables.write(self._file(step), records.FixedLogprobs, made)
         return {row.id: values for row, values in zip(rows, scored, strict=True)}

@@ -17,11 +17,9 @@ from stages.learner.batches.rollouts import Rollouts
 class Recorded(Rollouts):
     """Experience from the input `experience`; explorer steps are numbered consecutively across passes."""
 
-    hands_over = False
-
-    def __init__(self, context: Context, check: Callable[[], None] = lambda: None):
+    def __init__(self, context: Context, check: Callable[[], None] = lambda: None, kl_coef: float | None = None):
         self.explored = context.inputs["experience"]
-        super().__init__(context, check)
+        super().__init__(context, check, kl_coef)
 
     def _schedule(self) -> Schedule:
         """`total_steps` optimizer steps, or `total_epochs` passes without a partial last batch.
@@ -59,6 +57,6 @@ class Recorded(Rollouts):
     def _in_pass(self, explorer_step: int) -> int:
         return (explorer_step - 1) % len(self.recorded) + 1
 
-    def _cost(self, explored: list[int]) -> dict:
-        """No cost: the exploring stage paid for it."""
-        return {}
+    def _records(self, explored: list[int]) -> list[records.Rollout]:
+        """None: their cost is that of the exploring stage."""
+        return []

@@ -1,8 +1,10 @@
 """Train batches from the experience table: rows by the schedule, advantages by name."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,6 @@ import pyarrow as pa
 from operators.advantage import ADVANTAGES
 from operators.arguments import arguments
 from operators.choice import chosen_advantage
-from operators.correction import importance_correction, mismatch
 from pipeline.job.context import Context
 from pipeline.job.schedule import Schedule, rft_schedule
 from pipeline.job.tasksets import read_train
@@ -19,10 +20,9 @@ from pipeline.job.waiting import wait_for
 from pipeline.settings.train_batch import train_batch
 from pipeline.store import records, tables
 from pipeline.store.errors import StageError
-from stages.learner.batches.choose import Batch, Cut, advantage_of, mean
+from stages.learner.batch import Batch, BatchMetrics, Origin, Row, mean
 from stages.learner.batches.sampling import Sampling
-from stages.learner.engine.packing import Row
-from stages.learner.objective import KLTerm, correction_arguments, refuse_parameters
+from stages.learner.objective import KLTerm, refuse_parameters
 from stages.learner.penalty import penalised
 from stages.learner.replay import NOTHING, Replay
 from stages.learner.shortfall import shortfall
@@ -35,33 +35,28 @@ COLUMNS = ("experience_id", "step", "slot", "task_id", "group_id", "run_index", 
 # the reward of the greedy response to the task, added to the rows of its group
 BASELINE = "max(reward) FILTER (status = 'baseline') OVER (PARTITION BY step, group_id) AS baseline_reward"
 ESTIMATES = ("old_logprobs", "ref_logprobs", "values", "teacher_logprobs")  # stages/learner/estimates.py
-FACTS = ("position", "turn", "reward", "accuracy", "group_id", "weights_version", "use_count", "priority")
-ROLLOUT_COST = {"rollout_seconds": "rollout_seconds", "tokens": "rollout_tokens", "sync_seconds": "sync_seconds",
-                "other_seconds": "explore_other_seconds", "evaluate_seconds": "evaluate_seconds",
-                "wait_seconds": "explore_wait_seconds", "resampled_groups": "resampled_groups",
-                "resample_rounds": "resample_rounds", "missing_groups": "missing_groups"}
+ORIGIN_COLUMNS = ("step", "position", "turn", "group_id", "weights_version", "reward", "accuracy", "is_candidate",
+                  "use_count", "priority")
 
 
 class Rollouts:
     """Cuts experience into batches by the schedule."""
 
-    hands_over = True  # publishes weights to an explorer
-
-    def __init__(self, context: Context, check: Callable[[], None] = lambda: None):
-        """check: called while waiting for rollouts; may raise (pipeline/job/waiting.py)."""
-        self.context, config = context, context.config
-        self.check = check
+    def __init__(self, context: Context, check: Callable[[], None] = lambda: None, kl_coef: float | None = None):
+        """check: called while waiting for rollouts; may raise (pipeline/job/waiting.py). kl_coef: of the KL penalty,
+        as in KLTerm.of.
+        """
+        self.context, self.check = context, check
+        algorithm = context.config.algorithm
         self.schedule = self._schedule()
-        self.mixes = config.algorithm.sample_strategy == "mix"
         self.total_steps = self.schedule.total_steps
-        algorithm = config.algorithm
+        self.mixes = algorithm.sample_strategy == "mix"
         function = chosen_advantage(ADVANTAGES, algorithm.advantage_fn, "algorithm.advantage_fn")
         refuse_parameters(algorithm, "advantage_fn", function)
-        bound = arguments("advantage_fn", algorithm.advantage_fn, function, algorithm.advantage_fn_args,
-                          "algorithm.advantage_fn_args")
-        self.advantage = partial(function, **bound)
-        self.penalty = KLTerm.of(algorithm, "kl_penalty_fn")
-        self.correction = correction_arguments(algorithm) or {"level": "token"}  # measured even if not applied
+        self.advantage = partial(function, **arguments(
+            "advantage_fn", algorithm.advantage_fn, function, algorithm.advantage_fn_args,
+            "algorithm.advantage_fn_args"))
+        self.penalty = KLTerm.of(algorithm, "kl_penalty_fn", kl_coef)
         self.session = tables.connect()
         self.session.execute("SET threads TO 1")  # batches are small, and the trainer's cores are busy
         self.sampling = Sampling(context, self.session)
@@ -80,31 +75,32 @@ class Rollouts:
         return Replay(self.session, settings, groups, self._fresh, self.sampling.oldest_version)
 
     def publishes(self, step: int) -> bool:
-        return self.schedule.publishes(step)
+        """Whether an explorer uses the weights of this step; 0: the initial ones."""
+        return step == 0 or self.schedule.publishes(step)
 
-    def cut(self, step: int) -> Cut:
-        """Waits for and reads the explorer steps that trainer step `step` is cut from.
+    def cut(self, step: int) -> Batch:
+        """Waits for and reads the explorer steps that trainer step `step` is cut from; its rows lack advantages.
 
         Raises StageError when none of its rows can be trained on.
         """
-        last = self.schedule.last_explorer_step(step)
-        self._wait(step, last)
+        explored = self._explored(step)
+        self._wait(step, explored[-1])
         available = time.perf_counter()
         begin, end = self.schedule.slots(step)
-        explored = self._explored(step)
         drawn = self.replay.draw(step) if self.replay else NOTHING
         read = sorted({*explored, *drawn["explored"].to_pylist()})
-        table = self._usable(tables.source(map(self._file, read)), explored, begin, end, drawn)
-        if not any(begin <= position < end for position in table["position"].to_pylist()):
+        usable = self._usable(tables.source(map(self._file, read)), explored, begin, end, drawn)
+        if not any(begin <= position < end for position in usable["position"].to_pylist()):
             files = tables.source(map(self._file, explored))
-            raise StageError(f"trainer step {step} has no usable row in explorer steps {explored.start} to {last}: "
-                             f"{shortfall(self.session, files, self._place(explored, begin, end))}")
+            raise StageError(f"trainer step {step} has no usable row in explorer steps {explored[0]} to {explored[-1]}:"
+                             f" {shortfall(self.session, files, self._condition(explored, begin, end))}")
+        table, demonstrations = self.sampling.select(step, usable)
+        limits_staleness = self.sampling.name == "staleness_control"
+        metrics = BatchMetrics(failed_rows=usable["failed_rows"][0].as_py(), expert_rows=len(demonstrations),
+                               stale_rows=len(usable) - len(table) if limits_staleness else None)
         per_step = self.schedule.rows_per_explorer_step
-        fed = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
-        facts = {"failed_rows": table["failed_rows"][0].as_py()} | self._cost(fed)
-        sample = self.sampling.take(step, table)
-        return Cut(step, _rows(sample.table, self.mixes), sample.table["step"].to_pylist(), sample.table,
-                   sample.chosen, sample.experts, available, facts | sample.facts)
+        charged = [s for s in explored if begin <= (s - 1) * per_step < end]  # each explorer step counts once
+        return Batch(step, demonstrations, _rows(table, self.mixes), table, available, metrics, self._records(charged))
 
     def _explored(self, step: int) -> range:
         """The explorer steps whose new rows trainer step `step` is cut from."""
@@ -116,7 +112,7 @@ class Rollouts:
         explored = self._explored(step)
         return f"""SELECT group_id, step, weights_version, {self._position(explored)} AS position
                    FROM {tables.source(map(self._file, explored))}
-                   WHERE status = 'ok' AND {self._place(explored, *self.schedule.slots(step))}"""
+                   WHERE status = 'ok' AND {self._condition(explored, *self.schedule.slots(step))}"""
 
     def _wait(self, step: int, explorer_step: int) -> None:
         """Waits for the rollouts; colocated, for all that the explorer can make before training frees it."""
@@ -139,151 +135,110 @@ class Rollouts:
         """SQL expression of a row's position within the stage."""
         return f"({self._explorer_step(explored)} - 1) * {self.schedule.rows_per_explorer_step} + slot"
 
-    def _usable(self, table: str, explored: range, begin: int = 0, end: int = 0,
-                drawn: pa.Table = NOTHING) -> pa.Table:
+    def _condition(self, explored: range, begin: int, end: int) -> str:
+        """SQL condition that a row is in the batch begin .. end."""
+        position, per_step = self._position(explored), self.schedule.rows_per_explorer_step
+        return f"slot < {per_step} AND {position} >= {begin} AND {position} < {end}"
+
+    def _usable(self, table: str, explored: range, begin: int, end: int, drawn: pa.Table) -> pa.Table:
         """The rows of `table` for the advantage function, in order; count of failures in batch begin .. end.
 
         They are those of the steps `explored` and of the groups drawn for replay.
         """
         position, first = self._position(explored), (explored.start - 1) * self.schedule.rows_per_explorer_step
-        place = self._place(explored, begin, end)
+        in_batch = self._condition(explored, begin, end)
         baseline = f", {BASELINE}" if self.context.config.algorithm.greedy_baseline else ""
         only = "QUALIFY" if baseline else "WHERE"  # the baseline's own row is read first and then dropped
         self.session.register("drawn", drawn)
         return self.session.sql(
             f"""SELECT {', '.join(COLUMNS)}, rollout_logprobs AS old_logprobs,
                        {position} AS position{baseline}, coalesce(drawn.use_count, 0) AS use_count,
-                       drawn.priority, drawn.group_id IS NOT NULL OR ({place}) AS is_candidate,
-                       (SELECT count(*) FROM {table} WHERE status NOT IN ('ok', 'no_variance') AND {place})
+                       drawn.priority, drawn.group_id IS NOT NULL OR ({in_batch}) AS is_candidate,
+                       (SELECT count(*) FROM {table} WHERE status NOT IN ('ok', 'no_variance') AND {in_batch})
                            AS failed_rows
                 FROM {table} LEFT JOIN drawn USING (group_id)
-                {only} status = 'ok' AND (drawn.group_id IS NOT NULL OR {position} >= {first}) 
+                {only} status = 'ok' AND (drawn.group_id IS NOT NULL OR {position} >= {first})
                 ORDER BY position, turn"""
         ).to_arrow_table()
 
-    def _place(self, explored: range, begin: int, end: int) -> str:
-        """SQL condition that a row is in the batch begin .. end."""
-        position, per_step = self._position(explored), self.schedule.rows_per_explorer_step
-        return f"slot < {per_step} AND {position} >= {begin} AND {position} < {end}"
+    def _records(self, explored: list[int]) -> list[records.Rollout]:
+        """The records of explorer steps."""
+        paths = [tables.step_file(self.context.directory, "rollouts", step) for step in explored]
+        return [records.Rollout(**tables.read(path, records.Rollout).to_pylist()[0]) for path in paths]
 
-    def batch(self, cut: Cut) -> Batch:
-        """The rows of the batch, with their advantages.
+    def with_advantages(self, batch: Batch) -> Batch:
+        """The batch with advantages in its rows, which are now those to train on.
 
-        Raises StageError when the advantage function returns none.
+        Raises StageError when no row, or no token to train on, is left.
         """
-        facts = cut.table.select(list(FACTS)).to_pydict()
-        made = []
-        place = {row.id: index for index, row in enumerate(cut.rows)}
-        made_by_models = [name for name in ESTIMATES if isinstance(cut.rows[0].columns.get(name), np.ndarray)]
-        table = _with_estimates(cut, made_by_models)
-        measured = {}
+        table, kl, kl_coef = _with_estimates(batch), None, self.penalty.kl_coef
         if self.penalty:
             table, kl = penalised(table, self.penalty)
-            measured = {"kl_penalty": kl, "kl_penalty_coef": self.penalty.kl_coef}
             if kl is not None:
-                self.penalty.steer(kl, len(cut.chosen))
-        found = self.advantage(table)
-        for id_, *values in zip(found["experience_id"].to_pylist(), *_columns(found), strict=True):
-            if id_ in cut.chosen:
-                made.append((place[id_], values))
-        if not made:
-            raise StageError(f"trainer step {cut.step} has no row left: algorithm.advantage_fn="
+                self.penalty.steer(kl, sum(row.origin.selected for row in batch.rollouts))
+        rows = _joined(batch.rollouts, self.advantage(table))
+        if not rows:
+            raise StageError(f"trainer step {batch.step} has no row left: algorithm.advantage_fn="
                              f"{self.context.config.algorithm.advantage_fn} dropped all of them.")
-        made.sort(key=lambda item: item[0])
-        rows = [self._with_advantage(cut.rows[index], *values) for index, values in made]
-        if not any(any(row.mask) for row in rows + cut.experts):
-            raise StageError(f"trainer step {cut.step} has no token that the policy said itself: the action_mask of "
-                             f"its {len(rows)} rows is 0 throughout. Mend the workflow that wrote them.")
-        chosen = {name: [column[index] for index, _ in made] for name, column in facts.items()}
-        if "teacher_logprobs" in made_by_models:
-            measured["teacher_kl"] = divergence(rows)
-        staleness = [cut.step - 1 - version for version in chosen["weights_version"]]
-        uses = list(zip(chosen["use_count"], chosen["priority"], strict=True))
-        experts = len(cut.experts)
-        return Batch(rows + cut.experts, cut.available, staleness + [None] * experts, uses + [(None, None)] * experts,
-                     cut.facts | measured | _facts(rows, chosen, staleness) | {"expert_rows": experts})
-
-    @staticmethod
-    def _with_advantage(row: Row, advantage, returns=None) -> Row:
-        """A copy of the row with an advantage; copied because an advantage function may return a row twice."""
-        columns = row.columns | {"advantages": advantage} | ({} if returns is None else {"returns": returns})
-        return Row(row.id, row.tokens, row.prompt_length, row.mask, columns)
-
-    def _cost(self, explored: list[int]) -> dict:
-        """The cost of explorer steps as step record fields; empty for none."""
-        cost: dict = {}
-        for step in explored:
-            path = tables.step_file(self.context.directory, "rollouts", step)
-            (row,) = tables.read(path, records.Rollout).to_pylist()
-            for name, field_name in ROLLOUT_COST.items():
-                if row[name] is not None:
-                    cost[field_name] = cost.get(field_name, 0) + row[name]
-        return cost
-
-    def finish(self, step: int, batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
-        """The trained rows of the step; also measures the mismatch between rollout and training log-probs."""
-        rolled_out = [index for index, age in enumerate(batch.staleness) if age is not None]
-        batch.facts |= self._mismatch(*([of[index] for index in rolled_out] for of in (batch.rows, logprobs)))
-        return [
-            _trained(row, step, age, used, scored)
-            for row, age, used, scored in zip(batch.rows, batch.staleness, batch.uses, logprobs, strict=True)
-        ]
-
-    def _mismatch(self, rows: list[Row], logprobs: list[np.ndarray]) -> dict[str, float]:
-        """Mismatch between engine and trainer log-probs; for stale rows it includes the policy's updates."""
-        import torch
-
-        ours, engines = (torch.from_numpy(np.concatenate(parts))
-                         for parts in (logprobs, [row.of_actions("rollout_logprobs") for row in rows]))
-        row_of = torch.from_numpy(np.repeat(np.arange(len(rows)), [len(values) for values in logprobs]))
-        weights, bounded = importance_correction(ours, engines, row_of, **self.correction)
-        return mismatch(ours, engines, weights, **bounded)
-
-
-def _with_estimates(cut: Cut, names: Iterable[str]) -> pa.Table:
-    """The table of a cut with model-computed columns added, as list<double> [R]."""
-    table = cut.table
-    for name in names:
-        made = pa.array([row.columns[name] for row in cut.rows], pa.list_(pa.float64()))
-        table = table.drop_columns([name] if name in table.column_names else []).append_column(name, made)
-    return table
-
-
-def _columns(found: pa.Table) -> list[list]:
-    """`advantage` and, if present, `returns` of an advantage function's answer."""
-    return [found[name].to_pylist() for name in ("advantage", "returns") if name in found.column_names]
+        if not any(any(row.mask) for row in rows + batch.demonstrations):
+            raise StageError(f"trainer step {batch.step} has no token to train on: the action_mask of its {len(rows)} "
+                             "rows is 0 throughout. Correct the workflow that wrote them.")
+        trained = replace(batch, rollouts=rows, table=None)
+        metrics = replace(_with_rewards(batch.metrics, rows), kl_penalty=kl,
+                          kl_penalty_coef=kl_coef if self.penalty else None,
+                          staleness_max=max(map(trained.staleness, rows)),
+                          teacher_kl=divergence(rows) if "teacher_logprobs" in rows[0].columns else None)
+        return replace(trained, metrics=metrics)
 
 
 def _rows(table: pa.Table, mixes: bool) -> list[Row]:
     """mixes: they will be combined with demonstrations."""
+    kind, made = {"is_expert": False} if mixes else {}, []
     names = ("experience_id", "prompt_tokens", "response_tokens", "action_mask", "rollout_logprobs")
-    columns, kind = table.select(names).to_pydict(), {"is_expert": False} if mixes else {}
-    return [
-        Row(id_, prompt + response, len(prompt), mask, {"rollout_logprobs": logprobs, "old_logprobs": logprobs} | kind)
-        for id_, prompt, response, mask, logprobs in zip(*(columns[name] for name in names), strict=True)
-    ]
+    for origin, line in zip(table.select(ORIGIN_COLUMNS).to_pylist(), table.select(names).to_pylist(), strict=True):
+        origin = Origin(selected=origin.pop("is_candidate"), **origin)
+        id_, prompt, response, mask, logprobs = line.values()
+        columns = {"rollout_logprobs": logprobs, "old_logprobs": logprobs} | kind
+        made.append(Row(id_, prompt + response, len(prompt), mask, columns, origin))
+    return made
 
 
-def _facts(rows: list[Row], chosen: dict[str, list], staleness: list[int]) -> dict:
-    """Statistics of new rows; an attempt's reward and accuracy count once, however many turns it had."""
-    new = [count == 0 for count in chosen["use_count"]]
-    groups: dict[str, set] = {}
-    for group, value in zip(chosen["group_id"], chosen["reward"], strict=True):
-        groups.setdefault(group, set()).add(value)
-    last = dict(zip(chosen["position"], chosen["turn"], strict=True))  # rows are ordered by turn
-    ends = [last[position] == turn for position, turn in zip(chosen["position"], chosen["turn"], strict=True)]
-    rewards, accuracies = ([v for v, end, is_new in zip(chosen[name], ends, new, strict=True)
-                            if end and is_new and v is not None]
-                           for name in ("reward", "accuracy"))
-    return {
-        "reward": mean(rewards), "solve_rate": mean(accuracies),
-        "zero_variance_groups": sum(len(values) == 1 for values in groups.values()),
-        "response_tokens_mean": mean([len(row.mask) for row in rows]), "staleness_max": max(staleness),
-        "replayed_rows": new.count(False),
-    }
+def _with_estimates(batch: Batch) -> pa.Table:
+    """The table of a batch with model-computed columns added, as list<double> [R]."""
+    table = batch.table
+    for name in ESTIMATES:
+        if isinstance(batch.rollouts[0].columns.get(name), np.ndarray):
+            made = pa.array([row.columns[name] for row in batch.rollouts], pa.list_(pa.float64()))
+            table = table.drop_columns([name] if name in table.column_names else []).append_column(name, made)
+    return table
 
 
-def _trained(row: Row, step: int, age: int | None, used: tuple, logprobs: np.ndarray) -> records.Trained:
-    given, is_expert = row.columns["advantages"], row.columns.get("is_expert", False)
-    each = row.of_actions("advantages").tolist() if isinstance(given, list) else None
-    return records.Trained(row.id, step, advantage_of(row), each, is_expert, age, *used, logprobs)
+def _joined(rows: list[Row], found: pa.Table) -> list[Row]:
+    """Copies of the selected rows with advantages, and returns if there are any, in the order of `rows`.
+
+    found: answer of an advantage function; it may leave out a row, or contain it several times.
+    """
+    names = [name for name in ("advantage", "returns") if name in found.column_names]
+    places, made = {row.id: place for place, row in enumerate(rows)}, []
+    for id_, *values in zip(*(found[name].to_pylist() for name in ("experience_id", *names)), strict=True):
+        row = rows[places[id_]]
+        if row.origin.selected:
+            columns = row.columns | dict(zip(("advantages", "returns"), values, strict=False))
+            made.append((places[id_], replace(row, columns=columns)))
+    return [row for _, row in sorted(made, key=itemgetter(0))]
+
+
+def _with_rewards(metrics: BatchMetrics, rows: list[Row]) -> BatchMetrics:
+    """Adds the statistics of the rows; rewards are of new ones, and count once per attempt, not once per turn."""
+    origins = [row.origin for row in rows]
+    rewards_of: dict[str, set] = {}
+    for one in origins:
+        rewards_of.setdefault(one.group_id, set()).add(one.reward)
+    last_turn = {one.position: one.turn for one in origins}  # rows are ordered by turn
+    new = [one for one in origins if one.use_count == 0 and last_turn[one.position] == one.turn]
+    return replace(
+        metrics, reward=mean([one.reward for one in new if one.reward is not None]),
+        solve_rate=mean([one.accuracy for one in new if one.accuracy is not None]),
+        zero_variance_groups=sum(len(values) == 1 for values in rewards_of.values()),
+        response_tokens_mean=mean([len(row.mask) for row in rows]),
+        replayed_rows=sum(one.use_count > 0 for one in origins))

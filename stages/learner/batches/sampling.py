@@ -1,6 +1,5 @@
 """The sample strategy of a stage: selects the rollouts to train on and the demonstrations to mix in."""
 
-from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -11,20 +10,8 @@ from operators.sampling import SAMPLE_STRATEGIES, oldest_version
 from pipeline.job.context import Context
 from pipeline.settings.train_batch import train_batch
 from pipeline.store.errors import StageError, pick
+from stages.learner.batch import Row
 from stages.learner.batches.experts import expert_rows
-from stages.learner.engine.packing import Row
-
-
-@dataclass
-class Sample:
-    """Result of a sample strategy. table: the cut without unselected rows. chosen: ids of the batch's
-    rollouts. facts: step record fields.
-    """
-
-    table: pa.Table
-    chosen: frozenset[str]
-    experts: list[Row]
-    facts: dict
 
 
 class Sampling:
@@ -49,18 +36,19 @@ class Sampling:
         """The oldest weights version whose rollouts `step` may train on."""
         return oldest_version(step, **self.bound) if self.name == "staleness_control" else 0
 
-    def take(self, step: int, table: pa.Table) -> Sample:
-        """table: rows of a cut, with is_candidate. Raises StageError when the strategy selects no rollout."""
+    def select(self, step: int, table: pa.Table) -> tuple[pa.Table, list[Row]]:
+        """The table without the rollouts that `step` does not train on, and the demonstrations to mix in.
+
+        table: rows of a cut, with is_candidate. Raises StageError when the strategy selects no rollout.
+        """
         self.session.register("candidates", table.filter(table["is_candidate"]).select(
             ["experience_id", "position", "weights_version"]))
         found = self.session.sql(self.query(step, self.batch_size)).fetchall()
-        chosen = frozenset(id_ for id_, is_expert, _ in found if not is_expert)
-        taken = pc.is_in(table["experience_id"], value_set=pa.array(chosen, pa.string()))
-        kept = table.filter(pc.or_(pc.invert(table["is_candidate"]), taken))
+        chosen = [id_ for id_, is_expert, _ in found if not is_expert]
         if not chosen:
             oldest = step - 1 - min(table["weights_version"].to_pylist())
             raise StageError(f"trainer step {step} has no row: algorithm.sample_strategy={self.name} left out all "
                              f"{len(table)}, which are up to {oldest} trainer steps old. Raise max_staleness.")
-        experts = [self.rows[int(position)] for position, is_expert, _ in found if is_expert]
-        facts = {"stale_rows": len(table) - len(kept)} if self.name == "staleness_control" else {}
-        return Sample(kept, chosen, experts, facts)
+        selected = pc.is_in(table["experience_id"], value_set=pa.array(chosen, pa.string()))
+        kept = table.filter(pc.or_(pc.invert(table["is_candidate"]), selected))
+        return kept, [self.rows[int(position)] for position, is_expert, _ in found if is_expert]

@@ -3,32 +3,23 @@
 from pathlib import Path
 
 from pipeline.job.context import Context
-from pipeline.job.tasksets import read_buffer
 from pipeline.settings.config import longest_sequence
-from pipeline.settings.data import SHOWN
 from pipeline.store import records
-from pipeline.store.errors import DataError
-from stages.learner.batches.choose import GivenRows
-from stages.learner.engine.packing import Row
+from stages.learner.batch import Row
+from stages.learner.batches.data_set import DataSet
 
 
-class Texts(GivenRows):
-    """Pieces of plain texts (`split` text), train_batch_size (else batch_size) per step, once per epoch."""
+class Texts(DataSet):
+    """Pieces of plain texts."""
 
-    what = "pieces of text"
+    split, what = "text", "pieces of plain text"
+    advice = " to files of it, and format.prompt_key to its column."
 
-    def __init__(self, context: Context, model: Path):
+    def tokenized(self, context: Context, model: Path, tasks: list[records.Task]) -> list[Row]:
         from workflows.prompts import load_tokenizer
 
-        config = context.config
-        source = config.buffer.trainer_input.experience_buffer
-        texts = read_buffer(context.inputs["tasks"], source.name, source.path, "text")
-        if not texts:
-            raise DataError(f"{context.inputs['tasks']}/tasks.parquet has no plain text (split text). Set {SHOWN}.path "
-                            "to files of it, and format.prompt_key to its column.")
-        rows = in_pieces(load_tokenizer(model, config.model), texts, longest_sequence(config.model))
-        context.log.info("%d texts in %d pieces", len(texts), len(rows))
-        super().__init__(context, rows)
+        config = context.config.model
+        return in_pieces(load_tokenizer(model, config), tasks, longest_sequence(config))
 
 
 def in_pieces(tokenizer, texts: list[records.Task], longest: int) -> list[Row]:

@@ -1,46 +1,19 @@
 """Packs a train batch into micro-batches: no padding, a token budget, equally many on every rank.
 
-A *row* is one sequence (prompt then response). Rows are concatenated into flat micro-batches of at most `budget`
-tokens; `cu_seqlens` keeps attention within rows. Every rank gets the same number of micro-batches (ZeRO-2 and 3
-communicate in each), with weight-zero ones as filler.
+Rows are concatenated into flat micro-batches of at most `budget` tokens; `cu_seqlens` keeps attention within rows.
+Every rank gets the same number of micro-batches (ZeRO-2 and 3 communicate in each), with weight-zero ones as filler.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from operators.aggregation import token_weights, token_weights_by_kind
 from pipeline.store.errors import ConfigError
-
-
-@dataclass(slots=True)
-class Row:
-    """One sequence to train on.
-
-    tokens: [L] prompt and response token ids; prompt_length: 0 < P < L (the first response token needs a predecessor).
-    mask: [R] 1 on action tokens, R = L - P. id: experience id, or task id for demonstrations. columns: inputs of the
-    loss by name, [R] one number per token, or one number for all tokens.
-    """
-
-    id: str
-    tokens: list[int]
-    prompt_length: int
-    mask: list[int]
-    columns: dict[str, float | Sequence[float]] = field(default_factory=dict)
-
-    def spread(self, values: np.ndarray) -> np.ndarray:
-        """Scatters one number per action token, [sum of mask], to [R] float32 with 0 at other tokens."""
-        every = np.zeros(len(self.mask), np.float32)
-        every[np.asarray(self.mask, bool)] = values
-        return every
-
-    def of_actions(self, column: str) -> np.ndarray:
-        """A column at the action tokens, float32 (or bool) [sum of mask]."""
-        given, acts = self.columns[column], np.asarray(self.mask, bool)
-        if isinstance(given, (int, float)):
-            return np.full(np.count_nonzero(acts), given, bool if isinstance(given, bool) else np.float32)
-        return np.asarray(given, np.float32)[acts]
+from stages.learner.batch import Row
 
 
 @dataclass(frozen=True)
@@ -97,6 +70,17 @@ class MicroBatch:
     row_of: np.ndarray
     row_in_micro: np.ndarray
     rows: list[int]
+
+    def inputs(self, device: torch.device) -> dict[str, Tensor | int]:
+        """The arguments of a model's forward, on its device."""
+        arrays = ("input_ids", "positions", "cu_seqlens", "source", "targets")
+        on_device = {name: torch.from_numpy(getattr(self, name)).to(device, non_blocking=True) for name in arrays}
+        return {"longest": self.longest, **on_device}
+
+    def by_row(self, values: Tensor) -> dict[int, np.ndarray]:
+        """Splits values of the action tokens [N] by the row's index in the train batch; without filler."""
+        flat = values.detach().float().cpu().numpy()
+        return {row: flat[self.row_of == row] for row in self.rows}
 
 
 def bins(lengths: list[int], budget: int, count_multiple: int, what: str = "sequence") -> list[list[int]]:

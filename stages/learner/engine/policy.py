@@ -5,6 +5,7 @@ each action token. The output head runs over chunks of positions, each recompute
 for `chunk` positions at a time: at a vocabulary of 150k and 32k tokens that is 2.4 GiB instead of 20.
 """
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -27,33 +28,35 @@ class Policy(nn.Module):
         self.attention_name = attention_name
         self.temperature = temperature
         self.chunk = chunk
-        self.entropy_gradient = False  # entropy is always reported; its gradient costs memory and time
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, source: Tensor, targets: Tensor
+        self, input_ids: Tensor, positions: Tensor, cu_seqlens: Tensor, longest: int, source: Tensor, targets: Tensor,
+        temperature: float | None = None, entropy_gradient: bool = False
     ) -> tuple[Tensor, Tensor]:
         """input_ids, positions [T]; cu_seqlens [S + 1]; source, targets [N] -> log-probs, entropy [N].
 
-        Log-probs are float32, of softmax(logits / temperature), as the rollout engine samples. Entropy, in nats, has a
-        gradient only where `entropy_gradient` is set.
+        Log-probs are float32, of softmax(logits / temperature), as the rollout engine samples; temperature: None: the
+        model's. Entropy is in nats; its gradient costs memory and time, so it has one only with `entropy_gradient`.
         """
         places = attention.layout(cu_seqlens, longest, self.attention_name)
         chosen = hidden_states(self.model.model, input_ids, positions, places)[source]  # [N, width]
+        score = partial(self._score, temperature or self.temperature, entropy_gradient)
         if len(targets) <= self.chunk:  # a single chunk: recomputing would save no memory
-            return self._score(chosen, targets)
+            return score(chosen, targets)
         parts = [
-            checkpoint(self._score, h, t, use_reentrant=False)
+            checkpoint(score, h, t, use_reentrant=False)
             for h, t in zip(chosen.split(self.chunk), targets.split(self.chunk), strict=True)
         ]
         logprobs, entropy = zip(*parts, strict=True)
         return torch.cat(logprobs), torch.cat(entropy)
 
-    def _score(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _score(self, temperature: float, entropy_gradient: bool, hidden: Tensor, targets: Tensor
+               ) -> tuple[Tensor, Tensor]:
         """hidden [n, width], targets [n] -> log-probs [n], entropy [n]."""
-        logits = self.model.lm_head(hidden).float() / self.temperature
+        logits = self.model.lm_head(hidden).float() / temperature
         log_normalizer = logits.logsumexp(-1)
         logprobs = logits.gather(-1, targets[:, None])[:, 0] - log_normalizer
-        with torch.set_grad_enabled(self.entropy_gradient and torch.is_grad_enabled()):
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             entropy = log_normalizer - (logits.softmax(-1) * logits).sum(-1)
         return logprobs, entropy
 

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pipeline.store.errors import ModelError
-from stages.learner.engine.packing import MicroBatch
+from stages.learner.batch import Row
+from stages.learner.engine.packing import MicroBatch, pack
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,21 @@ class Process:
             torch.distributed.all_reduce(values)
         return values
 
-    def merge(self, of_rank: dict) -> dict:
-        """Merges the dictionaries of all ranks; every rank gets the result."""
-        if self.ranks == 1:
-            return of_rank
-        parts = [None] * self.ranks
-        torch.distributed.all_gather_object(parts, of_rank)
-        return {key: value for part in parts for key, value in part.items()}
+    def gather_rows(self, of_rank: dict[int, np.ndarray]) -> list[np.ndarray]:
+        """The values of all rows in order, on every rank. of_rank: those of this rank, by index of the row."""
+        parts = [of_rank]
+        if self.ranks > 1:
+            parts = [None] * self.ranks
+            torch.distributed.all_gather_object(parts, of_rank)
+        merged = {row: values for part in parts for row, values in part.items()}
+        return [merged[row] for row in range(len(merged))]
+
+    def score_rows(self, rows: list[Row], budget: int, forward: Callable[[MicroBatch], Tensor]) -> list[np.ndarray]:
+        """One number per action token [N] of each row, by forwards of packed micro-batches. Collective."""
+        scored: dict[int, np.ndarray] = {}
+        for micro in pack(rows, budget, self.rank, self.ranks):
+            scored |= micro.by_row(forward(micro))
+        return self.gather_rows(scored)
 
     def first(self, value):
         """Rank 0's value, on every rank."""
@@ -108,11 +118,9 @@ class ZeroEngine:
             model=module, optimizer=adamw, config=_deepspeed_config(settings, dtype)
         )
 
-    def forward(self, micro: MicroBatch) -> tuple[Tensor, ...]:
-        """The module's outputs for one packed micro-batch."""
-        arrays = ("input_ids", "positions", "cu_seqlens", "source", "targets")
-        on_device = {name: self.to_device(getattr(micro, name)) for name in arrays}
-        return self.engine(longest=micro.longest, **on_device)
+    def forward(self, micro: MicroBatch, **options):
+        """The module's outputs for one packed micro-batch. options: further arguments of its forward."""
+        return self.engine(**micro.inputs(self.process.device), **options)
 
     def to_device(self, array) -> Tensor:
         return torch.from_numpy(array).to(self.process.device, non_blocking=True)
@@ -188,7 +196,7 @@ class ZeroEngine:
         found, ranks = len(list((directory / "state").glob("*zero_pp_rank_*_optim_states.pt"))), self.process.ranks
         if found != ranks:
             raise ModelError(f"{directory} was written by {found} trainer ranks, now there are {ranks}. "
-                             f"Go on with trainer.ranks={found}, or delete the stage directory to begin again.")
+                             f"Resume with trainer.ranks={found}, or delete the stage directory to start again.")
         self.engine.load_checkpoint(str(directory), tag="state", load_module_strict=self.whole)
 
 

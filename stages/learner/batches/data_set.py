@@ -1,0 +1,62 @@
+"""Train batches from a fixed data set: demonstrations, pairs or texts."""
+
+from pathlib import Path
+
+from pipeline.check.batch_rules import batch_of
+from pipeline.job.context import Context
+from pipeline.job.selection import tasks_of_step
+from pipeline.job.tasksets import read_buffer
+from pipeline.settings.data import SHOWN
+from pipeline.store import records
+from pipeline.store.errors import DataError
+from stages.learner.batch import Batch, Row
+
+
+class DataSet:
+    """Batches of train_batch_size (else batch_size) units, each once per epoch; publishes no weights.
+
+    split: of its tasks. what, advice: name of a unit, and what to set without any, in messages. unit: number of
+    consecutive rows that are drawn together.
+    """
+
+    split: str
+    what: str
+    advice: str
+    unit = 1
+
+    def __init__(self, context: Context, model: Path):
+        """model: directory with the tokenizer. Raises DataError without tasks, and when a batch is larger than the
+        data set, since rows would repeat within it.
+        """
+        buffer, self.seed = context.config.buffer, context.config.seed
+        source, curated = buffer.trainer_input.experience_buffer, context.inputs["tasks"]
+        tasks = read_buffer(curated, source.name, source.path, self.split)
+        if not tasks:
+            raise DataError(f"{curated}/tasks.parquet has no {self.what} (split {self.split}). Set {SHOWN}.path"
+                            f"{self.advice}")
+        self.rows = self.tokenized(context, model, tasks)
+        self.count = len(self.rows) // self.unit
+        context.log.info("%d tasks, %d %s within the token limits", len(tasks), self.count, self.what)
+        key, self.batch_size = batch_of(vars(buffer))
+        if self.batch_size > self.count:
+            raise DataError(f"{key}={self.batch_size}: an optimizer step takes that many {self.what}, each once, and "
+                            f"those curated and within the token limits are {self.count}: "
+                            f"{self.batch_size - self.count} short. Needed at most {self.count}.")
+        self.total_steps = buffer.total_steps or max(buffer.total_epochs * self.count // self.batch_size, 1)
+
+    def tokenized(self, context: Context, model: Path, tasks: list[records.Task]) -> list[Row]:
+        """The rows of the tasks that are within the token limits, in order."""
+        raise NotImplementedError
+
+    def cut(self, step: int) -> Batch:
+        """The batch of a step."""
+        chosen = tasks_of_step(self.count, self.batch_size, step, self.seed)
+        return Batch(step, [row for k in chosen for row in self.rows[self.unit * k : self.unit * (k + 1)]])
+
+    def with_advantages(self, batch: Batch) -> Batch:
+        """The batch as it is: its losses use no advantages."""
+        return batch
+
+    def publishes(self, step: int) -> bool:
+        """No explorer needs weights."""
+        return False

@@ -1,0 +1,64 @@
+"""What a trainer writes of an optimizer step: one line of `steps`, and one of `trained` for each row."""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from operators.correction import Mismatch
+from pipeline.store import records
+from stages.learner.actor import Result
+from stages.learner.batch import Batch, Row
+from stages.learner.critic import ValueResult
+
+COST = {"rollout_seconds": "rollout_seconds", "rollout_tokens": "tokens", "sync_seconds": "sync_seconds",
+        "explore_other_seconds": "other_seconds", "evaluate_seconds": "evaluate_seconds",
+        "explore_wait_seconds": "wait_seconds", "resampled_groups": "resampled_groups",
+        "resample_rounds": "resample_rounds", "missing_groups": "missing_groups"}  # column of Step -> of Rollout
+STATISTICS = ("entropy", "kl", "kl_loss", "clip_fraction")  # those of the loss with a column of their own
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall time of a step and of its parts, with the GPU memory that it took; columns of the step record."""
+
+    train_seconds: float
+    publish_seconds: float | None
+    train_wait_seconds: float
+    train_other_seconds: float
+    seconds: float
+    peak_memory_gib: float | None
+
+
+def step_record(stage: str, batch: Batch, result: Result, mismatch: Mismatch | None, values: ValueResult | None,
+                seconds: Seconds) -> records.Step:
+    """The record of a step. stage: its id. A field of a part is the column of that name; the rest is null."""
+    others = sorted((name, value) for name, value in result.statistics.items() if name not in STATISTICS)
+    known = {
+        "stage": stage, "step": batch.step, "loss": result.loss, "grad_norm": result.grad_norm, "lr": result.lr,
+        "kl_loss_coef": result.kl_loss_coef, "trained_rows": len(batch.rows), "trained_tokens": result.tokens,
+        "statistics": others, **{name: result.statistics.get(name) for name in STATISTICS},
+        **{name: total(batch.explored, column) for name, column in COST.items()},
+    }
+    for part in (batch.metrics, mismatch, values, seconds):
+        known |= asdict(part) if part else {}
+    return records.Step(**dict.fromkeys(records.schema(records.Step).names) | known)
+
+
+def total(explored: list[records.Rollout], column: str) -> float | None:
+    """The sum of a column over explorer steps; None where none has a value."""
+    values = [value for step in explored if (value := getattr(step, column)) is not None]
+    return sum(values) if values else None
+
+
+def trained_rows(batch: Batch, logprobs: list[np.ndarray]) -> list[records.Trained]:
+    """A record of each row of a batch with rollouts; none for a data set. logprobs: of the step, [N] for each row."""
+    if not batch.rollouts:
+        return []
+    return [_trained(batch, row, scored) for row, scored in zip(batch.rows, logprobs, strict=True)]
+
+
+def _trained(batch: Batch, row: Row, logprobs: np.ndarray) -> records.Trained:
+    each = row.of_actions("advantages").tolist() if isinstance(row.columns["advantages"], list) else None
+    origin = row.origin
+    return records.Trained(row.id, batch.step, row.advantage, each, origin is None, batch.staleness(row),
+                           origin and origin.use_count, origin and origin.priority, logprobs)

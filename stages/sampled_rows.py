@@ -1,0 +1,102 @@
+"""Findings on sampled rows of a data file that need no tokenizer: absent columns, rows that teach nothing.
+
+source: in the format of pipeline/check/samples.py.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from pipeline.check.data_sample import Row, Sample
+from pipeline.check.sources import PAIR
+from pipeline.store.errors import nearest
+
+SHOWN = 160  # characters of a prompt in a message
+
+
+def problems(source: dict[str, Any], drawn: Sample) -> list[str]:
+    """A line for each empty file and each column that files lack; without any, for pairs that are never complete."""
+    found = [f"{source['key']}: {part.path} holds no rows; take it out." for part in drawn.parts if not part.total]
+    return [*found, *_absent_columns(source, drawn)] or [*_without_pairs(source, drawn.rows)]
+
+
+def warnings(source: dict[str, Any], rows: list[Row]) -> list[str]:
+    """A line about pairs of identical responses, and one about a file whose rows are all identical."""
+    return [*_identical_pairs(source, rows), *_identical_rows(source, rows)]
+
+
+def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
+    """A line for each column that a file lacks; one line in total where several files lack it."""
+    parts = [part for part in drawn.parts if part.total]
+    for setting, column in source["columns"].items():
+        lacking = [part for part in parts if column not in part.columns]
+        if setting in source["optional"] or not lacking:
+            continue
+        every, first = len(lacking) == len(parts), lacking[0]
+        line = (f"{source['key']}: {source['path'] if every else first.path} has no column '{column}'; found "
+                f"{', '.join(first.columns[:20])}.{nearest(column, first.columns)}")
+        more = f" {len(lacking)} of its {len(parts)} files lack it." if len(lacking) > 1 and not every else ""
+        yield line + (f" Set {source['format_key']}.{setting}." if every else
+                      f"{more} Write it as the other files have it, or take it out.")
+
+
+def _responses(source: dict[str, Any], rows: list[Row]) -> tuple[list[str], list[list[Any]]]:
+    """The columns of a pair's responses, and their values in each row."""
+    columns = [source["columns"][key] for key in PAIR if key in source["columns"]]
+    return columns, [[value_at(row, column) for column in columns] for row in rows]
+
+
+def _without_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
+    columns, found = _responses(source, rows)
+    if columns and all(None in responses for responses in found):
+        yield (f"{source['key']}: none of {len(rows)} sampled rows of {source['path']} is a pair: in each of them "
+               f"{' or '.join(columns)} is absent or null. To train on pairs, needed both in a row.")
+
+
+def _identical_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
+    columns, found = _responses(source, rows)
+    pairs = [responses for responses in found if len(columns) == len(PAIR) and None not in responses]
+    same = sum(chosen == rejected for chosen, rejected in pairs)
+    if same:
+        yield (f"{source['key']}: in {same} of {len(pairs)} sampled pairs ({same / len(pairs):.0%}) of "
+               f"{source['path']} {' and '.join(columns)} are the same response, so nothing is learned from them. "
+               "Take such rows out.")
+
+
+def _identical_rows(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:
+    columns = [column for setting, column in source["columns"].items() if setting not in source["optional"]]
+    found = {tuple(as_text(value_at(row, column)) for column in columns) for row in rows}
+    if len(rows) > 1 and len(found) == 1 and "null" not in min(found):
+        yield (f"{source['key']}: all {len(rows)} sampled rows of {source['path']} have the same "
+               f"{' and '.join(columns)}: {' and '.join(min(found))[:SHOWN]!r}. Needed different ones: look at the "
+               f"file, or at {source['format_key']}.")
+
+
+def value_at(row: Row, column: str) -> Any:
+    """The value of a row's (dotted) column; None when it has none."""
+    value: Any = row
+    for part in [column] if column in row else column.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def is_conversation(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(turn, dict) and "role" in turn for turn in value)
+
+
+def has_no_json(value: Any) -> bool:
+    """Whether a value is binary, nan or an infinity, which no text column of tasks accepts."""
+    return isinstance(value, bytes) or (isinstance(value, float) and not math.isfinite(value))
+
+
+def is_text(value: Any) -> bool:
+    """Whether a prompt can be stored: it is not blank, and is valid Unicode."""
+    try:
+        return not has_no_json(value) and bool(as_text(value).strip().encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
