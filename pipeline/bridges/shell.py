@@ -27,6 +27,7 @@ def read_script(text: str, name: str = "the script") -> Script:
     reader = Reader({"@": [OWN], **job_variables(text)})
     try:
         reader.statements(parse(text, name))
+        reader.uncalled()
     except RecursionError as error:
         raise ConfigError(f"{name}: its commands or expansions nest too deeply.") from error
     for listed in (reader.script.skipped, reader.script.assumed):
@@ -187,6 +188,7 @@ class Reader(Commands):
         return status
 
     def call(self, node: Node, arguments: Value, assigns: Iterable[Node] = ()) -> Status:
+        self.called.add(id(node))
         if self.depth >= DEEPEST:
             self.script.skipped.append((self.line, f"{node['Name']['Value']}: its calls nest too deeply"))
             return None
@@ -206,6 +208,13 @@ class Reader(Commands):
         self.variables |= self.locals.pop()
         self.returned = outer
         return status
+
+    def uncalled(self) -> None:
+        """Reads functions that are never called by name: their commands are known, their arguments are not."""
+        self.ended = ""
+        for name, node in list(self.functions.items()):
+            if id(node) not in self.called:
+                self._may("function", node, [partial(self.call, node, None), partial(bool, True)], name)
 
 
 READ: dict[str, Callable[[Reader, Node], Status]] = {

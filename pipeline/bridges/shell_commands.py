@@ -19,7 +19,8 @@ ACTIVATES = re.compile(r"activate|conda|bashrc|profile|set_?env|setvars|nvm|cuda
 @dataclass
 class Commands(Words, ABC):
     """Applies simple commands. inside: the enclosing constructs; ended: the command that ended the current part;
-    locals: for each call, the outer values of its local variables; exported: names that other programs see."""
+    locals: for each call, the outer values of its local variables; exported: names that other programs see; called:
+    functions that were read."""
 
     inside: tuple[Construct, ...] = ()
     ended: str = ""
@@ -27,6 +28,7 @@ class Commands(Words, ABC):
     locals: list[dict[str, Value]] = field(default_factory=list)
     functions: dict[str, Node] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
+    called: set[int] = field(default_factory=set)
 
     @abstractmethod
     def nested(self, text: str, line: int) -> Status:
@@ -69,8 +71,9 @@ class Commands(Words, ABC):
         words, redirects = statement.get("Cmd", {}).get("Args", []), statement.get("Redirs", [])
         documents = [redirect["Hdoc"] for redirect in redirects if "Hdoc" in redirect]
         name, found = words[0]["raw"] if words else "", None
-        is_plain = not more and len(redirects) == len(documents) and name not in self.functions
-        if is_plain and name in ("cat", "pwd", "echo", "basename", "dirname"):
+        if name in self.functions:
+            self.called.add(id(self.functions[name]))
+        elif not more and len(redirects) == len(documents) and name in ("cat", "pwd", "echo", "basename", "dirname"):
             outer, self.variables = self.variables, dict(self.variables)
             fields = [f for word in words[1:] for f in self.fields(word) if f != OWN]
             found = self._printed(name, fields, documents[0] if documents else None)
