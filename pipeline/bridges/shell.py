@@ -67,8 +67,6 @@ class Reader(Commands):
         self.variables, self.ended = outer, ""
         return status
 
-    # ------------------------------------------------------------------------------------------------ alternatives
-
     def _may(self, word: str, node: Node, bodies: list[Callable[[], Any]], name: str = "") -> None:
         """Reads alternative bodies of which an unknown one runs: variables on which they differ are unknown."""
         construct = Construct(word, node["line"] + self.offset, node["last"] + self.offset, name)
@@ -130,8 +128,6 @@ class Reader(Commands):
             return self._may(op, node, [right, partial(bool, True)])
         return right() if bool(status) == (op == "&&") else status
 
-    # ------------------------------------------------------------------------------------------------------- loops
-
     def _for(self, node: Node) -> Status:
         """Follows iterations over known words; any other loop has an unknown number of iterations."""
         loop, body = node["Loop"], partial(self.statements, node.get("Do", []))
@@ -175,8 +171,6 @@ class Reader(Commands):
         self._may(word, node, [once, partial(bool, True)])
         for name in changed:
             self.assign(name, doubted(name, before.get(name), [before.get(name), first[name]], construct))
-
-    # ------------------------------------------------------------------------------------------ functions, nesting
 
     def nested(self, text: str, line: int) -> Status:
         if self.depth >= DEEPEST:

@@ -98,8 +98,6 @@ class Commands(Words, ABC):
             return None if rest else directory.rstrip("/") or ("/" if slash else ".")
         return last if [last] == rest else last.removesuffix("".join(rest))
 
-    # ---------------------------------------------------------------------------------------------------- assignments
-
     def assignment(self, node: Node) -> None:
         name, before, more = node["Name"]["Value"], self.variables.get(node["Name"]["Value"]), node.get("Append")
         elements = node.get("Array", {}).get("Elems", [])
@@ -155,8 +153,6 @@ class Commands(Words, ABC):
     def definition(self, node: Node) -> Status:
         self.functions[node["Name"]["Value"]] = node
         return True
-
-    # ------------------------------------------------------------------------------------------------------- builtins
 
     def receive(self, fields: list[str]) -> Status:
         """Handles `read`, `mapfile`, `let` and similar, whose results are only known at run time."""

@@ -77,9 +77,6 @@ def _assign(node: Node, op: str, words: Any) -> int:
     return before if node.get("Post") else after
 
 
-# --------------------------------------------------------------------------------------------------------------- tests
-
-
 def bracket(fields: list[str]) -> bool | None:
     """Returns whether `[ fields ]` holds; None where unknown or unsupported."""
     if any(reason(text) or "${oc.env:" in text for text in fields):
@@ -118,9 +115,6 @@ def clause(node: Node, words: Any) -> bool | None:
         return bracket([words.text(node["X"]), op, words.text(node["Y"])])
     same = fits(words.text(node["X"]), node["Y"], words) if op in ("==", "=", "!=") else None
     return None if same is None else same == (op != "!=")
-
-
-# ------------------------------------------------------------------------------------------------------------ patterns
 
 
 def fits(text: str, word: Node, words: Any) -> bool | None:

@@ -123,8 +123,6 @@ class Words:
             return [hole(text, f"{short(text)}, split by another IFS")]
         return re.split(r"[ \t\n]+", text) if re.search(r"[ \t\n]", text) else [text]
 
-    # ------------------------------------------------------------------------------------------------------ parameters
-
     def assign(self, name: str, value: Value) -> None:
         self.variables[name] = self.unknown(name, f"{name}, declared with an option") if name in self.opaque else value
 

@@ -21,7 +21,6 @@ DELETION = re.compile(r"~[\w./@-]+")
 SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "engine", "global_profiler",
             "model", "optim", "ray_init", "ray_kwargs", "reward", "reward_model", "trainer", "transfer_queue")
 KEY = re.compile(r"[+~]{0,2}(?P<section>[A-Za-z_]\w*)\.\w")
-HARMLESS = ("wait", "mkdir", "ulimit", "sleep", "tee")
 HYDRA = re.compile(r"--?(config-name|config-path|config-dir|cn|cp|cd)(=.*)?")
 # configurations that veRL itself ships: a recipe has their defaults
 OWN_CONFIGURATION = re.compile(r"--?(config-name|cn)[= ](_?(generated_)?(ppo|dapo|fully_async_ppo|one_step_off_ppo)_"
@@ -53,9 +52,10 @@ def read_launch(script: Script, made: Translation) -> Launch:
     _tell_constructs(script, command, made)
     _tell_rest(script, command, made)
     if not command and not launch.given and not launch.unknown:
+        unread = "".join(f" Line {line}: {what}." for line, what in made.skipped)
         raise ConfigError(f"{made.source}: found no command that starts veRL, and no override such as "
                           "data.train_batch_size=1024. Needed a launch script (python3 -m verl.trainer.main_ppo ...), "
-                          f"overrides, or YAML with veRL's keys.{_hint(script)}")
+                          f"overrides, or YAML with veRL's keys. Programs that are read: {READ}.{unread}")
     return launch
 
 
@@ -65,9 +65,6 @@ def kind_of_keys(keys: list[str]) -> str:
     of_rl = {"actor_rollout_ref", "algorithm", "critic", "reward_model"} & sections
     of_sft = {"optim", "model"} & sections or {"data.messages_key", "data.max_length", "data.pad_mode"} & set(keys)
     return SFT if not of_rl and of_sft else RL
-
-
-# ---------------------------------------------------------------------------------------------------------- the command
 
 
 def _chosen(script: Script, made: Translation) -> Command | None:
@@ -172,9 +169,6 @@ def value_of(text: str) -> Any:
     return None if value == "None" else value
 
 
-# ------------------------------------------------------------------------------------------------------------- the rest
-
-
 def _note(made: Translation, argument: Argument, before: str | None) -> None:
     """Reports words of the launch command that are not overrides. before: the preceding word, after veRL's entry."""
     is_unknown = argument.problem or ENVIRONMENT.fullmatch(argument.text)  # not the value of an option, as far as known
@@ -199,46 +193,23 @@ def _tell_constructs(script: Script, chosen: Command | None, made: Translation) 
     for construct in around:
         made.assumed.append((construct.line, f"the command that starts veRL stands in {construct} (up to line "
                                              f"{construct.last}): it was read once, as if it ran"))
-    for construct, names in script.constructs:
-        if construct not in around:
-            said = f": what it sets is not known behind it ({', '.join(names[:8])})" if names else ""
-            (made.skipped if names else made.passed).append(
-                (construct.line, f"{construct} (up to line {construct.last}) was not followed{said}"))
+    made.skipped += [(construct.line, f"{construct} (up to line {construct.last}) was not followed: what it sets is "
+                                      f"not known behind it ({', '.join(names[:8])})")
+                     for construct, names in script.constructs if names and construct not in around]
     if chosen and chosen.times > 1:
         made.assumed.append((chosen.line, f"the command that starts veRL runs {chosen.times} times: what is not the "
                                           "same each time is unknown"))
 
 
 def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> None:
-    """Reports overrides outside the command, as after a missing backslash; other commands; heredocs."""
-    others: dict[str, int] = {}
-    for command in script.commands:
+    """Reports overrides outside the command, as after a missing backslash, and heredocs that hold a launch."""
+    for command in script.commands if chosen else ():
         first = command.arguments[0].text
-        if chosen and command is not chosen and _is_verls(first):
+        if command is not chosen and _is_verls(first):
             made.lose(command.line, f"{first}: stands outside the command that starts veRL (a backslash missing at the "
                                     "end of the line above?)")
-        elif chosen and command is not chosen and _overrides(command) and not _entry(command):
+        elif _overrides(command) and not _entry(command):
             made.skipped.append((command.line, f"{first}: is not the command that starts veRL; its overrides are not "
                                                "read"))
-        elif command is not chosen and not (first in HARMLESS or _overrides(command) or _is_key(first)):
-            others.setdefault(first, command.line)
-    if others:
-        words = ", ".join(f"{word} (line {line})" for word, line in list(others.items())[:8])
-        made.passed.append((min(others.values()), f"not run: {words}"))
-    for line, text in script.heredocs:
-        listed = made.skipped if _has_launch(text) else made.passed
-        listed.append((line, "the text of a heredoc is not read"))
-
-
-def _has_launch(text: str) -> bool:
-    return any(entry_of(word) or _is_verls(word) for word in text.split())
-
-
-def _hint(script: Script) -> str:
-    """Reports a launch in an unread place."""
-    line = next((line for line, text in script.heredocs if _has_launch(text)), None)
-    if line:
-        return f" The heredoc of line {line} holds one: import it as a file of its own."
-    if behind := next((line for line, what in script.skipped if what.startswith("behind an `exit`")), None):
-        return f" What stands from line {behind} on is behind an `exit`."
-    return "" if script.commands else f" Programs that are read: {READ}."
+    made.skipped += [(line, "the heredoc holds a command that starts veRL or overrides: import it as a file of its own")
+                     for line, text in script.heredocs if any(entry_of(w) or _is_verls(w) for w in text.split())]
