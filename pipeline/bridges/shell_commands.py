@@ -69,7 +69,7 @@ class Commands(Words, ABC):
         """Returns the output of one command that only manipulates text. Raises Unknown for any other."""
         statement, *more = part.get("Stmts") or [{}]
         words, redirects = statement.get("Cmd", {}).get("Args", []), statement.get("Redirs", [])
-        documents = [redirect["Hdoc"] for redirect in redirects if "Hdoc" in redirect]
+        documents = [r["Hdoc"] for r in redirects if "Hdoc" in r and not re.search(r"['\"\\]", r["Word"]["raw"])]
         name, found = words[0]["raw"] if words else "", None
         if name in self.functions:
             self.called.add(id(self.functions[name]))
@@ -88,8 +88,9 @@ class Commands(Words, ABC):
         if name == "pwd":
             return self.known("PWD") if not fields else None
         if name == "cat":
-            is_plain = document and not fields and not re.search(r"^~|\\", document["raw"])
-            return self.text(document) if is_plain else None
+            if fields or document is None or r'\"' in document["raw"]:
+                return None
+            return self.text(document | {"Parts": [{"Type": "DblQuoted", "Parts": document.get("Parts", [])}]})
         path, *rest = fields or [""]
         directory, slash, last = path.rstrip("/").rpartition("/")
         if not last or path.startswith("-") or "${oc.env:" in last or any(map(reason, fields)) or rest[1:]:

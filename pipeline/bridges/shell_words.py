@@ -89,7 +89,7 @@ class Words:
         """Returns the texts of one part of a word. splits: an unquoted expansion is split at blanks."""
         kind, text = part["Type"], part.get("Value", "")
         if kind == "Lit" and quoted:
-            return [re.sub(r'\\(["\\$`])', r"\1", text)]
+            return [re.sub(r'\\(?:\n|(["\\$`]))', r"\1", text)]
         if kind == "Lit":
             texts = re.split(r"(?<!\\)[ \t\n]+", text) if splits else [text]
             return [re.sub(r"\\(.)", r"\1", one, flags=re.DOTALL) for one in texts]
