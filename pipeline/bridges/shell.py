@@ -7,24 +7,24 @@ command that runs several times, words are known if they are the same each time.
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pipeline.bridges.shell_state import BUILTINS, LIKELY, Setter, Status, doubted, job_variables, merged
-from pipeline.bridges.shell_syntax import Argument, Command, Construct, Node, Script, hole, parse, reason, shown
+from pipeline.bridges.shell_commands import LIKELY, Commands, Status
+from pipeline.bridges.shell_state import doubted, job_variables, merged
+from pipeline.bridges.shell_syntax import Construct, Node, Script, hole, parse, reason, shown
 from pipeline.bridges.shell_values import clause, fits
-from pipeline.bridges.shell_words import WITHOUT, State
+from pipeline.bridges.shell_words import ENVIRONMENT, OWN, WITHOUT, Value
 from pipeline.store.errors import ConfigError
 
-SHELL = re.compile(r"(?:/usr)?(?:/bin/)?(?:ba|z|da)?sh")
-QUIET = ("alias", "conda", "cp", "ln", "mkdir", "module", "mv", "rm", "shopt", "sleep", "touch", "trap", "ulimit")
 ROUNDS, DEEPEST = 3000, 12
+ENDS = re.compile(r"\b(break|continue|return)\b")
 
 
 def read_script(text: str, name: str = "the script") -> Script:
     """Returns the commands of a script and its unread parts. Raises ConfigError if it is not bash."""
-    reader = Reader(state=State(variables=job_variables(text)))
+    reader = Reader({"@": [OWN], **job_variables(text)})
     try:
         reader.statements(parse(text, name))
         reader.uncalled()
@@ -36,264 +36,187 @@ def read_script(text: str, name: str = "the script") -> Script:
 
 
 @dataclass
-class Reader(Setter):
-    """Follows the statements of a script. inside: the enclosing constructs; is_exact: whether a loop iteration is
-    followed, which may end early."""
+class Reader(Commands):
+    """Follows the statements of a script. returned: variables at each `return` of a call that may not be reached."""
 
-    inside: tuple[Construct, ...] = ()
-    is_exact: bool = False
-    called: set[int] = field(default_factory=set)
-    returned: list[State] = field(default_factory=list)
-    depth: int = 0
+    returned: list[dict[str, Value]] = field(default_factory=list)
     rounds: int = 0
 
     def statements(self, nodes: Iterable[Node]) -> Status:
         status: Status = True
         for node in nodes:
-            if self.state.ended == "exit":
+            if self.ended == "exit":
                 self.script.skipped.append((node["line"] + self.offset, "behind an `exit`: was not read"))
-            if self.state.ended:
+            if self.ended:
                 break
             status = self.statement(node)
         return status
 
     def statement(self, node: Node) -> Status:
-        command, outer = node.get("Cmd", {"Type": ""}), self.printed
         for redirect in node.get("Redirs", []):
             if "Hdoc" in redirect:
                 self.script.heredocs.append((redirect["Hdoc"]["line"] + self.offset, redirect["Hdoc"]["raw"]))
-            if redirect["Op"][0] in ">&" and outer is not None and redirect.get("N", {}).get("Value", "1") == "1":
-                self.printed = []
-        if command["Type"] == "CallExpr":
-            read = partial(self._simple, command, node)
-        elif command["Type"] in COMMANDS:
-            read = partial(COMMANDS[command["Type"]], self, command)
-        else:
-            read = partial(self.print, None)
+        read = partial(READ.get(node.get("Cmd", {}).get("Type"), lambda *_: None), self, node.get("Cmd"))
         status = self._apart(read) if node.get("Background") else read()
-        self.printed = outer
         return (not status if isinstance(status, bool) else None) if node.get("Negated") else status
 
     def _apart(self, read: Callable[[], Status]) -> Status:
         """Reads a subshell: its assignments end with it."""
-        outer, self.state, exact, self.is_exact = self.state, self.state.copy(), self.is_exact, False
+        outer, self.variables = self.variables, dict(self.variables)
         status = read()
-        self.state, self.is_exact = outer, exact
+        self.variables, self.ended = outer, ""
         return status
-
-    def output(self, part: Node) -> str:
-        outer, self.printed = self.printed, []
-        self._apart(lambda: self.statements(part.get("Stmts", [])))
-        text, self.printed = "".join(self.printed).rstrip("\n"), outer
-        return super().output(part) if reason(text) == "" else text
 
     def _may(self, word: str, node: Node, bodies: list[Callable[[], Any]], name: str = "") -> None:
         """Reads alternative bodies of which an unknown one runs: variables on which they differ are unknown."""
         construct = Construct(word, node["line"] + self.offset, node["last"] + self.offset, name)
-        before, outer, printed, ends = self.state, self.inside, len(self.printed or ()), list[State]()
+        before, outer, ends = self.variables, self.inside, []
         self.inside = (*outer, construct)
         for body in bodies:
-            self.state = before.copy()
+            self.variables, self.ended = dict(before), ""
             body()
-            ends.append(self.state)
+            ends.append((self.ended, self.variables))
         self.inside = outer
-        if len(self.printed or ()) > printed:
-            self.print(None)
-        for end in ends:
-            if end.ended in ("break", "continue"):
-                if self.is_exact:
-                    raise _Uncertain
-                end.ended = ""
-        self.returned += [end for end in ends if end.ended == "return"]
-        going = [end for end in ends if not end.ended] or [self.returned[-1] if self.returned else ends[0]]
-        self.state, changed = merged(before, going, construct)
+        self.returned += [end for ended, end in ends if ended == "return"]
+        going = [end for ended, end in ends if ended not in ("exit", "return")]
+        self.ended = "" if going else "return" if "return" in dict(ends) else "exit"
+        self.variables, changed = merged(before, going or [end for _, end in ends], construct)
         if word not in ("&&", "||"):
-            self.script.constructs.append((construct, changed))
+            self.script.constructs.append((construct, tuple(name for name in changed if name not in ("@", "PWD"))))
 
     def _if(self, node: Node) -> Status:
         status, other = self.statements(node.get("Cond", ())), node.get("Else")
         yes, no = partial(self.statements, node["Then"]), partial(self._if, other) if other else partial(bool, True)
         if not isinstance(status, bool):
             return self._may("if", node, [yes, no])
-        before, script = self.state.copy(), self.script.copy()
+        before, script = dict(self.variables), self.script.copy()
         status = yes() if status else no()
-        if self.state.ended == "exit" and len(self.script.found) == len(script.found):
-            self.state, self.script, status = before, script, None
-            self._otherwise(node)
+        if self.ended == "exit" and len(self.script.found) == len(script.found):
+            self.variables, self.script, self.ended, status = before, script, "", None
+            self._tested(node)
         return status
 
+    def _tested(self, node: Node) -> None:
+        """Handles a failing test that would end the script: the user sets the tested variable, so reading continues."""
+        line = node["line"] + self.offset
+        for name in re.findall(r"\$\{?([A-Za-z_]\w*)", "".join(one["raw"] for one in node.get("Cond", ()))):
+            self.assign(name, hole(f"${{{name}}}", f"{name}, with whose value here line {line} ends the script"))
+
     def _case(self, node: Node) -> Status:
-        subject, left, is_certain = self.text(node["Word"]), list[Node](), False
+        subject, bodies, is_certain = self.text(node["Word"]), [], False
         for item in node.get("Items", []):
             verdicts = [fits(subject, one, self) for one in item["Patterns"]]
-            left += [item] if True in verdicts or None in verdicts else []
-            is_certain = True in verdicts
-            if is_certain:
-                break
-        if any(item["Op"] != ";;" for item in node.get("Items", [])):
-            left, is_certain = node["Items"], False
-        bodies = [partial(self.statements, item.get("Stmts", [])) for item in left]
+            if is_certain or not (True in verdicts or None in verdicts):
+                continue
+            bodies.append(partial(self.statements, item.get("Stmts", [])))
+            is_certain = True in verdicts and item["Op"] == ";;"
         if len(bodies) == 1 and is_certain:
             return bodies[0]()
         return self._may("case", node, bodies if is_certain else [*bodies, partial(bool, True)]) if bodies else True
 
     def _both(self, node: Node) -> Status:
         """Reads `a && b`, `a || b`; in a pipeline each command has its own subshell."""
-        op, right = node["Op"], partial(self.statement, node["Y"])
+        op, left, right = node["Op"], partial(self.statement, node["X"]), partial(self.statement, node["Y"])
         if op in ("|", "|&"):
-            outer, self.printed = self.printed, None if self.printed is None else []
-            self._apart(partial(self.statement, node["X"]))
-            self.printed = outer
+            self._apart(left)
             self._apart(right)
-            return self.print(None)
-        left = self.statement(node["X"])
-        if self.state.ended:
-            return left
-        if left is None or (left == LIKELY and op == "||"):
+            return None
+        status = left()
+        if self.ended:
+            return status
+        if status is None or (status == LIKELY and op == "||"):
             return self._may(op, node, [right, partial(bool, True)])
-        return right() if bool(left) == (op == "&&") else left
+        return right() if bool(status) == (op == "&&") else status
 
     def _for(self, node: Node) -> Status:
         """Follows iterations over known words; any other loop has an unknown number of iterations."""
-        loop, body, self.took_own = node["Loop"], partial(self.statements, node.get("Do", [])), False
+        loop, body = node["Loop"], partial(self.statements, node.get("Do", []))
         if loop["Type"] == "CStyleLoop":
             parts = [loop.get(part) for part in ("Init", "Cond", "Post")]
-            return self._repeated("for", node, lambda: [*map(self._arithmetic, parts), body()])
+            return self._repeated("for", node, lambda: [*map(self.arithmetic, parts), body()])
         name = loop["Name"]["Value"]
-        words = [f for w in loop["Items"] for f in self.fields(w)] if "Items" in loop else self.held("@")
-        if self.took_own and not words:
+        words = [f for w in loop["Items"] for f in self.fields(w)] if "Items" in loop else list(self.held("@"))
+        if words == [OWN]:
             self.remark(WITHOUT)
-        if "Select" not in node and not any(reason(w) or re.fullmatch(r"\$\{oc\.env:\w+\}", w) for w in words):
-            before, script, outer = self.state.copy(), self.script.copy(), (self.inside, self.depth, self.is_exact)
-            try:
-                return self._rounds(name, words, body)
-            except _Uncertain:
-                self.state, self.script, (self.inside, self.depth, self.is_exact) = before, script, outer
+        words = [word for word in words if word != OWN]
+        self.rounds += len(words)
+        if (not any(reason(word) or ENVIRONMENT.fullmatch(word) for word in words) and self.rounds <= ROUNDS
+                and "Select" not in node and not any(ENDS.search(one["raw"]) for one in node.get("Do", []))):
+            for word in words:
+                self.assign(name, str(word))
+                body()
+            return None
         told = f"one value after another ({', '.join(map(shown, words[:4]))}{', ...' if words[4:] else ''})"
         value = hole(f"${{{name}}}", f"{name}, to which the `for` of line {node['line'] + self.offset} gives {told}")
         return self._repeated("for", node, lambda: [self.assign(name, value), body()])
 
-    def _rounds(self, name: str, words: list[str], body: Callable[[], Any]) -> Status:
-        exact, self.is_exact = self.is_exact, True
-        for word in words:
-            self.rounds += 1
-            if self.rounds > ROUNDS:
-                raise _Uncertain
-            self.assign(name, str(word))
-            body()
-            ended = self.state.ended
-            self.state.ended = "" if ended in ("break", "continue") else ended
-            if ended not in ("", "continue"):
-                break
-        self.is_exact = exact
-        return None
-
     def _while(self, node: Node) -> Status:
         """Skips a loop that certainly does not start (one over the script's own arguments), else reads it once."""
-        before, outer, self.starts_without = self.state.copy(), self.starts_without, True
+        before, outer, self.starts_without = dict(self.variables), self.starts_without, True
         holds, self.starts_without = self.statements(node["Cond"]), outer
         if holds is bool(node.get("Until")):
             return None
-        self.state = before
+        self.variables = before
         return self._repeated("while", node, lambda: [self.statements(node.get(part, ())) for part in ("Cond", "Do")])
 
-    def _repeated(self, word: str, node: Node, once: Callable[[], Any]) -> Status:
+    def _repeated(self, word: str, node: Node, once: Callable[[], Any]) -> None:
         """Reads a body with an unknown number of iterations: what it changes is unknown at its start, too."""
         construct = Construct(word, node["line"] + self.offset, node["last"] + self.offset)
-        before, script, exact, self.is_exact = self.state.copy(), self.script.copy(), self.is_exact, False
+        before, script = dict(self.variables), self.script.copy()
         once()
-        first, self.state, self.script = self.state, before.copy(), script
-        changed = [name for name, value in first.variables.items() if value != before.variables.get(name)]
+        first, self.variables, self.script, self.ended = self.variables, dict(before), script, ""
+        changed = [name for name, value in first.items() if value != before.get(name)]
         for name in changed:
             self.assign(name, hole(f"${{{name}}}", f"{name}, which {construct} sets"))
         self._may(word, node, [once, partial(bool, True)])
         for name in changed:
-            held = before.variables.get(name)
-            self.state.variables[name] = doubted(name, held, [held, first.variables[name]], construct)
-        self.is_exact = exact
-
-    def _simple(self, node: Node, statement: Node) -> Status:
-        words, assigns = node.get("Args", []), node.get("Assigns", [])
-        if not words:
-            for one in assigns:
-                self._assign(one)
-            return None if any("$(" in one["raw"] or "`" in one["raw"] for one in assigns) else True
-        name, self.took_own = words[0]["raw"], False
-        if self.printed is not None and name not in BUILTINS and name not in self.state.functions:
-            return self.print(self._printed(name, words[1:], statement)) if name not in QUIET else LIKELY
-        fields = [f for word in words for f in self.fields(word)]
-        name = fields[0] if fields else ":"
-        if name in self.state.functions:
-            saved = {one["Name"]["Value"]: self.state.variables.get(one["Name"]["Value"]) for one in assigns}
-            for one in assigns:
-                self._assign(one)
-            status = self._call(self.state.functions[name], fields[1:], self.took_own)
-            self.state.variables |= saved
-            return status
-        if name in BUILTINS:
-            return BUILTINS[name](self, fields)
-        self._record(node, fields)
-        return LIKELY if name in QUIET else None
-
-    def _record(self, node: Node, fields: list[str]) -> None:
-        words = tuple(Argument(shown(f), getattr(f, "line", 0) or self.line, reason(f), str(f)) for f in fields)
-        nested = next((script for shell, option, script in zip(words, words[1:], words[2:], strict=False)
-                       if SHELL.fullmatch(shell.text) and re.fullmatch(r"-\w*c", option.text)), None)
-        command, before = Command(words, node["line"] + self.offset, self.inside), self.script.found.get(id(node))
-        if nested:
-            exported = {n: v for n, v in self.state.variables.items() if ("x", n) in self.state.marks}
-            outer, self.state = self.state, State(exported, is_open=False, has_moved=self.state.has_moved)
-            self.nested(nested.whole, nested.line)
-            self.state = outer
-        else:
-            self.script.found[id(node)] = before.again(command) if before else command
+            self.assign(name, doubted(name, before.get(name), [before.get(name), first[name]], construct))
 
     def nested(self, text: str, line: int) -> Status:
         if self.depth >= DEEPEST:
-            return self.print(None)
+            return None
         outer, self.offset, self.depth = self.offset, line - 1, self.depth + 1
         text = re.sub(r"\$\{oc\.env:(\w+)\}", r"${oc_env_\1}", text)  # which bash could not parse
         status = self.statements(parse(text, f"the script within line {line}"))
         self.offset, self.depth = outer, self.depth - 1
         return status
 
-    def _call(self, node: Node, arguments: list[str] | None, is_open: bool) -> Status:
+    def call(self, node: Node, arguments: Value, assigns: Iterable[Node] = ()) -> Status:
         self.called.add(id(node))
         if self.depth >= DEEPEST:
             self.script.skipped.append((self.line, f"{node['Name']['Value']}: its calls nest too deeply"))
             return None
-        outer, returned, before = (self.state.arguments, self.state.is_open), self.returned, self.state.copy()
-        self.state.arguments, self.state.is_open, self.returned = arguments, is_open, []
-        self.locals.append({})
-        self.depth += 1
+        before, outer, self.returned = dict(self.variables), self.returned, []
+        self.locals.append({"@": before["@"]})
+        for one in assigns:
+            self.locals[-1][one["Name"]["Value"]] = before.get(one["Name"]["Value"])
+            self.assignment(one)
+        self.variables["@"], self.depth = arguments, self.depth + 1
         status = self.statement(node["Body"])
         self.depth -= 1
-        self.state.ended = self.state.ended.replace("return", "")
+        self.ended = self.ended.replace("return", "")
         if self.returned:
             place = Construct("function", node["line"] + self.offset, node["last"] + self.offset, node["Name"]["Value"])
-            ends = [*([] if self.state.ended else [self.state]), *(replace(end, ended="") for end in self.returned)]
-            (self.state, _), status = merged(before, ends, place), None
-        self.state.variables |= self.locals.pop()
-        (self.state.arguments, self.state.is_open), self.returned = outer, returned
+            self.variables, _ = merged(before, [*[self.variables] * (not self.ended), *self.returned], place)
+            self.ended, status = "", None
+        self.variables |= self.locals.pop()
+        self.returned = outer
         return status
 
     def uncalled(self) -> None:
-        """Reads functions that are never called: their commands are known, their arguments are not."""
-        self.state.ended = ""
-        for name, node in list(self.state.functions.items()):
+        """Reads functions that are never called by name: their commands are known, their arguments are not."""
+        self.ended = ""
+        for name, node in list(self.functions.items()):
             if id(node) not in self.called:
-                self._may("function", node, [partial(self._call, node, None, False), partial(bool, True)], name)
+                self._may("function", node, [partial(self.call, node, None), partial(bool, True)], name)
 
 
-class _Uncertain(Exception):
-    """A loop with an unknown number of iterations, or an unknown end of an iteration."""
-
-
-COMMANDS: dict[str, Callable[[Reader, Node], Status]] = {
-    "IfClause": Reader._if, "CaseClause": Reader._case, "BinaryCmd": Reader._both, "ForClause": Reader._for,
-    "WhileClause": Reader._while, "DeclClause": Reader._declare, "LetClause": Reader._let, "FuncDecl": Reader._define,
+READ: dict[str, Callable[[Reader, Node], Status]] = {
+    "CallExpr": Reader.simple, "IfClause": Reader._if, "CaseClause": Reader._case, "BinaryCmd": Reader._both,
+    "ForClause": Reader._for, "WhileClause": Reader._while, "DeclClause": Reader.declaration,
+    "FuncDecl": Reader.definition, "LetClause": Reader.let,
     "Block": lambda reader, node: reader.statements(node["Stmts"]),
     "Subshell": lambda reader, node: reader._apart(partial(reader.statements, node["Stmts"])),
     "TestClause": lambda reader, node: clause(node["X"], reader),
-    "ArithmCmd": lambda reader, node: reader._arithmetic(node["X"]),
+    "ArithmCmd": lambda reader, node: reader.arithmetic(node["X"]),
     "TimeClause": lambda reader, node: reader.statement(node["Stmt"])}

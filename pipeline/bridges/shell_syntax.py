@@ -94,7 +94,7 @@ class Script:
         return list(self.found.values())
 
     def copy(self) -> "Script":
-        return Script(dict(self.found), *map(list, (self.constructs, self.skipped, self.assumed, self.heredocs)))
+        return Script(**{name: held.copy() for name, held in vars(self).items()})
 
 
 @lru_cache(maxsize=256)
@@ -122,10 +122,7 @@ def parse(text: str, name: str) -> list[Node]:
             node["raw"] = source[node["Pos"]["Offset"]:node["End"]["Offset"]].decode(errors="replace")
         return node
 
-    try:
-        return json.loads(done.stdout, object_hook=located).get("Stmts", [])
-    except RecursionError as error:
-        raise ConfigError(f"{name}: its commands or expansions nest too deeply.") from error
+    return json.loads(done.stdout, object_hook=located).get("Stmts", [])
 
 
 def _ends_in_comment(line: str) -> bool:
@@ -152,8 +149,7 @@ def reason(text: str) -> str | None:
 
 def solid(text: str) -> str:
     """Returns a text that is completely known before the script runs. Raises Unknown."""
-    why = reason(text) or ("${oc.env:" in text and f"a part of {short(text)}")
-    if why:
+    if why := reason(text) or ("${oc.env:" in text and f"a part of {short(text)}"):
         raise Unknown(why)
     return text
 

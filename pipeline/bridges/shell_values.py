@@ -1,45 +1,56 @@
-"""Evaluates known shell arithmetic, tests and expansions: `$((...))`, `[ ... ]`, `${X#a}`."""
+"""Evaluates known shell arithmetic, tests and expansions: `$((...))`, `[ ... ]`, `${X#a}`. Raises Unknown."""
 
+import glob
 import operator
 import re
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from typing import Any
 
 from pipeline.bridges.shell_syntax import Node, Unknown, reason, short, solid
 
-INTEGER = re.compile(r"\s*([-+]?)(?:(0[xX][0-9a-fA-F]{1,15})|(0[0-7]{1,20})|(\d{1,18}))\s*")
 NAME = re.compile(r"[A-Za-z_]\w*")
-LARGEST = 2**63
-CASES = {"^^": str.upper, ",,": str.lower, "^": lambda t: t[:1].upper() + t[1:], ",": lambda t: t[:1].lower() + t[1:]}
 COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-NUMBERS = {"-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt,
-           "-ge": operator.ge}
+NUMBERS = {f"-{compare.__name__}": compare for compare in COMPARED.values()}  # -eq, -ne, -lt ...
 CALCULATED: dict[str, Callable[[int, int], int]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "&": operator.and_, "|": operator.or_,
-    "^": operator.xor, ",": lambda a, b: b, "/": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
-    "%": lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1), "**": lambda a, b: a ** (b if b < 64 else 1 // 0),
-    "<<": lambda a, b: a << (b if b < 64 else 1 // 0), ">>": operator.rshift}
-UNARY: dict[str, Callable[[int], int]] = {"-": operator.neg, "+": operator.pos, "!": operator.not_, "~": operator.inv}
+    **COMPARED, "+": operator.add, "-": operator.sub, "*": operator.mul,
+    "/": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
+    "%": lambda a, b: abs(a) % abs(b) * (-1 if a < 0 else 1),
+    "**": lambda a, b: a ** b if 0 <= b < 64 else 1 // 0}
+UNARY: dict[str, Callable[[int], int]] = {"-": operator.neg, "+": operator.pos, "!": operator.not_}
+CASES: dict[str, Callable[[str], str]] = {
+    "^^": str.upper, ",,": str.lower, "^": lambda t: t[:1].upper() + t[1:], ",": lambda t: t[:1].lower() + t[1:]}
 
 
 def calculate(node: Node, words: Any) -> int:
-    """Returns the value of an expression and performs its assignments. Raises Unknown."""
+    """Returns the value of an arithmetic expression and performs its assignments."""
     kind, op = node["Type"], node.get("Op", "")
     if kind == "Word":
-        return number(words.known(node["raw"]) if NAME.fullmatch(node["raw"]) else words.text(node), node["raw"])
-    if op == "?":
-        return calculate(node["Y"]["X" if calculate(node["X"], words) else "Y"], words)
+        text = solid(words.known(node["raw"]) if NAME.fullmatch(node["raw"]) else words.text(node)).strip() or "0"
+        if not re.fullmatch(r"[-+]?(0|[1-9]\d{0,17})", text):
+            raise Unknown(f"arithmetic with {short(node['raw'])}, which is no decimal number here: {short(text)}")
+        return int(text)
     if _assigns(op):
         return _assign(node, op, words)
     left = calculate(node["X"], words)
+    if op == "?":
+        return calculate(node["Y"]["X" if left else "Y"], words)
     if kind == "ParenArithm":
         return left
-    if kind == "UnaryArithm":
-        return int(UNARY[op](left))
     if op in ("&&", "||"):
-        return int(op == "||") if bool(left) == (op == "||") else int(calculate(node["Y"], words) != 0)
-    return _binary(op, left, calculate(node["Y"], words))
+        return int(op == "||" if bool(left) == (op == "||") else calculate(node["Y"], words) != 0)
+    return _applied(op, left) if kind == "UnaryArithm" else _applied(op, left, calculate(node["Y"], words))
+
+
+def _applied(op: str, *numbers: int) -> int:
+    try:
+        found = int((UNARY if len(numbers) == 1 else CALCULATED)[op](*numbers))
+    except (KeyError, ArithmeticError):
+        found = 2**63
+    if abs(found) >= 2**63:
+        raise Unknown(f"the arithmetic {f' {op} '.join(map(str, numbers))}")
+    return found
 
 
 def assigned(node: Node | None) -> Iterator[str]:
@@ -60,50 +71,31 @@ def _assign(node: Node, op: str, words: Any) -> int:
     if not NAME.fullmatch(name):
         raise Unknown(f"an assignment to {short(name)} within arithmetic")
     before = 0 if op == "=" else calculate(node["X"], words)
-    after = (before + (1 if op == "++" else -1) if op in ("++", "--") else
-             calculate(node["Y"], words) if op == "=" else _binary(op[:-1], before, calculate(node["Y"], words)))
+    by = 1 if op in ("++", "--") else calculate(node["Y"], words)
+    after = by if op == "=" else _applied(op[:-1], before, by)
     words.assign(name, str(after))
     return before if node.get("Post") else after
 
 
-def _binary(op: str, left: int, right: int) -> int:
-    try:
-        found = int({**COMPARED, **CALCULATED}[op](left, right))
-    except (KeyError, ArithmeticError, ValueError) as error:
-        raise Unknown(f"the arithmetic {left} {op} {right}") from error
-    if abs(found) >= LARGEST or (op == "**" and right < 0):
-        raise Unknown(f"the arithmetic {left} {op} {right}")
-    return found
-
-
-def number(text: str, name: str) -> int:
-    """Converts a variable's text to an integer as bash does; empty is 0. Raises Unknown."""
-    found = INTEGER.fullmatch(solid(text))
-    if not found and text.strip():
-        raise Unknown(f"arithmetic with {short(name)}, which is no whole number here: {short(text)}")
-    sign, hexadecimal, octal, decimal = found.groups() if found else ("", None, None, "0")
-    value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
-    if decimal and len(decimal) > 1 and decimal[0] == "0":  # 08
-        raise Unknown(f"arithmetic with {short(text)}")
-    return -value if sign == "-" else value
-
-
 def bracket(fields: list[str]) -> bool | None:
     """Returns whether `[ fields ]` holds; None where unknown or unsupported."""
-    if fields[:1] == ["!"] and len(fields) > 1:
-        verdict = bracket(fields[1:])
-        return None if verdict is None else not verdict
     if any(reason(text) or "${oc.env:" in text for text in fields):
         return None
-    if len(fields) < 2:
-        return bool(fields and fields[0])
-    if len(fields) == 2:
-        return {"-z": not fields[1], "-n": bool(fields[1])}.get(fields[0])
-    left, op, right = fields if len(fields) == 3 else ("", "", "")
-    if op in ("=", "==", "!="):
-        return (left == right) == (op != "!=")
-    is_number = op in NUMBERS and all(re.fullmatch(r"-?\d{1,18}", text) for text in (left, right))
-    return NUMBERS[op](int(left), int(right)) if is_number else None
+    match fields:
+        case ["!", *rest] if rest:
+            verdict = bracket(rest)
+            return None if verdict is None else not verdict
+        case ["-z", text]:
+            return not text
+        case ["-n", text] | [text]:
+            return bool(text)
+        case [left, "=" | "==", right]:
+            return left == right
+        case [left, "!=", right]:
+            return left != right
+        case [left, op, right] if op in NUMBERS and re.fullmatch(r"-?\d{1,18} -?\d{1,18}", f"{left} {right}"):
+            return NUMBERS[op](int(left), int(right))
+    return None
 
 
 def clause(node: Node, words: Any) -> bool | None:
@@ -118,67 +110,63 @@ def clause(node: Node, words: Any) -> bool | None:
     if kind == "Word":
         return bracket(["-n", words.text(node)])
     if kind == "UnaryTest":
-        return bracket([op, words.text(node["X"])]) if op in ("-z", "-n") else None
-    left = words.text(node["X"])
+        return bracket([op, words.text(node["X"])])
     if op in NUMBERS:
-        return bracket([left, op, words.text(node["Y"])])
-    same = fits(left, node["Y"], words) if op in ("==", "=", "!=") else None
+        return bracket([words.text(node["X"]), op, words.text(node["Y"])])
+    same = fits(words.text(node["X"]), node["Y"], words) if op in ("==", "=", "!=") else None
     return None if same is None else same == (op != "!=")
 
 
 def fits(text: str, word: Node, words: Any) -> bool | None:
     """Returns whether a text matches a whole pattern; None if either is unknown."""
     try:
-        return word["raw"] == "*" or re.fullmatch(pattern(word, words), solid(text), re.DOTALL) is not None
+        return word["raw"] == "*" or fnmatchcase(solid(text), pattern(word, words))
     except Unknown:
         return None
 
 
-def sliced(value: Any, part: Node, words: Any) -> Any:
-    """Evaluates `${X:first:count}` of a text or a list."""
-    given = part["Slice"]
-    first, count = calculate(given["Offset"], words), calculate(given["Length"], words) if "Length" in given else None
-    if isinstance(value, list) and (first < 0 or (count or 0) < 0):
-        raise Unknown(f"the expansion {part['raw']}")
-    start = first if first >= 0 else max(len(value) + first, 0) if -first <= len(value) else len(value)
-    return value[start:None if count is None else max(start, start + count if count >= 0 else len(value) + count)]
+def pattern(word: Node | None, words: Any) -> str:
+    """Returns a bash pattern with its quoted parts escaped."""
+    found = ""
+    for part in word.get("Parts", []) if word else []:
+        text = part["Value"] if part["Type"] == "Lit" else solid(words.text(part | {"Parts": [part]}))
+        if part["Type"] in ("SglQuoted", "DblQuoted"):
+            found += glob.escape(text)
+        elif re.search(r"[@?*+!]\(|\[", text):
+            raise Unknown(f"the pattern {short(text)}")
+        else:
+            found += re.sub(r"\\(.)", lambda escaped: glob.escape(escaped[1]), text)
+    return found
 
 
 def changed(text: str, part: Node, words: Any) -> str:
-    """Evaluates `${X#a}`, `${X/a/b}`, `${X:1:2}` and `${X^^}` for a text. Raises Unknown."""
-    op, word = part.get("Exp", {}).get("Op", ""), part.get("Exp", {}).get("Word")
-    if not (op or part.get("Slice") or "Repl" in part):
+    """Evaluates `${X#a}`, `${X/a/b}`, `${X:1:2}` and `${X^^}` for a text."""
+    op, word, replaced = part.get("Exp", {}).get("Op", ""), part.get("Exp", {}).get("Word"), part.get("Repl")
+    if not (op or replaced or "Slice" in part):
         return text
     text = solid(text)
-    if part.get("Slice"):
+    if "Slice" in part:
         return sliced(text, part, words)
-    if "Repl" in part:
-        wanted, by = pattern(part["Repl"].get("Orig"), words), solid(words.text(part["Repl"].get("With")))
-        if not wanted or wanted[:1] in "#%" or wanted[:2] in (r"\#", r"\%"):
-            raise Unknown(f"the expansion {short(part['raw'])}")
-        return re.sub(wanted, lambda _: by, text, count=0 if part["Repl"].get("All") else 1, flags=re.DOTALL)
-    if op in CASES and not word:
+    if replaced:
+        wanted, by = pattern(replaced.get("Orig"), words), solid(words.text(replaced.get("With")))
+        if wanted and not re.search(r"^[#%]|[*?\[]", wanted):
+            return text.replace(wanted, by, -1 if replaced.get("All") else 1)
+    elif op in CASES and not word:
         return CASES[op](text)
-    if op not in ("#", "##", "%", "%%"):
+    elif op in ("#", "##", "%", "%%"):
+        wanted, places = pattern(word, words), range(len(text) + 1)
+        if op in ("##", "%"):  # the longest beginning, the shortest end
+            places = reversed(places)
+        if op[0] == "#":
+            return next((text[at:] for at in places if fnmatchcase(text[:at], wanted)), text)
+        return next((text[:at] for at in places if fnmatchcase(text[at:], wanted)), text)
+    raise Unknown(f"the expansion {short(part['raw'])}")
+
+
+def sliced(value: Any, part: Node, words: Any) -> Any:
+    """Evaluates `${X:first:count}` of a text or a list."""
+    first, count = (calculate(part["Slice"][end], words) if end in part["Slice"] else None
+                    for end in ("Offset", "Length"))
+    if first is None or first < 0 or (count or 0) < 0:
         raise Unknown(f"the expansion {short(part['raw'])}")
-    wanted, sizes = re.compile(pattern(word, words), re.DOTALL), range(len(text) + 1)
-    for size in sizes if len(op) == 1 else reversed(sizes):
-        if op[0] == "#" and wanted.fullmatch(text[:size]):
-            return text[size:]
-        if op[0] == "%" and wanted.fullmatch(text[len(text) - size:]):
-            return text[:len(text) - size]
-    return text
-
-
-def pattern(word: Node | None, words: Any) -> str:
-    """Converts a bash pattern to a regular expression; quoted parts are literal. Raises Unknown."""
-    found = ""
-    for part in word.get("Parts", []) if word else []:
-        (texts, quoted), = words.pieces([part], False)
-        text = part["Value"] if part["Type"] == "Lit" else solid(" ".join(texts))
-        is_open = part["Type"] == "Lit" or not quoted
-        if is_open and re.search(r"[@?*+!]\(|\[", text):
-            raise Unknown(f"the pattern {short(text)}")
-        found += re.sub(r"\\(.)|(\*)|(\?)|.", lambda m: ".*" if m[2] else "." if m[3] else re.escape(m[1] or m[0]),
-                        text, flags=re.DOTALL) if is_open else re.escape(text)
-    return found
+    return value[first:None if count is None else first + count]

@@ -1,92 +1,66 @@
-"""Expands shell words as bash does: variables, defaults, arrays, braces, quotes. Runs nothing.
+"""Expands shell words as bash does: variables, defaults, arrays, quotes. Runs nothing.
 
 What is only known at run time is a hole. A variable that the script does not assign becomes `${oc.env:NAME}`, which is
 resolved when the recipe is composed.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import takewhile
 
-from pipeline.bridges.shell_syntax import HOLE, Node, Script, Text, Unknown, hole, reason, short, shown, solid
+from pipeline.bridges.shell_syntax import HOLE, Node, Script, Text, Unknown, hole, reason, short, solid
 from pipeline.bridges.shell_values import calculate, changed, sliced
 from pipeline.store.secret_names import names_secret
 
-Value = str | list[str] | None  # None: not assigned by the script
-UNSET = Text("")  # value of a variable unset by the script
+Value = str | list[str] | None  # None: not assigned by the script; []: unset by it
+EMPTY = "\ue003"  # a quoted text without characters, which is a word all the same
+OWN = "\ue004"  # among arguments: the unknown ones of the script itself, of which there may be none
 WITHOUT = "a loop over the script's own arguments was read as started without any"
 LONGEST = 100_000  # characters of one expanded word: limits exponential expansion
-OF_BASH = re.compile(r"BASH\w*|RANDOM|SECONDS|LINENO|E?UID|PPID|HOST(NAME|TYPE)|OSTYPE|FUNCNAME|EPOCH\w+|SHLVL|_")
+OF_BASH = re.compile(r"BASH\w*|RANDOM|SECONDS|LINENO|E?UID|PPID|HOST(NAME|TYPE)|OSTYPE|FUNCNAME|EPOCH\w+|SHLVL|OLDPWD"
+                     r"|SLURM_\w+|_|\W|\d+")
 ALWAYS_SET = ("HOME", "PWD", "PATH", "USER")
 SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASS(WORD|WD)?|CREDENTIAL|AUTH)S?[_\d]*$", re.IGNORECASE)
+ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+\}")
 GLOB = re.compile(r"[*?]|\[[^\]]+\]")
 BRACES = re.compile(r"(?<!\\)\{[^{}]*(,|\.\.)[^{}]*\}")  # expand to several words
 
 
-class Cut(list[str]):
-    """Words that must not be split again."""
-
-
-@dataclass
-class State:
-    """A script's variables at one place. arguments: of the current call, None where unknown.
-
-    is_open: the script's own, unknown arguments follow; ended: how the current part ended; marks: (option, name) of
-    `export` and `declare -i`.
-    """
-
-    variables: dict[str, Value] = field(default_factory=dict)
-    functions: dict[str, Node] = field(default_factory=dict)
-    arguments: list[str] | None = field(default_factory=list)
-    is_open: bool = True
-    has_moved: bool = False
-    sourced: str = ""
-    ended: str = ""
-    marks: frozenset[tuple[str, str]] = frozenset()
-
-    def copy(self) -> "State":
-        return replace(self, variables=dict(self.variables), functions=dict(self.functions))
-
-
 @dataclass
 class Words:
-    """Expands the words of a script. line: of the current word; offset: of its tree within the script.
+    """Expands the words of a script. variables: at this place; `@` holds the arguments of the script or of a call.
 
-    starts_without: whether the script's own arguments are assumed empty, as after a loop over them; took_own: whether a
-    word since the last check contained them; asked: X of `${X:+-}${X}`, which is empty within that word.
+    line: of the current word; offset: of its tree within the script; starts_without: whether OWN is taken as nothing;
+    sourced: what may set any variable; opaque: variables whose assignments are not followed, such as integers; asked: X
+    of `${X:+-}${X}`, which is empty within that word.
     """
 
+    variables: dict[str, Value]
     script: Script = field(default_factory=Script)
-    state: State = field(default_factory=State)
     offset: int = 0
     line: int = 0
     starts_without: bool = False
-    took_own: bool = False
+    sourced: str = ""
+    opaque: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
 
     def output(self, part: Node) -> str:
         """Returns the output of a command substitution; implemented by the reader of commands."""
-        raise Unknown(f"the output of a command, {short(part['raw'])}, which is not run")
+        raise NotImplementedError
 
     def fields(self, word: Node) -> list[str]:
         """Returns the arguments that a word expands to, none or several, with holes; each has its line."""
         self.line, self.asked = word["line"] + self.offset, set()
         try:
-            if BRACES.search("".join(part["Value"] if part["Type"] == "Lit" else "$" for part in word["Parts"])):
+            literal = [part["Value"] if part["Type"] == "Lit" else "$" for part in word["Parts"]]
+            if BRACES.search("".join(literal)):
                 raise Unknown(f"the braces of {short(word['raw'])}")
-            found = self._split(word["Parts"])
-            if len(found) == 1 and "=" not in found[0] and found[0] != "[" and any(
-                    part["Type"] == "Lit" and GLOB.search(part["Value"]) for part in word["Parts"]):
+            found = [_finished(text) for text in self.expand(word["Parts"], splits=True) if text]
+            if any(map(GLOB.search, literal)) and not any("=" in text for text in found) and found != ["["]:
                 raise Unknown(f"the names of files that match {short(word['raw'])}")
         except Unknown as unknown:
             found = [hole(word["raw"], str(unknown))]
-        return [self._at_line(_bounded(one)) for one in found]
-
-    def _at_line(self, text: str) -> Text:
-        if not isinstance(text, Text):
-            text = Text(text)
-        text.line = text.line or self.line
-        return text
+        return [_at(text, self.line) for text in found]
 
     def text(self, word: Node | None) -> str:
         """Returns a word as one text, like the right side of an assignment."""
@@ -96,185 +70,177 @@ class Words:
         try:
             if any(part["Type"] == "Lit" and ":~" in part["Value"] for part in word.get("Parts", [])):
                 raise Unknown("a home directory in a list of paths")
-            return _bounded("".join(" ".join(texts) for texts, _ in self.pieces(word.get("Parts", []), False)))
+            return _finished(" ".join(one for one in self.expand(word.get("Parts", [])) if one != OWN))
         except Unknown as unknown:
             return hole(word["raw"], str(unknown))
 
-    def _split(self, parts: list[Node], is_default: bool = False) -> list[str]:
-        """Splits some parts into words: an unquoted expansion at blanks, an array between its elements.
-
-        is_default: the parts are those of `${X:-a b}`, where unquoted literal text is split, too.
-        """
+    def expand(self, parts: list[Node], quoted: bool = False, splits: bool = False) -> list[str]:
+        """Returns the texts of a word: the last text of a part and the first of the next are joined."""
         found: list[str] = []
-        current: str | None = None
-        for part, (texts, is_whole) in zip(parts, self.pieces(parts, False), strict=True):
-            is_whole = is_whole and not (is_default and part["Type"] == "Lit")
-            for i, text in enumerate(texts):
-                for j, piece in enumerate([text] if is_whole else self._blanks(text)):
-                    if i + j and current is not None:
-                        found.append(current)
-                        current = None
-                    if piece or is_whole:
-                        current = piece if current is None else current + piece
-        return found if current is None else [*found, current]
+        for at, part in enumerate(parts):
+            if at == 0 and part["Type"] == "Lit" and not quoted:
+                part = part | {"Value": re.sub(r"^([A-Za-z_]\w*\+?=)?~(?=/|$)", r"\g<1>${oc.env:HOME}", part["Value"])}
+            texts = self.part(part, quoted, splits)
+            last = found.pop() if found and texts else ""
+            found += [last + texts[0] if last else texts[0], *texts[1:]] if texts else []
+        return found
+
+    def part(self, part: Node, quoted: bool, splits: bool) -> list[str]:
+        """Returns the texts of one part of a word. splits: an unquoted expansion is split at blanks."""
+        kind, text = part["Type"], part.get("Value", "")
+        if kind == "Lit" and quoted:
+            return [re.sub(r'\\(?:\n|(["\\$`]))', r"\1", text)]
+        if kind == "Lit":
+            texts = re.split(r"(?<!\\)[ \t\n]+", text) if splits else [text]
+            return [re.sub(r"\\(.)", r"\1", one, flags=re.DOTALL) for one in texts]
+        if kind == "SglQuoted":
+            if (quoted and "$" in text) or (part.get("Dollar") and "\\" in text):
+                raise Unknown(f"the quotes in {short(part['raw'])}")
+            text = re.sub(r"\$\{oc_env_(\w+)\}", r"${oc.env:\1}", text)  # see Reader.nested
+            return [f"'{text}'" if quoted else text or EMPTY]  # within "${X:-'y'}" these are not quotes
+        if kind == "DblQuoted":
+            inner = part.get("Parts", [])
+            return [one or EMPTY for one in self.expand(inner, True) or [""] * (len(inner) != 1)]
+        try:
+            if kind == "ParamExp" and part.get("Exp", {}).get("Op", " ")[-1] in "-=+?":
+                if (chosen := self._default(part, quoted, splits)) is not None:
+                    return chosen
+                part = part | {"Exp": {}}
+            if kind == "ParamExp":
+                texts = self._parameter(part, quoted)
+            elif kind == "ArithmExp":
+                texts = [str(calculate(part["X"], self))]
+            elif kind == "CmdSubst":
+                texts = [self.output(part)]
+            else:
+                raise Unknown("the output of a command" if kind == "ProcSubst" else "the names of files")
+        except Unknown as unknown:
+            texts = [hole(part["raw"], str(unknown))]
+        return texts if quoted or not splits else [word for one in texts for word in self._blanks(one)]
 
     def _blanks(self, text: str) -> list[str]:
-        if self.state.variables.get("IFS", " \t\n") != " \t\n" and not re.fullmatch(r"[\w./-]*", text):
-            raise Unknown(f"{short(text)}, split by another IFS")
+        if self.variables.get("IFS", " \t\n") != " \t\n" and not re.fullmatch(r"[\w./-]*", text):
+            return [hole(text, f"{short(text)}, split by another IFS")]
         return re.split(r"[ \t\n]+", text) if re.search(r"[ \t\n]", text) else [text]
 
-    def pieces(self, parts: list[Node], quoted: bool) -> Iterator[tuple[list[str], bool]]:
-        """Yields the texts of every part, and whether they are exempt from splitting."""
-        for at, part in enumerate(parts):
-            kind, text = part["Type"], part.get("Value", "")
-            if kind == "Lit" and quoted:
-                yield [re.sub(r'\\(["\\$`])', r"\1", text)], True
-            elif kind == "Lit":
-                home = text if at else re.sub(r"^([A-Za-z_]\w*\+?=)?~(?=/|$)", r"\g<1>${oc.env:HOME}", text)
-                yield [re.sub(r"\\(.)", r"\1", home, flags=re.DOTALL)], True
-            elif kind == "SglQuoted":
-                if (quoted and "$" in text) or (part.get("Dollar") and "\\" in text):
-                    raise Unknown(f"the quotes in {short(part['raw'])}")
-                text = re.sub(r"\$\{oc_env_(\w+)\}", r"${oc.env:\1}", text)
-                yield [f"'{text}'" if quoted else text], True  # within "${X:-'y'}" these are not quotes
-            elif kind == "DblQuoted":
-                inner = part.get("Parts", [])
-                yield _glued(texts for texts, _ in self.pieces(inner, True)) or [""] * (len(inner) != 1), True
-            else:
-                found = self._expansion(part, quoted)
-                yield found, quoted or isinstance(found, Cut)
-
-    def _expansion(self, part: Node, quoted: bool) -> list[str]:
-        try:
-            if part["Type"] == "ParamExp":
-                return self._parameter(part, quoted)
-            if part["Type"] == "ArithmExp":
-                return [str(calculate(part["X"], self))]
-            if part["Type"] == "CmdSubst":
-                return [self.output(part)]
-            raise Unknown("the output of a command" if part["Type"] == "ProcSubst" else "a pattern of files")
-        except Unknown as unknown:
-            return [hole(part["raw"], str(unknown))]
-
-    # ------------------------------------------------------------------------------------------------------ parameters
-
     def assign(self, name: str, value: Value) -> None:
-        if ("i", name) in self.state.marks and isinstance(value, str) and not re.fullmatch(r"-?\d+", value):
-            value = hole(f"${{{name}}}", f"{name}, an integer that is set to {short(value)}")
-        self.state.variables[name] = value
+        self.variables[name] = self.unknown(name, f"{name}, declared with an option") if name in self.opaque else value
+
+    def unknown(self, name: str, why: str) -> str:
+        return hole(f"${{{name}}}", why)
 
     def remark(self, text: str) -> None:
         self.script.assumed.append((self.line, text))
 
     def held(self, name: str) -> Value:
-        """Returns the value of a variable or argument; None if the script does not set it. Raises Unknown."""
-        arguments, is_open = self.state.arguments, self.state.is_open
-        if not (name in ("@", "*", "#") or name.isdigit()):
-            return self.state.variables.get(name)
+        """Returns the value of a variable or argument; None if the script does not set it."""
+        if name not in ("@", "*", "#") and not re.fullmatch(r"[1-9]\d*", name):
+            return self.variables.get(name)
+        arguments = self.variables["@"]
+        if not isinstance(arguments, list):
+            return [hole("$@", "the arguments of a function"), OWN] if name in ("@", "*") else None
         if name in ("@", "*"):
-            self.took_own |= is_open
-            return [hole("$@", "the arguments of a function")] if arguments is None else arguments
-        if name.isdigit() and name != "0" and arguments is not None and int(name) <= len(arguments):
-            return arguments[int(name) - 1]
-        if arguments is None or name == "0" or (is_open and not self.starts_without):
-            return None
-        if is_open:
+            return arguments
+        known = list(takewhile(lambda argument: argument != OWN, arguments))
+        if name != "#" and int(name) <= len(known):
+            return known[int(name) - 1]
+        if len(known) < len(arguments):
+            if not self.starts_without or len(known) + 1 < len(arguments):
+                return None
             self.remark(WITHOUT)
-        return str(len(arguments)) if name == "#" else UNSET
+        return str(len(known)) if name == "#" else []
 
     def known(self, name: str) -> str:
         """Returns the text of a variable, `${oc.env:NAME}` if the script does not assign it. Raises Unknown."""
         value = self.held(name)
         if isinstance(value, list):
-            value = value[0] if value else UNSET
+            value = _finished(value[0]).replace(OWN, "") if value else ""
         if value is None and name.startswith("oc_env_"):  # see Reader.nested
             return f"${{oc.env:{name.removeprefix('oc_env_')}}}"
-        if value is None and (not name.isidentifier() or OF_BASH.fullmatch(name)):
+        if value is None and OF_BASH.fullmatch(name):
             raise Unknown(f"${name}, which only a call of the script sets")
-        if value is None and self.state.has_moved and name in ("PWD", "OLDPWD"):
-            raise Unknown(f"{name}, behind a change of the directory")
         if value is None:
             return "" if name in self.asked else f"${{oc.env:{name}}}"
-        return self._of_environment(name) if value and _is_secret(name) else value
+        return self._secret(name) if value and _is_secret(name) else value
 
-    def _of_environment(self, name: str) -> str:
+    def _secret(self, name: str) -> str:
         self.remark(f"{name} is a secret by its name: set it where the run starts, too")
         return f"${{oc.env:{name}}}"
 
     def _parameter(self, part: Node, quoted: bool) -> list[str]:
         name, index = part["Param"]["Value"], part.get("Index", {}).get("raw")
-        op = part.get("Exp", {}).get("Op", "")
         if part.get("Excl"):
             raise Unknown(f"the expansion {short(part['raw'])}")
-        is_list = name in ("@", "*") or index in ("@", "*")
-        value = self._elements(name) if is_list else self._element(name, part["Index"]) if index else self.held(name)
-        if op in (":-", "-", ":=", "=", ":+", "+", ":?", "?"):
-            return self._with_default(part, name, value, op, quoted)
-        if not is_list:
-            text = value if index and isinstance(value, str) else self.known(name)
+        if name not in ("@", "*") and index not in ("@", "*"):
+            text = self._element(name, part["Index"]) if index else self.known(name)
             return [str(len(solid(text))) if part.get("Length") else changed(text, part, self)]
-        if part.get("Length") or "Slice" in part:
-            if any(map(reason, value)) or (part.get("Length") and name in "@*" and self.state.is_open):
-                raise Unknown(f"the expansion {part['raw']}")
-            value = [str(len(value))] if part.get("Length") else sliced(["", *value][name not in "@*":], part, self)
-        found = [changed(one, {**part, "Slice": None}, self) for one in value]
-        if quoted and "*" in (name, index) and "IFS" in self.state.variables:
-            raise Unknown(f"{part['raw']}, joined by another IFS")
-        return [" ".join(found)] if quoted and "*" in (name, index) else found
-
-    def _elements(self, name: str) -> list[str]:
         value = self.held(name)
-        return value if isinstance(value, list) else [] if value is None else [value]
+        texts = value if isinstance(value, list) else [] if value is None else [value]
+        own = [OWN] if OWN in texts else []
+        texts = [one for one in texts if one != OWN]
+        if part.get("Length") or "Slice" in part:
+            if any(map(reason, texts)) or (own and (part.get("Length") or "Length" in part["Slice"])):
+                raise Unknown(f"the expansion {part['raw']}")
+            first = [hole("$0", "$0, which only a call of the script sets")] * (name in "@*")
+            texts = [str(len(texts))] if part.get("Length") else sliced([*first, *texts], part, self)
+        else:
+            texts = [changed(one, part, self) for one in texts]
+        if quoted and "*" in (name, index):
+            if "IFS" in self.variables:
+                raise Unknown(f"{part['raw']}, joined by another IFS")
+            return [" ".join(texts)]
+        return texts + own
 
     def _element(self, name: str, index: Node) -> str:
-        value, at = self.state.variables.get(name), calculate(index, self)
-        array = [value] if isinstance(value, str) else value
-        if array is None or at < 0 or any(map(reason, array[:at + 1])):
+        array, at = self.variables.get(name), calculate(index, self)
+        if not isinstance(array, list) or not 0 <= at < len(array) or any(map(reason, array[:at + 1])):
             raise Unknown(f"{name}[{at}], which is not known")
-        return array[at] if at < len(array) else UNSET
+        return array[at]
 
-    def _with_default(self, part: Node, name: str, value: Value, op: str, quoted: bool) -> list[str]:
-        """Expands `${X:-y}` and similar. Notes that an environment variable may differ where the script runs."""
-        word, found = part["Exp"].get("Word"), value if isinstance(value, list) else None
-        text = " ".join(found) if found is not None else value
-        is_outside = value is None or bool(re.fullmatch(r"\$\{oc\.env:\w+\}", text))
+    def _default(self, part: Node, quoted: bool, splits: bool) -> list[str] | None:
+        """Expands y of `${X:-y}` and similar; None where X itself counts. Notes what the environment may change."""
+        name, op = part["Param"]["Value"], part["Exp"]["Op"]
+        index = part.get("Index", {}).get("raw", name)
+        value = self.held(name) if index in (name, "@", "*") else self._element(name, part["Index"])
+        text = " ".join(value) if isinstance(value, list) else value
         if text and HOLE.fullmatch(text):
-            return [hole(part["raw"], reason(text) or "")]
-        if is_outside and name in ALWAYS_SET:
-            is_outside, value = False, self.known(name)
-        elif value is None and self.state.sourced:
-            raise Unknown(f"{name}, which {self.state.sourced} may set")
-        is_set = not is_outside and value is not UNSET and value != [] and bool(text or ":" not in op or found)
-        if (is_set and op[-1] != "+") or op[-1] == "?":
-            return found if found is not None else [value if "Index" in part else self.known(name)]
+            raise Unknown(reason(text))
+        is_outside = name not in ALWAYS_SET and (value is None or bool(ENVIRONMENT.fullmatch(text)))
+        if value is None and self.sourced and name not in ALWAYS_SET:
+            raise Unknown(f"{name}, which {self.sourced} may set")
+        is_set = not is_outside and value != [] and bool(text or ":" not in op or name in ALWAYS_SET)
+        if op[-1] == "?" or (is_set and op[-1] != "+"):
+            return None
         if op[-1] == "+" and not is_set:
             if is_outside and name.isidentifier():
                 self.remark(f"{name} is not assigned in the script; taken as not set")
                 self.asked.add(name)
-            return [""] if quoted and found is None else []
-        parts = word.get("Parts", []) if word else []
-        chosen = (_glued(texts for texts, _ in self.pieces(parts, True)) if quoted and found is None
-                  else Cut(self._split(parts, True))) or [""] * quoted
-        if op[-1] != "+" and _is_secret(name) and any(chosen):
-            chosen = [self._of_environment(name)]
+            return [EMPTY] if quoted and index not in ("@", "*") else []
+        word = part["Exp"].get("Word", {})
+        chosen = self.expand(word.get("Parts", []), quoted, splits) or [EMPTY] * quoted
+        text = " ".join(map(_finished, chosen))
+        if op[-1] != "+" and text and _is_secret(name):
+            chosen = [self._secret(name)]
         elif op[-1] != "+" and is_outside:
             which = f"{name} is not assigned in the script" if name.isidentifier() else f"${name} is not known"
-            self.remark(f"{which}; its default was taken: {short(' '.join(chosen))}")
+            self.remark(f"{which}; its default was taken: {short(text)}")
         if op[-1] == "=":
-            self.assign(name, " ".join(chosen))
+            self.assign(name, text)
         return chosen
+
 
 def _is_secret(name: str) -> bool:
     return bool(SECRET.search(name)) and names_secret(name, is_variable=True)
 
 
-def _glued(pieces: Iterable[list[str]]) -> list[str]:
-    """Joins adjacent pieces: the last text of one and the first of the next become one."""
-    found: list[str] = []
-    for texts in pieces:
-        found[-1:] = [found[-1] + texts[0], *texts[1:]] if found and texts else [*found[-1:], *texts]
+def _finished(text: str) -> str:
+    """Returns a text without marks of empty parts. Raises Unknown if it is too long."""
+    if len(text) > LONGEST:
+        raise Unknown(f"a text of more than {LONGEST} characters")
+    return text if text == OWN or not (EMPTY in text or OWN in text) else re.sub(f"[{EMPTY}{OWN}]", "", text)
+
+
+def _at(text: str, line: int) -> Text:
+    found = text if isinstance(text, Text) else Text(text)
+    found.line = found.line or line
     return found
-
-
-def _bounded(text: str) -> str:
-    return text if len(text) <= LONGEST else hole(shown(text)[:20] + "...", f"a text of more than {LONGEST} characters")

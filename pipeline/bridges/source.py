@@ -71,20 +71,18 @@ def _pairs(node: yaml.MappingNode, name: str) -> Iterator[tuple[tuple[str, ...],
 
 def _refuse_twice(node: yaml.Node, name: str, visited: set[int]) -> None:
     """Raises ConfigError for a duplicate key of a mapping: one of the two would be lost."""
-    if id(node) in visited or not isinstance(node, (yaml.MappingNode, yaml.SequenceNode)):
+    if id(node) in visited or isinstance(node, yaml.ScalarNode):
         return
     visited.add(id(node))
-    if isinstance(node, yaml.SequenceNode):
-        for child in node.value:
-            _refuse_twice(child, name, visited)
-        return
     seen: dict[str, int] = {}
-    for key, child in node.value:
-        text, line = _key(key, name), key.start_mark.line + 1
-        if text in seen and text != "<<":
-            raise ConfigError(f"{name}, line {line}: the key '{text}' is there twice, first in line {seen[text]}; "
-                              "needed each once.")
-        seen[text] = line
+    for child in node.value:
+        if isinstance(node, yaml.MappingNode):
+            key, child = child
+            text, line = _key(key, name), key.start_mark.line + 1
+            if text in seen and text != "<<":
+                raise ConfigError(f"{name}, line {line}: the key '{text}' is there twice, first in line {seen[text]}; "
+                                  "needed each once.")
+            seen[text] = line
         _refuse_twice(child, name, visited)
 
 

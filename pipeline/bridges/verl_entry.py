@@ -16,10 +16,8 @@ READ = ("verl.trainer.main_ppo and what is built on it (recipe.dapo.main_dapo ..
 # the last part of an entry point's name -> why it is not a supported training
 REFUSED = {
     "main_eval": "scores responses that were made before",
-    "main_generation": "only generates responses",
-    "main_generation_server": "only generates responses",
-    "model_merger": "only converts a checkpoint",
-    "legacy_model_merger": "only converts a checkpoint",
+    **dict.fromkeys(("main_generation", "main_generation_server"), "only generates responses"),
+    **dict.fromkeys(("model_merger", "legacy_model_merger"), "only converts a checkpoint"),
     "main_spin": "trains on pairs that it samples itself (SPIN)",
     "main_prime": "trains its reward model beside the policy (PRIME)",
     "main_sppo": "trains by self-play preference (SPPO)",

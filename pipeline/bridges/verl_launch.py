@@ -4,10 +4,11 @@ Unread parts that may matter are `skipped`, assumptions are `assumed`, and what 
 """
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.bridges.shell_syntax import Argument, Command, Script
+from pipeline.bridges.shell_words import ENVIRONMENT
 from pipeline.bridges.source import Given
 from pipeline.bridges.translation import Translation
 from pipeline.bridges.verl_entry import OTHER, READ, RL, SFT, Entry, entry_of, launcher, refused
@@ -16,16 +17,14 @@ from pipeline.store.yaml_values import scalar
 
 OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w/-]*(?:\.[\w*-]+)*)(?:@[\w.]+)?=(?P<value>.*)",
                       re.DOTALL)
-FROM_OUTSIDE = re.compile(r"\$\{oc\.env:\w+\}")
 DELETION = re.compile(r"~[\w./@-]+")
 SECTIONS = ("actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "data", "engine", "global_profiler",
             "model", "optim", "ray_init", "ray_kwargs", "reward", "reward_model", "trainer", "transfer_queue")
 KEY = re.compile(r"[+~]{0,2}(?P<section>[A-Za-z_]\w*)\.\w")
-HARMLESS = ("wait", "mkdir", "ulimit", "sleep", "tee")
-HYDRA = re.compile(r"--?(config-name|config-path|config-dir|cn|cp|cd)(=(?P<value>.*))?")
+HYDRA = re.compile(r"--?(config-name|config-path|config-dir|cn|cp|cd)(=.*)?")
 # configurations that veRL itself ships: a recipe has their defaults
-OWN_CONFIGURATION = re.compile(r"(_?(generated_)?(ppo|dapo|fully_async_ppo|one_step_off_ppo)_(megatron_)?trainer"
-                               r"|sft_trainer(_engine)?)(\.yaml)?")
+OWN_CONFIGURATION = re.compile(r"--?(config-name|cn)[= ](_?(generated_)?(ppo|dapo|fully_async_ppo|one_step_off_ppo)_"
+                               r"(megatron_)?trainer|sft_trainer(_engine)?)(\.yaml)?( |$)")
 PROCESSES = re.compile(r"--(nproc[-_]per[-_]node|nnodes)(?:=(?P<value>.*))?")
 
 
@@ -48,14 +47,15 @@ def read_launch(script: Script, made: Translation) -> Launch:
     entry = _entry(command) if command else None
     launch = Launch(RL, entry)
     for one in [command] if command else script.commands:
-        _arguments(launch, made, one if command else _spaced(one, made), is_launch=bool(command))
+        _arguments(launch, made, one, is_launch=bool(command))
     launch.kind = entry.kind if entry else kind_of_keys([*launch.given, *launch.unknown])
     _tell_constructs(script, command, made)
     _tell_rest(script, command, made)
     if not command and not launch.given and not launch.unknown:
+        unread = "".join(f" Line {line}: {what}." for line, what in made.skipped)
         raise ConfigError(f"{made.source}: found no command that starts veRL, and no override such as "
                           "data.train_batch_size=1024. Needed a launch script (python3 -m verl.trainer.main_ppo ...), "
-                          f"overrides, or YAML with veRL's keys.{_hint(script)}")
+                          f"overrides, or YAML with veRL's keys. Programs that are read: {READ}.{unread}")
     return launch
 
 
@@ -67,24 +67,17 @@ def kind_of_keys(keys: list[str]) -> str:
     return SFT if not of_rl and of_sft else RL
 
 
-# ---------------------------------------------------------------------------------------------------------- the command
-
-
 def _chosen(script: Script, made: Translation) -> Command | None:
     """Selects the command that starts veRL: RL before SFT, certain before conditional. Rejects any other."""
-    def rank(command: Command) -> int:
-        entry = _entry(command)
-        return 0 if entry is None or entry.kind == OTHER else (4 if entry.kind == RL else 2) + (not command.inside)
-
-    ranked = sorted((c for c in script.commands if rank(c) > 0), key=rank, reverse=True)
-    if not ranked:
-        if other := next((e for c in script.commands if (e := _entry(c)) and e.kind == OTHER), None):
-            raise refused(made.source, other)
+    entries = [(command, entry) for command in script.commands if (entry := _entry(command))]
+    known = [(command, entry) for command, entry in entries if entry.kind != OTHER]
+    if not known:
+        if entries:
+            raise refused(made.source, entries[0][1])
         return None
-    best = ranked[0]
-    for other in script.commands:
-        if other is not best and _entry(other):
-            made.skipped.append((other.line, f"another command that starts veRL; that of line {best.line} was read"))
+    best, _ = max(known, key=lambda one: (one[1].kind == RL, not one[0].inside))
+    made.skipped += [(command.line, f"another command that starts veRL; that of line {best.line} was read")
+                     for command, _ in entries if command is not best]
     return best
 
 
@@ -100,21 +93,25 @@ def _entry(command: Command) -> Entry | None:
 
 
 def _overrides(command: Command) -> int:
-    return sum(_is_verls(a.text) for a in command.arguments)
+    return sum(_is_verls(argument.text) for argument in command.arguments)
 
 
 def _is_verls(text: str) -> bool:
-    match = OVERRIDE.fullmatch(text)
-    return bool(match) and ("." in match["key"] and match["key"].partition(".")[0] in SECTIONS)
+    return bool(OVERRIDE.fullmatch(text)) and _is_key(text)
+
+
+def _is_key(text: str) -> bool:
+    """Returns whether a word starts with the name of a veRL key."""
+    match = KEY.match(text)
+    return bool(match) and match["section"] in SECTIONS
 
 
 def _arguments(launch: Launch, made: Translation, command: Command, is_launch: bool) -> None:
-    started = False
-    named = (_named(command.arguments, position) for position in range(len(command.arguments)))
-    is_own = any(OWN_CONFIGURATION.fullmatch(name) for name in named if name)
+    """Sorts the words of a command: options of torchrun, overrides, and others. is_launch: it starts veRL."""
+    started, before = False, ""
+    is_own = bool(OWN_CONFIGURATION.search(" ".join(argument.text for argument in command.arguments)))
     for position, argument in enumerate(command.arguments):
         match = OVERRIDE.fullmatch(argument.text)
-        before = command.arguments[position - 1].text if position else ""
         option = PROCESSES.fullmatch(argument.text) if is_launch and not started else None
         if option:
             _option(launch, command, position, option)
@@ -127,47 +124,19 @@ def _arguments(launch: Launch, made: Translation, command: Command, is_launch: b
         elif _is_key(command.arguments[0].text):
             made.lose(argument.line, f"{argument.text}: is no override; needed key=value, without blanks")
         started = started or bool(entry_of(argument.text)) or (bool(match) and launch.entry is None)
-
-
-def _named(arguments: list[Argument], at: int) -> str | None:
-    """Returns the configuration of `--config-name` at a position, there or in the next word."""
-    option = HYDRA.fullmatch(arguments[at].text)
-    if option is None or option[1] not in ("config-name", "cn"):
-        return None
-    return option["value"] or (arguments[at + 1].text if at + 1 < len(arguments) else None)
-
-
-def _spaced(command: Command, made: Translation) -> Command:
-    """Joins the words `key = value` in a line of overrides to one."""
-    words: list[Argument] = []
-    for argument in command.arguments:
-        joins = len(words) > 1 and words[-1].text == "=" and _is_key(words[-2].text)
-        if joins and not argument.problem:
-            key = words[-2].text
-            words[-2:] = [Argument(f"{key}={argument.text}", argument.line)]
-            made.assumed.append((argument.line, f"{key} = {argument.text}: read as if no blanks stood around the ="))
-        else:
-            words.append(argument)
-    return replace(command, arguments=words)
-
-
-def _is_key(text: str) -> bool:
-    """Returns whether a word starts with the name of a veRL key."""
-    match = KEY.match(text)
-    return bool(match) and match["section"] in SECTIONS
+        before = argument.text
 
 
 def _option(launch: Launch, command: Command, position: int, option: re.Match) -> None:
     """Reads `--nproc_per_node=8`, or 8 as the next word: GPUs per machine, otherwise trainer.n_gpus_per_node."""
     key = "trainer.nnodes" if option[1] == "nnodes" else "trainer.n_gpus_per_node"
-    value = option["value"]
-    if value is None and position + 1 < len(command.arguments):
-        value = command.arguments[position + 1].text
-    argument = command.arguments[position]
+    argument, following = command.arguments[position], command.arguments[position + 1:position + 2]
+    value = option["value"] if option["value"] is not None or not following else following[0].text
+    given = Given(tuple(key.split(".")), value if argument.problem else scalar(value or ""), argument.line)
     if argument.problem and key not in launch.given:
-        launch.unknown[key] = (Given(tuple(key.split(".")), value, argument.line), argument.problem)
+        launch.unknown[key] = (given, argument.problem)
     elif value and not argument.problem:
-        launch.options[key] = Given(tuple(key.split(".")), scalar(value), argument.line)
+        launch.options[key] = given
 
 
 def _take(launch: Launch, made: Translation, match: re.Match, argument: Argument) -> None:
@@ -200,17 +169,15 @@ def value_of(text: str) -> Any:
     return None if value == "None" else value
 
 
-# ------------------------------------------------------------------------------------------------------------- the rest
-
-
 def _note(made: Translation, argument: Argument, before: str | None) -> None:
     """Reports words of the launch command that are not overrides. before: the preceding word, after veRL's entry."""
+    is_unknown = argument.problem or ENVIRONMENT.fullmatch(argument.text)  # not the value of an option, as far as known
     if option := HYDRA.fullmatch(argument.text):
         made.skipped.append((argument.line, f"{option[0]}: names a file of veRL's configuration, which is not read; "
                                             "only what the command itself says is"))
     elif DELETION.fullmatch(argument.text):
         made.skipped.append((argument.line, f"{argument.text}: deletes a key of veRL's own configuration"))
-    elif _may_set_any(argument, before):
+    elif is_unknown and before is not None and not before.startswith("--"):
         made.unread.append(argument.line)
         holds = argument.problem or "what the environment holds"
         made.skipped.append((argument.line, f"{argument.text}: holds {holds}; it may set any key"))
@@ -220,60 +187,29 @@ def _note(made: Translation, argument: Argument, before: str | None) -> None:
         made.skipped.append((argument.line, f"{argument.text}: is no override"))
 
 
-def _may_set_any(argument: Argument, before: str | None) -> bool:
-    """Returns whether a word after the entry is completely unknown, and not an option's value."""
-    is_unknown = bool(argument.problem or FROM_OUTSIDE.fullmatch(argument.text))
-    return is_unknown and before is not None and not before.startswith("--")
-
-
 def _tell_constructs(script: Script, chosen: Command | None, made: Translation) -> None:
     """Reports constructs: those that contain the launch, and those whose assignments are unknown."""
     around = chosen.inside if chosen else ()
     for construct in around:
         made.assumed.append((construct.line, f"the command that starts veRL stands in {construct} (up to line "
                                              f"{construct.last}): it was read once, as if it ran"))
-    for construct, names in script.constructs:
-        lines = f"{construct} (up to line {construct.last}) was not followed"
-        if construct not in around and names:
-            made.skipped.append((construct.line, f"{lines}: what it sets is not known behind it "
-                                                 f"({', '.join(names[:8])})"))
-        elif construct not in around:
-            made.passed.append((construct.line, lines))
+    made.skipped += [(construct.line, f"{construct} (up to line {construct.last}) was not followed: what it sets is "
+                                      f"not known behind it ({', '.join(names[:8])})")
+                     for construct, names in script.constructs if names and construct not in around]
     if chosen and chosen.times > 1:
         made.assumed.append((chosen.line, f"the command that starts veRL runs {chosen.times} times: what is not the "
                                           "same each time is unknown"))
 
 
 def _tell_rest(script: Script, chosen: Command | None, made: Translation) -> None:
-    """Reports overrides outside the command, as after a missing backslash; other commands; heredocs."""
-    others: dict[str, int] = {}
-    for command in script.commands:
+    """Reports overrides outside the command, as after a missing backslash, and heredocs that hold a launch."""
+    for command in script.commands if chosen else ():
         first = command.arguments[0].text
-        if chosen and command is not chosen and _is_verls(first):
+        if command is not chosen and _is_verls(first):
             made.lose(command.line, f"{first}: stands outside the command that starts veRL (a backslash missing at the "
                                     "end of the line above?)")
-        elif chosen and command is not chosen and _overrides(command) and not _entry(command):
+        elif _overrides(command) and not _entry(command):
             made.skipped.append((command.line, f"{first}: is not the command that starts veRL; its overrides are not "
                                                "read"))
-        elif command is not chosen and not (first in HARMLESS or _overrides(command) or _is_key(first)):
-            others.setdefault(first, command.line)
-    if others:
-        words = ", ".join(f"{word} (line {line})" for word, line in list(others.items())[:8])
-        made.passed.append((min(others.values()), f"not run: {words}"))
-    for line, text in script.heredocs:
-        listed = made.skipped if _has_launch(text) else made.passed
-        listed.append((line, "the text of a heredoc is not read"))
-
-
-def _has_launch(text: str) -> bool:
-    return any(entry_of(word) or _is_verls(word) for word in text.split())
-
-
-def _hint(script: Script) -> str:
-    """Reports a launch in an unread place."""
-    line = next((line for line, text in script.heredocs if _has_launch(text)), None)
-    if line:
-        return f" The heredoc of line {line} holds one: import it as a file of its own."
-    if behind := next((line for line, what in script.skipped if what.startswith("behind an `exit`")), None):
-        return f" What stands from line {behind} on is behind an `exit`."
-    return "" if script.commands else f" Programs that are read: {READ}."
+    made.skipped += [(line, "the heredoc holds a command that starts veRL or overrides: import it as a file of its own")
+                     for line, text in script.heredocs if any(entry_of(w) or _is_verls(w) for w in text.split())]

@@ -148,7 +148,7 @@ def test_a_launch_without_keys_is_one_with_verls_defaults():
     "data.train_batch_size=64 algorithm.adv_estimator=grpo\nactor_rollout_ref.rollout.n=8 trainer.total_epochs=2\n",
     "# c\ndata.train_batch_size=64\n+actor_rollout_ref.rollout.n=8 algorithm.adv_estimator=grpo # d\n"
     "trainer.total_epochs=2",
-    "data.train_batch_size=64\nactor_rollout_ref.rollout.n=8\nalgorithm.adv_estimator = grpo\n\n"
+    "data.train_batch_size=64\nactor_rollout_ref.rollout.n=8\nalgorithm.adv_estimator=grpo\n\n"
     "trainer.total_epochs=2"])
 def test_without_a_command_that_starts_verl_every_line_is_overrides(text):
     made = from_verl(text, "a.txt")
@@ -161,10 +161,11 @@ def test_without_a_command_that_starts_verl_every_line_is_overrides(text):
 
 def test_a_word_among_overrides_that_is_none_is_told_as_lost():
     made = from_verl("data.train_batch_size=64 trainer.nnodes=1\nalgorithm.adv_estimator: grpo\n"
-                     "trainer.total_epochs= 2")
+                     "trainer.total_epochs= 2\ndata.seed = 3")
     assert made.skipped == [(line, f"{word}: is no override; needed key=value, without blanks")
-                            for line, word in ((2, "algorithm.adv_estimator:"), (2, "grpo"), (3, "2"))]
-    assert made.lost == [2, 2, 3]
+                            for line, word in ((2, "algorithm.adv_estimator:"), (2, "grpo"), (3, "2"),
+                                               (4, "data.seed"), (4, "="), (4, "3"))]
+    assert made.lost == [2, 2, 3, 4, 4, 4]
 
 
 def test_a_line_behind_a_forgotten_backslash_is_lost():
