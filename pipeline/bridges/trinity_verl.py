@@ -30,25 +30,25 @@ def translated(made: Translation, given: Given, inner: str, values: dict[Path, A
     stage, read, value = given.path[:2] if given.path[0] == "stages" else (), table("trinity"), given.value
     found = find(inner, keys("verl"))
     if inner in read["numbers"] and (value is None or (isinstance(value, (int, float)) and value <= 0)):
-        made.idle.append((given, "off there too."))
+        made.idle.append((given, "disabled there too."))
     elif inner in read["numbers"]:
         rename(made, given, Renamed(read["numbers"][inner]), values)
     elif inner in read["arguments"]:
         kind, argument = read["arguments"][inner]
         function = _function(kind, stage, values)
         if function is not None and (function == "none" or function not in read["takes"].get(argument, (function,))):
-            made.leave(given, f"means nothing with algorithm.{kind}={function}.")
+            made.leave(given, f"has no effect with algorithm.{kind}={function}.")
         else:
             rename(made, given, Renamed(f"algorithm.{kind}_args.{argument}"), values)
     elif inner in read["said_by"]:
-        made.idle.append((given, f"{read['said_by'][inner]} says it, there as here."))
+        made.idle.append((given, f"{read['said_by'][inner]} sets it, there and here."))
     elif inner == CLIP:
         unset = [side for side in ("low", "high") if values.get((*given.path[:-1], f"clip_ratio_{side}")) is None]
         targets = [(*stage, *f"{CLIP_RANGE}_{side}".split(".")) for side in unset]
         if targets:
             made.rename(given, targets[0], value, f"{PREFIX}{CLIP}")
         else:
-            made.leave(given, "clip_ratio_low and clip_ratio_high say it.")
+            made.leave(given, "set by clip_ratio_low and clip_ratio_high.")
         for target in targets[1:] if targets and targets[0] in made.entries else ():
             made.choose(target, value, f"{PREFIX}{CLIP}")
     elif found and isinstance(found[1], Renamed):

@@ -56,7 +56,7 @@ def _kl(verl: Verl, switch: str, kind: str, default: str, coefficient: str, to: 
     if not verl.is_on(switch):
         verl.say(switch, to, "none", default=True)
         for key in (kind, coefficient) if switch in verl.unknown else ():
-            verl.leave(key, f"says nothing alone, and {verl.doubt(switch)}.")
+            verl.leave(key, f"has no meaning by itself, and {verl.doubt(switch)}.")
         return
     name, kinds, of_loss = str(verl.value(kind, default)), VERL["kl"], to.endswith("loss_fn")
     if name.endswith("+") and name[:-1] in kinds:  # the value of one estimator, with the gradient of k2
@@ -116,7 +116,7 @@ def adapter(verl: Verl, facts: Facts) -> None:
     section = facts["model"]
     names = {f"{section}{key.removeprefix(POLICY)}": fate.to.removeprefix(ADAPTER) for key, fate in keys("verl").items()
              if getattr(fate, "to", "").startswith(ADAPTER)}
-    within, known = f"{section}.lora.", "off there too: lora_rank is 0, so all parameters are trained."
+    within, known = f"{section}.lora.", "disabled there too: lora_rank is 0, so all parameters are trained."
     is_megatrons = verl.value(f"{within}rank", 0) not in (0, None)
     if not is_megatrons and verl.value(f"{section}.lora_rank", 0) in (0, None):
         path = next((key for key in (f"{section}.lora_adapter_path", f"{within}adapter_path") if verl.value(key)), None)
@@ -130,7 +130,7 @@ def adapter(verl: Verl, facts: Facts) -> None:
     for key, to in names.items():
         value = verl.value(key)
         if key not in verl.values or key.startswith(within) != is_megatrons or value is None:
-            verl.leave(key, "says nothing beside the other settings of the adapter.", idle=True)
+            verl.leave(key, "has no effect with the other settings of the adapter.", idle=True)
         elif key.endswith("_modules") and isinstance(value, str) and value != "all-linear":
             verl.leave(key, f"a pattern there; needed the layers' last names, {to}: [q_proj, v_proj].")
         else:

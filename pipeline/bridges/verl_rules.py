@@ -163,7 +163,7 @@ def _in_optimizer_steps(verl: Verl, key: str, to: str) -> None:
     elif is_total and value in (0, -1) and each:
         verl.say(key, to, each, ": veRL ends after its first step")
     elif value in (None, -1, 0):
-        verl.leave(key, "off there too.", idle=True)
+        verl.leave(key, "disabled there too.", idle=True)
     elif not isinstance(value, int) or value <= 0 or each is None:
         verl.leave(key, f"needed a number of steps above 0, found {value}." if each else
                    said("steps_of_unknown_length", to=to))
