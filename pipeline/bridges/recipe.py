@@ -21,7 +21,7 @@ def write(translation: Translation, account: str) -> str:
     notes = [f"From {translation.source}: {account}.", *(_unknown(unread) for unread in translation.unknown),
              *translation.chosen, *translation.asked]
     if translation.left_out:
-        notes.append(f"Left out: {_by_section([given.key for given, _ in translation.left_out])}.")
+        notes.append(f"Left out: {', '.join(dict.fromkeys(given.key for given, _ in translation.left_out))}.")
     head = ["# @package _global_", *(line for note in notes for line in _comment(note))]
     tree = _tree(translation.entries)
     sections = list(Config.model_fields)
@@ -32,17 +32,6 @@ def write(translation: Translation, account: str) -> str:
 
 def _unknown(unread: Unread) -> str:
     return f"unknown: {', '.join(unread.to)} ({typed(f'{unread.given.key}={unread.given.value}')}): {unread.why}."
-
-
-def _by_section(keys: list[str]) -> str:
-    """Groups keys by section: `a.b: c, d; e: f`."""
-    sections: dict[str, list[str]] = {}
-    for key in dict.fromkeys(keys):
-        section, _, name = key.rpartition(".")
-        sections.setdefault(section, []).append(name)
-    return "; ".join(f"{section}: {', '.join(names)}" if len(names) > 1 and section else
-                     ", ".join(f"{section}.{name}" if section else name for name in names)
-                     for section, names in sections.items())
 
 
 def value_text(value: Any) -> str:

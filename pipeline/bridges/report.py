@@ -128,7 +128,7 @@ def _check(made: Translation, choice: str, out, shown: str) -> int:
     if problems:
         print(f"{verdict}: {len(problems)} problem{'s' if len(problems) > 1 else ''}", file=out)
         for problem in problems:
-            _wrapped(_without_list(problem.replace(f"recipe={choice}", shown)), "  ", out, hang="    ")
+            _wrapped(problem.replace(f"recipe={choice}", shown), "  ", out, hang="    ")
         print(f"next: fix the file, then  ouro config check {shown}", file=out)
         return 1
     print(f"it composes. next: ouro config check {shown}", file=out)
@@ -136,15 +136,6 @@ def _check(made: Translation, choice: str, out, shown: str) -> int:
     for question in questions:
         _wrapped(question, "", out)
     return 1 if questions else 0
-
-
-def _without_list(problem: str) -> str:
-    """Shortens a problem that lists many possible names, or a workflow's, which are similar by chance."""
-    key = problem.partition("=")[0]
-    if key.endswith("workflow_type"):
-        return re.sub(r" Did you mean '[^']*'\?$", "", problem)
-    return re.sub(r"needed one of (?:[\w-]+, ){12,}.*", f"needed one of those that `ouro config explain {key}` lists.",
-                  problem)
 
 
 def _open_questions(made: Translation) -> list[str]:

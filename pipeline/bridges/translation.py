@@ -182,7 +182,7 @@ def unfit(key: str, value: Any) -> str | None:
         return None
     if value is None:
         nullable = "None" in str(item.annotation) or item.annotation is Any
-        return None if nullable else "null says nothing here: our default applies."
+        return None if nullable else "null is no value for it: our default applies."
     if is_number and not math.isfinite(value):
         return "needed a finite number; our default applies."
     problems = [] if "${" in str(value) else setting_problems(general(key), value)
@@ -197,7 +197,7 @@ def unfit(key: str, value: Any) -> str | None:
 def off(value: Any, idle: tuple = ()) -> str:
     """Notes that a key is disabled in the source too. idle: values that disable it."""
     switched = value is None or value is False or value in ("", [], {}) or any(value == i for i in idle)
-    return "off there too: " if switched else ""
+    return "disabled there too: " if switched else ""
 
 
 def directory_name(value: Any) -> Any:

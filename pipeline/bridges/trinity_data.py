@@ -135,7 +135,7 @@ def dapo_reward(made: Translation, given: Given, values: dict[Path, Any]) -> boo
     elif not _is_on(of_set, values) and name == ON and inherits and _is_on(of_set[2:], values):
         made.rename(given, (*of_set, "reward_fn_args", FACTOR), 0.0, f"{name} is {given.value} there")
     elif not _is_on(of_set, values):
-        made.idle.append((given, "off there too: enable_overlong_penalty is not true."))
+        made.idle.append((given, "disabled there too: enable_overlong_penalty is not true."))
     elif name == ON:
         made.entries.pop((*of_set, REWARD[-1]), None)
         made.rename(given, (*of_set, REWARD[-1]), ["accuracy_reward", "overlong_penalty"], f"{DAPO} there, with {name}")

@@ -28,9 +28,9 @@ def names_of_today() -> dict[str, str]:
 
 def as_today(made: Translation, given: list[Given]) -> list[Given]:
     """Returns the keys under current names, each with value and line; existing current keys take precedence."""
-    there, read_as, found = {one.path for one in given}, [], []
-    mixes = {str(one.value) for one in given if one.key.endswith("algorithm_type")} & set(MIXED)
-    known = names_of_today() | (EXPERTS if mixes else {})
+    there, read_as, found = {one.path for one in given}, {}, []
+    is_mixed = any(one.key.endswith("algorithm_type") and str(one.value) in MIXED for one in given)
+    known = names_of_today() | (EXPERTS if is_mixed else {})
     for one in (one for one in given if one.key != HELD_OUT):
         path, names = _today(one.path, known)
         if path is None or path in there:
@@ -38,9 +38,9 @@ def as_today(made: Translation, given: list[Given]) -> list[Given]:
             continue
         there.add(path)
         found.append(Given(path, one.value, one.line))
-        read_as.append(names)
+        read_as[names] = None
     if read_as:
-        made.note("older_names", names=_pairs(read_as))
+        made.note("older_names", names="; ".join(f"{old} as {new}" for old, new in read_as))
     found += _held_out(made, given)
     paths = [one for one in found if one.path[:3] == INPUT_BUFFERS and one.path[-1] == "path"]
     if not paths or any(one.path == INPUTS for one in found):
@@ -58,24 +58,14 @@ def _today(path: Path, known: dict[str, str]) -> tuple[Path | None, tuple[str, s
     return None, ("", "")
 
 
-def _pairs(read_as: list[tuple[str, str]]) -> str:
-    """Pairs older names with current ones; those that only changed section are grouped."""
-    sections: dict[tuple[str, str], list[str]] = {}
-    for old, new in dict.fromkeys(read_as):
-        (above, _, name), (section, _, today) = old.rpartition("."), new.rpartition(".")
-        sections.setdefault((f"{above}.", section) if name == today else (old, new), []).append(name)
-    return "; ".join(f"{', '.join(names)} of {old[:-1]} as below {new or 'the root'}" if old.endswith(".")
-                     else f"{old} as {new}" for (old, new), names in sections.items())
-
-
 def _held_out(made: Translation, given: list[Given]) -> list[Given]:
     """Builds the set of `data.eval_split`: the task settings of `data`, with that split."""
-    split = next((one for one in given if one.key == HELD_OUT), None)
-    shared = [(one, _today(one.path, names_of_today())[0]) for one in given
-              if any(one.key == key or one.key.startswith(f"{key}.") for key in SHARED) and one.value not in (None, "")]
-    if split is None or not split.value or not any(one.key == SHARED[0] for one, _ in shared):
+    split = next((one for one in given if one.key == HELD_OUT and one.value), None)
+    shared = [one for one in given if any(f"{one.key}.".startswith(f"{key}.") for key in SHARED)
+              and one.value not in (None, "")]
+    if split is None or not any(one.key == SHARED[0] for one in shared):
         return []
-    made.chosen.append(f"{HELD_OUT}={split.value}: the same data, in a set to evaluate on.")
-    size = len(TASKSET.split("."))
+    made.chosen.append(f"{HELD_OUT}={split.value}: the same data, as an evaluation set.")
+    size, known = len(TASKSET.split(".")), names_of_today()
     return [Given((*EVAL_SET, "name"), "eval", split.line), Given((*EVAL_SET, "split"), split.value, split.line),
-            *(Given((*EVAL_SET, *path[size:]), one.value, one.line) for one, path in shared)]
+            *(Given((*EVAL_SET, *_today(one.path, known)[0][size:]), one.value, one.line) for one in shared)]

@@ -71,7 +71,7 @@ def of_judge(general: str, values: dict[Path, Any]) -> str | None:
 def without_effect(general: str, value: Any, values: dict[Path, Any]) -> str | None:
     """Returns why a supported key has no effect in either system: its sets do not exist, or have one order."""
     if general == "explorer.eval_interval" and not any("eval_tasksets" in path[:-1] for path in values):
-        return "off there too: no set is given to evaluate on."
+        return "disabled there too: no set is given to evaluate on."
     warms_up = any("sft_warmup_dataset" in path for path in values)
     if general == "algorithm.sample_strategy" and value == "warmup" and not warms_up:
         return "without demonstrations to warm up on, there as here the default."
@@ -91,7 +91,7 @@ def without_critic(key: str, path: Path, values: dict[Path, Any]) -> str | None:
         kinds[kind if kind is None else str(kind)] = "" if kind is None else filled(parts)["advantage_fn"]
     if any(kind is None or "${" in f"{kind}{function}" or function in WITH_CRITIC for kind, function in kinds.items()):
         return None
-    return f"off there too: {' and '.join(kinds)} has no critic."
+    return f"disabled there too: {' and '.join(kinds)} has no critic."
 
 
 def misfit(key: str, value: Any) -> str | None:

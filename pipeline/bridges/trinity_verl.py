@@ -27,38 +27,42 @@ Rename = Callable[[Translation, Given, Renamed, dict], None]
 
 def translated(made: Translation, given: Given, inner: str, values: dict[Path, Any], rename: Rename) -> bool:
     """Handles a key of veRL; False if no table has it. inner: its name in veRL; rename: writes a key."""
-    stage, read = given.path[:2] if given.path[0] == "stages" else (), table("trinity")
+    stage, read, value = given.path[:2] if given.path[0] == "stages" else (), table("trinity"), given.value
     found = find(inner, keys("verl"))
-    if inner in read["numbers"] and (given.value is None or _is_off(given.value)):
-        made.idle.append((given, "off there too."))
+    if inner in read["numbers"] and (value is None or (isinstance(value, (int, float)) and value <= 0)):
+        made.idle.append((given, "disabled there too."))
     elif inner in read["numbers"]:
         rename(made, given, Renamed(read["numbers"][inner]), values)
     elif inner in read["arguments"]:
         kind, argument = read["arguments"][inner]
         function = _function(kind, stage, values)
         if function is not None and (function == "none" or function not in read["takes"].get(argument, (function,))):
-            made.leave(given, f"means nothing with algorithm.{kind}={function}.")
+            made.leave(given, f"has no effect with algorithm.{kind}={function}.")
         else:
             rename(made, given, Renamed(f"algorithm.{kind}_args.{argument}"), values)
     elif inner in read["said_by"]:
-        made.idle.append((given, f"{read['said_by'][inner]} says it, there as here."))
+        made.idle.append((given, f"{read['said_by'][inner]} sets it, there and here."))
     elif inner == CLIP:
-        _clip_range(made, given, stage, values)
+        unset = [side for side in ("low", "high") if values.get((*given.path[:-1], f"clip_ratio_{side}")) is None]
+        targets = [(*stage, *f"{CLIP_RANGE}_{side}".split(".")) for side in unset]
+        if targets:
+            made.rename(given, targets[0], value, f"{PREFIX}{CLIP}")
+        else:
+            made.leave(given, "set by clip_ratio_low and clip_ratio_high.")
+        for target in targets[1:] if targets and targets[0] in made.entries else ():
+            made.choose(target, value, f"{PREFIX}{CLIP}")
     elif found and isinstance(found[1], Renamed):
         rename(made, given, found[1], values)
     elif found:  # it is disabled, or its effect is the default here
-        reference = str(given.value)[2:-1] if str(given.value).startswith("${") and str(given.value)[-1] == "}" else ""
-        is_off = off(values.get(tuple(reference.split(".")), given.value), found[1].idle)
+        is_reference = str(value).startswith("${") and str(value).endswith("}")
+        is_off = off(values.get(tuple(str(value)[2:-1].split(".")), value) if is_reference else value, found[1].idle)
         is_idle = is_off or found[1].why in WITHOUT_EFFECT
         (made.idle if is_idle else made.left_out).append((given, is_off + found[1].why))
     return bool(found) or _is_read(inner) or inner == CLIP
 
 
-def _is_off(value: Any) -> bool:
-    return isinstance(value, (int, float)) and value <= 0
-
-
 def _is_read(inner: str) -> bool:
+    """Returns whether a table of trinity.yaml has a key of veRL."""
     return any(inner in table("trinity")[name] for name in ("numbers", "arguments", "said_by"))
 
 
@@ -71,19 +75,6 @@ def _function(kind: str, stage: Path, values: dict[Path, Any]) -> str | None:
                        f"{kind}_args": {}})[kind]
     except ConfigError:
         return None
-
-
-def _clip_range(made: Translation, given: Given, stage: Path, values: dict[Path, Any]) -> None:
-    """Translates clip_ratio to the bounds that clip_ratio_low and clip_ratio_high do not set."""
-    bounds = [bound for bound in ("low", "high")
-              if values.get((*stage, *ROOT, *CLIP.split(".")[:-1], f"clip_ratio_{bound}")) is None]
-    if not bounds:
-        made.leave(given, "clip_ratio_low and clip_ratio_high say it.")
-        return
-    targets = [(*stage, *f"{CLIP_RANGE}_{bound}".split(".")) for bound in bounds]
-    made.rename(given, targets[0], given.value, f"{PREFIX}{CLIP}")
-    for target in targets[1:] if targets[0] in made.entries else ():
-        made.choose(target, given.value, f"{PREFIX}{CLIP}")
 
 
 def with_trainer_file(made: Translation, given: list[Given], place: File | None) -> list[Given]:

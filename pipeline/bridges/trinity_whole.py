@@ -124,77 +124,54 @@ def gpus(made: Translation, machines: Any) -> None:
     """Writes `trainer.ranks`, run-wide and for stages that differ. machines: cluster.node_num of the source.
 
     The original gives the trainer the GPUs that the engines leave, all of them where a stage does not explore, and
-    shards the model over them.
+    shards the model over them. Engines of several machines that leave none on one are scaled down to its share.
     """
     if made.value("trainer", "offload_param") is True or RANKS in made.entries:
         made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
     if RANKS in made.entries:
         return
-    if isinstance(machines, int) and machines > 1:
-        _on_one_machine(made, machines)
-    for stage in ((), *stages_of(made.entries)):
-        left = _left(made, stage)
-        if left not in (None, (made.value(*RANKS) or 1) if stage else 1):
-            _say_ranks(made, stage, left)
-
-
-def _say_ranks(made: Translation, stage: Path, left: int) -> None:
-    """Writes the line and its reason. left: GPUs for the trainer; 0 or less where the engines use all."""
-    each, name = _number(made, stage, None, "cluster", "gpu_per_node"), made.entries.get((*stage, "stage_name"))
-    where = f" in stage {name.value}" if name else ""
-    made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
-    if left < 1:
-        made.note("engines_take_all", where=where, taken=each - left, each=each)
-        return
-    leave = "engines and auxiliary models leave" if _models(made, stage) else "the engine leaves"
-    alone = _is_alone(made, stage)
-    made.choose((*stage, *RANKS), left, "all GPUs" if alone else f"the GPUs that {leave}")
-    made.note("ranks", left=left, where=where, budgets="" if stage else said("budgets"),
-              which=f"all {each} GPUs" if alone else f"of {each} GPUs, those that {leave}")
-
-
-def _on_one_machine(made: Translation, machines: int) -> None:
-    """Scales engines of several machines to one machine if they would leave no GPU for the trainer."""
-    each, explored = _number(made, (), None, "cluster", "gpu_per_node"), _explored(made, ())
-    engines = _number(made, (), 1, *ENGINES)
-    if each and explored and engines and explored >= each and engines >= machines:
+    each, taken, engines, _, _ = _gpus_of(made, ())
+    if isinstance(machines, int) and machines > 1 and each and taken and taken >= each and engines >= machines:
         share = engines // machines
         made.entries[ENGINES] = Entry(share, f"{engines} there, on {machines} machines")
         made.note("engines_of_one_machine", share=share, engines=engines, machines=machines)
+    for stage in ((), *stages_of(made.entries)):
+        each, taken, _, leave, mode = _gpus_of(made, stage)
+        is_alone = mode == "train" or _value(made, stage, None, *KIND) in GIVEN  # nothing explores at the same time
+        taken = 0 if is_alone else taken
+        left = each - taken if each and mode in ("both", "train") and taken is not None else None
+        if left not in (None, (made.value(*RANKS) or 1) if stage else 1):
+            name = made.entries.get((*stage, "stage_name"))
+            where = f" in stage {name.value}" if name else ""
+            made.choose(("trainer", "zero_stage"), 3, f"{ITS_DEFAULT}, fsdp")
+            if left < 1:
+                made.note("engines_take_all", where=where, taken=taken, each=each)
+                continue
+            made.choose((*stage, *RANKS), left, "all GPUs" if is_alone else f"the GPUs that {leave}")
+            made.note("ranks", left=left, where=where, budgets="" if stage else said("budgets"),
+                      which=f"all {each} GPUs" if is_alone else f"of {each} GPUs, those that {leave}")
 
 
-def _left(made: Translation, stage: Path) -> int | None:
-    """Returns the trainer's GPUs; None if it has none of its own, or a number is unknown."""
-    each, mode = _number(made, stage, None, "cluster", "gpu_per_node"), _value(made, stage, "both", "mode")
-    explored = 0 if _is_alone(made, stage) else _explored(made, stage)
-    return None if not each or mode not in ("both", "train") or explored is None else each - explored
+def _gpus_of(made: Translation, stage: Path) -> tuple[int | None, int | None, int | None, str, Any]:
+    """Returns a stage's GPUs, those of engines and auxiliary models, its engines, what leaves the rest, its mode.
 
+    None: unknown. A stage's list of auxiliary models replaces the run-wide one.
+    """
+    def number(default: int | None, *path: Any) -> int | None:
+        found = _value(made, stage, default, *path)
+        return found if isinstance(found, int) and found > 0 else None
 
-def _is_alone(made: Translation, stage: Path) -> bool:
-    """Returns whether nothing explores concurrently with the trainer."""
-    return _value(made, stage, "both", "mode") == "train" or _value(made, stage, None, *KIND) in GIVEN
-
-
-def _explored(made: Translation, stage: Path) -> int | None:
-    """Returns the GPUs of engines and auxiliary models, which score; None if a number is unknown."""
-    numbers = [[_number(made, stage, 1, *model, name) for name in ("engine_num", "tensor_parallel_size")]
-               for model in (ENGINES[:2], *_models(made, stage))]
-    return None if any(None in pair for pair in numbers) else sum(copies * split for copies, split in numbers)
-
-
-def _models(made: Translation, stage: Path) -> list[Path]:
-    """Returns the path of the auxiliary models, of a stage or run-wide: a stage's list replaces the other."""
     of_all = ("explorer", "auxiliary_models")
-    return [path[len(stage):] for path in made.below(*stage, *of_all)] or made.below(*of_all)
+    models = [path[len(stage):] for path in made.below(*stage, *of_all)] or made.below(*of_all)
+    pairs = [[number(1, *model, name) for name in ("engine_num", "tensor_parallel_size")]
+             for model in (ENGINES[:2], *models)]
+    taken = None if any(None in pair for pair in pairs) else sum(copies * split for copies, split in pairs)
+    leave = "engines and auxiliary models leave" if models else "the engine leaves"
+    return number(None, "cluster", "gpu_per_node"), taken, pairs[0][0], leave, _value(made, stage, "both", "mode")
 
 
 def _value(made: Translation, stage: Path, default: Any, *path: Any) -> Any:
     return made.entries.get((*stage, *path), made.entries.get(path, Entry(default))).value
-
-
-def _number(made: Translation, stage: Path, default: int | None, *path: Any) -> int | None:
-    value = _value(made, stage, default, *path)
-    return value if isinstance(value, int) and value > 0 else None
 
 
 # --------------------------------------------------------------------------------------------------------------- stages

@@ -1,7 +1,8 @@
 """A launch script or configuration of veRL as a recipe.
 
 Reads a shell script, dotted overrides, or YAML with veRL's nested keys; maps each key by tables/verl.yaml (of the SFT
-trainers: verl_sft.yaml) and what depends on several of them by the rules; lists the rest. Nothing is executed.
+trainers: verl_sft.yaml); lists the rest. Where keys depend on each other a rule returns facts, and the rows of its
+section in verl_rows.yaml turn them into lines. Nothing is executed.
 """
 
 import re
@@ -10,12 +11,15 @@ from typing import Any
 from pipeline.bridges import arguments, verl_data, verl_objective, verl_rules, verl_sft
 from pipeline.bridges.shell import read_script
 from pipeline.bridges.source import Given, read_yaml
-from pipeline.bridges.tables import keys
-from pipeline.bridges.translation import Translation
+from pipeline.bridges.tables import keys, table
+from pipeline.bridges.translation import SETTINGS, Entry, Translation
 from pipeline.bridges.trinity_verl import refuse_others
 from pipeline.bridges.verl_entry import SFT
 from pipeline.bridges.verl_launch import Launch, kind_of_keys, read_launch
+from pipeline.bridges.verl_objective import Facts
 from pipeline.bridges.verl_source import Verl
+from pipeline.settings.guide import general
+from pipeline.settings.guide_keys import Renamed
 from pipeline.store.yaml_values import scalar
 
 SCRIPT = re.compile(r"(^|[\s;&|])(python[\d.]*|torchrun|ray|srun|bash|set|export)\s|^\s*[+~]*\w+(\.\w+)+=",
@@ -33,7 +37,10 @@ def read(text: str, name: str) -> tuple[Launch, Translation]:
     if name.endswith((".yaml", ".yml")) or not is_script:
         settings = read_yaml(text, name)
         refuse_others(settings, name)
-        given = {g.key: g for g in settings if not _names_files(made, g)}
+        files = [one for one in settings if one.path[0] == "defaults" or one.key == "hydra.searchpath"]
+        made.skipped += [(one.line, f"{one.key}={one.value}: names files of veRL's configuration, which are not read; "
+                                    "only what this file itself says is") for one in files]
+        given = {one.key: one for one in settings if one not in files}
         launch = Launch(kind_of_keys(list(given)), given=given)
     else:
         launch = read_launch(read_script(text, name), made)
@@ -41,34 +48,61 @@ def read(text: str, name: str) -> tuple[Launch, Translation]:
     return launch, made
 
 
-def _names_files(made: Translation, given: Given) -> bool:
-    """Returns whether a key selects further files, which are missing here: reported as `--config-name`."""
-    names = given.path[0] == "defaults" or given.key == "hydra.searchpath"
-    if names:
-        made.skipped.append((given.line, f"{given.key}={given.value}: names files of veRL's configuration, which are "
-                                         "not read; only what this file itself says is"))
-    return names
-
-
 def translate(launch: Launch, made: Translation) -> Translation:
     """Fills in the recipe, and the result for each of its keys."""
     verl, is_sft = Verl(made, launch.given, launch.unknown, launch.entry), launch.kind == SFT
-    if is_sft:
-        verl_sft.translate(verl, launch.options)
-    else:
-        for rule in RULES:
-            rule(verl)
+    facts = (OF_SFT if is_sft else OF_RL) | {"options": launch.options}
+    for rule in SFT_RULES if is_sft else RULES:
+        facts |= rule(verl, facts) or {}
+        for row in table("verl_rows").get(rule.__name__, ()):
+            _apply(verl, row, facts)
+    name, sections = "verl_sft" if is_sft else "verl", ["defaults"]
     for key in [*launch.given, *launch.unknown]:
         if key not in verl.done:
-            verl.by_itself(key, keys("verl_sft" if is_sft else "verl"))
+            verl.by_itself(key, keys(name))
     if is_sft:
-        verl_sft.defaults(verl)
-    else:
-        verl_rules.defaults(verl, "verl", "defaults")
-    verl_rules.decode_numbers(made)
+        is_older = verl.entry is None or verl.entry.name == "fsdp_sft_trainer"
+        sections.append("defaults_of_fsdp_sft_trainer" if is_older else "defaults_of_sft_trainer")
+    for key, value in (item for section in sections for item in table(name)[section].items()):  # where ours differ
+        if not any(k in verl.values or k in verl.unknown for k in (key, *table(name)["instead"].get(key, ()))):
+            verl.say(key, keys(name)[key].to, value, default=True)
+    _decode_numbers(made)
     arguments.leave_out_unknown(made)
     made.keep_secrets_out()
     return made
+
+
+def _apply(verl: Verl, row: dict[str, Any], facts: Facts) -> None:
+    """Applies a row of verl_rows.yaml if its conditions hold; the table says what its fields are."""
+    def text(name: str) -> str:
+        return row.get(name, "").format(**facts)
+
+    conditions = ((facts.get(fact), held) for fact, held in row.get("when", {}).items())
+    if not all(found in (held if isinstance(held, list) else [held]) for found, held in conditions):
+        return
+    key, to, default = text("key"), row.get("to"), row.get("default")
+    value = facts[row["fact"]] if "fact" in row else row["value"] if "value" in row else verl.value(key, default)
+    if "note" in row or "ask" in row:
+        (verl.made.note if "note" in row else verl.made.ask)(row.get("note") or row["ask"], **facts)
+    elif not key and value is not None:
+        verl.choose(to, value, text("comment"), of=tuple(row.get("of", ())))
+    elif "why" in row and key not in verl.done:
+        verl.leave(key, text("why"), idle=not row.get("lost"))
+    elif "folded" in row:
+        verl.fold(key, to)
+    elif "values" in row:
+        verl.by_itself(key, {key: Renamed(to, row["values"])})
+    elif to and key:
+        verl.say(key, to, value, text("more"), default=default is not None)
+
+
+def _decode_numbers(made: Translation) -> None:
+    """Marks numeric environment values to be parsed: as text they would be invalid."""
+    for path, entry in list(made.entries.items()):
+        item = SETTINGS.get(general(".".join(map(str, path))))
+        is_text = item is None or re.search("str|Any|dict|list", str(item.annotation))
+        if not is_text and isinstance(entry.value, str) and re.fullmatch(r"\$\{oc\.env:[\w,./-]+\}", entry.value):
+            made.entries[path] = Entry(f"${{oc.decode:{entry.value}}}", entry.comment)
 
 
 # ------------------------------------------------------------------------------------------------------- references
@@ -106,5 +140,11 @@ def _once(text: str, values: dict[str, Any]) -> Any:
 
 
 RULES = (verl_objective.algorithm, verl_objective.losses, verl_objective.sampling, verl_rules.batches,
-         verl_objective.old_logprobs, verl_rules.gpus, verl_data.tasksets, verl_data.overlong, verl_rules.lengths,
-         verl_objective.adapter, verl_rules.run)
+         verl_objective.old_logprobs, verl_rules.nodes, verl_rules.gpus, verl_data.tasksets, verl_data.overlong,
+         verl_rules.lengths, verl_objective.adapter, verl_rules.run)
+SFT_RULES = (verl_sft.started, verl_rules.nodes, verl_sft.ranks, verl_sft.demonstrations, verl_sft.sequence,
+             verl_objective.adapter, verl_rules.run)
+OF_RL = {"is_rl": True, "gpus": 8, "project": "verl_examples", "keep": "trainer.max_actor_ckpt_to_keep",
+         "model": verl_objective.POLICY}
+OF_SFT = {"is_rl": False, "gpus": 1, "project": "gsm8k-sft", "keep": "trainer.max_ckpt_to_keep", "model": "model",
+          "streams": False, "is_separate": False}

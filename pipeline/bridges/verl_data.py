@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from pipeline.bridges.tables import table
+from pipeline.bridges.verl_objective import Facts
 from pipeline.bridges.verl_source import ROLLOUT, Verl
 
 SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # file names by which a directory is read
@@ -12,37 +13,36 @@ SPLITS = ("train", "test", "validation", "valid", "val", "dev")  # file names by
 REWARD_MODELS = (("reward_model.enable", "reward_model.model.path"),
                  ("reward.reward_model.enable", "reward.reward_model.model_path"))
 SOURCE = ("buffer", "explorer_input")
-TASKSETS, EVAL_SETS = (*SOURCE, "tasksets"), (*SOURCE, "eval_tasksets")
+SETS = {"data.train_files": (*SOURCE, "tasksets"), "data.val_files": (*SOURCE, "eval_tasksets")}
 REWARD = "buffer.explorer_input.default_reward_fn_type"
 GROUND_TRUTH = "reward_model.ground_truth"  # where veRL's own scripts store the truth
 OF_EVALUATIONS = {"n": "repeat_times", **{name: f"rollout_args.{name}" for name in ("temperature", "top_p", "top_k")}}
 
 
-def tasksets(verl: Verl) -> None:
+def tasksets(verl: Verl, facts: Facts) -> Facts:
     """Translates `data.train_files` and `data.val_files`, with their format, sampling and rewards."""
     truths: list[str] = []
-    for key, root, suffix in (("data.train_files", TASKSETS, ""), ("data.val_files", EVAL_SETS, "_eval")):
-        files = listed(verl.value(key))
+    for key, root in SETS.items():
+        files, taken = listed(verl.value(key)), set()
         if key in verl.unknown:
             verl.say(key, ".".join(root), None)
         elif not files or not all(isinstance(f, str) for f in files):
             verl.leave(key, "needed the path of a file, or a list of them.")
         else:
-            taken: set[str] = set()
-            truths += [_taskset(verl, (*root, index), key, file, suffix, taken) for index, file in enumerate(files)]
+            truths += [_taskset(verl, (*root, index), key, file, taken) for index, file in enumerate(files)]
             verl.fold(key, ".".join(root))
-    _sampling_of_evaluations(verl)
-    reward_model(verl)
-    if not truths:
-        return
-    for key in ("data.prompt_key", "data.response_key", "data.shuffle", "data.seed"):
+    sets = verl.made.below(*SETS["data.val_files"])
+    for name, to in OF_EVALUATIONS.items():
+        key = f"{ROLLOUT}.val_kwargs.{name}"
+        if key not in verl.unknown and (not sets or verl.value(key) is None):
+            verl.leave(key, "null there too." if sets else "there is no evaluation set.", idle=True)
+        else:
+            _of_sets(verl, key, "eval_tasksets", to, verl.value(key))
+    _reward_model(verl)
+    for key in ("data.prompt_key", "data.response_key", "data.shuffle", "data.seed") if truths else ():
         verl.fold(key, "buffer.explorer_input.tasksets.*")
-    if "answer" in truths and "data.response_key" not in verl.values:
-        verl.made.note("truth_to_check", truth=GROUND_TRUTH)
-    if not _has_model(verl):
-        verl.choose(REWARD, "accuracy_reward",
-                    "veRL chooses by the column data_source; here each set names its function")
-        verl.made.note("accuracy_reward")
+    return {"is_guessed": "answer" in truths and "data.response_key" not in verl.values, "truth": GROUND_TRUTH,
+            "has_answers": bool(truths) and not _has_model(verl)}
 
 
 def listed(files: object) -> list:
@@ -52,21 +52,22 @@ def listed(files: object) -> list:
     return files if isinstance(files, list) else []
 
 
-def _taskset(verl: Verl, root: tuple, key: str, file: str, suffix: str, taken: set[str]) -> str:
+def _taskset(verl: Verl, root: tuple, key: str, file: str, taken: set[str]) -> str:
     """Writes one set; returns its truth column."""
-    path, split = _place(file, "test" if suffix else "train")
+    is_train = key == "data.train_files"
+    path, split = _place(file, "train" if is_train else "test")
     truth = verl.value("data.response_key") or _truth(file)
-    lines = [("name", _name(path if path != file else re.sub(r"\.\w+$", "", file), suffix, taken), ""),
-             ("path", path, f"{key}: {file}"), ("split", split, ""),
+    name = _name(path if path != file else re.sub(r"\.\w+$", "", file), "" if is_train else "_eval", taken)
+    lines = [("name", name, ""), ("path", path, f"{key}: {file}"), ("split", split, ""),
              ("format.prompt_type", "messages", "veRL's prompts are lists of {role, content}"),
              ("format.prompt_key", verl.value("data.prompt_key", "prompt"), "data.prompt_key"),
              ("format.response_key", truth, "data.response_key" if "data.response_key" in verl.values else
               f"check it: in files that veRL's own scripts make it is {GROUND_TRUTH}" if truth == "answer" else
               "found in the file")]
-    if not suffix and "data.shuffle" in verl.values:
+    if is_train and "data.shuffle" in verl.values:
         order = "shuffle" if verl.is_on("data.shuffle", True) else "sequential"
         lines.append(("data_selector.selector_type", order, "data.shuffle"))
-    if not suffix and isinstance(verl.value("data.seed"), int):
+    if is_train and isinstance(verl.value("data.seed"), int):
         lines.append(("data_selector.seed", verl.value("data.seed"), "data.seed"))
     for to, value, comment in lines:
         verl.made.choose((*root, *to.split(".")), value, comment)
@@ -118,30 +119,18 @@ def _here(path: str) -> str:
     return re.sub(r"\$\{oc\.env:(\w+)\}", lambda match: os.environ.get(match[1], match[0]), path).replace("\0", "")
 
 
-def _sampling_of_evaluations(verl: Verl) -> None:
-    """Translates `val_kwargs`: number and temperature of evaluation samples."""
-    sets = verl.made.below(*EVAL_SETS)
-    for name, to in OF_EVALUATIONS.items():
-        key = f"{ROLLOUT}.val_kwargs.{name}"
-        if key in verl.unknown:
-            verl.say(key, f"buffer.explorer_input.eval_tasksets.*.{to}", None)
-        elif not sets or verl.value(key) is None:
-            verl.leave(key, "null there too." if sets else "there is no evaluation set.", idle=True)
-        else:
-            _of_sets(verl, key, sets, to, verl.value(key))
-
-
-def _of_sets(verl: Verl, key: str, sets: list[tuple], to: str, value: object) -> None:
-    """Writes a setting of every set from one key of veRL."""
-    verl.fold(key, f"{'.'.join(map(str, sets[0][:3]))}.*.{to}" if sets else "buffer.explorer_input.tasksets.*." + to)
-    for one in sets:
+def _of_sets(verl: Verl, key: str, section: str, to: str, value: object) -> None:
+    """Writes a setting of every set of a section from one key of veRL."""
+    if key in verl.unknown or key != "data.max_response_length":  # which has a line of its own
+        verl.fold(key, f"{'.'.join(SOURCE)}.{section}.*.{to}")
+    for one in verl.made.below(*SOURCE, section) if value is not None else ():
         verl.made.choose((*one, *to.split(".")), value, key)
 
 
 # ------------------------------------------------------------------------------------------------------------- rewards
 
 
-def reward_model(verl: Verl) -> None:
+def _reward_model(verl: Verl) -> None:
     """Translates `reward_model.enable`: a scalar model alone rewards the rollouts, as there."""
     switch, key = next((pair for pair in REWARD_MODELS if verl.is_on(pair[0])), REWARD_MODELS[0])
     if verl.is_on(switch) and isinstance(verl.value(key), str):
@@ -155,26 +144,20 @@ def _has_model(verl: Verl) -> bool:
     return ("explorer", "auxiliary_models", 0, "model_path") in verl.made.entries
 
 
-def overlong(verl: Verl) -> None:
+def overlong(verl: Verl, facts: Facts) -> None:
     """Translates the overlong penalty: here a reward function, in addition to the one for correctness."""
     prefix = next((p for p in table("verl")["penalties"] if verl.is_on(f"{p}.enable")), None)
     if prefix is None or _has_model(verl):
         return
     verl.made.entries.pop((*SOURCE, "default_reward_fn_type"), None)
     verl.say(f"{prefix}.enable", REWARD, ["accuracy_reward", "overlong_penalty"])
-    sets, factor = verl.made.below(*TASKSETS), verl.value(f"{prefix}.penalty_factor", 1.0)
+    factor = verl.value(f"{prefix}.penalty_factor", 1.0)
     is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
     longest = next((key for key in ("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len")
                     if key in verl.values), "data.max_response_length")
     for key, name, value in ((f"{prefix}.len", "cache_length", verl.value(f"{prefix}.len")),
                              (longest, "max_response_length", verl.value(longest)),
                              (f"{prefix}.penalty_factor", "penalty_factor", factor / 2 if is_number else factor)):
-        to = f"reward_fn_args.{name}"
-        if key in verl.unknown:
-            verl.say(key, f"buffer.explorer_input.tasksets.*.{to}", None)
-        elif key == longest == "data.max_response_length":
-            for one in sets if key in verl.values and value is not None else ():
-                verl.made.choose((*one, *to.split(".")), value, key)
-        elif value is not None:
-            _of_sets(verl, key, sets, to, value)
+        if key in verl.unknown or value is not None:
+            _of_sets(verl, key, "tasksets", f"reward_fn_args.{name}", value)
     verl.made.note("half_penalty")

@@ -1,177 +1,150 @@
-"""Translates veRL keys that depend on each other: batches, GPUs, lengths, the run.
+"""Facts that follow from several veRL keys: batches, GPUs, lengths, the run. The rows are in tables/verl_rows.yaml.
 
-Where the guide "Align configuration with veRL" and its own examples disagree, a rule chooses and reports why.
+Where the guide "Align configuration with veRL" and its own examples disagree, a row chooses and reports why. The
+trainers with separate GPUs for generation and training set these in `rollout.*`; the fully asynchronous one, which
+reads a stream of tasks without whole-batch steps, sets weight synchronization in `async_training.*`. Here an explorer
+step generates what an optimizer step consumes, `ppo_mini_batch_size` tasks.
 """
 
-import re
+from fractions import Fraction
 
-from pipeline.bridges import verl_async
-from pipeline.bridges.tables import keys, said, table
-from pipeline.bridges.translation import SETTINGS, Translation, directory_name
+from pipeline.bridges.tables import said, table
+from pipeline.bridges.translation import directory_name
+from pipeline.bridges.verl_objective import Facts
 from pipeline.bridges.verl_source import ACTOR, ROLLOUT, Verl
 
 MONITORS = ("wandb", "mlflow", "tensorboard")
 STEP, GENERATED = "data.train_batch_size", "data.gen_batch_size"
 MINI, N = f"{ACTOR}.ppo_mini_batch_size", f"{ROLLOUT}.n"
-GPUS, OF_ENGINE = "trainer.n_gpus_per_node", f"{ROLLOUT}.tensor_model_parallel_size"
+GPUS, OF_ENGINE, NODES = "trainer.n_gpus_per_node", f"{ROLLOUT}.tensor_model_parallel_size", "trainer.nnodes"
 BUDGET, LONGEST = f"{ACTOR}.ppo_max_token_len_per_gpu", ("data.max_prompt_length", "data.max_response_length")
-ROWS = f"{ACTOR}.ppo_micro_batch_size_per_gpu"
+GENERATE, SYNC, FETCHED = "rollout.n_gpus_per_node", *(f"async_training.{name}" for name in (
+    "trigger_parameter_sync_step", "require_batches"))
+LARGEST = 1024  # GPUs of a machine that a source may name
+AHEAD = 100.0  # limit of a staleness threshold
 
 
-def batches(verl: Verl) -> None:
-    """Translates veRL's three numbers: tasks of a step, tasks of an optimizer step, responses of a task."""
-    streams = verl_async.is_stream(verl)
-    step = STEP if streams or GENERATED in verl.done else _of_a_step(verl)
-    tasks, mini, repeats = verl.whole(step, 1024), verl.whole(MINI, 256), verl.whole(N, 1)
-    verl.say(N, "algorithm.repeat_times", verl.value(N, 1), default=True)
-    if tasks is not None and mini is not None and mini > tasks and not streams:
-        verl.made.note("mini_batch_over_batch", step=step, tasks=tasks, mini=mini)
-        mini = tasks
-    verl.say(MINI, "buffer.batch_size", verl.value(MINI, 256) if mini is None else mini, default=True)
-    if streams:
-        verl_async.schedule(verl)
-    else:
-        _sync_interval(verl, step, tasks, mini)
-    if repeats and mini:
-        verl.choose("buffer.train_batch_size", mini * repeats, f"{MINI}={mini} x {N}={repeats}", of=(MINI, N))
-    else:
-        verl.made.note("no_train_batch", doubt=verl.doubt(N if mini else MINI))
-    verl.choose("synchronizer.sync_style", "fixed", "the schedule of veRL")
-    if verl_async.is_separate(verl):
-        verl_async.offset(verl)
-    else:
-        verl.choose("synchronizer.sync_offset", 0, "rollouts of the newest weights, as in veRL")
-        verl.made.note("sync_offset")
-
-
-def _of_a_step(verl: Verl) -> str:
-    """Returns the key for tasks per step: the loader's if it is set; the other is accounted for."""
+def batches(verl: Verl, facts: Facts) -> Facts:
+    """Returns tasks of a step, tasks of an optimizer step, responses of a task, and the steps between two syncs."""
+    streams = SYNC in (*verl.values, *verl.unknown)
     written = verl.unknown[GENERATED][0].value if GENERATED in verl.unknown else verl.value(GENERATED)
-    step = STEP if written is None or STEP in str(written) else GENERATED
-    verl.leave(GENERATED if step == STEP else STEP, said("generated_batch"), idle=True)
-    return step
-
-
-def _sync_interval(verl: Verl, step: str, tasks: int | None, mini: int | None) -> None:
-    """Returns the optimizer steps of one veRL step, from the tasks of both; None if one is unknown."""
-    to, lacking = "synchronizer.sync_interval", step if tasks is None else MINI
-    if tasks is None or mini is None:
-        verl.made.note("no_interval", step=step, doubt=verl.doubt(lacking))
-        if step in verl.unknown:
-            verl.say(step, to, None)
-        else:
-            verl.leave(step, f"{to} cannot be said: {verl.doubt(lacking)}.")
-        return
-    verl.interval = tasks // mini
-    if tasks % mini:
-        verl.made.note("interval_of_part", interval=verl.interval, step=step, tasks=tasks, mini=mini,
-                       made=verl.interval * mini)
-    is_said = verl.value(step, None) not in (None, verl.interval)
-    verl.say(step, to, verl.interval, f" / {MINI}={mini}" if is_said else f"={tasks} / {MINI}={mini}", default=True)
-
-
-# ---------------------------------------------------------------------------------------------------------------- GPUs
-
-
-def gpus(verl: Verl) -> None:
-    """Translates GPUs: veRL's engine and trainer share all of them in turns, like ours in mode=colocate."""
-    each = verl.whole(GPUS, 8)
-    if verl_async.is_separate(verl):
-        nodes(verl, None)
-        verl_async.gpus(verl, each)
-        return
-    split = verl.whole(OF_ENGINE, min(2, each or 2))  # veRL's default 2 does not start on one GPU
-    verl.say(OF_ENGINE, "explorer.rollout_model.tensor_parallel_size", verl.value(OF_ENGINE, split), default=True)
-    verl.choose("mode", "colocate", "veRL's hybrid engine: rollout and training take turns on the same GPUs")
-    nodes(verl, each)
-    verl.choose("trainer.zero_stage", 3, said("sharded"))
-    if each is None:
-        if "${" in str(verl.value(GPUS)):
-            verl.choose("trainer.ranks", "${cluster.gpu_per_node}", "all GPUs")
-        verl.made.note("no_gpus", doubt=verl.doubt(GPUS))
-        return
-    verl.choose("trainer.ranks", each, "all GPUs, one process each", of=(GPUS,))
-    batch = verl.made.entries.get(("buffer", "train_batch_size"))
-    verl.made.note("colocate", each=each, rows=said("need_not_divide", rows=batch.value, each=each) if batch else "")
-    if split is None:
-        verl.made.note("no_engines", doubt=verl.doubt(OF_ENGINE))
-        return
-    engines, theirs = max(1, each // 4 // split), max(each // split, 1)
-    verl.choose("explorer.rollout_model.engine_num", engines, "a quarter of the GPUs, as in the guide's examples",
-                of=(GPUS, OF_ENGINE))
-    verl.made.note("engines", engines=engines, theirs=f"{theirs} engine{'s' if theirs > 1 else ''}")
-
-
-def nodes(verl: Verl, each: int | None) -> None:
-    """Notes that a run uses one machine if the source has more, or an unknown number."""
-    key, number = "trainer.nnodes", verl.whole("trainer.nnodes", 1)
-    if number == 1 or (key not in verl.values and key not in verl.unknown):
-        verl.say(key, "cluster.node_num", 1)
-        return
-    verl.leave(key, "a run takes one machine: cluster.node_num is 1.")
-    verl.made.note("one_machine", instead=f", {each} GPUs instead of {each * number}" if each and number else "",
-                   asked=f"{key}={number}" if number else verl.doubt(key))
-
-
-def lengths(verl: Verl) -> None:
-    """Translates prompt and response lengths, and micro-batch tokens: veRL's budget, or its rows of maximum length."""
-    limits, to = [verl.whole(key, 512) for key in LONGEST], "trainer.max_token_len_per_gpu"
-    if None in limits:
-        verl.say(BUDGET, to, verl.value(BUDGET))
-        verl.leave(ROWS, said("rows_of_unknown_length", doubt=verl.doubt(LONGEST[limits.index(None)])))
-        return
-    longest, model_len = sum(limits), f"{ROLLOUT}.max_model_len"
-    if verl.value(model_len) is not None:
-        longest = max(longest, verl.whole(model_len, 1) or 0)
-    budget, rows = verl.whole(BUDGET, 16384), verl.whole(ROWS, 0)
-    if BUDGET not in verl.values and BUDGET not in verl.unknown and rows:
-        verl.say(ROWS, to, rows * longest, f" x {longest} tokens, the longest sequence")
-        verl.made.note("budget_of_rows", tokens=rows * longest, key=ROWS, rows=rows, longest=longest)
-    elif budget is not None and budget < longest:
-        verl.say(BUDGET, to, longest, ", raised to the longest sequence", default=True)
-        verl.made.note("budget_raised", longest=longest)
+    is_own = not streams and GENERATED not in verl.done and written is not None and STEP not in str(written)
+    step = GENERATED if is_own else STEP
+    tasks, asked, repeats = verl.whole(step, 1024), verl.whole(MINI, 256), verl.whole(N, 1)
+    every, fetched = verl.whole(SYNC, 4), verl.whole(FETCHED, 1)
+    is_over = not streams and None not in (tasks, asked) and asked > tasks
+    mini = tasks if is_over else asked
+    if streams:
+        verl.interval, lacking = every and fetched and every * fetched, FETCHED if every else SYNC
     else:
-        verl.say(BUDGET, to, verl.value(BUDGET))
+        verl.interval, lacking = tasks and mini and tasks // mini, MINI if tasks else step
+    interval, share = verl.interval, verl.value("async_training.staleness_threshold", 0.1)
+    is_share = isinstance(share, (int, float)) and not isinstance(share, bool) and 0 <= share <= AHEAD
+    is_separate = streams or GENERATE in (*verl.values, *verl.unknown)
+    return {"streams": streams, "is_separate": is_separate, "schedule": "stream" if streams else "steps", "step": step,
+            "is_step_unknown": step in verl.unknown, "tasks": tasks, "asked": asked, "mini": mini, "is_over": is_over,
+            "batch": verl.value(MINI, 256) if mini is None else mini, "repeats": repeats, "fetched": fetched,
+            "rows": repeats and mini and mini * repeats, "doubt_of_rows": verl.doubt(N if mini else MINI),
+            "interval": interval, "has_interval": interval is not None, "doubt": verl.doubt(lacking),
+            "is_part": bool(interval and not streams and tasks % mini), "made": interval and mini and interval * mini,
+            "shown": "" if verl.value(step) not in (None, interval) else f"={tasks}", "steps": interval or 1,
+            "is_ahead": bool(streams and interval and is_share),
+            # decimal, because 0.29 * 100 is less than 29 in floats
+            "ahead": int(Fraction(str(share)) * interval) if streams and interval and is_share else None}
 
 
-# ------------------------------------------------------------------------------------------------------------- the run
+def nodes(verl: Verl, facts: Facts) -> Facts:
+    """Returns the GPUs of a machine, and the number of machines."""
+    each, number = verl.whole(GPUS, facts["gpus"]), verl.whole(NODES, 1)
+    many = each and number and not facts["is_separate"]
+    return {"each": each, "is_one_machine": number == 1, "doubt": verl.doubt(GPUS),
+            "instead": f", {each} GPUs instead of {each * number}" if many else "",
+            "machines": f"{NODES}={number}" if number else verl.doubt(NODES)}
 
 
-def run(verl: Verl) -> None:
-    """Translates names, directories, intervals, the length of the run, the monitor."""
-    if verl.is_on("trainer.val_only"):
-        verl.made.ask("val_only")
-    names(verl, "verl_examples")
+def gpus(verl: Verl, facts: Facts) -> Facts:
+    """Returns the GPUs of engine and trainer: veRL's share all of them in turns, like ours in mode=colocate."""
+    each, rows = facts["each"], facts["rows"]
+    split = verl.whole(OF_ENGINE, 2 if facts["is_separate"] else min(2, each or 2))  # 2 does not start on one GPU
+    found = {"split": verl.value(OF_ENGINE, split), "of_engine": split}
+    if facts["is_separate"]:
+        return found | _divided(verl, each, split)
+    theirs = max(each // split, 1) if each and split else 0
+    return found | {"ranks": each, "engines": max(1, each // 4 // split) if theirs else None, "is_shared": bool(each),
+                    "has_engines": bool(theirs),
+                    "theirs": f"{theirs} engine{'s' if theirs > 1 else ''}",
+                    "is_of_environment": each is None and "${" in str(verl.value(GPUS)),
+                    "doubt_of_engine": verl.doubt(OF_ENGINE),
+                    "divided": said("need_not_divide", rows=rows, each=each) if rows else ""}
+
+
+def _divided(verl: Verl, train: int | None, split: int | None) -> Facts:
+    """Returns one machine's GPUs, divided between engine and trainer as in the source.
+
+    If engine and trainer may have a machine each, one machine is divided in the same proportion.
+    """
+    machines, generate = max(verl.whole(key, 1) or 2 for key in (NODES, "rollout.nnodes")), verl.whole(GENERATE, 8)
+    found = {"is_one_machine": machines == 1, "is_divided": False, "generate": generate,
+             "machines": "" if machines == 1 else ", whose machines for both are one here"}
+    if train is None or generate is None or split is None or max(train, generate) > LARGEST:
+        lacking = next((k for k, n in ((GPUS, train), (GENERATE, generate), (OF_ENGINE, split)) if n is None), GPUS)
+        return found | {"doubt": verl.doubt(lacking)}
+    total = train + generate if machines == 1 else max(train, generate)
+    engines = max(1, (generate if machines == 1 else total * generate // (train + generate)) // split)
+    ranks = train if machines == 1 else max(1, total - engines * split)
+    return found | {"is_divided": True, "total": total, "engines": engines, "ranks": ranks}
+
+
+def lengths(verl: Verl, facts: Facts) -> Facts:
+    """Returns the micro-batch tokens: veRL's budget, or its rows of the greatest length."""
+    limits, model_len = [verl.whole(key, 512) for key in LONGEST], f"{ROLLOUT}.max_model_len"
+    if None in limits:
+        return {"budget_by": "unknown", "doubt": verl.doubt(LONGEST[limits.index(None)])}
+    longest = max(sum(limits), (verl.value(model_len) is not None and verl.whole(model_len, 1)) or 0)
+    budget, rows = verl.whole(BUDGET, 16384), verl.whole(f"{ACTOR}.ppo_micro_batch_size_per_gpu", 0)
+    by_rows = rows and BUDGET not in (*verl.values, *verl.unknown)
+    return {"longest": longest, "rows": rows, "tokens": rows and rows * longest,
+            "budget_by": "rows" if by_rows else "raised" if budget is not None and budget < longest else "given"}
+
+
+def run(verl: Verl, facts: Facts) -> Facts:
+    """Returns names, directories, checkpoints and the monitor; translates what counts steps."""
     for key, to in table("verl")["intervals"].items():
-        interval(verl, key, to)
+        if facts["is_rl"] or to == SAVE:
+            _interval(verl, key, to)
     for key, to in table("verl")["optimizer_steps"].items():
-        in_optimizer_steps(verl, key, to)
-    if verl_async.is_stream(verl):
-        verl_async.length(verl)
-    kept(verl, "trainer.max_actor_ckpt_to_keep")
-    monitor(verl)
-
-
-def names(verl: Verl, project: str) -> None:
-    """Translates project, name and directory of the run. project: default of this veRL program."""
-    given, name = verl.value("trainer.project_name", project), verl.value("trainer.experiment_name")
-    verl.say("trainer.project_name", "project", directory_name(given), default=True)
-    verl.say("trainer.experiment_name", "name", directory_name(name))
-    if "trainer.experiment_name" not in verl.values:
-        verl.choose("name", directory_name(verl.made.source.rpartition(".")[0] or "verl"), "the name of the source")
+        if facts["is_rl"] or to == "buffer.total_steps":
+            _in_optimizer_steps(verl, key, to)
+    project, name = verl.value("trainer.project_name", facts["project"]), verl.value("trainer.experiment_name")
     place = verl.value("trainer.default_local_dir", "./checkpoints")
     if isinstance(place, str):
         place = place.removesuffix("/").removesuffix(f"/{verl.value('trainer.project_name')}/{name}")
         place = place.replace("~/", "${oc.env:HOME}/", 1)
-    verl.say("trainer.default_local_dir", "checkpoint_root_dir", place, ", above project and name", default=True)
+    number, logger = verl.value(facts["keep"]), verl.value("trainer.logger", ["console"])
+    number = None if isinstance(number, int) and number <= 0 else number
+    loggers = [str(v) for v in (logger if isinstance(logger, list) else [logger])]
+    known = [*(name for name in loggers if name in MONITORS), "none"]
+    is_listed = "trainer.logger" not in verl.values or isinstance(logger, list)
+    mini, tasks = verl.whole(MINI, 256), verl.whole("rollout.total_rollout_steps", None)
+    every, interval = verl.whole("rollout.test_freq", None), verl.interval
+    return {"project": directory_name(project), "name": directory_name(name), "place": place, "number": number,
+            "is_nameless": "trainer.experiment_name" not in verl.values, "known": known[0],
+            "source": directory_name(verl.made.source.rpartition(".")[0] or "verl"),
+            "all": " (all are kept)" if number is None else "", "listed": f"={', '.join(loggers)}" if is_listed else "",
+            "is_one_of": len(known) > 2 or bool(set(loggers) - {*MONITORS, "console", "None"}),
+            "monitors": ", ".join(MONITORS), "loggers": ", ".join(loggers), "val_only": verl.is_on("trainer.val_only"),
+            "mini": mini, "total": tasks // mini if tasks and mini and tasks >= mini else None,
+            "has_total": bool(tasks and mini and tasks >= mini), "is_evaluated": bool(every and interval),
+            "is_bounded": "rollout.total_rollout_steps" in verl.values, "interval": interval,
+            "evaluations": every and interval and every * interval, "never": "rollout.test_freq" not in verl.unknown}
 
 
-def interval(verl: Verl, key: str, to: str) -> None:
+def _interval(verl: Verl, key: str, to: str) -> None:
     """Translates two intervals: the guide passes them on unchanged, as in its examples, which take precedence."""
     value, steps = verl.value(key), verl.interval or 1
     if isinstance(value, int) and value <= 0:
-        verl.leave(key, said("never_saved" if to == "trainer.save_interval" else "never_evaluated"), idle=True)
-    elif to == "explorer.eval_interval" and not verl.made.below("buffer", "explorer_input", "eval_tasksets"):
+        verl.leave(key, said("never_saved" if to == SAVE else "never_evaluated"), idle=True)
+    elif to != SAVE and not verl.made.below("buffer", "explorer_input", "eval_tasksets"):
         verl.leave(key, "there is no evaluation set.")
     else:
         verl.say(key, to, value, f", as in the guide; as often as veRL: x {verl.interval}" if steps > 1 else "")
@@ -179,58 +152,25 @@ def interval(verl: Verl, key: str, to: str) -> None:
             verl.made.note("guides_interval", to=to, value=value, key=key, steps=steps, times=value * steps)
 
 
-def in_optimizer_steps(verl: Verl, key: str, to: str) -> None:
+def _in_optimizer_steps(verl: Verl, key: str, to: str) -> None:
     """Converts veRL's steps, of several optimizer steps each, to optimizer steps."""
-    value, warmup = verl.value(key), key == "trainer.critic_warmup"
-    if key in verl.unknown or (warmup and value == 0):
+    value, each = verl.value(key), verl.interval
+    is_warmup, is_total = key == "trainer.critic_warmup", key == "trainer.total_training_steps"
+    if key in verl.unknown or (is_warmup and value == 0):
         verl.say(key, to, value)
-    elif warmup and verl.algorithm_type != "ppo":
+    elif is_warmup and verl.algorithm_type != "ppo":
         verl.leave(key, verl.no_critic())
-    elif key in verl.values and key == "trainer.total_training_steps" and value in (0, -1) and verl.interval:
-        verl.say(key, to, verl.interval, ": veRL ends after its first step")
+    elif is_total and value in (0, -1) and each:
+        verl.say(key, to, each, ": veRL ends after its first step")
     elif value in (None, -1, 0):
-        verl.leave(key, "off there too.", idle=True)
-    elif not isinstance(value, int) or value <= 0 or verl.interval is None:
-        verl.leave(key, f"needed a number of steps above 0, found {value}." if verl.interval else
+        verl.leave(key, "disabled there too.", idle=True)
+    elif not isinstance(value, int) or value <= 0 or each is None:
+        verl.leave(key, f"needed a number of steps above 0, found {value}." if each else
                    said("steps_of_unknown_length", to=to))
     else:
-        steps = value * verl.interval
-        verl.say(key, to, steps, "" if verl.interval == 1 else f" x {verl.interval} optimizer steps")
-        if verl.interval > 1:
-            verl.made.note("optimizer_steps", to=to, steps=steps, key=key, value=value, each=verl.interval)
+        verl.say(key, to, value * each, "" if each == 1 else f" x {each} optimizer steps")
+        if each > 1:
+            verl.made.note("optimizer_steps", to=to, steps=value * each, key=key, value=value, each=each)
 
 
-def kept(verl: Verl, key: str) -> None:
-    """Translates the number of checkpoints to keep: all by veRL's default, and if it is not above 0."""
-    number = verl.value(key)
-    number = None if isinstance(number, int) and number <= 0 else number
-    verl.say(key, "trainer.max_checkpoints_to_keep", number, " (all are kept)" if number is None else "", default=True)
-
-
-def monitor(verl: Verl) -> None:
-    """Selects the first of its loggers that we support."""
-    key = "trainer.logger"
-    value = verl.value(key, ["console"])
-    loggers = [str(v) for v in (value if isinstance(value, list) else [value])]
-    known = [*(name for name in loggers if name in MONITORS), "none"]
-    listed = "" if key in verl.values and not isinstance(value, list) else f"={', '.join(loggers)}"
-    verl.say(key, "monitor.monitor_type", known[0], listed, default=True)
-    if len(known) > 2 or set(loggers) - {*MONITORS, "console", "None"}:
-        verl.made.note("one_monitor", known=known[0], monitors=", ".join(MONITORS), loggers=", ".join(loggers))
-
-
-def defaults(verl: Verl, name: str, section: str) -> None:
-    """Writes program defaults that the source does not set, where ours differ. name: of the table with them."""
-    for key, value in table(name)[section].items():
-        if not any(k in verl.values or k in verl.unknown for k in (key, *table(name)["instead"].get(key, ()))):
-            verl.say(key, keys(name)[key].to, value, default=True)
-
-
-def decode_numbers(made: Translation) -> None:
-    """Marks numeric environment values to be parsed: as text they would be invalid."""
-    for path, entry in list(made.entries.items()):
-        item = SETTINGS.get(".".join("*" if isinstance(part, int) else part for part in path))
-        other = ("str", "Any", "dict", "list")
-        is_number = item is not None and not any(word in str(item.annotation) for word in other)
-        if is_number and isinstance(entry.value, str) and re.fullmatch(r"\$\{oc\.env:[\w,./-]+\}", entry.value):
-            made.entries[path] = type(entry)(f"${{oc.decode:{entry.value}}}", entry.comment)
+SAVE = "trainer.save_interval"

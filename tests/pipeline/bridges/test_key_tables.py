@@ -16,7 +16,8 @@ FREE = tuple(f"{key}." for key, item in SETTINGS.items() if str(item.annotation)
 VERL, SFT = tables.table("verl"), tables.table("verl_sft")
 OF_TABLES = [fate.to for name in ("verl", "verl_sft", "trinity") for fate in tables.keys(name).values()
              if isinstance(fate, Renamed)]
-OF_RULES = [*VERL["intervals"].values(), *VERL["optimizer_steps"].values(),
+ROWS = [row for section in tables.table("verl_rows").values() for row in section]
+OF_RULES = [*VERL["intervals"].values(), *(row["to"] for row in ROWS if "to" in row), *VERL["optimizer_steps"].values(),
             *tables.table("trinity")["numbers"].values(),
             *(f"algorithm.{key}" for losses in tables.table("trinity")["objective"].values() for key in losses)]
 
@@ -34,6 +35,13 @@ def test_a_key_has_one_row_and_a_reason_is_a_sentence(name):
               for pattern in patterns.split() for key in tables.expanded(pattern)]
     assert len(listed) == len(set(listed))
     assert all(group["why"].endswith(".") and set(group) <= {"why", "keys", "disabled", "switch"} for group in groups)
+
+
+def test_a_row_has_known_fields_and_one_meaning():
+    fields = {"key", "to", "value", "fact", "default", "values", "more", "folded", "why", "lost", "note", "ask", "when",
+              "comment", "of"}
+    assert all(set(row) <= fields and len({"why", "note", "ask", "to"} & set(row)) == 1 for row in ROWS)
+    assert {row[kind] for row in ROWS for kind in ("note", "ask") if kind in row} <= set(tables.table("sentences"))
 
 
 def test_defaults_are_of_keys_with_one_counterpart():

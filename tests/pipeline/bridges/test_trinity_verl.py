@@ -41,16 +41,16 @@ def test_the_clip_range_is_said_by_the_bound_of_its_own_or_by_clip_ratio(bounds,
 
 
 @pytest.mark.parametrize(("key", "value", "algorithm", "why"), [
-    ("trainer.save_freq", 13, "ppo", "trainer.save_interval says it, there as here."),
-    ("trainer.test_freq", 7, "ppo", "explorer.eval_interval says it"),
-    ("trainer.total_training_steps", 90, "ppo", "trainer.total_steps says it"),
-    ("trainer.max_actor_ckpt_to_keep", -1, "ppo", "off there too"),
-    (f"{ACTOR}.ulysses_sequence_parallel_size", 1, "ppo", "off there too: a sequence is not split"),
-    (f"{ACTOR}.fsdp_config.fsdp_size", -1, "ppo", "off there too: DeepSpeed ZeRO splits the model"),
-    ("algorithm.lam", 0.8, "grpo", "means nothing with algorithm.advantage_fn=grpo."),
-    (f"{ACTOR}.kl_loss_coef", 0.01, "ppo", "algorithm.kl_loss_fn_args says it, there as here."),
-    ("data.train_batch_size", 64, "ppo", "buffer.batch_size says it, there as here."),
-    ("algorithm.adv_estimator", "gae", "ppo", "algorithm.advantage_fn says it"),
+    ("trainer.save_freq", 13, "ppo", "trainer.save_interval sets it, there and here."),
+    ("trainer.test_freq", 7, "ppo", "explorer.eval_interval sets it"),
+    ("trainer.total_training_steps", 90, "ppo", "trainer.total_steps sets it"),
+    ("trainer.max_actor_ckpt_to_keep", -1, "ppo", "disabled there too"),
+    (f"{ACTOR}.ulysses_sequence_parallel_size", 1, "ppo", "disabled there too: a sequence is not split"),
+    (f"{ACTOR}.fsdp_config.fsdp_size", -1, "ppo", "disabled there too: DeepSpeed ZeRO splits the model"),
+    ("algorithm.lam", 0.8, "grpo", "has no effect with algorithm.advantage_fn=grpo."),
+    (f"{ACTOR}.kl_loss_coef", 0.01, "ppo", "algorithm.kl_loss_fn_args sets it, there and here."),
+    ("data.train_batch_size", 64, "ppo", "buffer.batch_size sets it, there and here."),
+    ("algorithm.adv_estimator", "gae", "ppo", "algorithm.advantage_fn sets it"),
     ("x.y", 3, "ppo", "settings of veRL's trainer")])
 def test_a_key_that_says_nothing_is_left_out_with_a_true_reason(key, value, algorithm, why):
     assert left_out(from_trinity(config((key, value), algorithm=algorithm)))[key].startswith(why)

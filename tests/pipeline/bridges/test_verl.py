@@ -33,7 +33,7 @@ def test_three_batch_sizes_become_three(train, mini, n, batch, interval, experie
     assert (found["buffer.batch_size"], found["synchronizer.sync_interval"]) == (batch, interval)
     assert found["buffer.train_batch_size"] == experiences
     told = " ".join(made.chosen)
-    assert ("no multiple" in told) == (train % mini != 0 and mini < train)
+    assert ("not a multiple" in told) == (train % mini != 0 and mini < train)
     assert ("which veRL refuses" in told) == (mini > train)
 
 

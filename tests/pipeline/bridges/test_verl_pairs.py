@@ -85,4 +85,4 @@ def test_intervals_have_the_guides_values_and_verls_own_frequency_is_said(script
     for key, value, as_often in (("trainer.save_interval", 20, 80), ("explorer.eval_interval", 5, 20)):
         assert written(made)[key] == value
         note = next(text for text in made.chosen if text.startswith(f"{key}={value}:"))
-        assert note.endswith(f"each of 4 optimizer steps: for as often as there write {as_often}.")
+        assert note.endswith(f"each of 4 optimizer steps: for veRL's frequency write {as_often}.")
