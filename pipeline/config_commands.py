@@ -56,8 +56,8 @@ def check(overrides, no_data, no_call, elsewhere):
                              call=not (no_data or no_call or elsewhere), ask=not no_data)
     report.add("", warnings(overrides), "warnings")
     if no_data:
-        report.add("", ["rows of data files, Data-Juicer operators, code of yours: --no-data leaves them out."],
-                   "unjudged")
+        report.add("", ["rows of data files, sizes of models (GPU memory, disk), Data-Juicer operators, code of yours: "
+                        "--no-data leaves them out."], "unjudged")
     print(preflight.text(report))
     return 2 if report.problems else 0
 

@@ -22,6 +22,7 @@ from pipeline.check.sources import PAIR
 from pipeline.store import files, yaml_aliases
 from pipeline.store.errors import DataError, OuroError, nearest
 from pipeline.store.model_shape import read_config
+from stages.model_size import sizes
 from stages.overlap import compare
 
 SHOWN = 160  # characters of a prompt in a message
@@ -313,7 +314,8 @@ def main(request: str, answer: str) -> None:
     if not preview.found["problems"]:
         for word, lines in compare(preview.request.get("sets", [])).items():
             preview.found[word] += lines
-    files.write_json(Path(answer), preview.found)
+    counted = sizes(preview.request.get("models", []), preview.found)
+    files.write_json(Path(answer), preview.found | {"sizes": counted})
 
 
 if __name__ == "__main__":
