@@ -21,6 +21,7 @@ from pipeline.store.errors import OuroError
 from workflows.engines.hugging_face import import_transformers
 
 HEAD_NORMS = ("q_norm", "k_norm")
+OWN_DTYPE = ("qwen2_moe", "qwen3_moe")  # model_type: outputs of experts are weighted in the model's dtype
 
 
 def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
@@ -111,7 +112,8 @@ def _layer(layer, config, size: Size) -> Layer:
         return found
     count = len(experts) if isinstance(experts, nn.ModuleList) else next(experts.parameters()).shape[0]
     return replace(found, experts=count, chosen=config.num_experts_per_tok,
-                   expert_width=_count(experts) // (3 * size.width * count))
+                   expert_width=_count(experts) // (3 * size.width * count),
+                   float_experts=config.model_type not in OWN_DTYPE)
 
 
 def main(request: str, answer: str) -> None:

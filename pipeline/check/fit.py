@@ -71,12 +71,13 @@ def judge_bytes(config: dict[str, Any], gpus: Gpus, sizes: Sizes) -> float:
 
 def problems(size: Size, config: dict[str, Any], gpus: Gpus, judges: float = 0.0) -> list[str]:
     """Lists why the trainer and engine of a stage do not fit. judges: bytes of reward models on the same GPU;
-    `gpus.gib` must be known."""
-    shared = config["mode"] == "colocate" and trains(config)
-    idle = training(size, config, element_bytes(config, gpus)).idle if shared else 0.0
-    found = [trainer_problem(size, config, gpus, judges)] if trains(config) else []
-    found += [engine_problem(size, config, gpus, idle + judges)] if explores(config) or not found else []
-    return [problem for problem in found if problem]
+    `gpus.gib` must be known. A colocated engine is judged beside the idle trainer once that fits."""
+    trainer = trainer_problem(size, config, gpus, judges) if trains(config) else None
+    if config["mode"] == "colocate" and trains(config) and not trainer:
+        judges += training(size, config, element_bytes(config, gpus)).idle
+    answers = explores(config) or not trains(config)
+    return [problem for problem in (trainer, engine_problem(size, config, gpus, judges) if answers else None)
+            if problem]
 
 
 def trainer_problem(size: Size, config: dict[str, Any], gpus: Gpus, judges: float = 0.0) -> str | None:

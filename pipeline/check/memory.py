@@ -114,8 +114,10 @@ def activations(size: Size, config: dict[str, Any], element: int) -> float:
 
 def _within(size: Size, layer: Layer, element: int) -> float:
     """Returns the gradient bytes per token live at once in a layer's backward pass: of the MLP's inner values, of a
-    norm in float32, or of the output of each chosen expert, in float32 before and after weighting."""
-    return max(element * layer.inner, (16 + element) * size.width, layer.chosen * size.width * (8 + element))
+    norm in float32, or of the output of each chosen expert before and after weighting."""
+    weighted = 4 if layer.float_experts else element
+    return max(element * layer.inner, (16 + element) * size.width,
+               layer.chosen * size.width * (2 * weighted + element))
 
 
 def layer_tokens(size: Size, layer: Layer, element: int, attention: str = "auto") -> float:

@@ -20,7 +20,7 @@ class Layer:
     normed: by norms of the whole width (and of latent attention's narrow vectors). head_normed: by norms of query and
     key heads. inner: outputs of the widening linear layers of the MLP that every token takes, 2 x its width when gated.
     experts, chosen, expert_width: number of experts, of those that a token takes, width of each; 0 without experts.
-    adapted: linear layers with an adapter.
+    float_experts: outputs of experts are weighted in float32. adapted: linear layers with an adapter.
     """
 
     normed: int
@@ -29,6 +29,7 @@ class Layer:
     experts: int = 0
     chosen: int = 0
     expert_width: int = 0
+    float_experts: bool = False
     adapted: int = 0
 
 
@@ -95,8 +96,14 @@ def question(model: dict[str, Any], adapters: list[dict] | None = None) -> str:
     return json.dumps([source, adapters[0] | {"path": None} if adapters else None], sort_keys=True)
 
 
-def questions(models: list[tuple[dict[str, Any], list[dict] | None]]) -> list[str]:
-    """Returns the questions about the (section `model`, adapters) that are created, or are on this machine."""
+def questions(stages: dict[str, dict], starts: dict[str, dict], teachers: dict[str, dict | None]) -> list[str]:
+    """Returns the questions about the models of a run that it creates, or that are on this machine.
+
+    stages: name -> settings. starts, teachers: the sections `model` that name a stage's initial model and its teacher.
+    """
+    models = [(starts[name], settings["model"]["lora_configs"]) for name, settings in stages.items()]
+    models += [(model, None) for model in teachers.values() if model]
+    models += [(named(one), None) for settings in stages.values() for one in settings["explorer"]["auxiliary_models"]]
     return sorted({question(*one) for one in models if plain_config(one[0])})
 
 

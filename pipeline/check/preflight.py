@@ -166,15 +166,11 @@ def _plan(report: Report, config: dict[str, Any]) -> None:
 
 def _sizes(report: Report, config: dict[str, Any], stages: dict[str, dict], starts: dict[str, dict],
            teachers: dict[str, dict | None], data: bool, alone: bool) -> Sizes | None:
-    """Samples the data and counts the models in a separate process. starts, teachers: the section `model` that names
-    each stage's models. alone: whether to count the models without the data. Returns None where nothing is counted."""
+    """Returns the sizes of the models, counted in a separate process that also samples the data; None without it.
+    alone: whether to count the models without the data."""
     if not (data or alone):
         return None
-    models = [(starts[name], settings["model"]["lora_configs"]) for name, settings in stages.items()]
-    models += [(model, None) for model in teachers.values() if model]
-    models += [(model_size.named(one), None) for settings in stages.values()
-               for one in settings["explorer"]["auxiliary_models"]]
-    asked = model_size.questions(models)
+    asked = model_size.questions(stages, starts, teachers)
     found = samples.preview(config, list(stages.values()), asked) if data else model_size.counted(asked)
     for to in ("problems", "warnings", "unjudged"):
         report.add("", found[to], to)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.check import samples
 from pipeline.check.data_sample import Row, sample
-from pipeline.check.model_size import Size, Sizes, questions
+from pipeline.check.model_size import Size, Sizes, question
 from pipeline.init.columns import Guess
 from pipeline.job.devices import visible_gpus
 from pipeline.settings import schema
@@ -157,7 +157,7 @@ def _measured(guess: Guess, rows: list[Row], model: Path, system: str | None) ->
                   "optional": list(columns), "format_key": "format"}
         found = samples.ask({"sources": [] if guess.kind == "cpt" else [source], "rows": ROWS, "model": section,
                              "system_prompt": system, "recipes": [], "operators": [],
-                             "models": questions([(section, None)])})
+                             "models": [question(section)]})
     if found["problems"]:
         raise DataError("\n".join(found["problems"]))
     longest = dict(found["longest"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from pipeline.check.model_size import Layer, Size, Sizes, questions
+from pipeline.check.model_size import Layer, Size, Sizes, question
 from stages.learner.engine.adapter import inject
 from stages.model_size import build, main, measure
 from tests import zoo
@@ -67,7 +67,8 @@ def test_layers_of_a_mixture_with_latent_attention():
     takes 2, and a shared MLP of 2 x 20. Heads of 8 + 4; the cache keeps 12 + 4. A layer's experts are 2 x 3 x 32 x 20 x
     6 = 11,520 in one module."""
     size = measure(meta(DEEPSEEK))
-    assert size.layers == ((1, Layer(86, 96)), (3, Layer(86, 80, experts=6, chosen=2, expert_width=20)))
+    assert size.layers == ((1, Layer(86, 96)), (3, Layer(86, 80, experts=6, chosen=2, expert_width=20,
+                                                     float_experts=True)))
     assert (size.head_width, size.value_width, size.latent, size.gathered) == (12, 24, 16, 11_520)
 
 
@@ -93,8 +94,7 @@ def test_the_command_answers_for_each_model_and_lists_what_it_cannot_count(tmp_p
     (tmp_path / "qwen" / "config.json").write_text(json.dumps(QWEN2))
     (tmp_path / "vit" / "config.json").write_text(json.dumps({"model_type": "vit"}))
     qwen, vit = ({"init": {"enable": False}, "model_path": str(tmp_path / name)} for name in ("qwen", "vit"))
-    asked = questions([(section, None), (qwen, None), (qwen, [lora(target_modules=["q_prj"])]), (vit, None),
-                       (qwen | {"model_path": "/none"}, None)])
+    asked = [question(section), question(qwen), question(qwen, [lora(target_modules=["q_prj"])]), question(vit)]
     (tmp_path / "request.json").write_text(json.dumps({"models": asked}))
     main(str(tmp_path / "request.json"), str(tmp_path / "answer.json"))
     found = json.loads((tmp_path / "answer.json").read_text())
