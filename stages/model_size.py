@@ -34,8 +34,9 @@ def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
         except OuroError as error:
             found["problems"].append(str(error))
         except Exception as error:  # transformers raises arbitrary errors on the config.json of another architecture
-            found["unjudged"].append(f"GPU memory and disk: the parameters of {named} are not counted: transformers "
-                                     f"cannot build a causal language model from its config.json ({error}).")
+            found["unjudged"].append(f"GPU memory and disk: the parameters of {named} are not counted, as transformers "
+                                     "builds no causal language model with a list of layers from its config.json "
+                                     f"({type(error).__name__}: {error}).")
     return made
 
 
