@@ -29,7 +29,8 @@ ELSEWHERE = {
     "how arguments are judged, whatever they are": tuple(f"pipeline/settings/arguments/{name}.py" for name in (
         "base", "users")),
     "what no stage reads": ("stages/counterfactual.py", "stages/learner/replay_engine.py", "stages/own_code.py",
-                            "stages/overlap.py", "stages/preview.py", "stages/report.py", "operators/catalogue.py"),
+                            "stages/model_size.py", "stages/overlap.py", "stages/preview.py", "stages/report.py",
+                            "operators/catalogue.py"),
 }
 OTHERS = {name for names in ELSEWHERE.values() for name in names}
 
