@@ -66,8 +66,8 @@ def check(overrides, no_data, no_call, elsewhere, form):
     report = preflight.check(composed, elsewhere, data=not no_data, code=not no_data,
                              call=not (no_data or no_call or elsewhere), ask=not no_data)
     if no_data:
-        report.add("", ["rows of data files, Data-Juicer operators, code of yours: --no-data leaves them out."],
-                   "unjudged")
+        report.add("", ["rows of data files, sizes of models (GPU memory, disk), Data-Juicer operators, code of yours: "
+                        "--no-data leaves them out."], "unjudged")
     report.problems, report.warnings = located(report.problems, overrides), located(report.warnings, overrides)
     print(preflight.text(report) if form == "text" else preflight.as_json(report))
     return 2 if report.problems else 0

@@ -41,31 +41,36 @@ def character_tokenizer(longest: int):
     )
 
 
+def qwen2_config(init, tokenizer, longest: int):
+    """The configuration of the model. init: the section `model.init`. longest: maximum positions."""
+    from transformers import Qwen2Config
+
+    return Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=init.hidden_size,
+        num_hidden_layers=init.num_hidden_layers,
+        num_attention_heads=init.num_attention_heads,
+        num_key_value_heads=init.num_key_value_heads,
+        intermediate_size=init.intermediate_size,
+        tie_word_embeddings=init.tie_word_embeddings,
+        rope_parameters={"rope_type": "default", "rope_theta": init.rope_theta},
+        max_position_embeddings=longest,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        use_cache=True,
+    )
+
+
 def work(context: Context) -> None:
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2ForCausalLM
 
     init, limits = context.config.model.init, context.config.model
     longest = limits.max_model_len or limits.max_prompt_tokens + limits.max_response_tokens
     tokenizer = character_tokenizer(longest)
     torch.manual_seed(context.config.seed)
-    model = Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=len(tokenizer),
-            hidden_size=init.hidden_size,
-            num_hidden_layers=init.num_hidden_layers,
-            num_attention_heads=init.num_attention_heads,
-            num_key_value_heads=init.num_key_value_heads,
-            intermediate_size=init.intermediate_size,
-            tie_word_embeddings=init.tie_word_embeddings,
-            rope_parameters={"rope_type": "default", "rope_theta": init.rope_theta},
-            max_position_embeddings=longest,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-            bos_token_id=None,
-            use_cache=True,
-        )
-    )
+    model = Qwen2ForCausalLM(qwen2_config(init, tokenizer, longest))
     model.save_pretrained(context.directory)
     tokenizer.save_pretrained(context.directory)
     files.flush_tree(context.directory)

@@ -18,6 +18,7 @@ from pipeline.check.data_sample import Row, sample
 from pipeline.store import files, yaml_aliases
 from pipeline.store.errors import DataError, OuroError
 from pipeline.store.model_shape import read_config
+from stages.model_size import sizes
 from stages.overlap import compare
 from stages.sampled_rows import SHOWN, as_text, has_no_json, is_conversation, is_text, problems, value_at, warnings
 
@@ -226,7 +227,8 @@ def main(request: str, answer: str) -> None:
     if not preview.found["problems"]:
         for word, lines in compare(preview.request.get("sets", [])).items():
             preview.found[word] += lines
-    files.write_json(Path(answer), preview.found)
+    counted = sizes(preview.request.get("models", []), preview.found)
+    files.write_json(Path(answer), preview.found | {"sizes": counted})
 
 
 if __name__ == "__main__":

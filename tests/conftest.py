@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from pipeline.job.context import Context, namespace
+from pipeline.store.secret_names import secret_variables
 from tests.configs import TINY, overridden
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test with ids has a hub of its own (tests/hub.py)
 gc.set_threshold(200_000, 20, 20)  # torch's hundred thousands of objects stay: walking them took a tenth of the time
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_this_test():
+    """A process reads its secret variables once; a test sets its own."""
+    secret_variables.cache_clear()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import yaml
 from pipeline.bridges.translation import Entry, Path, Translation, Unread
 from pipeline.settings.config import Config
 from pipeline.settings.secrets import typed
-from pipeline.store.secret_names import hidden
 from pipeline.store.yaml_values import Loader
 
 WIDTH = 116  # characters of a comment line
@@ -41,8 +40,8 @@ def value_text(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Formats text for a comment or the terminal: one line, no unprintable characters, no secret in an address."""
-    return hidden("".join(c if c.isprintable() else "?" for c in " ".join(text.split())))
+    """Formats text for a comment or the terminal: one line, no unprintable characters."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def _comment(note: str) -> list[str]:

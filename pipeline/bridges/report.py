@@ -15,7 +15,6 @@ from pipeline.settings.guide import general
 from pipeline.settings.secrets import is_secret, mask
 from pipeline.settings.setting import about
 from pipeline.store.errors import ConfigError, OuroError
-from pipeline.store.secret_names import hidden
 
 WIDTH = 112
 
@@ -107,7 +106,7 @@ def _print_lines(title: str, lines: list[tuple[int, str]], out) -> None:
 
 def _shown(given: Given) -> str:
     """Formats a value for the terminal: short, and without secrets."""
-    text = hidden(value_text("***" if is_secret(given.key) and given.value else mask(given.value)))
+    text = value_text("***" if is_secret(given.key) and given.value else mask(given.value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

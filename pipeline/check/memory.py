@@ -1,4 +1,4 @@
-"""GPU memory of a training stage from the model's shape and the settings: what our trainer and the engine allocate.
+"""GPU memory of a training stage from the model's size and the settings: what our trainer and the engine allocate.
 
 Every term is counted from our own code (stages/learner/) and DeepSpeed's; c is bytes of a weight (2 or 4), P the
 parameters, A the trainable ones (adapter or all), W the ranks, T the tokens of the micro-batch budget, h the width,
@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.check.model_size import Layer, Size
 from pipeline.settings.algorithms import WITH_CRITIC
-from pipeline.settings.lora import adapted, adapter_parameters
-from pipeline.store.model_shape import Shape, kinds
 
 GIB = 2**30
 USABLE = 0.9  # share of a GPU's memory that an estimate may fill
@@ -49,11 +48,11 @@ class Training:
         return self.weights + self.optimizer + self.critic
 
 
-def training(shape: Shape, config: dict[str, Any], element: int) -> Training:
+def training(size: Size, config: dict[str, Any], element: int) -> Training:
     """Estimates the memory of one trainer rank. config: the stage's settings; element: bytes of a weight.
 
     weights     c P (with an adapter c (P + A)); under ZeRO-3 that / W, unless offloaded, and what is gathered at a
-                time, c min(P, LIVE)
+                time, c min(P, LIVE), or the largest module, such as a layer's experts
     optimizer   12 A / W: float32 master weights and Adam's two moments; in host memory when offloaded
     gradients   c A accumulate until the step (ZeRO-1); c A / W (ZeRO-2, 3); offloaded under these two, a buffer of the
                 largest trainable tensor
@@ -61,25 +60,22 @@ def training(shape: Shape, config: dict[str, Any], element: int) -> Training:
     step        the rank's gradients, flattened, and in float32: (2 c + 4) A / W, the last only when c is not 4; ZeRO-3
                 takes LIVE elements at a time; only the gradients when offloaded
     critic      its weights and optimizer as above, all trainable; a critic of another model counts as if it had
-                this shape
+                this size
     """
     settings = config["trainer"]
     ranks, stage, offload = settings["ranks"], settings["zero_stage"], settings["offload_optimizer"]
-    learnt, held = learning(shape, config), shape.parameters
-    if config["model"]["lora_configs"]:
-        held += learnt
-    own = learnt / ranks
-    weights, optimizer = _kept(shape, held, learnt, settings, element)
-    gradients = element * (own if stage >= 2 else learnt)
+    own = size.trained / ranks
+    held = size.parameters + (size.trained if config["model"]["lora_configs"] else 0)
+    weights, optimizer = _kept(size, held, size.trained, settings, element)
+    gradients = element * (own if stage >= 2 else size.trained)
     if offload and stage >= 2:
-        gradients = element * min(shape.largest, learnt)
+        gradients = element * min(size.largest, size.trained)
     at_once = min(own, LIVE) if stage == 3 else own
     single = 0 if element == 4 else 4
     return Training(
-        weights=weights, optimizer=optimizer, gradients=gradients,
-        activations=activations(shape, config, element), bucket=element * BUCKET,
-        step=gradients if offload else element * own + (element + single) * at_once,
-        critic=sum(_kept(shape, shape.critic, shape.critic, settings, element)) if has_critic(config) else 0,
+        weights=weights, optimizer=optimizer, gradients=gradients, activations=activations(size, config, element),
+        bucket=element * BUCKET, step=gradients if offload else element * own + (element + single) * at_once,
+        critic=sum(_kept(size, size.critic, size.critic, settings, element)) if has_critic(config) else 0,
     )
 
 
@@ -87,85 +83,68 @@ def has_critic(config: dict[str, Any]) -> bool:
     return config["algorithm"]["advantage_fn"] in WITH_CRITIC
 
 
-def learning(shape: Shape, config: dict[str, Any]) -> int:
-    """Returns the number of trainable parameters of the policy: an adapter's, or all."""
-    return sum(adapter_parameters(shape, one) for one in config["model"]["lora_configs"]) or shape.parameters
-
-
-def _kept(shape: Shape, parameters: int, learnt: int, settings: dict[str, Any], element: int) -> tuple[float, float]:
-    """Bytes of weights and of the optimizer, which has those that learn, of one engine on one rank. A module is
-    gathered whole, so at least one layer's experts are."""
+def _kept(size: Size, parameters: int, trained: int, settings: dict[str, Any], element: int) -> tuple[float, float]:
+    """Returns the bytes of weights and of the optimizer's state of one engine on one rank."""
     own = parameters / settings["ranks"]
-    optimizer = 0 if settings["offload_optimizer"] else 12 * learnt / settings["ranks"]
+    optimizer = 0 if settings["offload_optimizer"] else 12 * trained / settings["ranks"]
     if settings["zero_stage"] < 3:
         return element * parameters, optimizer
-    gathered = max(LIVE, shape.experts.held(shape.width) if shape.experts else 0)
-    return element * ((0 if settings["offload_param"] else own) + min(parameters, gathered)), optimizer
+    return element * ((0 if settings["offload_param"] else own) + min(parameters, max(LIVE, size.gathered))), optimizer
 
 
-def activations(shape: Shape, config: dict[str, Any], element: int) -> float:
+def activations(size: Size, config: dict[str, Any], element: int) -> float:
     """Returns the peak bytes of the backward pass above the states: output head or last layer.
 
     Saved by the forward pass: `layer_tokens` for every layer, or only each layer's input, c h T, when layers are
     recomputed; the last norm, (4 + 2c) h T. On top of that, the head (`head`), or in a layer the gradients (`_within`),
-    and the layer itself when it is recomputed. An adapter saves A x of
-    every layer it applies to, c rank T; the head is then frozen and has no gradient.
+    and the layer itself when it is recomputed. An adapter saves A x of every layer it applies to, c rank T; the head is
+    then frozen and has no gradient.
     """
     settings, adapters = config["trainer"], config["model"]["lora_configs"]
     tokens, recomputed = settings["max_token_len_per_gpu"], settings["enable_gradient_checkpointing"]
-    kept, backward = tokens * (4 + 2 * element) * shape.width, 0.0
-    for count, sparse in kinds(shape):
-        layer = layer_tokens(shape, element, settings["attention"], sparse)
-        layer += sum(element * one["lora_rank"] * len(adapted(shape, one, sparse)) for one in adapters)
-        kept += tokens * count * (element * shape.width if recomputed else layer)
-        backward = max(backward, tokens * (_within(shape, element, sparse) + (layer if recomputed else 0)))
+    kept, backward = tokens * (4 + 2 * element) * size.width, 0.0
+    for count, layer in size.layers:
+        saved = layer_tokens(size, layer, element, settings["attention"])
+        saved += sum(element * one["lora_rank"] * layer.adapted for one in adapters)
+        kept += tokens * count * (element * size.width if recomputed else saved)
+        backward = max(backward, tokens * (_within(size, layer, element) + (saved if recomputed else 0)))
     chunk = min(settings["logprob_chunk_tokens"], tokens)
-    return kept + max(head(shape, chunk, 0 if adapters else element), backward)
+    return kept + max(head(size, chunk, 0 if adapters else element), backward)
 
 
-def _within(shape: Shape, element: int, sparse: bool) -> float:
-    """Returns the gradient bytes per token live at once in a layer's backward pass: for both halves of its MLP,
-    or of a norm in float32; with experts, for the output of each selected one before and after weighting."""
-    norm = (16 + element) * shape.width
-    if not sparse:
-        return max(2 * element * shape.mlp_width, norm)
-    experts, weighed = shape.experts, 4 if shape.experts.float_weights else element
-    return max(experts.chosen * shape.width * (2 * weighed + element) + 4 * shape.width * experts.float_input, norm)
+def _within(size: Size, layer: Layer, element: int) -> float:
+    """Returns the gradient bytes per token live at once in a layer's backward pass: of the MLP's inner values, of a
+    norm in float32, or of the output of each chosen expert before and after weighting."""
+    weighted = 4 if layer.float_experts else element
+    return max(element * layer.inner, (16 + element) * size.width,
+               layer.chosen * size.width * (2 * weighted + element))
 
 
-def layer_tokens(shape: Shape, element: int, attention: str = "auto", sparse: bool = False) -> float:
-    """Returns the bytes per token that one layer saves for the backward pass. sparse: a layer with experts.
+def layer_tokens(size: Size, layer: Layer, element: int, attention: str = "auto") -> float:
+    """Returns the bytes per token that one layer saves for the backward pass.
 
-    Norms (two): the input in float32, 4h, normalised and scaled, 2ch. Attention: query, key, value and output, with
-    key and value repeated for every query head (not by flash_attn), 4c times the heads' width, and 4 bytes a head of
-    log-normalizers. Gated MLP: gate, its SiLU, up, their product, 4c times its width. Norms of the heads, and of latent
-    attention's narrow vectors: as above.
+    Norms: the input in float32, 4, normalised and scaled, 2c, for each normed entry; those of heads 4 + c. Attention:
+    query, key, value and output, with key and value repeated for every query head (not by flash_attn), 4c times the
+    heads' width, and 4 bytes a head of log-normalizers. MLP: the inner values and what their activation makes of them,
+    2c. Experts: the router's probabilities and input in float32; for each chosen expert its input, gate, SiLU, up,
+    product and output.
     """
-    repeated = shape.value_width if shape.latent or attention != "flash_attn" else shape.key_value_width
-    norms = (4 + 2 * element) * (2 * shape.width + (shape.latent.norms if shape.latent else 0))
-    heads = 2 * element * (shape.query_width + repeated) + 4 * shape.heads
-    extra = (4 + element) * (shape.query_width + shape.key_value_width) if shape.head_norm else 0
-    return norms + heads + extra + (_mixture_tokens(shape, element) if sparse else 4 * element * shape.mlp_width)
+    repeated = size.value_width if size.latent or attention != "flash_attn" else size.key_value_width
+    norms = (4 + 2 * element) * layer.normed + (4 + element) * layer.head_normed
+    heads = 2 * element * (size.query_width + repeated) + 4 * size.heads
+    router = 4 * (layer.experts + size.width) if layer.experts else 0
+    chosen = layer.chosen * element * (2 * size.width + 4 * layer.expert_width)
+    return norms + heads + 2 * element * layer.inner + router + chosen
 
 
-def _mixture_tokens(shape: Shape, element: int) -> float:
-    """Bytes of a token in place of the MLP's: the router's float32 probabilities, and its input where that is float32;
-    for each chosen expert its input, gate, SiLU, up, product, and what it gives; likewise the MLP that every token
-    takes, with what it gives where that is weighed."""
-    experts = shape.experts
-    router = 4 * experts.count + 4 * shape.width * experts.float_input
-    chosen = experts.chosen * element * (2 * shape.width + 4 * experts.width)
-    return router + chosen + element * (4 * experts.shared_width + shape.width * experts.shared_gate)
-
-
-def head(shape: Shape, chunk: int, element: int) -> float:
+def head(size: Size, chunk: int, element: int) -> float:
     """Returns the peak bytes of the output head's backward pass over a chunk of positions.
     element: bytes of an entry of its own gradient, 0 when the head is frozen.
 
     Five float32 tensors [chunk, V], 20 bytes an entry: the logits, the gradient that the gather returns, and the
     normalizer's, grad x exp(logits - log_normalizer), with the two it is made of. And the head's own gradient, c V h.
     """
-    return 20 * chunk * shape.vocabulary + element * shape.embedding
+    return 20 * chunk * size.vocabulary + element * size.embedding
 
 
 @dataclass(frozen=True)
@@ -185,15 +164,15 @@ class Rollout:
         return max(math.floor((self.share - self.weights) / self.token), 0)
 
 
-def rollout(shape: Shape, config: dict[str, Any], element: int, gib: float) -> Rollout:
-    """Memory of an engine on each of its GPUs of `gib`: `gpu_memory_utilization` of it, c P / t of that weights. (Room
-    for an adapter is less than a hundredth of that, and left out.)
+def rollout(size: Size, config: dict[str, Any], element: int, gib: float) -> Rollout:
+    """Returns the memory of an engine on each of its GPUs of `gib`: `gpu_memory_utilization` of it, c P / t of that
+    weights. (Room for an adapter is less than a hundredth of that, and left out.)
 
     One token's cache: key and value of every layer, 2 c L times the key/value heads of this GPU (at least one) times
     their width; of latent attention the one narrow vector, c L times its width, on each GPU.
     """
     settings = config["explorer"]["rollout_model"]
     parts = settings["tensor_parallel_size"]
-    cached = shape.latent.cached if shape.latent else 2 * math.ceil(shape.key_value_heads / parts) * shape.head_width
-    return Rollout(settings["gpu_memory_utilization"] * gib * GIB, element * shape.parameters / parts,
-                   element * shape.layers * cached)
+    cached = size.latent or 2 * math.ceil(size.key_value_heads / parts) * size.head_width
+    return Rollout(settings["gpu_memory_utilization"] * gib * GIB, element * size.parameters / parts,
+                   element * sum(count for count, _ in size.layers) * cached)

@@ -15,8 +15,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.check import batch_rules, fit, installation, references, stage_rules, teacher_rules, workload
+from pipeline.check import (
+    batch_rules,
+    fit,
+    installation,
+    model_size,
+    references,
+    samples,
+    stage_rules,
+    teacher_rules,
+    workload,
+)
 from pipeline.check.memory import GIB
+from pipeline.check.model_size import Sizes
 from pipeline.check.reward_call import call_rewards
 from pipeline.check.step_rules import step_notes
 from pipeline.check.user_code import Functions, imported
@@ -27,11 +38,10 @@ from pipeline.plan.models import initial_models, missing_model, teacher_model
 from pipeline.plan.modes import Line, planned
 from pipeline.plan.plan import Plan, make_plan
 from pipeline.plan.repositories import NO_ID
-from pipeline.settings.lora import target_problem
 from pipeline.settings.monitors import absent_package, monitor_problems
 from pipeline.store import files
 from pipeline.store.errors import ConfigError, OuroError, Problem, masked
-from pipeline.store.model_shape import read_config, read_shape, room_problem, split_problem, uncounted, wrong_model
+from pipeline.store.model_shape import plain_config, room_problem, split_problem
 
 WIDTH = 110  # columns of the report
 Facts = list[tuple[str, str]]  # (word, sentence)
@@ -99,15 +109,14 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     if not (absent or unlocated or unusable or broken or wrong_code):  # planning stores digests there
         _plan(report, config)
     hub.judge_downloads(report)
-    if data:
-        _preview(report, config, list(stages.values()))
+    sizes = _sizes(report, config, stages, starts, teachers, data, code and any(one.gib for one in gpus.values()))
     functions = _import(report, stages, elsewhere, call) if code else {}
     _gpus(report, list(gpus.values()))
-    needed = [_stage(report, settings, starts[name], name, gpus[name], functions)
+    needed = [_stage(report, settings, starts[name], name, gpus[name], functions, sizes)
               for name, settings in stages.items()]
     for name, model in teachers.items():
         if model and _made(report.plan, name) is not None:
-            _teacher(report, stages[name], (starts[name], model), name, gpus[name])
+            _teacher(report, stages[name], (starts[name], model), name, gpus[name], sizes)
     if None not in needed and not unusable:
         _disk(report, config["checkpoint_root_dir"], sum(needed), elsewhere, [
             name for name, settings in stages.items() if workload.workload(settings).experiences is None])
@@ -156,15 +165,18 @@ def _plan(report: Report, config: dict[str, Any]) -> None:
         report.add("", getattr(error, "problems", [str(error)]))
 
 
-def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None:
-    """Samples the data in a separate process."""
-    from pipeline.check.samples import preview
-
-    found = preview(config, stages)
-    report.add("", found["problems"])
-    report.add("", found["warnings"], "warnings")
-    report.add("", found["unjudged"], "unjudged")
-    report.facts.append(("data", [tuple(fact) for fact in found["facts"]]))
+def _sizes(report: Report, config: dict[str, Any], stages: dict[str, dict], starts: dict[str, dict],
+           teachers: dict[str, dict | None], data: bool, alone: bool) -> Sizes | None:
+    """Returns the sizes of the models, counted in a separate process that also samples the data; None without it.
+    alone: whether to count the models without the data."""
+    if not (data or alone):
+        return None
+    asked = model_size.questions(stages, starts, teachers)
+    found = samples.preview(config, list(stages.values()), asked) if data else model_size.counted(asked)
+    for to in ("problems", "warnings", "unjudged"):
+        report.add("", found[to], to)
+    report.facts += [("data", [tuple(fact) for fact in found["facts"]])] if data else []
+    return Sizes(found["sizes"])
 
 
 def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool) -> Functions:
@@ -189,57 +201,53 @@ def _gpus(report: Report, gpus: list[Gpus]) -> None:
                                 "estimates fit is unknown.")], "unjudged")
 
 
-def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus,
-           functions: Functions) -> float | None:
+def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus: Gpus, functions: Functions,
+           sizes: Sizes | None) -> float | None:
     """Checks and describes one training stage, unless it is complete; returns the disk bytes it still needs,
-    if known. start: the section `model` that names its model. functions: the user's imported functions."""
-    made = _made(report.plan, name)
-    shape = read_shape(start)
+    if known. start: the section `model` that names its model. functions: the user's imported functions. sizes: of the
+    models; None where they were not counted."""
+    made, plain = _made(report.plan, name), plain_config(start)
     judged = Report("") if made is None else report  # a complete stage has no problems
     judged.add(name, [*references.untrainable_models(config, start), *references.wrong_arguments(config, functions)])
     judged.add(name, [fit.count_problem(config, gpus)])
     notes = [references.loss_note(config, functions), references.clip_note(config, functions),
              references.estimate_note(config), *step_notes(config), *batch_rules.batch_notes(config)]
     judged.add(name, notes, "warnings")
-    learns = [("LoRA", words)] if shape and (words := fit.adapter_words(shape, config)) else []
-    facts = [*workload.described(config), *learns, ("GPUs", fit.gpu_words(config, gpus))]
-    if shape is None:
-        judged.add("", [f"GPU memory and disk: {_unknown_shape(start)}"], "unjudged")
-        report.facts.append((name, facts))
+    if plain:
+        parallel = config["explorer"]["rollout_model"]["tensor_parallel_size"]
+        judged.add(name, [room_problem(start["model_path"], config["model"], plain.get("max_position_embeddings")),
+                          split_problem(plain, parallel) if gpus.any else None])
+    facts = [*workload.described(config), ("GPUs", fit.gpu_words(config, gpus))]
+    report.facts.append((name, facts))
+    size = sizes and sizes.of(start, config["model"]["lora_configs"])
+    if size is None:
+        lacking = [] if sizes is None or plain else ["GPU memory and disk: the model is not here."]
+        judged.add("", lacking, "unjudged")
         return None if judged is report else 0.0
-    parallel = config["explorer"]["rollout_model"]["tensor_parallel_size"]
-    judged.add(name, [None if start["init"]["enable"] else room_problem(start["model_path"], config["model"],
-                                                                        shape.longest),
-                      split_problem(shape, parallel) if gpus.any else None,
-                      *(target_problem(shape, one) for one in config["model"]["lora_configs"])])
     if gpus.gib:
-        judged.add(name, fit.problems(shape, config, gpus),
+        judged.add(name, fit.problems(size, config, gpus, fit.judge_bytes(config, gpus, sizes)),
                    "warnings" if config["ignore_validator_suggestions"] else "problems")
-    taken = workload.disk(config, shape, fit.element_bytes(config, gpus))
-    memory = fit.described(shape, config, gpus) if gpus.any else []
-    report.facts.append((name, [*facts, *memory, ("disk", _words(taken))]))
+    trained = fit.adapter_words(size, config)
+    facts += [("LoRA", trained)] if trained else []
+    facts += fit.described(size, config, gpus) if gpus.any else []
+    taken = workload.disk(config, size, fit.element_bytes(config, gpus))
+    facts.append(("disk", _words(taken)))
     return 0.0 if made is None else max(taken.total - made, 0.0)
 
 
-def _teacher(report: Report, config: dict[str, Any], models: tuple[dict, dict], name: str, gpus: Gpus) -> None:
+def _teacher(report: Report, config: dict[str, Any], models: tuple[dict, dict], name: str, gpus: Gpus,
+             sizes: Sizes | None) -> None:
     """Checks the memory of a stage's teacher. models: the sections `model` that name the policy's and the teacher's."""
-    policy, own = map(read_shape, models)
-    if not gpus.any or None in (policy, own):
+    start, teacher = models
+    policy = sizes and sizes.of(start, config["model"]["lora_configs"])
+    own = sizes and sizes.of(teacher)
+    if not (gpus.any and policy and own):
         return
     element = fit.element_bytes(config, gpus)
     report.facts.append((f"{name}, its teacher", [("memory", teacher_rules.words(own, config, element))]))
     if gpus.gib:
         report.add(name, [teacher_rules.memory_problem(own, policy, config, element, gpus.gib)],
                    "warnings" if config["ignore_validator_suggestions"] else "problems")
-
-
-def _unknown_shape(start: dict[str, Any]) -> str:
-    path = start["model_path"]
-    if path and wrong_model(path):
-        return f"the config.json of {path} cannot be used."
-    if path and (Path(path) / "config.json").is_file():
-        return f"the parameters of {path} are not counted: {uncounted(read_config(path))}."
-    return "the model is not here."
 
 
 def _made(plan: Plan | None, name: str) -> float | None:

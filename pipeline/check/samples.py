@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,10 @@ POOL_KEY = "data_processor.task_pipeline"
 TASKSETS = ("buffer.explorer_input.taskset",)  # and tasksets.N
 
 
-def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, list]:
+def preview(config: dict[str, Any], stages: list[dict[str, Any]], models: Sequence[str] = ()) -> dict[str, Any]:
     """Returns `problems`, `warnings`, `unjudged`, and `facts` as [word, sentence], of the sources that exist, of tasks
-    that evaluation sets share with what is trained on, and of the Data-Juicer recipes and operators of the stages.
+    that evaluation sets share with what is trained on, and of the Data-Juicer recipes and operators of the stages; and
+    the `sizes` of `models`, as in pipeline/check/model_size.py.
 
     stages: their complete settings. Raises like `ask`.
     """
@@ -44,21 +45,22 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, l
         "recipes": _distinct(str(resolve(one["config_path"])) for one in pipelines
                              if one["config_path"] and resolve(one["config_path"]).is_file()),
         "operators": _distinct([one["operators"], one["target_fields"]] for one in pipelines if one["operators"]),
+        "models": list(models),
     }
     return ask(request)
 
 
-def ask(request: dict[str, Any]) -> dict[str, list]:
-    """Returns the output of stages/preview.py. Raises StageError when the process dies."""
+def ask(request: dict[str, Any], module: str = "stages.preview") -> dict[str, Any]:
+    """Returns the answer of a module that is started as a process of its own. Raises StageError when it dies."""
     with tempfile.TemporaryDirectory() as directory:
         asked, answer = Path(directory) / "request.json", Path(directory) / "answer.json"
         files.write_json(asked, request)
         path = os.pathsep.join([str(CONF.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run([sys.executable, "-m", "stages.preview", str(asked), str(answer)], capture_output=True,
+        done = subprocess.run([sys.executable, "-m", module, str(asked), str(answer)], capture_output=True,
                               text=True, env=os.environ | {"PYTHONPATH": path}, check=False)
         if done.returncode:
             last = "\n".join(done.stderr.strip().splitlines()[-5:])
-            raise StageError(f"the preview of the data ended with exit code {done.returncode}:\n{last}")
+            raise StageError(f"`python -m {module}` ended with exit code {done.returncode}:\n{last}")
         return files.read_json(answer)
 
 

@@ -3,11 +3,12 @@
 from typing import Any
 
 from pipeline.check.memory import GIB, USABLE, layer_tokens, training
+from pipeline.check.model_size import Size
 from pipeline.plan.models import KEY, asks_teacher, teacher_stage
 from pipeline.plan.modes import TRAINING, Line
 from pipeline.settings.algorithms import WITH_TEACHER
 from pipeline.store.errors import Problem, nearest
-from pipeline.store.model_shape import Shape, absent_model, kinds
+from pipeline.store.model_shape import absent_model
 
 
 def problems(config: dict[str, Any]) -> list[Problem]:
@@ -36,10 +37,10 @@ def absent_teacher(config: dict[str, Any], model: dict[str, Any] | None) -> Prob
         return None
     absent = absent_model(model["model_path"], KEY)
     meant = nearest(model["model_path"], Line(config).kinds)
-    return Problem(needed=absent, do=f"Nor is it a stage above.{meant}" if meant else "") if absent else None
+    return absent.but(do=f"Nor is it a stage above.{meant}") if absent and meant else absent
 
 
-def scoring(teacher: Shape, config: dict[str, Any], element: int) -> float:
+def scoring(teacher: Size, config: dict[str, Any], element: int) -> float:
     """Returns a scoring teacher's bytes on a rank's GPU: its weights, one layer's tensors, a chunk of logits.
 
     c P + T x what a layer saves per token + (c + 16) chunk V: the logits, and in float32 they, their softmax, its
@@ -47,12 +48,12 @@ def scoring(teacher: Shape, config: dict[str, Any], element: int) -> float:
     """
     settings = config["trainer"]
     tokens = settings["max_token_len_per_gpu"]
-    layer = max(layer_tokens(teacher, element, settings["attention"], sparse) for _, sparse in kinds(teacher))
+    layer = max(layer_tokens(teacher, layer, element, settings["attention"]) for _, layer in teacher.layers)
     logits = (element + 16) * min(settings["logprob_chunk_tokens"], tokens) * teacher.vocabulary
     return element * teacher.parameters + tokens * layer + logits
 
 
-def memory_problem(teacher: Shape, policy: Shape, config: dict[str, Any], element: int, gib: float) -> Problem | None:
+def memory_problem(teacher: Size, policy: Size, config: dict[str, Any], element: int, gib: float) -> Problem | None:
     """Reports a scoring teacher that, with the trainer's persistent memory, exceeds USABLE of a GPU of `gib`."""
     own, kept = scoring(teacher, config, element) / GIB, training(policy, config, element).idle / GIB
     if own + kept <= USABLE * gib:
@@ -63,7 +64,7 @@ def memory_problem(teacher: Shape, policy: Shape, config: dict[str, Any], elemen
                    "more ranks, or take a smaller teacher.")
 
 
-def words(teacher: Shape, config: dict[str, Any], element: int) -> str:
+def words(teacher: Size, config: dict[str, Any], element: int) -> str:
     """Describes the cost of a teacher, for the plan."""
     size = element * teacher.parameters / GIB
     return (f"{size:.1f} GiB in host memory for each of {config['trainer']['ranks']} rank(s); on the GPU while it "

@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.check.memory import has_critic, learning
+from pipeline.check.memory import has_critic
+from pipeline.check.model_size import Size
 from pipeline.check.row_counts import most_rows
 from pipeline.check.turn_rules import most_turns
 from pipeline.job.context import namespace
@@ -15,7 +16,6 @@ from pipeline.plan.modes import TRAINING, Line, kind_of
 from pipeline.settings.algorithms import PAIR_TYPES
 from pipeline.settings.train_batch import train_batch
 from pipeline.store import records
-from pipeline.store.model_shape import Shape
 
 # Bytes on disk of one entry. Measured on zstd Parquet: log-probs shrink by less than a tenth, token ids by a third to
 # half, a token's text takes about 2, and an action mask next to nothing.
@@ -128,7 +128,7 @@ class Disk:
         return (self.tables or 0) + of_checkpoints + self.versions
 
 
-def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
+def disk(config: dict[str, Any], size: Size, element: int) -> Disk:
     """Disk of a training stage. element: bytes of a weight.
 
     tables        experiences x the most turns of each x row_bytes at the longest lengths
@@ -139,13 +139,12 @@ def disk(config: dict[str, Any], shape: Shape, element: int) -> Disk:
     versions      weights on their way to the explorer, each one model, or one adapter
     """
     work, model = workload(config), config["model"]
-    spelt_out = element * (shape.parameters + (shape.embedding if shape.tied else 0))
-    learnt, adapter = learning(shape, config), bool(model["lora_configs"])
-    states = learnt + (shape.critic if has_critic(config) else 0)
-    version = element * learnt if adapter else spelt_out
+    spelt_out = element * (size.parameters + (size.embedding if size.tied else 0))
+    states = size.trained + (size.critic if has_critic(config) else 0)
+    version = element * size.trained if model["lora_configs"] else spelt_out
     checkpoint = spelt_out + (element + 12) * states
-    if adapter:
-        checkpoint += version + element * shape.embedding * shape.tied
+    if model["lora_configs"]:
+        checkpoint += version + element * size.embedding * size.tied
     kept = _checkpoints(config["trainer"], work.trainer_steps)
     turns, response = most_turns(config), model["max_response_tokens"]
     prompt = model["max_prompt_tokens"] if turns == 1 else work.longest - response  # later turns include earlier ones

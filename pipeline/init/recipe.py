@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.check import samples
 from pipeline.check.data_sample import Row, sample
+from pipeline.check.model_size import Size, Sizes, question
 from pipeline.init.columns import Guess
 from pipeline.job.devices import visible_gpus
 from pipeline.settings import schema
@@ -18,7 +19,7 @@ from pipeline.store.data_files import READERS, SPLITS, is_saved_dataset, open_fi
 from pipeline.store.digests import missing
 from pipeline.store.errors import DataError
 from pipeline.store.files import hash_text
-from pipeline.store.model_shape import read_config, shape_at
+from pipeline.store.model_shape import read_config
 
 CONVERTED, HELD_OUT = "data/train.jsonl", "data/test.jsonl"
 ROWS = 200  # sampled
@@ -113,12 +114,13 @@ def _held_share(data: Data) -> float:
 
 def _facts(guess: Guess, data: Data, model: Path) -> dict[str, Any]:
     """Returns the variables for the templates."""
-    shape, context = shape_at(str(model)), read_config(str(model), "--model").get("max_position_embeddings") or 4096
+    context = read_config(str(model), "--model").get("max_position_embeddings") or 4096
     plain = guess.reward == "accuracy_reward" and "prompt_type" not in guess.format
     system = SYSTEM if plain and context >= 2 * WORKED else None
-    pieces = (min(context // 2, WORKED),) * 2  # plain text is cut into these
-    prompt, response = pieces if guess.kind == "cpt" else _lengths(guess, data.rows, model, system)
-    small = shape is not None and shape.parameters < SMALL
+    prompt, response, size = _measured(guess, data.rows, model, system)
+    if guess.kind == "cpt":
+        prompt = response = min(context // 2, WORKED)  # plain text is cut into these
+    small = size is not None and size.parameters < SMALL
     response = max(response, BRIEF if small else WORKED) if guess.kind == "rft" else response or prompt
     response = min(response, max(context - prompt, context // 4))
     demonstrations = {**{key: value for key, value in guess.format.items() if key.startswith("prompt")},
@@ -128,7 +130,7 @@ def _facts(guess: Guess, data: Data, model: Path) -> dict[str, Any]:
     return {
         "guess": guess, "data": data, "path": _quoted(_path(guess, data)), "system": system,
         "columns": f"{{{', '.join(columns)}}}", "model": _quoted(model), "context": context, "response": response,
-        "parameters": f"{shape.parameters / 1e6:,.1f} million parameters" if shape else "parameters not counted",
+        "parameters": f"{size.parameters / 1e6:,.1f} million parameters" if size else "parameters not counted",
         "prompt": min(prompt, context - response), "lr": f"{RATES[guess.kind][0 if small else 1]:.0e}", "small": small,
         "batch": min(MOST[guess.kind], 2 ** max((data.total // 4).bit_length() - 1, 0)),
         "test_ratio": _held_share(data), "held_out": "test" if _is_parted(guess, data) else data.held_out,
@@ -141,23 +143,26 @@ def _path(guess: Guess, data: Data) -> str | Path:
     return "data" if _is_parted(guess, data) else CONVERTED if guess.convert else data.path
 
 
-def _lengths(guess: Guess, rows: list[Row], model: Path, system: str | None) -> tuple[int, ...]:
-    """Returns the tokens of the sample's longest prompt and response with the chat template, plus a quarter."""
-    limits = {"model_path": str(model), "max_prompt_tokens": 10**9, "max_response_tokens": 10**9}
+def _measured(guess: Guess, rows: list[Row], model: Path, system: str | None) -> tuple[int, int, Size | None]:
+    """Returns the tokens of the sample's longest prompt and response with the chat template, plus a quarter, and the
+    model's size."""
+    section = schema.defaults()["model"] | {"model_path": str(model), "max_prompt_tokens": 10**9,
+                                            "max_response_tokens": 10**9}
     columns = {"prompt_key": guess.format["prompt_key"], "solution_key": guess.demonstrated}
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "rows.jsonl"
         shown = [guess.convert(row) for row in rows] if guess.convert else rows
         file.write_text("".join(json.dumps(row, default=str) + "\n" for row in shown), encoding="utf-8")
-        found = samples.ask({
-            "sources": [{"name": "data", "key": "--from", "path": str(file), "split": "train", "columns": columns,
-                         "optional": list(columns), "format_key": "format"}],
-            "rows": ROWS, "model": schema.defaults()["model"] | limits, "system_prompt": system, "recipes": [],
-            "operators": []})
+        source = {"name": "data", "key": "--from", "path": str(file), "split": "train", "columns": columns,
+                  "optional": list(columns), "format_key": "format"}
+        found = samples.ask({"sources": [] if guess.kind == "cpt" else [source], "rows": ROWS, "model": section,
+                             "system_prompt": system, "recipes": [], "operators": [],
+                             "models": [question(section)]})
     if found["problems"]:
         raise DataError("\n".join(found["problems"]))
     longest = dict(found["longest"])
-    return tuple(_rounded(longest.get(f"max_{what}_tokens", 0)) for what in ("prompt", "response"))
+    prompt, response = (_rounded(longest.get(f"max_{what}_tokens", 0)) for what in ("prompt", "response"))
+    return prompt, response, Sizes(found["sizes"]).of(section)
 
 
 def _quoted(value: Any) -> str:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from pipeline.job.no_signal import no_signals
-from pipeline.job.progress import rate
+from pipeline.job.progress import SAMPLED, rate
 from pipeline.results.query import Answer, ask
 from pipeline.results.questions import QUESTIONS
 from pipeline.store import tables
@@ -65,10 +65,10 @@ def evaluations(session, stage: str, start: str) -> dict[str, dict[str, list]]:
     stage, start: directory names of the stage and of its initial model, whose accuracy is at step 0. Sets on which
     fewer than two of the stage's own weights were evaluated are omitted.
     """
-    rows = records(session, """
+    rows = records(session, f"""
         SELECT DISTINCT ON (taskset, trainer_step) taskset, if(model = $1, step, 0) AS trainer_step,
             metric, value, low, high
-        FROM scores WHERE metric IN ('sampled_accuracy', 'sampled_reward') AND model IN ($1, $2)
+        FROM scores WHERE metric IN {SAMPLED} AND model IN ($1, $2)
         ORDER BY taskset, trainer_step, stage""",
         (stage, start))
     curves: dict[str, dict[str, list]] = {}

@@ -11,25 +11,28 @@ from functools import cache
 from typing import Any
 
 from pipeline.settings.config import walk
-from pipeline.store.errors import TAKEN_AS_SECRETS, UNSAID, ConfigError, Problem, shown
-from pipeline.store.secret_names import carried, hidden, names_secret
+from pipeline.store.errors import UNSAID, ConfigError, Problem, shown
+from pipeline.store.secret_names import TAKEN_AS_SECRETS, names_secret, secret_variables
 
-# as OmegaConf parses it, with blanks and quotes; other forms (such as a composed name) are found when they are
-# resolved (pipeline/compose/interpolation.py)
+# as OmegaConf parses it, with blanks and quotes, and an empty default or none; other forms, such as a composed name,
+# are found when they are resolved (pipeline/compose/interpolation.py)
 VARIABLE = r"\$\{\s*oc\.env\s*:\s*(?P<quote>['\"]?)(?P<variable>\w+)(?P=quote)\s*"
-REFERENCE = re.compile(rf"{VARIABLE}(?P<empty>,\s*(?:''|\"\"|null)?\s*)?\}}")  # with an empty default, or without
-ALONE = re.compile(rf"((?:bearer|basic|token)\s+)?{REFERENCE.pattern}", re.I)  # and, of a header, the scheme before it
+REFERENCE = re.compile(rf"{VARIABLE}(?P<empty>,\s*(?:''|\"\"|null)?\s*)?\}}")
 WITH_DEFAULT = re.compile(rf"{VARIABLE}(,[^}}]*)?\}}")
-ENTRY = re.compile(r"(?<![$\w.-])([\w.-]+)\s*:\s*(?!//)"  # of a mapping in an override
-                   r"""('[^']*'|"[^"]*"|\{[^{}]*\}|\[[^]]*\]|[^,{}\[\]]+)""")
+ENTRY = re.compile(  # of a mapping in an override
+    r"""(?<![$\w.-])([\w.-]+)\s*:\s*(?!//)('[^']*'|"[^"]*"|\{[^{}]*\}|\[[^]]*\]|[^,{}\[\]]+)""")
 SHORTEST = 4  # characters: a shorter value is found by chance
-LONG_ENOUGH = 8  # if nothing else refers to the variable
-OF_THE_SHELL = "A shell replaces $NAME between double quotes, not between single ones."
+LONG_ENOUGH = 8  # of the value of a variable that no setting names
 
 
 def is_secret(key: str) -> bool:
     """Returns whether a part of a dotted key names a secret: everything below it is secret too."""
     return any(names_secret(part) for part in key.split("."))
+
+
+def is_name(value: Any) -> bool:
+    """Returns whether a value is only a reference `${oc.env:VARIABLE}`, and not its value."""
+    return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
 
 
 def named_in(text: str) -> list[str]:
@@ -38,64 +41,47 @@ def named_in(text: str) -> list[str]:
 
 
 def problems_of(value: Any, key: str = "") -> list[Problem]:
-    """Lists literal secrets and unset variables."""
+    """Lists literal and misplaced secrets and unset variables."""
     if isinstance(value, dict):
         return [p for k, v in value.items() for p in problems_of(v, f"{key}.{k}" if key else str(k))]
     if isinstance(value, list):
         return [p for i, v in enumerate(value) for p in problems_of(v, f"{key}.{i}")]
-    if why := written_out(key, value):
+    if why := kept_out(key, value):
         return [Problem(key, why)]
-    if not (isinstance(value, str) and value):
-        return []
+    secret = is_secret(key)
+    return [Problem(key, f"the environment variable {m['variable']} is not set.",
+                    f"Set it, or allow it to be empty: ${{oc.env:{m['variable']},}}.")
+            for m in REFERENCE.finditer(value if isinstance(value, str) else "")
+            if (secret or names_secret(m["variable"], True)) and not (m["empty"] or m["variable"] in os.environ)]
+
+
+def kept_out(key: str, value: Any) -> str | None:
+    """Returns why a value, nested ones too, must not be in a file: it is a literal or a misplaced secret."""
+    if isinstance(value, (dict, list)):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        return next(filter(None, (kept_out(f"{key}.{name}", part) for name, part in parts)), None)
     if not is_secret(key):
-        return _misplaced(key, value) if named_in(value) else []
-    named = REFERENCE.search(value)
-    variable = named["variable"]
-    return [Problem(key, f"the environment variable {variable} is not set.", f"Set it, or allow it to be empty: "
-                    f"${{oc.env:{variable},}}.")] if not (named["empty"] or variable in os.environ) else []
-
-
-def written_out(key: str, value: Any) -> str | None:
-    """Returns why a value must not be in a file: it is a literal secret, by its key or by its form."""
-    if isinstance(value, str) and (what := carried(REFERENCE.sub("", value))):
-        return (f"{what}, which does not go into a file. Put it into the environment, where a library reads it itself "
-                "(MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD for MLflow's address) or a free argument names it "
-                "(${oc.env:MY_API_KEY}).")
-    if value in (None, "") or isinstance(value, (bool, dict, list)) or not is_secret(key):
+        return _misplaced(key, value) if isinstance(value, str) else None
+    if value in (None, "") or isinstance(value, bool) or is_name(value):
         return None
     name = key.rsplit(".", 1)[-1]
-    if isinstance(value, str) and ALONE.fullmatch(value):
-        return None
     if isinstance(value, str) and (given := WITH_DEFAULT.fullmatch(value)):
-        variable = given["variable"]
-        return (f"a default of {variable} would be a secret that is written out, and a secret does not go into a file; "
-                f"needed an empty one, {name}: ${{oc.env:{variable},}}, or none.")
+        return (f"a default of {given['variable']} is a secret, which does not go into a file; needed an empty one, "
+                f"{name}: ${{oc.env:{given['variable']},}}, or none.")
     return ("a secret does not go into a file, as a configuration is. Put it into the environment and write "
             f"{name}: ${{oc.env:VARIABLE}}.")
 
 
-def kept_out(key: str, value: Any) -> str | None:
-    """Returns why a value, nested ones too, must not be in a recipe: a literal or misplaced secret."""
-    if isinstance(value, (dict, list)):
-        parts = value.items() if isinstance(value, dict) else enumerate(value)
-        return next(filter(None, (kept_out(f"{key}.{name}", part) for name, part in parts)), None)
-    if (why := written_out(key, value)) or not isinstance(value, str) or is_secret(key):
-        return why
-    return next((p for p in _misplaced(key, value) if "is not set" not in p), None)
-
-
-def _misplaced(key: str, text: str) -> list[Problem]:
-    """Returns the problem with a text that names secret variables in a non-secret setting."""
+def _misplaced(key: str, text: str) -> str | None:
+    """Returns the problem with a text that names secret variables in a setting that cannot keep the reference."""
     names = named_in(text)
-    if not any(part in _free() for part in key.split(".")[:-1]):
-        return [Problem(key, f"{name} is a secret by its name, and this setting is written to files.", "Use another "
-                        "variable; secrets go only into free arguments.") for name in names]
-    if "${" in REFERENCE.sub("", text):  # an empty default is none of these
-        return [Problem(key, f"{name} is a secret by its name; needed ${{oc.env:{name}}}, with no default and no other "
-                        "interpolation.") for name in names]
-    return [Problem(key, f"the environment variable {m['variable']} is not set.")
-            for m in REFERENCE.finditer(text) if names_secret(m["variable"], is_variable=True)
-            and not (m["empty"] or m["variable"] in os.environ)]
+    if names and not any(part in _free() for part in key.split(".")[:-1]):
+        return (f"{names[0]} is a secret by its name, and this setting is written to files. Use another variable; "
+                "secrets go only into free arguments.")
+    if names and "${" in REFERENCE.sub("", text):  # an empty default is none of these
+        return (f"{names[0]} is a secret by its name; needed ${{oc.env:{names[0]}}}, with no default and no other "
+                "interpolation.")
+    return None
 
 
 @cache
@@ -111,29 +97,24 @@ def taken_as_secrets(config: Any) -> set[str]:
 
 def misdirected(key: str, variable: str) -> Problem:
     """Returns the problem of a setting that received the value of a secret variable."""
-    plainly = f", or name it plainly in a free argument: ${{oc.env:{variable}}}" if names_secret(variable, True) else ""
     return Problem(key, f"has the value of {variable}, which is a secret, and a configuration is written to files.",
-                   f"Leave it to a setting whose name marks it as secret{plainly}.")
+                   f"Name it in a free argument, ${{oc.env:{variable}}}; a shell expands $NAME between double quotes, "
+                   "not between single ones.")
 
 
 def leaks(config: Any) -> list[Problem]:
-    """Lists settings that contain the literal value of a secret variable.
+    """Lists settings that contain the value of a secret variable, such as one that the shell expanded.
 
     The value of a variable that no setting names must occur as a whole word: an unrelated variable may contain the
     start of a path.
     """
-    named = taken_as_secrets(config) | {name for _, text in texts(config) for name in named_in(text)}
-    values = {name: value for name in named if len(value := os.environ.get(name, "")) >= SHORTEST}
-    others = {name: re.compile(rf"(?<![\w./+-]){re.escape(value)}(?![\w./+-])") for name, value in os.environ.items()
-              if name not in named and len(value) >= LONG_ENOUGH and names_secret(name, is_variable=True)}
     found = list(texts(config))
-    return [*(misdirected(key, name) for key, text in found for name, value in values.items() if value in text),
-            *(_by_the_shell(misdirected(key, name)) for key, text in found for name, form in others.items()
-              if form.search(text) and not is_secret(key))]
-
-
-def _by_the_shell(problem: Problem) -> Problem:
-    return problem.but(do=f"{problem.do} {OF_THE_SHELL}")
+    named = taken_as_secrets(config) | {name for _, text in found for name in named_in(text)}
+    forms = {name: re.escape(value) for name in named if len(value := os.environ.get(name, "")) >= SHORTEST}
+    forms |= {name: rf"(?<![\w./+-]){re.escape(value)}(?![\w./+-])" for name, value in secret_variables().items()
+              if name not in named and len(value) >= LONG_ENOUGH}
+    return [misdirected(key, name) for name, form in forms.items() for key, text in found
+            if re.search(form, text) and (name in named or not is_secret(key))]
 
 
 def texts(value: Any, key: str = ""):
@@ -150,11 +131,6 @@ def mask(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: "***" if is_secret(str(k)) and v and not is_name(v) else mask(v) for k, v in value.items()}
     return [mask(v) for v in value] if isinstance(value, list) else value
-
-
-def is_name(value: Any) -> bool:
-    """Returns whether a value is only a reference `${oc.env:VARIABLE}`, and not its value."""
-    return isinstance(value, str) and ALONE.fullmatch(value) is not None
 
 
 def without_values(problems: list[Problem], config: Any) -> list[Problem]:
@@ -177,8 +153,7 @@ def typed(override: str) -> str:
     key, equals, value = override.partition("=")
     if equals and is_secret(key.lstrip("+~")):
         return override if is_name(value.strip("'\"")) else f"{key}=***"
-    within = ENTRY.sub(lambda m: f"{m[1]}:***" if is_secret(m[1]) else m[0], value)  # {api_key: x, depth: 3}
-    return key + equals + hidden(within)
+    return key + equals + ENTRY.sub(lambda m: f"{m[1]}:***" if is_secret(m[1]) else m[0], value)
 
 
 def reveal(value: Any, key: str = "") -> Any:

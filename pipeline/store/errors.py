@@ -4,26 +4,13 @@ Every message says what was found, what was needed and what to change. Internal 
 """
 
 import difflib
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pipeline.store.secret_names import hidden, names_secret
+from pipeline.store.secret_names import masked
 
-SHORTEST = 6  # characters: a shorter value may occur in a message by chance
-# environment variables used by secret settings, whatever the variables are called (settings/secrets.py)
-TAKEN_AS_SECRETS: set[str] = set()
 UNSAID = object()  # a problem that quotes no value
 PARTS = ("key", "found", "needed", "do", "stages", "file", "line")
-
-
-def masked(text: str) -> str:
-    """Replaces secret environment values, and texts in the form of a secret, by ***."""
-    values = {value for name, value in os.environ.items() if len(value) >= SHORTEST
-              and (name in TAKEN_AS_SECRETS or names_secret(name, is_variable=True))}
-    for value in sorted(values, key=len, reverse=True):  # one may contain another
-        text = text.replace(value, "***")
-    return hidden(text)
 
 
 class Problem(str):

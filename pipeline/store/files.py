@@ -31,13 +31,11 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write(temporary)
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        _explain_full_disk(error, path)
-        raise
+        with explained(path):
+            write(temporary)
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -48,20 +46,15 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        _explain_full_disk(error, path)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            free = shutil.disk_usage(path.parent).free / 2**20
+            raise StageError(f"no space left for {path}: {free:.0f} MiB are free on that disk. Nothing half-written "
+                             "was kept. Free some space (old stages lie in store/) and run the same command again."
+                             ) from error
         if error.errno == errno.EROFS:
             raise StageError(f"{error.filename or path} cannot be written: its disk is read-only. Have it mounted for "
                              "writing, or set checkpoint_root_dir to a directory of another one.") from error
         raise
-
-
-def _explain_full_disk(error: OSError, path: Path) -> None:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = shutil.disk_usage(path.parent).free / 2**20
-        raise StageError(
-            f"no space left for {path}: {free:.0f} MiB are free on that disk. Nothing half-written was kept. "
-            "Free some space (old stages lie in store/) and run the same command again."
-        ) from error
 
 
 def write_json(path: Path, value: object) -> None:
@@ -97,14 +90,12 @@ def new_directory(path: Path) -> Iterator[Path]:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        yield temporary
-        assert is_complete(temporary), f"no manifest written in {temporary}"
-        flush_tree(temporary)
-        shutil.rmtree(path, ignore_errors=True)  # an incomplete leftover without a manifest, or an earlier launch
-        os.replace(temporary, path)
-    except OSError as error:
-        _explain_full_disk(error, path)
-        raise
+        with explained(path):
+            yield temporary
+            assert is_complete(temporary), f"no manifest written in {temporary}"
+            flush_tree(temporary)
+            shutil.rmtree(path, ignore_errors=True)  # an incomplete leftover without a manifest, or an earlier launch
+            os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

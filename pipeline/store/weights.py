@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from pipeline.store.errors import ModelError
+from pipeline.store.errors import ModelError, Problem
 
 NAMES = ("model.safetensors", "pytorch_model.bin")  # the names transformers looks for; sharded: with INDEX
 INDEX = ".index.json"
@@ -15,7 +15,7 @@ EMBEDDING = "embed_tokens.weight"
 LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 
-def weights_problem(path: str, config: dict[str, Any], key: str) -> str | None:
+def weights_problem(path: str, config: dict[str, Any], key: str) -> Problem | None:
     """Returns the problem with the weights of the model at `path`, the value of the setting `key`.
 
     config: the content of its config.json.
@@ -24,7 +24,7 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> str | None:
     try:
         shapes = {name: shape for file in _files(directory) for name, shape in _shapes(file).items()}
     except (ModelError, OSError) as error:
-        return f"{key}={path}: {error} Fetch the model again."
+        return Problem(key, str(error), "Fetch the model again.", found=path)
     found = dict(zip(("vocab_size", "hidden_size"), next(
         (shape for name, shape in shapes.items() if name.endswith(EMBEDDING)), ()), strict=False))
     if numbers := [int(number) for name in shapes for number in LAYER.findall(name)]:
@@ -36,8 +36,8 @@ def weights_problem(path: str, config: dict[str, Any], key: str) -> str | None:
              and not (name == "num_hidden_layers" and number > config[name])]  # DeepSeek V3: one unused layer more
     if not wrong:
         return None
-    return (f"{key}={path}: config.json says {'; '.join(wrong)}; needed the same number. Fetch config.json and weights "
-            "of one revision.")
+    return Problem(key, f"config.json has {'; '.join(wrong)}; needed the same number.", "Fetch config.json and weights "
+                   "of one revision.", found=path)
 
 
 def _files(directory: Path) -> list[Path]:

@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from pipeline.check.memory import activations
-from pipeline.store.model_shape import shape_of
 from stages.learner.engine import attention
 from stages.learner.engine.adapter import inject
 from stages.learner.engine.policy import Policy
+from stages.model_size import measure
 
 TOKENS, ACTIONS, CHUNK = 8192, 6144, 1024
 SMALL = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 2,
@@ -129,9 +129,13 @@ def measured(kind: str, shape: dict, dtype: torch.dtype, recompute: bool, lora: 
     ("qwen2", torch.bfloat16, True, 40000, True),
 ])
 def test_the_estimate_is_what_a_step_of_ours_holds(kind, dtype, recompute, vocabulary, lora):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     shape = {**SMALL, "vocab_size": vocabulary, **OTHERS.get(kind, {})}
     settings = {"trainer": {"max_token_len_per_gpu": TOKENS, "attention": "varlen", "logprob_chunk_tokens": CHUNK,
                             "enable_gradient_checkpointing": recompute},
                 "model": {"lora_configs": [LORA] if lora else []}}
-    estimate = activations(shape_of({"model_type": kind, **shape}), settings, dtype.itemsize)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape))
+    estimate = activations(measure(model, {"path": None, **LORA} if lora else None), settings, dtype.itemsize)
     assert 0.98 < estimate / measured(kind, shape, dtype, recompute, lora) < 1.16

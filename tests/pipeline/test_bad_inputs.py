@@ -11,7 +11,7 @@ from pipeline.check.data_sample import sample
 from pipeline.store.data_files import open_files
 from pipeline.store.errors import DataError
 from tests.models import safetensors
-from tests.pipeline.test_shape import QWEN2
+from tests.sizes import QWEN2
 
 RECIPE = """
 name: mine
@@ -115,9 +115,8 @@ def test_a_file_that_is_not_there_or_leads_nowhere(checked, tmp_path, name, word
 
 
 @pytest.mark.parametrize(("changed", "words"), [
-    ({"model_type": None}, "has no model_type"), ({"hidden_size": -64}, "hidden_size=-64 (below 1)"),
-    ({"hidden_size": None}, "hidden_size=None"), ({"num_attention_heads": 0}, "num_attention_heads=0 (below 1)"),
-    ({"num_attention_heads": 6}, "num_attention_heads=6 (no divisor of hidden_size="),
+    ({"model_type": None}, "has no model_type"), ({"hidden_size": -64}, "hidden_size=-64; needed whole"),
+    ({"hidden_size": "64", "num_attention_heads": 0}, "has hidden_size='64', num_attention_heads=0; needed"),
     ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized (awq)"),
 ])
 def test_a_model_that_cannot_be_built(checked, tmp_path, changed, words):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.check import samples
 from pipeline.check.memory import GIB, training
 from pipeline.check.preflight import check
 from pipeline.check.stage_rules import unread
@@ -13,10 +14,9 @@ from pipeline.compose.stage_settings import effective
 from pipeline.plan.plan import make_plan
 from pipeline.settings.config import Config
 from pipeline.store.errors import ModelError
-from pipeline.store.model_shape import shape_of
 from tests.configs import changed
-from tests.pipeline.test_fit import LARGE, SMALL, rft
-from tests.pipeline.test_shape import QWEN2
+from tests.pipeline.test_fit import rft
+from tests.sizes import LARGE, QWEN2, SMALL, TOY, answered
 
 DISTIL = {"algorithm.algorithm_type": "on_policy_distill"}
 KEY = "model.teacher_model_path"
@@ -116,13 +116,10 @@ def test_a_teacher_that_is_not_there_is_named(tmp_path, monkeypatch):
 
 
 def test_what_a_teacher_takes_while_it_scores():
-    """By hand for one layer of one head, width 4, MLP 8, vocabulary 10, 2 bytes: 40 embedding + 40 head + 4 norm and a
-    layer of 4 x 16 + 3 x 32 + 8 = 168, 252 parameters. A layer keeps of a token norms 2 x 8 x 4 = 64, attention 2 x 2 x
-    8 + 4 = 36, MLP 4 x 2 x 8 = 64: 164. Of 100 tokens; 64 positions of logits at 18 bytes an entry."""
-    shape = shape_of({"model_type": "llama", "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1,
-                      "intermediate_size": 8, "vocab_size": 10})
+    """388 parameters of 2 bytes; of 100 tokens what a layer keeps, 168 (test_memory.py); of 64 positions the logits of
+    10 words at 18 bytes."""
     config = rft(trainer__max_token_len_per_gpu=100, trainer__logprob_chunk_tokens=64)
-    assert scoring(shape, config, 2) == 2 * 252 + 100 * 164 + 64 * 10 * 18
+    assert scoring(TOY, config, 2) == 2 * 388 + 100 * 168 + 64 * 10 * 18
 
 
 def test_a_teacher_that_does_not_fit_beside_what_the_trainer_keeps():
@@ -136,10 +133,11 @@ def test_a_teacher_that_does_not_fit_beside_what_the_trainer_keeps():
 
 def test_the_plan_says_what_the_teacher_costs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(samples, "preview", lambda config, stages, models: answered(models))
     gpu = {"cluster.gpu_per_node": 2, "cluster.gpu_memory_gib": 80.0}
-    found = dict(check(changed({**DISTIL, **gpu, KEY: teacher(tmp_path)})).facts)
+    found = dict(check(changed({**DISTIL, **gpu, KEY: teacher(tmp_path)}), data=True).facts)
     assert found["rft, its teacher"][0][1].startswith("0.9 GiB in host memory for each of 1 rank(s)")
-    tight = check(changed({**DISTIL, **gpu, KEY: teacher(tmp_path), "cluster.gpu_memory_gib": 2.0}))
+    tight = check(changed({**DISTIL, **gpu, KEY: teacher(tmp_path), "cluster.gpu_memory_gib": 2.0}), data=True)
     assert any(line.startswith(f"stage rft: {KEY}: while it scores") for line in tight.problems)
 
 

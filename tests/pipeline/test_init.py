@@ -38,6 +38,7 @@ def model(tmp_path_factory) -> Path:
 @pytest.fixture
 def in_process(monkeypatch):
     """stages/preview.py without a process of its own, which would import transformers anew each time."""
+    from stages.model_size import sizes
     from stages.preview import Preview
 
     def ask(request):
@@ -45,7 +46,7 @@ def in_process(monkeypatch):
         for source in request["sources"]:
             preview.source(source)
         preview.recipes()
-        return preview.found
+        return preview.found | {"sizes": sizes(request["models"], preview.found)}
 
     monkeypatch.setattr(samples, "ask", ask)
 

@@ -16,9 +16,9 @@ from pipeline.settings import algorithms
 from pipeline.settings.config import AuxiliaryModel
 from pipeline.settings.data import AuxiliaryBuffer, Taskset
 from pipeline.settings.train_batch import REPLAY
-from pipeline.store.model_shape import read_shape
+from pipeline.store.model_shape import plain_config
 from tests.configs import changed, element, overridden
-from tests.pipeline.test_shape import QWEN2
+from tests.sizes import QWEN2
 
 TASKS, EXPLORER = "data_processor.task_pipeline", "buffer.explorer_input"
 
@@ -66,7 +66,8 @@ class Answer:
 
     def __call__(self, command, **_):
         self.sources = json.loads(Path(command[-2]).read_text())["sources"]
-        Path(command[-1]).write_text(json.dumps({"problems": [], "warnings": [], "unjudged": [], "facts": []}))
+        Path(command[-1]).write_text(json.dumps({"problems": [], "warnings": [], "unjudged": [], "facts": [],
+                                                "sizes": {}}))
         return subprocess.CompletedProcess(command, 0)
 
 
@@ -88,7 +89,8 @@ def test_the_files_that_a_stage_is_made_of_are_looked_for_here_too():
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("[1]", "config.json there is no JSON object"), ('{"a": ', "config.json there is not valid JSON (Expecting value"),
+    ("[1]", "config.json there is not a JSON object"),
+    ('{"a": ', "config.json there is not valid JSON (Expecting value"),
     (b"\xff", "config.json there is not valid JSON ("),
     (json.dumps({**QWEN2, "hidden_size": "896", "head_dim": 1.5}), "has hidden_size='896', head_dim=1.5; needed")])
 def test_a_model_whose_configuration_cannot_be_read_is_told_beside_others(tmp_path, text, words):
@@ -99,7 +101,7 @@ def test_a_model_whose_configuration_cannot_be_read_is_told_beside_others(tmp_pa
     found = references.wrong_models(settings, settings["model"])
     assert [line.partition(f"={here}: ")[0] for line in found] == ["model.model_path", "model.critic_model_path"]
     assert all(words in line for line in found)
-    assert read_shape(settings["model"]) is None
+    assert plain_config(settings["model"]) is None
     (tmp_path / "config.json").write_text(json.dumps(QWEN2))
     assert references.wrong_models(settings, settings["model"]) == []
 

@@ -5,14 +5,9 @@ from dataclasses import replace
 import pytest
 
 from pipeline.check.memory import GIB, activations, head, layer_tokens, rollout, training
-from pipeline.store.mixture import Experts, Latent
-from pipeline.store.model_shape import Shape, shape_of
-from tests.pipeline.test_shape import QWEN2
+from tests.sizes import SMALL, TOY, P
 
-QWEN = shape_of(QWEN2)
-P = 494_032_768  # its parameters, see test_shape.py
-# 10 words, 4 wide, 2 layers, 2 query heads on 1 key/value head of width 2, MLP 8 wide, untied
-TOY = Shape(10, 4, 2, 2, 1, 2, 8, tied=False)
+(_, TOY_LAYER), = TOY.layers
 
 
 def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chunk=4096, attention="auto",
@@ -30,7 +25,7 @@ def settings(tokens=32768, recompute=False, stage=1, ranks=1, offload=False, chu
     (3, 2 * P / 4 + 2 * P, 3 * P, P / 2, 2 * P),  # P is below 1e9: all of it may be gathered at once
 ])
 def test_zero_divides_what_its_stage_says_among_four_ranks(stage, weights, optimizer, gradients, step):
-    found = training(QWEN, settings(stage=stage, ranks=4), 2)
+    found = training(SMALL, settings(stage=stage, ranks=4), 2)
     assert (found.weights, found.optimizer, found.gradients, found.step) == (weights, optimizer, gradients, step)
     assert found.bucket == 10**9  # 5e8 entries of 2 bytes
     assert found.idle == weights + optimizer
@@ -39,65 +34,73 @@ def test_zero_divides_what_its_stage_says_among_four_ranks(stage, weights, optim
 
 def test_one_rank_keeps_16_bytes_a_parameter_and_22_in_the_step():
     """2 + 12 + 2 while it accumulates; at the step 2 + 12 + 8, which is the peak when activations are small."""
-    found = training(QWEN, settings(tokens=16, chunk=1), 2)
+    found = training(SMALL, settings(tokens=16, chunk=1), 2)
     assert found.idle + found.gradients == 16 * P
     assert found.idle + found.step == 22 * P == found.peak
 
 
 def test_in_32_bits_gradients_need_no_second_form():
-    found = training(QWEN, settings(tokens=16, chunk=1), 4)
+    found = training(SMALL, settings(tokens=16, chunk=1), 4)
     assert (found.weights, found.optimizer, found.gradients, found.step) == (4 * P, 12 * P, 4 * P, 8 * P)
 
 
 def test_offload_moves_the_optimizer_to_the_host():
-    found = training(QWEN, settings(stage=2, ranks=4, offload=True), 2)
+    found = training(SMALL, settings(stage=2, ranks=4, offload=True), 2)
     assert (found.weights, found.optimizer) == (2 * P, 0)
     assert found.gradients == found.step == 2 * 151_936 * 896  # a buffer of the largest tensor
-    assert training(QWEN, settings(offload=True), 2).gradients == 2 * P
+    assert training(SMALL, settings(offload=True), 2).gradients == 2 * P
 
 
 def test_under_zero_3_the_host_may_keep_the_weights_too():
-    found = training(QWEN, settings(stage=3, ranks=4, offload_param=True), 2)
+    found = training(SMALL, settings(stage=3, ranks=4, offload_param=True), 2)
     assert found.weights == 2 * P  # what is gathered at a time
 
 
 def test_a_critic_keeps_weights_and_an_optimizer_of_its_own():
-    """No output head (QWEN's is its embedding), one of 896 weights and a bias: 14 bytes each on one rank."""
-    plain, with_critic = (training(QWEN, settings(advantage=name), 2) for name in ("grpo", "ppo"))
+    """No output head (SMALL's is its embedding), one of 896 weights and a bias: 14 bytes each on one rank."""
+    plain, with_critic = (training(SMALL, settings(advantage=name), 2) for name in ("grpo", "ppo"))
     assert with_critic.critic == 14 * (P + 897)
     assert with_critic.peak - plain.peak == with_critic.idle - plain.idle == 14 * (P + 897)
 
 
-RANK3 = {"lora_rank": 3, "target_modules": "all-linear", "exclude_modules": []}
+RANK3 = {"lora_rank": 3}
+# 2 layers x 3 x (8 + 6 + 6 + 8 + 3 x 12), 7 linear layers in each
+ADAPTED = replace(TOY, trained=384, layers=((2, replace(TOY_LAYER, adapted=7)),))
 
 
 def test_an_adapter_alone_has_gradients_and_an_optimizer():
-    """TOY has 2 x (4 x 12 + 3 x 32 + 8) + 2 x 40 + 4 = 388 parameters, the adapter 2 layers x 3 x (8 + 6 + 6 + 8 + 3 x
-    12) = 384. 2 ranks, 16 bits: both kept, 2 x 772; 12 x 384 / 2; 2 x 384; own gradients twice and in float32, 8 x 192.
-    Under ZeRO-3 772 of 1544 bytes are a rank's own, and all of it may be gathered."""
-    found = training(TOY, settings(ranks=2, adapters=[RANK3]), 2)
+    """388 parameters of the model, 384 of the adapter. 2 ranks, 16 bits: both kept, 2 x 772; 12 x 384 / 2; 2 x 384; own
+    gradients twice and in float32, 8 x 192. Under ZeRO-3 772 of 1544 bytes are a rank's own, and all may be
+    gathered."""
+    found = training(ADAPTED, settings(ranks=2, adapters=[RANK3]), 2)
     assert (found.weights, found.optimizer, found.gradients, found.step) == (1544, 2304, 768, 1536)
-    assert training(TOY, settings(ranks=2, stage=3, adapters=[RANK3]), 2).weights == 772 + 1544
-    assert training(TOY, settings(ranks=2, stage=2, offload=True, adapters=[RANK3]), 2).gradients == 2 * 40
+    assert training(ADAPTED, settings(ranks=2, stage=3, adapters=[RANK3]), 2).weights == 772 + 1544
+    assert training(ADAPTED, settings(ranks=2, stage=2, offload=True, adapters=[RANK3]), 2).gradients == 2 * 40
 
 
 def test_an_adapter_keeps_its_inner_width_of_each_layer_and_spares_the_heads_gradient():
     """Rank 3 beside 7 layers, 2 bytes: 42 more a token and layer; the head's own 2 x 40 bytes are not made."""
     kept = 100 * (2 * (168 + 42) + 32)
-    assert activations(TOY, settings(100, chunk=50, adapters=[RANK3]), 2) == kept + 20 * 50 * 10
+    assert activations(ADAPTED, settings(100, chunk=50, adapters=[RANK3]), 2) == kept + 20 * 50 * 10
 
 
 def test_a_layer_keeps_these_bytes_of_a_token():
     """h = 4, heads' width 4, key/value 2, MLP 8, 2 bytes: norms 2 x (16 + 16), q k v out 4 x 8, 4 bytes for each of 2
     heads, MLP 4 x 16. flash_attn repeats neither key nor value: (4 + 2) x 4 for q out k v."""
-    assert layer_tokens(TOY, 2) == 64 + 32 + 8 + 64
-    assert layer_tokens(TOY, 2, "flash_attn") == 64 + 24 + 8 + 64
-    assert layer_tokens(TOY, 4) == 96 + 64 + 8 + 128
+    assert layer_tokens(TOY, TOY_LAYER, 2) == 64 + 32 + 8 + 64
+    assert layer_tokens(TOY, TOY_LAYER, 2, "flash_attn") == 64 + 24 + 8 + 64
+    assert layer_tokens(TOY, TOY_LAYER, 4) == 96 + 64 + 8 + 128
+
+
+def test_experts_keep_the_router_and_what_each_chosen_one_makes():
+    """2 of 6 experts 5 wide beside a dense MLP, 2 bytes: 4 x (6 + 4) of the router, 2 x 2 x (2 x 4 + 4 x 5)."""
+    layer = replace(TOY_LAYER, experts=6, chosen=2, expert_width=5)
+    assert layer_tokens(TOY, layer, 2) == layer_tokens(TOY, TOY_LAYER, 2) + 40 + 112
 
 
 def test_the_head_takes_20_bytes_for_each_position_and_word():
     assert head(TOY, 3, 2) == 20 * 3 * 10 + 2 * 10 * 4
-    assert head(QWEN, 4096, 2) == 20 * 4096 * 151_936 + 2 * 151_936 * 896
+    assert head(SMALL, 4096, 2) == 20 * 4096 * 151_936 + 2 * 151_936 * 896
 
 
 def test_activations_are_the_higher_of_head_and_layer():
@@ -119,7 +122,7 @@ def test_activations_are_the_higher_of_head_and_layer():
     (True, 16_384, 16_384, 60.0, 0.93),
 ])
 def test_the_estimate_is_near_what_was_measured(recompute, chunk, tokens, gib, ratio):
-    estimate = training(QWEN, settings(tokens, recompute, chunk=chunk), 2).peak / GIB
+    estimate = training(SMALL, settings(tokens, recompute, chunk=chunk), 2).peak / GIB
     assert estimate / gib == pytest.approx(ratio, abs=0.006)
     assert 1 / 1.3 < estimate / gib < 1.3
 
@@ -127,24 +130,24 @@ def test_the_estimate_is_near_what_was_measured(recompute, chunk, tokens, gib, r
 def test_an_engine_has_its_share_less_its_weights_for_the_cache():
     """80 GiB x 0.9 on each of 2 GPUs, half of 2 P of weights; a token: key and value, 24 layers, 64 wide, 2 bytes."""
     config = {"explorer": {"rollout_model": {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}}}
-    found = rollout(QWEN, config, 2, 80.0)
+    found = rollout(SMALL, config, 2, 80.0)
     assert (found.share, found.weights, found.token) == (72 * GIB, P, 2 * 24 * 64 * 2)
     assert found.tokens == int((72 * GIB - P) // 6144)
     config["explorer"]["rollout_model"]["gpu_memory_utilization"] = 0.001
-    assert rollout(QWEN, config, 2, 80.0).tokens == 0
+    assert rollout(SMALL, config, 2, 80.0).tokens == 0
 
 
 def test_latent_attention_caches_one_narrow_vector_on_every_gpu():
     """2 layers x (6 + 2) entries x 2 bytes, however many GPUs share the heads."""
     config = {"explorer": {"rollout_model": {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}}}
-    shape = replace(TOY, latent=Latent(query_rank=0, rank=6, rotary=2, plain=2, value=2))
+    shape = replace(TOY, latent=6 + 2)
     assert rollout(shape, config, 2, 80.0).token == 2 * 8 * 2
 
 
 def test_under_zero_3_the_experts_of_a_layer_are_gathered_whole():
-    """4 experts of 3 x 1,000 x 200,000 are 2.4e9 parameters, more than the 1e9 that are gathered otherwise; the largest
-    tensor is two thirds of it, 1.6e9, which is what offloading hands on at a time."""
-    shape = replace(TOY, width=1000, experts=Experts(layers=2, count=4, chosen=1, width=200_000))
-    found = training(shape, settings(stage=3, ranks=4, offload=True, offload_param=True), 2)
+    """2.4e9 parameters in one module are more than the 1e9 that are gathered otherwise; offloading hands on the largest
+    tensor, 1.6e9, at a time."""
+    size = replace(TOY, parameters=5 * 10**9, trained=5 * 10**9, gathered=2_400_000_000, largest=1_600_000_000)
+    found = training(size, settings(stage=3, ranks=4, offload=True, offload_param=True), 2)
     assert found.weights == 2 * 2_400_000_000
     assert found.gradients == 2 * 1_600_000_000

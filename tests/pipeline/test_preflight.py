@@ -18,7 +18,7 @@ from pipeline.store.errors import ConfigError, StageError
 from pipeline.store.files import CONF
 from tests.configs import changed
 from tests.models import safetensors
-from tests.pipeline.test_shape import QWEN2
+from tests.sizes import QWEN2, answered
 
 TASKS = "data_processor.task_pipeline"
 GPU = {"cluster.gpu_per_node": 2, "cluster.gpu_memory_gib": 80.0}
@@ -43,7 +43,10 @@ def model(tmp_path) -> dict:
 
 
 def check(values: dict, **how) -> preflight.Report:
-    return preflight.check(changed(values), **how)
+    """The report without samples of the data; sizes of models are those of tests/sizes.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "preview", lambda config, stages, models: answered(models))
+        return preflight.check(changed(values), **{"data": True} | how)
 
 
 def facts(report: preflight.Report, stage: str) -> dict[str, str]:
@@ -150,12 +153,25 @@ def test_a_stage_begins_with_the_model_that_it_names_itself(model):
     assert "weights 0.9, optimizer 5.5, gradients 1.9" in facts(report, "rft")["memory"]
 
 
-def test_an_architecture_that_is_not_counted_is_not_judged(model):
-    Path(model["model.model_path"], "config.json").write_text(json.dumps({**QWEN2, "model_type": "other"}))
-    report = check({**model, **GPU})
-    assert "not counted: its model_type is other; counted are llama, mistral," in report.unjudged[0]
-    assert report.problems == []
+def test_without_the_sizes_of_models_memory_and_disk_are_not_judged(model):
+    report = check({**model, **GPU, "cluster.gpu_memory_gib": 8.0}, data=False)
+    assert report.problems == report.unjudged == []
+    assert [word for word, _ in dict(report.facts)["rft"]] == [
+        "explorer", "trainer", "micro-batch", "checkpoints", "GPUs"]
     assert not any(heading == "disk" for heading, _ in report.facts)
+
+
+def test_a_run_counts_its_models_where_the_memory_of_a_gpu_is_known(model, monkeypatch):
+    """In a process of its own, once however many points of a sweep have the same models."""
+    asked = []
+    monkeypatch.setattr(samples, "ask", lambda request, module: asked.append(module) or answered(request["models"]))
+    tight = changed({**model, **GPU, "cluster.gpu_memory_gib": 8.0})
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="the trainer needs about"):
+            preflight.judged_plan(tight)
+    assert asked == ["stages.model_size"]
+    preflight.judged_plan(changed(model))
+    assert asked == ["stages.model_size"]
 
 
 # --------------------------------------------------------------------------------------------------------- memory, disk
@@ -278,9 +294,9 @@ def test_nothing_heavy_is_loaded_to_judge_a_run():
 
 
 def test_data_is_read_by_a_process_of_its_own_and_its_findings_are_the_reports(monkeypatch):
-    found = {"problems": ["p"], "warnings": ["w"], "unjudged": ["u"], "facts": [["inputs", "3 rows"]]}
-    monkeypatch.setattr(samples, "preview", lambda config, stages: found)
-    report = check({}, data=True)
+    found = {"problems": ["p"], "warnings": ["w"], "unjudged": ["u"], "facts": [["inputs", "3 rows"]], "sizes": {}}
+    monkeypatch.setattr(samples, "preview", lambda config, stages, models: found)
+    report = preflight.check(changed({}), data=True)
     assert (report.problems, report.warnings, report.unjudged) == (["p"], ["w"], ["u"])
     assert report.facts[0] == ("data", [("inputs", "3 rows")])
 
@@ -290,15 +306,15 @@ def test_a_preview_that_dies_says_so(monkeypatch):
     monkeypatch.setattr(samples, "ROWS", "many")
     source = "tasks.jsonl"
     Path(source).write_text('{"question": "1", "answer": "2"}\n')
-    with pytest.raises(StageError, match=r"the preview of the data ended with exit code 1"):
-        check({f"{TASKS}.generator": None, f"{TASKS}.inputs": [source]}, data=True)
+    with pytest.raises(StageError, match=r"`python -m stages.preview` ended with exit code 1"):
+        preflight.check(changed({f"{TASKS}.generator": None, f"{TASKS}.inputs": [source]}), data=True)
 
 
 @pytest.mark.slow
 def test_the_data_is_seen_as_the_model_will_see_it():
     Path("tasks.jsonl").write_text("".join(
         json.dumps({"question": "9=3 5 7" * (1 + 9 * (i % 2)), "answer": "9"}) + "\n" for i in range(300)))
-    report = check({f"{TASKS}.generator": None, f"{TASKS}.inputs": ["tasks.jsonl"]}, data=True)
+    report = preflight.check(changed({f"{TASKS}.generator": None, f"{TASKS}.inputs": ["tasks.jsonl"]}), data=True)
     assert report.problems == []
     over, words = re.search(r"(\d+) of 200 (sampled prompts are longer than [^\s,]+)", report.warnings[0]).groups()
     assert (abs(int(over) - 100) < 20, words) == (True, "sampled prompts are longer than model.max_prompt_tokens=24")

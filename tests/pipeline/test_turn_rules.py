@@ -5,9 +5,8 @@ import pytest
 from pipeline.check.preflight import check
 from pipeline.check.turn_rules import problems
 from pipeline.check.workload import disk, row_bytes
-from pipeline.store.model_shape import shape_of
 from tests.configs import changed, overridden
-from tests.pipeline.test_shape import QWEN2
+from tests.sizes import SMALL
 
 SOURCE = "buffer.explorer_input"
 ROOM = {"model.max_prompt_tokens": 24, "model.max_response_tokens": 12, "model.max_model_len": 64}
@@ -67,7 +66,6 @@ def test_an_algorithm_that_compares_states_needs_a_workflow_that_tells_them():
 
 def test_the_disk_has_room_for_every_turn():
     """Three turns with prompts of at most 64 - 12 = 52 tokens, against one of 24."""
-    small = shape_of(QWEN2)
-    plain = disk(overridden(*(f"{key}={value}" for key, value in ROOM.items())), small, 4)
-    turns = disk(overridden(*(f"{key}={value}" for key, value in (ROOM | RETRY).items())), small, 4)
+    plain = disk(overridden(*(f"{key}={value}" for key, value in ROOM.items())), SMALL, 4)
+    turns = disk(overridden(*(f"{key}={value}" for key, value in (ROOM | RETRY).items())), SMALL, 4)
     assert turns.tables == pytest.approx(plain.tables * 3 * row_bytes(52, 12) / row_bytes(24, 12))

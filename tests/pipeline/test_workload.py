@@ -5,12 +5,10 @@ import pytest
 from pipeline.check.workload import Disk, Workload, counted, described, disk, row_bytes, workload
 from pipeline.compose.stage_settings import effective
 from pipeline.plan.modes import Line
-from pipeline.store.model_shape import Shape
 from tests.configs import changed
+from tests.sizes import TIED, TOY
 
-# 10 words, 4 wide: embedding 40. A layer: q k v o 4 x (2 x 4 + 2 x 2) = 48, MLP 96, norms 8 = 152; two; last norm 4
-TIED = Shape(10, 4, 2, 2, 1, 2, 8, tied=True)
-P = 40 + 2 * 152 + 4
+P = TIED.parameters
 
 
 def stage(name: str, **values) -> dict:
@@ -98,8 +96,7 @@ def test_a_critic_is_in_every_checkpoint():
 
 
 def test_an_untied_head_is_a_parameter_like_others():
-    untied = Shape(10, 4, 2, 2, 1, 2, 8, tied=False)
-    assert disk(stage("rft"), untied, 2).versions == 2 * 2 * (P + 40)
+    assert disk(stage("rft"), TOY, 2).versions == 2 * 2 * (P + 40)
 
 
 def test_passes_over_what_a_stage_explores_are_counted():

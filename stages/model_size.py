@@ -1,0 +1,127 @@
+"""Counts a model's parameters and widths on torch's meta device, where tensors have shapes and no memory.
+
+    python -m stages.model_size request.json answer.json
+
+The model is the one that the trainer loads: transformers builds it from config.json, and our adapter is put into it.
+Called by the preview of the data (stages/preview.py); `ouro run` starts it alone, where a GPU's memory is known.
+pipeline/check/model_size.py reads the result. Not a stage of the plan: no stage reads its output.
+"""
+
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from pipeline.check.model_size import Layer, Size
+from pipeline.store import files
+from pipeline.store.errors import OuroError
+from workflows.engines.hugging_face import import_transformers
+
+HEAD_NORMS = ("q_norm", "k_norm")
+OWN_DTYPE = ("qwen2_moe", "qwen3_moe")  # model_type: outputs of experts are weighted in the model's dtype
+
+
+def sizes(asked: list[str], found: dict[str, Any]) -> dict[str, dict]:
+    """Returns question -> size of each model; problems and uncounted models go into the lists of `found`."""
+    made = {}
+    for text in asked:
+        named, adapter = json.loads(text)
+        try:
+            made[text] = asdict(measure(build(named), adapter))
+        except OuroError as error:
+            found["problems"].append(str(error))
+        except Exception as error:  # transformers raises arbitrary errors on the config.json of another architecture
+            found["unjudged"].append(f"GPU memory and disk: the parameters of {named} are not counted, as transformers "
+                                     "builds no causal language model with a list of layers from its config.json "
+                                     f"({type(error).__name__}: {error}).")
+    return made
+
+
+def build(named: str | dict[str, Any]):
+    """The model on the meta device. named: a Hugging Face directory, or the settings of model.init."""
+    import torch
+
+    transformers = import_transformers()
+    if isinstance(named, dict):
+        from stages.model import character_tokenizer, qwen2_config
+
+        config = qwen2_config(SimpleNamespace(**named), character_tokenizer(1), 1)
+    else:
+        config = transformers.AutoConfig.from_pretrained(named, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def measure(model, adapter: dict[str, Any] | None = None) -> Size:
+    """The size of a causal language model, and of an adapter (an element of model.lora_configs) put into it, in place.
+
+    Raises ModelError when the adapter names a layer that the model lacks.
+    """
+    import torch
+
+    config, embedding = model.config, model.get_input_embeddings().weight
+    heads, width = config.num_attention_heads, config.hidden_size
+    key_value = getattr(config, "num_key_value_heads", None) or heads
+    rank = getattr(config, "kv_lora_rank", None)
+    head = getattr(config, "head_dim", None) or width // heads
+    if rank:  # latent attention: a head has a part with positions and one without
+        head = config.qk_nope_head_dim + config.qk_rope_head_dim
+    parts = [module for module in model.modules() if not isinstance(module, torch.nn.ModuleList)]
+    size = Size(
+        parameters=_count(model), trained=_count(model), critic=_count(model.base_model) + width + 1,
+        embedding=embedding.numel(), tied=config.tie_word_embeddings,
+        largest=max(p.numel() for p in model.parameters()),
+        gathered=max(sum(p.numel() for p in part.parameters(recurse=False)) for part in parts),
+        vocabulary=embedding.shape[0], width=width, heads=heads, key_value_heads=key_value, head_width=head,
+        value_width=heads * (config.v_head_dim if rank else head), layers=(),
+        latent=rank + config.qk_rope_head_dim if rank else 0)
+    layers = [_layer(layer, config, size) for layer in model.base_model.layers]
+    if adapter:
+        from stages.learner.engine.adapter import inject
+
+        with torch.device("meta"):
+            inject(model, Path(), SimpleNamespace(**adapter), 0)
+        size = replace(size, trained=sum(p.numel() for p in model.parameters() if p.requires_grad))
+        layers = [replace(layer, adapted=sum(name.endswith(".lora_A") for name, _ in module.named_modules()))
+                  for layer, module in zip(layers, model.base_model.layers, strict=True)]
+    return replace(size, layers=tuple((count, layer) for layer, count in Counter(layers).items()))
+
+
+def _count(module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _layer(layer, config, size: Size) -> Layer:
+    from torch import nn
+
+    modules = dict(layer.named_modules())
+    norms = {name: sum(p.numel() for key, p in module.named_parameters() if key == "weight")
+             for name, module in modules.items() if type(module).__name__.endswith("Norm")}
+    of_heads = [name for name in norms if name.endswith(HEAD_NORMS)]
+    mlps: dict[str, list[int]] = {}  # module -> outputs of its linear layers, in order; the last one narrows
+    for name, module in modules.items():
+        if isinstance(module, nn.Linear) and not {"self_attn", "experts"} & set(name.split(".")):
+            mlps.setdefault(name.rpartition(".")[0], []).append(module.out_features)
+    found = Layer(normed=sum(count for name, count in norms.items() if name not in of_heads),
+                  inner=sum(sum(outputs[:-1]) for outputs in mlps.values()),
+                  head_normed=size.query_width + size.key_value_width if of_heads else 0)
+    experts = next((module for name, module in modules.items() if name.rpartition(".")[2] == "experts"), None)
+    if experts is None:
+        return found
+    count = len(experts) if isinstance(experts, nn.ModuleList) else next(experts.parameters()).shape[0]
+    return replace(found, experts=count, chosen=config.num_experts_per_tok,
+                   expert_width=_count(experts) // (3 * size.width * count),
+                   float_experts=config.model_type not in OWN_DTYPE)
+
+
+def main(request: str, answer: str) -> None:
+    found: dict[str, Any] = {"problems": [], "unjudged": []}
+    counted = sizes(files.read_json(Path(request))["models"], found)
+    files.write_json(Path(answer), found | {"sizes": counted})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,59 @@
+"""The plain fields of a model's config.json: readable, long enough, cut evenly."""
+
+import json
+
+import pytest
+
+from pipeline.store.errors import ModelError
+from pipeline.store.model_shape import absent_model, plain_config, read_config, room_problem, split_problem, wrong_model
+from tests.sizes import QWEN2
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"hidden_size": "896", "num_hidden_layers": 1.5}, "has hidden_size='896', num_hidden_layers=1.5; needed whole"),
+    ({"vocab_size": 0}, "has vocab_size=0; needed whole numbers above 0"), ({"num_attention_heads": True}, "=True;"),
+    ({"model_type": ["qwen3"]}, "no model_type"), ({"model_type": None}, "no model_type")])
+def test_a_field_of_the_wrong_kind_is_an_error(tmp_path, change, words):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2 | change))
+    with pytest.raises(ModelError) as error:
+        read_config(str(tmp_path))
+    assert words in str(error.value) == wrong_model(str(tmp_path))
+    assert plain_config({"init": {"enable": False}, "model_path": str(tmp_path)}) is None
+
+
+def test_plain_fields_are_those_of_a_directory_or_of_the_settings_that_create_a_model(tmp_path):
+    model = {"init": {"enable": False}, "model_path": str(tmp_path)}
+    assert plain_config(model) is None
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2 | {"head_dim": None}))
+    assert plain_config(model) == QWEN2 | {"head_dim": None}
+    assert plain_config(model | {"model_path": None}) is None
+    assert plain_config({"init": {"enable": True}, "model_path": None}) == {"enable": True}
+
+
+def test_room_is_judged_by_the_longest_sequence():
+    model = {"max_model_len": None, "max_prompt_tokens": 1000, "max_response_tokens": 25}
+    assert room_problem("/m", model, 1025) is None
+    assert room_problem("/m", model, None) is None
+    assert "/m has room for 1024 tokens (max_position_embeddings), and" in room_problem("/m", model, 1024)
+    assert "or prompt + response, is 2048." in room_problem("/m", {**model, "max_model_len": 2048}, 1025)
+
+
+@pytest.mark.parametrize(("parts", "fits"), [(1, True), (2, True), (7, False), (14, True), (4, False)])
+def test_heads_are_cut_evenly(parts, fits):
+    """14 heads, 2 key/value heads: 7 parts would leave 2 key/value heads for 7, 14 give each to seven."""
+    problem = split_problem(QWEN2, parts)
+    assert (problem is None) == fits
+    assert fits or f"tensor_parallel_size={parts}: the model has 14 attention heads and 2" in problem
+    assert fits or "needed one of 1, 2, 14." in problem
+    assert split_problem({}, parts) is None  # a model that does not say how many
+
+
+def test_a_directory_that_is_there_is_no_name_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "an id of the hub (org/name)" in absent_model("org/name")
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    assert "org/name: the directory is empty" in absent_model("org/name")
+    (tmp_path / "org" / "name" / "tokenizer.json").write_text("{}")
+    assert "org/name: the directory has no config.json" in absent_model("org/name")
+    assert "hf download" not in absent_model("org/name")
+    assert "it is a file" in absent_model("org/name/tokenizer.json")

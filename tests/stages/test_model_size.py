@@ -1,0 +1,115 @@
+"""Sizes counted on torch's meta device: against numbers by hand, real models of each family, and real adapters."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from pipeline.check.model_size import Layer, Size, Sizes, question
+from stages.learner.engine.adapter import inject
+from stages.model_size import build, main, measure
+from tests import zoo
+from tests.configs import composed, lora
+from tests.sizes import LARGE, QWEN2, QWEN2_7B, SMALL
+
+LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+         "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
+QWEN3 = {**QWEN2, "model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16,
+         "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072}
+TINY = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4,
+        "intermediate_size": 48, "vocab_size": 100, "num_experts_per_tok": 2}
+DEEPSEEK = {**TINY, "model_type": "deepseek_v3", "n_routed_experts": 6, "n_shared_experts": 2, "kv_lora_rank": 12,
+            "moe_intermediate_size": 20, "first_k_dense_replace": 1, "q_lora_rank": 10, "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 4, "v_head_dim": 6}
+
+
+def meta(config: dict):
+    given = {key: value for key, value in config.items() if key != "model_type"}
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **given))
+
+
+def test_sizes_are_those_worked_out_by_hand():
+    assert measure(meta(QWEN2)) == SMALL
+    assert measure(meta(QWEN2_7B)) == LARGE
+
+
+@pytest.mark.parametrize(("config", "billions"), [  # by their cards
+    (LLAMA, 8.03), (QWEN3, 0.596),
+    ({**LLAMA, "model_type": "mixtral", "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}, 46.7),
+    ({**QWEN3, "model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+      "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+      "tie_word_embeddings": False}, 30.5),
+    ({"model_type": "deepseek_v3"}, 671.0),
+])
+def test_published_models_have_the_size_of_their_cards(config, billions):
+    assert measure(meta(config)).parameters / 1e9 == pytest.approx(billions, rel=0.002)
+
+
+@pytest.mark.parametrize("family", zoo.FAMILIES)
+def test_a_model_and_its_adapter_have_the_parameters_that_are_counted(family, tmp_path):
+    """Of the weights as they are loaded, and of our adapter in them."""
+    directory, adapter = zoo.make(family, tmp_path), lora(lora_rank=3)
+    model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True)
+    size = measure(build(str(directory)), adapter)
+    assert size.parameters == sum(p.numel() for p in model.parameters())
+    assert size.critic == sum(p.numel() for p in model.model.parameters()) + 64 + 1
+    inject(model, directory, SimpleNamespace(**adapter), 1)
+    assert size.trained == sum(p.numel() for p in model.parameters() if p.requires_grad)
+    adapted = sum(name.endswith("lora_A") for name, _ in model.named_modules())
+    assert sum(count * layer.adapted for count, layer in size.layers) == adapted
+
+
+def test_layers_of_a_mixture_with_latent_attention():
+    """One dense layer: norms 2 x 32, latent 10 + 12; gate and up 2 x 48. Three with 6 experts 20 wide, of which a token
+    takes 2, and a shared MLP of 2 x 20. Heads of 8 + 4; the cache keeps 12 + 4. A layer's experts are 2 x 3 x 32 x 20 x
+    6 = 11,520 in one module."""
+    size = measure(meta(DEEPSEEK))
+    assert size.layers == ((1, Layer(86, 96)), (3, Layer(86, 80, experts=6, chosen=2, expert_width=20,
+                                                     float_experts=True)))
+    assert (size.head_width, size.value_width, size.latent, size.gathered) == (12, 24, 16, 11_520)
+
+
+def test_norms_of_heads_are_counted_over_all_heads():
+    (_, layer), = measure(meta(QWEN3)).layers
+    assert (layer.normed, layer.head_normed) == (2048, 16 * 128 + 8 * 128)
+
+
+@pytest.mark.parametrize(("adapter", "count"), [
+    # 896 wide, keys and values 128, MLP 4864; rank 3 x (inputs + outputs), 24 layers
+    ({}, 24 * 3 * (2 * 1792 + 2 * 1024 + 3 * 5760)),
+    ({"target_modules": ["q_proj", "down_proj"]}, 24 * 3 * (1792 + 5760)),
+    ({"exclude_modules": ["gate_proj", "up_proj", "down_proj"]}, 24 * 3 * (2 * 1792 + 2 * 1024))])
+def test_parameters_of_an_adapter(adapter, count):
+    assert measure(meta(QWEN2), lora(lora_rank=3, **adapter)).trained == count
+
+
+def test_the_command_answers_for_each_model_and_lists_what_it_cannot_count(tmp_path):
+    """A created model as the stage `model` makes it; an adapter of a layer that is not there; no language model."""
+    section = composed()["model"]
+    (tmp_path / "qwen").mkdir()
+    (tmp_path / "vit").mkdir()
+    (tmp_path / "qwen" / "config.json").write_text(json.dumps(QWEN2))
+    (tmp_path / "vit" / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    qwen, vit = ({"init": {"enable": False}, "model_path": str(tmp_path / name)} for name in ("qwen", "vit"))
+    asked = [question(section), question(qwen), question(qwen, [lora(target_modules=["q_prj"])]), question(vit)]
+    (tmp_path / "request.json").write_text(json.dumps({"models": asked}))
+    main(str(tmp_path / "request.json"), str(tmp_path / "answer.json"))
+    found = json.loads((tmp_path / "answer.json").read_text())
+    (problem,), (unjudged,) = found["problems"], found["unjudged"]
+    assert "target_modules: the model has no linear layer 'q_prj'. Did you mean 'q_proj'?" in problem
+    assert unjudged.startswith(f"GPU memory and disk: the parameters of {tmp_path}/vit are not counted")
+    sizes = Sizes(found["sizes"])
+    assert sizes.of(qwen) == SMALL
+    assert sizes.of(vit) is None
+    made = sizes.of(section)
+    assert isinstance(made, Size)
+    assert made.vocabulary == 99
+
+
+def test_the_model_that_a_run_creates_has_the_parameters_that_are_counted(tiny_model):
+    init = {**composed()["model"]["init"], "num_hidden_layers": 2, "num_key_value_heads": 1}
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, local_files_only=True)
+    assert measure(build(init)).parameters == sum(p.numel() for p in model.parameters())
