@@ -65,8 +65,8 @@ def absent_model(path: str, key: str = "model.model_path") -> Problem | None:
     found = "the directory is empty" if place.is_dir() and not any(place.iterdir()) else (
         "the directory has no config.json" if place.is_dir() else
         "it is a file" if place.exists() else "no config.json there")
-    return Problem(key, f"{found}; needed a Hugging Face model directory (config.json, *.safetensors, tokenizer files), "
-                   "or an id of the hub (org/name).", found=path)
+    return Problem(key, f"{found}; needed a Hugging Face model directory (config.json, *.safetensors, tokenizer "
+                   "files), or an id of the hub (org/name).", found=path)
 
 
 def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model.model_path") -> Problem | None:
@@ -79,7 +79,8 @@ def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model
     if not isinstance(room, int) or room >= longest:
         return None
     return Problem(key, f"has room for {room} tokens (max_position_embeddings), and model.max_model_len, or prompt + "
-                   f"response, is {longest}.", "Shorten model.max_prompt_tokens or model.max_response_tokens.", found=path)
+                   f"response, is {longest}.", "Shorten model.max_prompt_tokens or model.max_response_tokens.",
+                   found=path)
 
 
 def split_problem(config: dict[str, Any], tensor_parallel: int) -> Problem | None:
