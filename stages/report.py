@@ -18,8 +18,9 @@ from pipeline.job.context import Context, namespace, run_stage
 from pipeline.job.progress import duration, is_reward, leak_words, task_words, thousands
 from pipeline.plan.modes import TRAINING
 from pipeline.results import charts, findings, stage_picture
+from pipeline.results.learnt import changes, scores
 from pipeline.results.query import plain
-from pipeline.results.view import Node, View, before_and_after, scores
+from pipeline.results.view import Node, View
 from pipeline.store import files, tables
 from pipeline.store.checkpoints import model_name
 from pipeline.store.files import read_json
@@ -119,7 +120,7 @@ def page(context: Context, specs: list[dict]) -> dict:
         "stages": stages,
         "total": sum(s["seconds"] for s in stages) or 1.0,
         "dag": stage_picture.dag(_boxes(stages)),
-        "learnt": [(a, b) for a, b in before_and_after(found)],
+        "learnt": changes(view),
         "tables": _evaluation(found),
         "training": [t for t in training if t["charts"]],
         "data": [_data(context.run, s, specs) for s in specs if s["kind"] == "curate"],
