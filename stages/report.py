@@ -19,7 +19,7 @@ from pipeline.job.progress import duration, is_reward, leak_words, task_words, t
 from pipeline.plan.modes import TRAINING
 from pipeline.results import charts, findings, stage_picture
 from pipeline.results.learnt import changes, scores
-from pipeline.results.query import plain
+from pipeline.results.query import plain, short
 from pipeline.results.view import Node, View
 from pipeline.store import files, tables
 from pipeline.store.checkpoints import model_name
@@ -179,7 +179,7 @@ def _training(session, spec: dict) -> dict:
     return {"name": name, "kind": spec["kind"], "charts": list(zip(titles, drawn, strict=True)), "times": times,
             "stacks": stacks, "solved": (solved[:tenth].mean(), solved[-tenth:].mean()) if len(solved) else None,
             "loss": (columns["loss"][0], columns["loss"][-1]),
-            "warnings": findings.idle_steps(session, spec["directory"].name, namespace(spec["config"]))}
+            "warnings": findings.idle_steps(session, spec["directory"].name, namespace(spec["config"]), spec["run"])}
 
 
 def _nan(values):
@@ -231,7 +231,7 @@ def render(content: dict) -> str:
     environment = Environment(loader=FileSystemLoader(files.TEMPLATES), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"duration": duration, "thousands": thousands, "cell": _cell, "cut": _cut,
-                            "task_words": task_words, "leak_words": leak_words}
+                            "task_words": task_words, "leak_words": leak_words, "short": short}
     environment.tests["reward"] = is_reward
     return environment.get_template("report.html.j2").render(content)
 
@@ -240,7 +240,7 @@ def _cell(value) -> str:
     """A value of an SQL result, as text."""
     if value is None:
         return "–"
-    return f"{value:.6g}" if isinstance(value, float) else str(plain(value))
+    return short(value) if isinstance(value, float) else str(plain(value))
 
 
 def _cut(text: str) -> str:

@@ -48,7 +48,7 @@ def is_reward(metric: str) -> bool:
 def interval(score: Score) -> str:
     """Formats `38% [35, 41]`: estimate and 95% interval; for a mean reward `reward 0.412 [0.380, 0.444]`."""
     if is_reward(score.metric):
-        return f"reward {score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
+        return f"reward {score.value:z.3f} [{score.low:z.3f}, {score.high:z.3f}]"
     return f"{score.value:.0%} [{score.low * 100:.0f}, {score.high * 100:.0f}]"
 
 
@@ -79,12 +79,12 @@ def step_line(
     rollout, train = rate(step.rollout_tokens, step.rollout_seconds), rate(step.trained_tokens, step.train_seconds)
     parts = [
         f"step {step.step}" + (f"/{total}" if total else ""),
-        None if step.reward is None else f"reward {step.reward:.3f}",
+        None if step.reward is None else f"reward {step.reward:z.3f}",
         None if step.solve_rate is None else f"solved {step.solve_rate:.1%}",
         resample_words(step),
         score_words(evaluated),
-        f"loss {step.loss:.4f}",
-        None if step.kl is None else f"KL {step.kl:.1e} nats",
+        f"loss {step.loss:z.4f}",
+        None if step.kl is None else f"KL to rollout policy {step.kl:.1e} nats",
         f"grad norm {step.grad_norm:.3f}",
         None if rollout is None else f"rollout {thousands(rollout)} tokens/s",
         None if train is None else f"training {thousands(train)} tokens/s",

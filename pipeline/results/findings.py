@@ -36,10 +36,10 @@ def step_columns(session, stage: str) -> dict[str, np.ndarray]:
     return {column[0]: table[:, i] for i, column in enumerate(done.description)}
 
 
-def idle_steps(session, stage: str, settings) -> list[str]:
-    """Explains steps of a stage without a learning signal, one sentence per cause. settings: its own."""
+def idle_steps(session, stage: str, settings, run: str) -> list[str]:
+    """Explains steps of a stage of a run without a learning signal, one sentence per cause. settings: its own."""
     rows = records(session, "SELECT * EXCLUDE (statistics) FROM steps WHERE stage = ? ORDER BY step", [stage])
-    return no_signals((SimpleNamespace(**row) for row in rows), settings)
+    return no_signals((SimpleNamespace(**row) for row in rows), settings, run)
 
 
 def times(columns: dict[str, np.ndarray]) -> dict:

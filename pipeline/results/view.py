@@ -143,8 +143,9 @@ def _warning(stage: Node, steps: list[int]) -> str | None:
     """Returns why these steps had no learning signal, in a sentence, or None."""
     if stage.kind == "rollout" or len(steps) < STEPS:
         return None
-    settings = namespace(files.read_json(stage.directory / "stage.json")["config"])
-    lines = no_signals((_read(stage.directory, "steps", step) for step in steps), settings)
+    spec = files.read_json(stage.directory / "stage.json")
+    found = (_read(stage.directory, "steps", step) for step in steps)
+    lines = no_signals(found, namespace(spec["config"]), spec["run"])
     return f"warning: {lines[0]}" if lines else None
 
 
