@@ -17,10 +17,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pipeline.check.data_sample import Row, Sample, sample
+from pipeline.check.columns import file_problems
+from pipeline.check.data_sample import Row, sample
 from pipeline.check.sources import PAIR
 from pipeline.store import files, yaml_aliases
-from pipeline.store.errors import DataError, OuroError, nearest
+from pipeline.store.errors import DataError, OuroError
 from pipeline.store.model_shape import read_config
 from stages.overlap import compare
 
@@ -89,7 +90,7 @@ class Preview:
         except OuroError as error:
             self.found["problems"].append(f"{source['key']}: {error}")
             return
-        wrong = [*_empty_files(source, drawn), *_absent_columns(source, drawn)]
+        wrong = file_problems(source, drawn)
         wrong += [] if wrong else _without_pairs(source, drawn.rows)
         self.found["problems"] += wrong
         if not drawn.total:
@@ -215,27 +216,6 @@ def _recipe(path: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, yaml.YAMLError):  # invalid YAML is reported by the line below
         yaml_aliases.load(path.read_bytes(), str(path))
     return juicer.read_recipe(path)
-
-
-def _empty_files(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
-    for part in drawn.parts:
-        if not part.total:
-            yield f"{source['key']}: {part.path} holds no rows; take it out."
-
-
-def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
-    """A line for each column that a file lacks; one line in total where several files lack it."""
-    parts = [part for part in drawn.parts if part.total]
-    for setting, column in source["columns"].items():
-        lacking = [part for part in parts if column not in part.columns]
-        if setting in source["optional"] or not lacking:
-            continue
-        every, first = len(lacking) == len(parts), lacking[0]
-        line = (f"{source['key']}: {source['path'] if every else first.path} has no column '{column}'; found "
-                f"{', '.join(first.columns[:20])}.{nearest(column, first.columns)}")
-        more = f" {len(lacking)} of its {len(parts)} files lack it." if len(lacking) > 1 and not every else ""
-        yield line + (f" Set {source['format_key']}.{setting}." if every else
-                      f"{more} Write it as the other files have it, or take it out.")
 
 
 def _without_pairs(source: dict[str, Any], rows: list[Row]) -> Iterator[str]:

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.check import batch_rules, fit, installation, references, stage_rules, teacher_rules, workload
+from pipeline.check.columns import column_problems
 from pipeline.check.memory import GIB
 from pipeline.check.reward_call import call_rewards
+from pipeline.check.samples import preview, sources_here
 from pipeline.check.step_rules import step_notes
 from pipeline.check.user_code import Functions, imported
 from pipeline.compose.stage_settings import effective, entries, of_stages
@@ -100,6 +102,8 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
     hub.judge_downloads(report)
     if data:
         _preview(report, config, list(stages.values()))
+    elif code:
+        report.add("", column_problems(sources_here(_waiting(report, stages))))
     functions = _import(report, stages, elsewhere, call) if code else {}
     _gpus(report, list(gpus.values()))
     needed = [_stage(report, settings, starts[name], name, gpus[name], functions)
@@ -157,8 +161,6 @@ def _plan(report: Report, config: dict[str, Any]) -> None:
 
 def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None:
     """Samples the data in a separate process."""
-    from pipeline.check.samples import preview
-
     found = preview(config, stages)
     report.add("", found["problems"])
     report.add("", found["warnings"], "warnings")
@@ -166,15 +168,21 @@ def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None
     report.facts.append(("data", [tuple(fact) for fact in found["facts"]]))
 
 
+def _waiting(report: Report, stages: dict[str, dict]) -> list[dict[str, Any]]:
+    """Returns the settings of the incomplete stages."""
+    return [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
+
+
 def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool) -> Functions:
     """Imports, and calls, the user's code named by incomplete stages, in separate processes;
     returns the imported functions."""
-    waiting = [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
+    waiting = _waiting(report, stages)
     told = "\n".join([*report.problems, *report.unjudged])
     functions, wrong = imported(waiting, told)
     report.add("", wrong, "unjudged" if elsewhere else "problems")
     if call:
-        report.facts.append(("rewards", call_rewards(waiting, "\n".join(report.problems), report.add)))
+        known = [*report.problems, *(line for one in waiting for line in references.wrong_arguments(one, functions))]
+        report.facts.append(("rewards", call_rewards(waiting, "\n".join(known), report.add)))
     return functions
 
 

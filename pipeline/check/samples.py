@@ -32,11 +32,9 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, l
 
     stages: their complete settings. Raises like `ask`.
     """
-    sources = dict.fromkeys(source for stage in stages for source in sources_of(stage))
     pipelines = [stage["data_processor"]["task_pipeline"] for stage in stages]
     request = {
-        "sources": [{**dataclasses.asdict(s), "key": s.told, "path": str(resolve(s.path)), "columns": dict(s.columns)}
-                    for s in sources if not nothing_at(s.path) and is_here(s.path, s.split)],
+        "sources": sources_here(stages),
         "sets": compared_sets(stages),
         "rows": ROWS,
         "model": config["model"],
@@ -46,6 +44,13 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]]) -> dict[str, l
         "operators": _distinct([one["operators"], one["target_fields"]] for one in pipelines if one["operators"]),
     }
     return ask(request)
+
+
+def sources_here(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the sources of the stages that exist on this machine, each once, as stages/preview.py reads them."""
+    found = dict.fromkeys(source for stage in stages for source in sources_of(stage))
+    return [{**dataclasses.asdict(s), "key": s.told, "path": str(resolve(s.path)), "columns": dict(s.columns)}
+            for s in found if not nothing_at(s.path) and is_here(s.path, s.split)]
 
 
 def ask(request: dict[str, Any]) -> dict[str, list]:
