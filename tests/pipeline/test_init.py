@@ -138,12 +138,13 @@ SHAPES = {
 def test_a_recipe_for_a_file_passes_the_check(tmp_path, monkeypatch, in_process, model, capsys, shape):
     """What is written composes, names the right columns, and its data samples have no problem and no warning."""
     write, algorithm, columns = SHAPES[shape]
-    project = tmp_path / "project"
+    project = tmp_path / "my project"
     assert cli.main(["init", str(project), "--from", str(write(tmp_path)), "--model", str(model)]) == 0
     assert "no problem found" in capsys.readouterr().out
     monkeypatch.chdir(project)
     config = compose([])
     assert config["algorithm"]["algorithm_type"] == algorithm
+    assert config["project"] == "my_project"
     source, pool = config["buffer"]["explorer_input"], config["data_processor"]["task_pipeline"]
     taken = config["buffer"]["trainer_input"]["experience_buffer"] if algorithm != "grpo" else (
         pool if pool["inputs"] else source["taskset"])
