@@ -8,6 +8,7 @@ import fcntl
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from pipeline.job.context import INTERRUPTED, namespace
 from pipeline.job.no_signal import STEPS, no_signals
@@ -30,25 +31,35 @@ class Node:
 
 
 @dataclass(frozen=True)
-class View:
-    """A run: `project/name`, its directory under runs/, its stages in executable order."""
+class Shown:
+    """A run or a sweep: `project/name`, and its directory under runs/. PLAN is written there by every launch."""
 
     run: str
     path: Path
-    stages: list[Node]
+
+    PLAN: ClassVar[str]
+    PAGE: ClassVar[str]
 
     @property
     def report(self) -> Path:
-        return self.path / "report.html"
+        return self.path / self.PAGE
 
     @property
     def launched(self) -> int:
         """Returns the time of the last launch, nanoseconds since 1970."""
-        return (self.path / "plan.json").stat().st_mtime_ns
+        return (self.path / self.PLAN).stat().st_mtime_ns
 
     @property
     def complete(self) -> bool:
         return all(files.is_complete(s.directory) for s in self.stages)
+
+
+@dataclass(frozen=True)
+class View(Shown):
+    """A run with its stages in executable order."""
+
+    PLAN, PAGE = "plan.json", "report.html"
+    stages: list[Node]
 
 
 def open_view(path: Path) -> View:
