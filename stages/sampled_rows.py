@@ -8,37 +8,21 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from pipeline.check.columns import file_problems
 from pipeline.check.data_sample import Row, Sample
 from pipeline.check.sources import PAIR
-from pipeline.store.errors import nearest
 
 SHOWN = 160  # characters of a prompt in a message
 
 
 def problems(source: dict[str, Any], drawn: Sample) -> list[str]:
     """A line for each empty file and each column that files lack; without any, for pairs that are never complete."""
-    found = [f"{source['key']}: {part.path} holds no rows; take it out." for part in drawn.parts if not part.total]
-    return [*found, *_absent_columns(source, drawn)] or [*_without_pairs(source, drawn.rows)]
+    return file_problems(source, drawn) or [*_without_pairs(source, drawn.rows)]
 
 
 def warnings(source: dict[str, Any], rows: list[Row]) -> list[str]:
     """A line about pairs of identical responses, and one about a file whose rows are all identical."""
     return [*_identical_pairs(source, rows), *_identical_rows(source, rows)]
-
-
-def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
-    """A line for each column that a file lacks; one line in total where several files lack it."""
-    parts = [part for part in drawn.parts if part.total]
-    for setting, column in source["columns"].items():
-        lacking = [part for part in parts if column not in part.columns]
-        if setting in source["optional"] or not lacking:
-            continue
-        every, first = len(lacking) == len(parts), lacking[0]
-        line = (f"{source['key']}: {source['path'] if every else first.path} has no column '{column}'; found "
-                f"{', '.join(first.columns[:20])}.{nearest(column, first.columns)}")
-        more = f" {len(lacking)} of its {len(parts)} files lack it." if len(lacking) > 1 and not every else ""
-        yield line + (f" Set {source['format_key']}.{setting}." if every else
-                      f"{more} Write it as the other files have it, or take it out.")
 
 
 def _responses(source: dict[str, Any], rows: list[Row]) -> tuple[list[str], list[list[Any]]]:

@@ -110,9 +110,9 @@ class FakeRun:
                 value=value, low=value - half, high=min(value + half, 1.0), tasks=256, runs=8, **columns)
             for metric, value in metrics.items()])
         tables.write(tables.step_file(directory, "samples", self.steps), records.Sample, [
-            row(records.Sample, stage=directory.name, model=model, taskset="test", task_id=f"t{i}", decoding="sampled",
-                prompt=PROMPTS[3], response=f"{i} + 1", response_tokens=[1, 2], reward=float(i), accuracy=float(i > 1),
-                status="ok") for i in range(4)])
+            row(records.Sample, stage=directory.name, model=model, step=self.steps, taskset="test", task_id=f"t{i}",
+                decoding="sampled", prompt=PROMPTS[3], response=f"{i} + 1", response_tokens=[1, 2], reward=float(i),
+                accuracy=float(i > 1), status="ok") for i in range(4)])
 
     def interim(self, *sampled: float) -> None:
         """Evaluations on the way of the last stage, an rft: its weights of steps 1, 2, ... are so good."""

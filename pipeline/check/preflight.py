@@ -26,6 +26,7 @@ from pipeline.check import (
     teacher_rules,
     workload,
 )
+from pipeline.check.columns import column_problems
 from pipeline.check.memory import GIB
 from pipeline.check.model_size import Sizes
 from pipeline.check.reward_call import call_rewards
@@ -110,6 +111,8 @@ def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=
         _plan(report, config)
     hub.judge_downloads(report)
     sizes = _sizes(report, config, stages, starts, teachers, data, code and any(one.gib for one in gpus.values()))
+    if code and not data:
+        report.add("", column_problems(samples.sources_here(_waiting(report, stages))))
     functions = _import(report, stages, elsewhere, call) if code else {}
     _gpus(report, list(gpus.values()))
     needed = [_stage(report, settings, starts[name], name, gpus[name], functions, sizes)
@@ -179,14 +182,20 @@ def _sizes(report: Report, config: dict[str, Any], stages: dict[str, dict], star
     return Sizes(found["sizes"])
 
 
+def _waiting(report: Report, stages: dict[str, dict]) -> list[dict[str, Any]]:
+    """Returns the settings of the incomplete stages."""
+    return [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
+
+
 def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool) -> Functions:
     """Imports, and calls, the user's code named by incomplete stages, in separate processes;
     returns the imported functions."""
-    waiting = [settings for name, settings in stages.items() if _made(report.plan, name) is not None]
+    waiting = _waiting(report, stages)
     functions, wrong = imported(waiting, "\n".join([*report.problems, *report.unjudged]))
     report.add("", wrong, "unjudged" if elsewhere else "problems")
     if call:
-        report.facts.append(("rewards", call_rewards(waiting, "\n".join(report.problems), report.add)))
+        known = [*report.problems, *(line for one in waiting for line in references.wrong_arguments(one, functions))]
+        report.facts.append(("rewards", call_rewards(waiting, "\n".join(known), report.add)))
     return functions
 
 

@@ -166,11 +166,14 @@ def _wrong_rewards(config: dict[str, Any], functions: Functions) -> list[Problem
     explorer = config["buffer"]["explorer_input"]
     named = dict.fromkeys(name for _, one in _answered(config) for name in reward_functions(one, explorer))
     found = [(name, one) for name in named if (one := functions.get(name))]
-    return [Problem(f"'{name}'", f"has {len(one.positional)} parameters by position "
-                    f"({', '.join(one.positional) or 'none'}); it is called with 2, the response and its truth: needed "
-                    "f(response, answer, ...).")
-            for name, one in found
-            if not (one.takes_others or len(one.positional) > 1 or batch_parameters(one.positional))]
+    wrong = [Problem(f"'{name}'", f"has {len(one.positional)} parameters by position "
+                     f"({', '.join(one.positional) or 'none'}); it is called with 2, the response and its "
+                     "truth: needed f(response, answer, ...).") for name, one in found
+             if not (one.takes_others or len(one.positional) > 1 or batch_parameters(one.positional))]
+    return wrong + [Problem("reward_fn_args of the task sets", f"'{name}' needs the argument '{need}'.")
+                    for name, one in found for need in reward_taker(name, functions).needed()
+                    if any(name in reward_functions(taskset, explorer) and need not in taskset["reward_fn_args"]
+                           for _, taskset in _answered(config))]
 
 
 def _ratio_problems(algorithm: dict[str, Any], functions: Functions) -> list[Problem]:
@@ -200,7 +203,7 @@ def _named(config: dict[str, Any], functions: Functions) -> Iterator[tuple[str, 
         yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], [taker], replay["priority_fn_args"]
     for key, taskset in _answered(config):
         names = reward_functions(taskset, explorer)
-        takers = [reward_taker(name, functions) for name in names]
+        takers = [_optional(reward_taker(name, functions)) for name in names]  # what is required: _wrong_rewards
         yield f"{key}.reward_fn_args", ", ".join(names), takers, taskset["reward_fn_args"]
         workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
         yield f"{key}.workflow_args", workflow, [workflow_taker(workflow, functions)], taskset["workflow_args"]
@@ -293,6 +296,11 @@ def reward_taker(name: str, functions: Functions) -> Taker | None:
     """Returns a reward function's parameters except those its caller supplies."""
     own = functions.get(name)
     return own.without(*(batch_parameters(own.required) or own.names()[:2])) if own else arguments.REWARDS.get(name)
+
+
+def _optional(taker: Taker | None) -> Taker | None:
+    """Returns a user's function with all its parameters optional."""
+    return replace(taker, required=(), optional=taker.names()) if isinstance(taker, Signature) else taker
 
 
 def workflow_taker(name: str, functions: Functions) -> Taker | None:

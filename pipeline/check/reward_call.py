@@ -35,11 +35,12 @@ def call_rewards(stages: list[dict[str, Any]], known: str, add: Callable[[str, l
                  ) -> list[tuple[str, str]]:
     """Returns facts (function, sentence) on one call of each reward function.
 
-    stages: their settings. known: the text of known problems; functions quoted there are not called. add: receives
-    lines and their list (`problems`, `warnings`, `unjudged`), without a stage's name in front.
+    stages: their settings. known: the text of known problems; functions quoted there, and those whose rows come from a
+    source named there, are not called. add: receives lines and their list (`problems`, `warnings`, `unjudged`), without
+    a stage's name in front.
     """
     asked = {json.dumps(question): question for settings in stages for question in _questions(settings)
-             if f"'{question['name']}'" not in known}
+             if f"'{question['name']}'" not in known and question["source_key"] not in known}
     facts = []
     for question in asked.values():
         to, words = _call(question)
@@ -61,7 +62,8 @@ def _questions(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
         of_pool = {} if one["path"] else {"generator": pool["generator"], "generator_args": pool["generator_args"]}
         for name in reward_functions(one, explorer):
             if ":" in name and (place.startswith("eval_") or explores(settings)):
-                yield {"name": name, "arguments": one["reward_fn_args"], "source": drawn, "seed": settings["seed"],
+                yield {"name": name, "source_key": source.told if source else key,
+                       "arguments": one["reward_fn_args"], "source": drawn, "seed": settings["seed"],
                        "format": one["format"] if one["path"] else pool["format"], **of_pool,
                        "system_prompt": explorer["system_prompt"], "env_vars": settings["explorer"]["env_vars"]}
 

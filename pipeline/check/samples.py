@@ -33,11 +33,9 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]], models: Sequen
 
     stages: their complete settings. Raises like `ask`.
     """
-    sources = dict.fromkeys(source for stage in stages for source in sources_of(stage))
     pipelines = [stage["data_processor"]["task_pipeline"] for stage in stages]
     request = {
-        "sources": [{**dataclasses.asdict(s), "key": s.label, "path": str(resolve(s.path)), "columns": dict(s.columns)}
-                    for s in sources if not nothing_at(s.path) and is_here(s.path, s.split)],
+        "sources": sources_here(stages),
         "sets": compared_sets(stages),
         "rows": ROWS,
         "model": config["model"],
@@ -48,6 +46,13 @@ def preview(config: dict[str, Any], stages: list[dict[str, Any]], models: Sequen
         "models": list(models),
     }
     return ask(request)
+
+
+def sources_here(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the sources of the stages that exist on this machine, each once, as stages/preview.py reads them."""
+    found = dict.fromkeys(source for stage in stages for source in sources_of(stage))
+    return [{**dataclasses.asdict(s), "key": s.label, "path": str(resolve(s.path)), "columns": dict(s.columns)}
+            for s in found if not nothing_at(s.path) and is_here(s.path, s.split)]
 
 
 def ask(request: dict[str, Any], module: str = "stages.preview") -> dict[str, Any]:

@@ -102,7 +102,8 @@ def _answered(table: Table, prompt: str, answer: str, columns: dict[str, Any]) -
     """Handles prompts whose answers are graded, compared or imitated, or judged by the user's function alone."""
     columns, texts = columns | {"response_key": answer}, [str(value) for value in table[answer]]
     if answer == prompt:
-        return Guess("rft", columns, [f"prompts without answers: {prompt}; the reward is yours to write in reward.py"],
+        what = "conversations" if "prompt_type" in columns else "prompts"
+        return Guess("rft", columns, [f"{what} without answers: {prompt}; the reward is yours to write in reward.py"],
                      "reward:score")
     graded = all(map(GRADED.search, texts))
     if not graded and max(len(text.split()) for text in texts) > SHORT:

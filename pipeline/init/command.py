@@ -1,6 +1,7 @@
 """`ouro init`: creates a project directory and reports its content and guesses. Overwrites nothing."""
 
 import contextlib
+import re
 import shutil
 from pathlib import Path
 
@@ -58,6 +59,11 @@ def _tell(directory: Path) -> None:
     print(f"next: cd {directory} && ouro run     (its README.md says more)")
 
 
+def _project(directory: Path) -> str:
+    """Returns the directory's name as the name of a project, which may contain only some characters."""
+    return re.sub(r"^\W+|[^\w.,=-]", "_", directory.resolve().name)
+
+
 def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, response_key: str | None) -> int:
     """Creates a project for a data file and a model; returns the exit code of its `ouro config check`."""
     from pipeline.check import preflight
@@ -74,7 +80,7 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
         raise ConfigError(problem)
     data = recipe.read(source)
     found = guess(data.rows, prompt_key, response_key)
-    written = recipe.files_of(found, data, Path(model).resolve(), TEMPLATES / "own")
+    written = recipe.files_of(found, data, Path(model).resolve(), _project(directory))
     _copy(directory)
     for name, text in written.items():
         (directory / name).parent.mkdir(parents=True, exist_ok=True)

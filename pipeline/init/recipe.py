@@ -18,7 +18,7 @@ from pipeline.settings import schema
 from pipeline.store.data_files import READERS, SPLITS, is_saved_dataset, open_files
 from pipeline.store.digests import missing
 from pipeline.store.errors import DataError
-from pipeline.store.files import hash_text
+from pipeline.store.files import TEMPLATES, hash_text
 from pipeline.store.model_shape import read_config
 
 CONVERTED, HELD_OUT = "data/train.jsonl", "data/test.jsonl"
@@ -62,16 +62,17 @@ def _splits(path: Path) -> set[str]:
     return {word for file in found for word in re.split(r"[^a-z0-9]+", str(file.relative_to(path)).lower())}
 
 
-def files_of(guess: Guess, data: Data, model: Path, templates: Path) -> dict[str, str]:
-    """Returns the files of the project: name -> text. templates: directory of the templates."""
+def files_of(guess: Guess, data: Data, model: Path, project: str) -> dict[str, str]:
+    """Returns the files of the project of that name: file name -> text."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    said, made = _facts(guess, data, model), {}
+    said, made = _facts(guess, data, model) | {"project": project}, {}
     if guess.convert:
         made[CONVERTED] = "".join(_converted(guess, data))
     if _is_parted(guess, data):
         made |= _parted(guess, data)
-    texts = Environment(loader=FileSystemLoader(templates), undefined=StrictUndefined, keep_trailing_newline=True)
+    loader = FileSystemLoader(TEMPLATES / "init" / "own")
+    texts = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True)
     return made | {name.removesuffix(".j2"): texts.get_template(name).render(said) for name in texts.list_templates()
                    if "reward" not in name or guess.reward == "reward:score"}
 

@@ -7,15 +7,18 @@ from typing import Any
 from pipeline.store.records import Step
 
 STEPS = 10  # consecutive steps without a gradient or a learning rate before a report
-ASK = "See ouro sql \"select {} limit 8\"."
+ASK = "See ouro sql \"select {} limit 8\" {{run}}."  # run: to be filled in last
 FAILED = "status, reason, count(*) from experience where status <> 'ok' group by all order by 3 desc"
 
 
 class Signals:
-    """Checks the steps of one stage as they arrive. settings: of the stage; missing ones skip their causes."""
+    """Checks the steps of one stage as they arrive. settings: of the stage; missing ones skip their causes.
 
-    def __init__(self, settings: Any):
-        self.settings, self.last, self.known = settings, deque(maxlen=STEPS), set()
+    run: project/name, for queries in the messages.
+    """
+
+    def __init__(self, settings: Any, run: str):
+        self.settings, self.run, self.last, self.known = settings, run, deque(maxlen=STEPS), set()
 
     def after(self, step: Step) -> str | None:
         """Returns why the last STEPS steps had no learning signal, the first time each cause holds; else None.
@@ -29,12 +32,12 @@ class Signals:
         if reason in self.known:
             return None
         self.known.add(reason)
-        return f"steps {self.last[0].step} to {step.step} changed no weight, {reason}: {words}"
+        return f"steps {self.last[0].step} to {step.step} changed no weight, {reason}: {words.format(run=self.run)}"
 
 
-def no_signals(steps: Iterable[Step], settings: Any) -> list[str]:
-    """Returns the messages for all steps of a stage."""
-    signals = Signals(settings)
+def no_signals(steps: Iterable[Step], settings: Any, run: str) -> list[str]:
+    """Returns the messages for all steps of a stage of that run."""
+    signals = Signals(settings, run)
     return list(filter(None, map(signals.after, steps)))
 
 

@@ -48,7 +48,7 @@ def is_reward(metric: str) -> bool:
 def interval(score: Score) -> str:
     """Formats `38% [35, 41]`: estimate and 95% interval; for a mean reward `reward 0.412 [0.380, 0.444]`."""
     if is_reward(score.metric):
-        return f"reward {score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
+        return f"reward {score.value:z.3f} [{score.low:z.3f}, {score.high:z.3f}]"
     return f"{score.value:.0%} [{score.low * 100:.0f}, {score.high * 100:.0f}]"
 
 
@@ -78,10 +78,10 @@ def step_line(
     """
     return _joined(
         f"step {step.step}" + (f"/{total}" if total else ""),
-        step.reward is not None and f"reward {step.reward:.3f}",
+        step.reward is not None and f"reward {step.reward:z.3f}",
         step.solve_rate is not None and f"solved {step.solve_rate:.1%}",
-        resample_words(step), score_words(evaluated), f"loss {step.loss:.4f}",
-        step.kl is not None and f"KL {step.kl:.1e} nats", f"grad norm {step.grad_norm:.3f}",
+        resample_words(step), score_words(evaluated), f"loss {step.loss:z.4f}",
+        step.kl is not None and f"KL to rollout policy {step.kl:.1e} nats", f"grad norm {step.grad_norm:.3f}",
         _speed("rollout", step.rollout_tokens, step.rollout_seconds),
         _speed("training", step.trained_tokens, step.train_seconds),
         f"{step.seconds:.2f} s", left_seconds is not None and f"{duration(left_seconds)} left")

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pipeline.results.query import short
+
 SERIES = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05")
 INK, MUTED, GRID, CARD = "#010101", "#020202", "#030303", "#040404"
 VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--grid)", CARD: "var(--card)",
@@ -65,7 +67,7 @@ def curve(name: str, title: str, x: np.ndarray, y: np.ndarray, unit: str = "", p
     axes.plot(x, line, color=SERIES[0], linewidth=1.8, solid_capstyle="round", marker="o" if len(x) == 1 else None)
     if len(x) == 1:
         axes.set_xlim(x[0] - 1, x[0] + 1)
-    form = (lambda v: f"{v:.1%}") if percent else (lambda v: f"{v:.4g}")
+    form = (lambda v: f"{v:.1%}") if percent else (lambda v: short(v, 4))
     words = f"{title} by step: {form(line[0])} at step {x[0]:.0f}, {form(line[-1])} at step {x[-1]:.0f}"
     return inline(figure, name, words + " (smoothed)" * (not exact))
 

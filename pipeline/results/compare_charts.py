@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.compose.axes import plain
 from pipeline.results.charts import CARD, GRID, INK, MUTED, SERIES, blank, inline
+from pipeline.results.query import short
 
 INCHES = (7.6, 3.4)
 MOST_SERIES = len(SERIES)
@@ -138,6 +139,6 @@ def _numeric(values: Sequence[Any]) -> bool:
 def word(value: Any) -> str:
     """Formats a value as a label: four digits of a number, `1e-6` for 1e-06; the beginning of a long text."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return plain(f"{value:.4g}")
+        return plain(short(value, 4))
     text = str(value)
     return text if len(text) <= LONGEST_LABEL else text[: LONGEST_LABEL - 1] + "…"

@@ -2,16 +2,17 @@
 
 from typing import Any
 
-from pipeline.job.progress import is_reward, leak_words
+from pipeline.job.progress import is_reward
 from pipeline.results import compare_charts
 from pipeline.results.compare import Row, number
+from pipeline.results.page import render
 from pipeline.results.sweep_view import SweepView
 from pipeline.store import files
 
 
 def write(sweep: SweepView, rows: list[Row], metric: str) -> None:
     """Writes the page of a sweep from the rows of `compare.compared`."""
-    html = render(page(sweep, rows, metric))
+    html = render("compare.html.j2", page(sweep, rows, metric))
     files.write_atomic(sweep.report, lambda temporary: temporary.write_text(html, encoding="utf-8"))
 
 
@@ -45,29 +46,17 @@ def picture(name: str, rows: list[Row], taskset: str) -> dict[str, Any] | None:
     scores, share = [(s.value, s.low, s.high) for s in found], not is_reward(found[0].metric)
     few = [label for label in labels if len(set(columns[label])) <= compare_charts.MOST_SERIES]
     if len(labels) == 1:
-        return _told(taskset, compare_charts.scatter(name, labels[0], columns[labels[0]], scores, share=share))
+        return {"taskset": taskset, "legend": [],
+                "svg": compare_charts.scatter(name, labels[0], columns[labels[0]], scores, share=share)}
     if len(labels) > 2 or not few:
-        return _told(taskset, compare_charts.parallel(name, columns, scores, share))
+        return {"taskset": taskset, "legend": [], "svg": compare_charts.parallel(name, columns, scores, share)}
     colour = min(few, key=lambda label: (len(set(columns[label])), -labels.index(label)))
     across = next(label for label in labels if label != colour)
     svg = compare_charts.scatter(name, across, columns[across], scores, columns[colour], share)
-    return _told(taskset, svg, [f"{colour}={value}" for value in compare_charts.ordered(columns[colour])])
-
-
-def _told(taskset: str, svg: str, legend: list[str] | None = None) -> dict[str, Any]:
-    return {"taskset": taskset, "svg": svg, "legend": legend or []}
+    return {"taskset": taskset, "svg": svg,
+            "legend": [f"{colour}={value}" for value in compare_charts.ordered(columns[colour])]}
 
 
 def _hashable(value: Any) -> Any:
     """Converts a list or mapping to text; a setting that a run does not have is `null`."""
     return str(value) if isinstance(value, (list, dict)) else "null" if value is None else value
-
-
-def render(content: dict[str, Any]) -> str:
-    """Renders the page; everything except the charts is escaped."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(loader=FileSystemLoader(files.TEMPLATES), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True)
-    environment.filters["leak_words"], environment.tests["reward"] = leak_words, is_reward
-    return environment.get_template("compare.html.j2").render(content)

@@ -14,6 +14,7 @@ from pipeline.job.context import our_environment
 from pipeline.job.shares import cores
 from pipeline.job.threads import recorded_threads, thread_environment
 from pipeline.results.alternatives import alternatives
+from pipeline.results.query import Answer, aligned, short, show
 from pipeline.results.view import Node, View
 from pipeline.settings.algorithms import WITH_CRITIC
 from pipeline.store import checkpoints, files, tables
@@ -135,8 +136,6 @@ def proof_lines(proof: list[list]) -> list[str]:
 
 def table(rows: dict[str, dict[str, Any]], form: str) -> str:
     """Returns one column per algorithm for display; one row per algorithm as CSV and JSON."""
-    from pipeline.results.query import Answer, aligned, show
-
     if form != "table":
         lines = [(name, *(row[measure] for measure in MEANINGS)) for name, row in rows.items()]
         return show(Answer(["algorithm", *MEANINGS], lines), form)
@@ -151,7 +150,7 @@ def table(rows: dict[str, dict[str, Any]], form: str) -> str:
 def _cell(value: float | str | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return short(value, 4) if isinstance(value, float) else str(value)
 
 
 MEANINGS = {

@@ -10,11 +10,15 @@ from pipeline.job.no_signal import no_signals
 from pipeline.job.progress import SAMPLED, rate
 from pipeline.results.query import Answer, ask
 from pipeline.results.questions import QUESTIONS
-from pipeline.store import tables
 
 BUCKETS = 5  # rows of the agreement table
 MOST_ROWS = 12  # rows of an answer shown in the report
 
+# kind -> (table, SQL for the rows that a stage made or used)
+ROWS = {"tasks": [("raw", "count(*)")], "curate": [("tasks", "count(*)"), ("rejected", "count(*)")],
+        **dict.fromkeys(("rft", "rollout"), (("experience", "count(*)"),)),
+        **dict.fromkeys(("train", "offline"), (("steps", "sum(trained_rows)::BIGINT"),)),
+        **dict.fromkeys(("evaluate", "bench"), (("samples", "count(*)"),))}
 EXPLORER_PARTS = {"rollout": "rollout_seconds", "sync": "sync_seconds", "other": "explore_other_seconds",
                   "evaluation": "evaluate_seconds", "waiting": "explore_wait_seconds"}
 TRAINER_PARTS = {"training": "train_seconds", "publishing": "publish_seconds", "other": "train_other_seconds",
@@ -36,10 +40,10 @@ def step_columns(session, stage: str) -> dict[str, np.ndarray]:
     return {column[0]: table[:, i] for i, column in enumerate(done.description)}
 
 
-def idle_steps(session, stage: str, settings) -> list[str]:
-    """Explains steps of a stage without a learning signal, one sentence per cause. settings: its own."""
+def idle_steps(session, stage: str, settings, run: str) -> list[str]:
+    """Explains steps of a stage of a run without a learning signal, one sentence per cause. settings: its own."""
     rows = records(session, "SELECT * EXCLUDE (statistics) FROM steps WHERE stage = ? ORDER BY step", [stage])
-    return no_signals((SimpleNamespace(**row) for row in rows), settings)
+    return no_signals((SimpleNamespace(**row) for row in rows), settings, run)
 
 
 def times(columns: dict[str, np.ndarray]) -> dict:
@@ -81,19 +85,10 @@ def evaluations(session, stage: str, start: str) -> dict[str, dict[str, list]]:
 
 def row_counts(session, kinds: dict[Path, str]) -> dict[str, int]:
     """Counts the rows of each stage: stage directory name -> rows. kinds: directory -> kind."""
-    import pyarrow.parquet as pq
-
-    whole = {"tasks": ("raw",), "curate": ("tasks", "rejected")}
-    explored = "SELECT stage, count(*) FROM experience GROUP BY stage"
-    trained = "SELECT stage, sum(trained_rows)::BIGINT FROM steps GROUP BY stage"
-    answered = "SELECT stage, count(*) FROM samples GROUP BY stage"
-    by_stage = {"rft": explored, "rollout": explored, "train": trained, "offline": trained, "evaluate": answered,
-                "bench": answered}
-    counts = {d.name: sum(pq.read_metadata(d / tables.LOCATIONS[t]).num_rows for t in whole[kind])
-              for d, kind in kinds.items() if kind in whole}
-    named = {directory.name: kind for directory, kind in kinds.items()}
-    for kind, question in by_stage.items():
-        counts |= {stage: n for stage, n in session.execute(question).fetchall() if named.get(stage) == kind}
+    counts: dict[str, int] = {}
+    for name, table, rows in ((d.name, *made) for d, kind in kinds.items() for made in ROWS.get(kind, ())):
+        found = session.execute(f"SELECT {rows} FROM {table} WHERE stage = ?", [name]).fetchone()[0]
+        counts[name] = counts.get(name, 0) + (found or 0)
     return counts
 
 

@@ -22,6 +22,7 @@ from pipeline.store.errors import QueryError, pick
 
 NESTED = (list, tuple, dict)  # what DuckDB returns for lists, structs and maps
 WIDEST = 60  # characters per cell in the table format; CSV and JSON are never cut
+NOISE = 1e-15  # smaller values are shown as 0: sums of numbers near 1 that cancel leave 1e-16
 READERS = {".parquet": "read_parquet", ".csv": "read_csv", ".json": "read_json", ".jsonl": "read_json"}
 BATCH_ROWS = 65_536  # rows of an exported file that are in memory at once
 EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?", re.IGNORECASE)  # the rest is left to DuckDB's own lexer
@@ -191,9 +192,15 @@ def _cell(value: Any) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return short(value)
     text = _printable(json.dumps(plain(value), ensure_ascii=False) if isinstance(value, NESTED) else str(value))
-    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+    half = WIDEST // 2  # the end of an error or a prompt says as much as its beginning
+    return text if len(text) <= WIDEST else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def short(value: float, digits: int = 6) -> str:
+    """Formats a float with so many digits; 0 for -0 and for what rounding errors leave of a 0."""
+    return f"{value if abs(value) >= NOISE else 0.0:.{digits}g}"
 
 
 def _printable(text: str) -> str:

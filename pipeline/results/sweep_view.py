@@ -8,7 +8,7 @@ from pipeline.compose import axes
 from pipeline.job.context import INTERRUPTED
 from pipeline.results import view
 from pipeline.results.query import aligned
-from pipeline.results.view import Node, View
+from pipeline.results.view import Node, Shown, View
 from pipeline.store import files
 
 SWEEP = "sweep.json"
@@ -23,29 +23,16 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class SweepView:
-    """A sweep: `project/name`, its directory under runs/, its points in the order of its axes."""
+class SweepView(Shown):
+    """A sweep with its points in the order of its axes."""
 
-    run: str
-    path: Path
+    PLAN, PAGE = SWEEP, "compare.html"
     entries: list[Entry]
-
-    @property
-    def report(self) -> Path:
-        return self.path / "compare.html"
 
     @property
     def stages(self) -> list[Node]:
         """Returns every stage of the points once."""
         return list({s.directory.resolve(): s for entry in self.entries for s in entry.view.stages}.values())
-
-    @property
-    def complete(self) -> bool:
-        return all(files.is_complete(s.directory) for s in self.stages)
-
-    @property
-    def launched(self) -> int:
-        return (self.path / SWEEP).stat().st_mtime_ns
 
 
 def of_sweep(sweep) -> SweepView:

@@ -1,4 +1,4 @@
-"""Reads a run back: the list of runs, the state of each stage, the scores.
+"""Reads a run back: the list of runs, the state of each stage.
 
 A run is a directory runs/<project>/<name>/ with a plan.json and a link to each of its stages (created by plan/plan.py).
 Nothing here writes.
@@ -8,22 +8,14 @@ import fcntl
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from pipeline.job.context import INTERRUPTED, namespace
 from pipeline.job.no_signal import STEPS, no_signals
-from pipeline.job.progress import (
-    SAMPLED,
-    duration,
-    interval,
-    is_reward,
-    leak_words,
-    rollout_words,
-    step_line,
-    task_words,
-)
+from pipeline.job.progress import rollout_words, step_line
 from pipeline.store import files, tables
 from pipeline.store.errors import DataError, nearest
-from pipeline.store.records import TABLES, Score
+from pipeline.store.records import TABLES
 
 HINT = "log: "  # prefix of the last line of stage.error (pipeline/job/context.py)
 TRACEBACK = "Traceback (most recent call last):"
@@ -39,25 +31,35 @@ class Node:
 
 
 @dataclass(frozen=True)
-class View:
-    """A run: `project/name`, its directory under runs/, its stages in executable order."""
+class Shown:
+    """A run or a sweep: `project/name`, and its directory under runs/. PLAN is written there by every launch."""
 
     run: str
     path: Path
-    stages: list[Node]
+
+    PLAN: ClassVar[str]
+    PAGE: ClassVar[str]
 
     @property
     def report(self) -> Path:
-        return self.path / "report.html"
+        return self.path / self.PAGE
 
     @property
     def launched(self) -> int:
         """Returns the time of the last launch, nanoseconds since 1970."""
-        return (self.path / "plan.json").stat().st_mtime_ns
+        return (self.path / self.PLAN).stat().st_mtime_ns
 
     @property
     def complete(self) -> bool:
         return all(files.is_complete(s.directory) for s in self.stages)
+
+
+@dataclass(frozen=True)
+class View(Shown):
+    """A run with its stages in executable order."""
+
+    PLAN, PAGE = "plan.json", "report.html"
+    stages: list[Node]
 
 
 def open_view(path: Path) -> View:
@@ -152,8 +154,9 @@ def _warning(stage: Node, steps: list[int]) -> str | None:
     """Returns why these steps had no learning signal, in a sentence, or None."""
     if stage.kind == "rollout" or len(steps) < STEPS:
         return None
-    settings = namespace(files.read_json(stage.directory / "stage.json")["config"])
-    lines = no_signals((_read(stage.directory, "steps", step) for step in steps), settings)
+    spec = files.read_json(stage.directory / "stage.json")
+    found = (_read(stage.directory, "steps", step) for step in steps)
+    lines = no_signals(found, namespace(spec["config"]), spec["run"])
     return f"warning: {lines[0]}" if lines else None
 
 
@@ -213,60 +216,3 @@ def is_locked(path: Path) -> bool:
         except BlockingIOError:
             return True
     return False
-
-
-# ------------------------------------------------------------------------------------------------ what was learnt
-
-
-def scores(view: View) -> list[Score]:
-    """Returns every score of a model in the run's complete evaluations, in the order of its stages."""
-    return _scores(view, "evaluate")
-
-
-def _benched(view: View) -> list[Score]:
-    """Does the same for the intermediate checkpoints of a model (mode=bench)."""
-    return _scores(view, "bench")
-
-
-def _scores(view: View, kind: str) -> list[Score]:
-    done = [s.directory for s in view.stages if s.kind == kind and files.is_complete(s.directory)]
-    return [score for directory in done for step in tables.steps_present(directory, "scores")
-            for score in tables.read_scores(directory, step)]
-
-
-def before_and_after(found: list[Score]) -> list[tuple[Score, Score]]:
-    """Returns the first and last model's sampled accuracy or reward per evaluation set; sets with only one are omitted.
-
-    Uses each model's first evaluation: a bench may have evaluated it again with different sampling.
-    """
-    by_set: dict[str, dict[str, Score]] = {}
-    for score in found:
-        if score.metric in SAMPLED:
-            by_set.setdefault(score.taskset, {}).setdefault(score.model, score)
-    groups = (list(group.values()) for group in by_set.values())
-    return [(group[0], group[-1]) for group in groups if len(group) > 1]
-
-
-def summary(view: View) -> str:
-    """Returns the last lines of a run: accuracies with 95% intervals, what was learnt, seconds, the report's path."""
-    found = scores(view)
-    weights = [(s, f"{s.model}, step {s.step},") for s in _benched(view)] + [(s, s.model) for s in found]
-    lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (not is_reward(s.metric))}{interval(s)}, "
-                    f"{task_words(s.tasks, s.rows)} x {s.runs}", s) for s, name in weights if s.metric in SAMPLED]
-    pairs = before_and_after(found)
-    for first, last in pairs:
-        on_set = f" ({last.taskset})" if len(pairs) > 1 else ""
-        words = f"learnt: {interval(first)} after {first.model} -> {interval(last)} after {last.model}{on_set}"
-        overlap = first.low <= last.high and last.low <= first.high
-        lines.append(_noted(words + "; the intervals overlap: no clear change" * overlap, last))
-    done = [s for s in view.stages if files.is_complete(s.directory)]
-    seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done)
-    lines.append(f"{view.run}: {len(done)} of {len(view.stages)} stages complete, {duration(seconds)} of work")
-    if view.report.exists():
-        lines.append(f"report: {view.report}")
-    return "\n".join(lines)
-
-
-def _noted(words: str, score: Score) -> str:
-    """Formats a score, with the number of its tasks that are in the training data."""
-    return "; ".join(filter(None, [words, leak_words(score)]))

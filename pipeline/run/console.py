@@ -87,8 +87,8 @@ class Console:
         self.stages, self.number = rules(stages), len(stages)
         self._logs = {name: _Log(Path(stage.directory) / "stage.log") for name, stage in self.stages
                       if not files.is_complete(stage.directory)}
-        self._place = {name: place for place, (name, _) in enumerate(self.stages, 1)}
         self._bars: dict[str, Bar] = {}
+        self._complete = self.number - len(self._logs)
 
     def poll(self) -> None:
         """Shows what was appended to the logs since the last call."""
@@ -102,9 +102,11 @@ class Console:
             self._bar(name, reached.total, reached.unit, reached.done - 1).show(reached.done, text, reached.words)
         elif done := COMPLETE.match(text):
             self._end(name)
-            self._print(f"{name}: complete in {duration(float(done[1]))} ({self._complete()} of {self.number} stages)")
+            self._complete += 1
+            self._print(f"{name}: complete in {duration(float(done[1]))}; {self._complete} of {self.number} stages are "
+                        "complete")
         elif text.startswith("started: "):
-            self._print(f"{name}: started (stage {self._place[name]} of {self.number})")
+            self._print(f"{name}: started")
         elif level == "ERROR":
             self._end(name)
             if not text.startswith("log: "):  # the cause is in the last lines of the run (pipeline/run/failure.py)
@@ -120,9 +122,6 @@ class Console:
     def _end(self, name: str) -> None:
         if bar := self._bars.pop(name, None):
             bar.close()
-
-    def _complete(self) -> int:
-        return sum(files.is_complete(stage.directory) for _, stage in self.stages)
 
     @staticmethod
     def _print(line: str) -> None:

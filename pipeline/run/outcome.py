@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.job.context import our_environment
 from pipeline.plan.identity import settings_of
 from pipeline.plan.modes import TRAINING
-from pipeline.results import sweep_view, view
+from pipeline.results import learnt, sweep_view, view
 from pipeline.results.sweep_view import SweepView
 from pipeline.results.view import View
 from pipeline.run.sweep import Sweep
@@ -23,7 +23,7 @@ def of(planned) -> View | SweepView:
 
 def conclude(shown: View | SweepView) -> str:
     """Returns the last lines of a run; for a sweep a comparison of its points, whose page is written too."""
-    return _compared(shown) if isinstance(shown, SweepView) else view.summary(shown)
+    return _compared(shown) if isinstance(shown, SweepView) else learnt.summary(shown)
 
 
 def _compared(shown: SweepView) -> str:

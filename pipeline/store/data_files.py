@@ -94,8 +94,10 @@ def _read_file(path: Path) -> Iterator[dict]:
 
 def unreadable(path: Path) -> DataError:
     """Returns the error for an unsupported file type."""
+    convert = f"pandas.read_csv('{path.name}').to_json('{path.stem}.jsonl', orient='records', lines=True)"
+    how = f': python -c "import pandas; {convert}"' if path.suffix == ".csv" else "."
     return DataError(f"{path}: needed a {' or '.join(READERS)} file or a directory. Write its rows as .jsonl, one "
-                     "object a line.")
+                     f"object a line{how}")
 
 
 def _read_jsonl(path: Path) -> Iterator[dict]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -229,6 +230,17 @@ def test_only_stages_that_train_on_rollouts_are_replayed(tmp_path):
             counterfactual.choose_stage(shown, name)
     with pytest.raises(DataError, match="no stage that trains on rollouts"):
         counterfactual.choose_stage(view(tmp_path, "train"), None)
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:200], lambda data: data[:4] + bytes(200) + data[204:]])
+@pytest.mark.parametrize("table", ["experience", "trained"])
+def test_a_damaged_table_is_named_by_its_place_in_the_stage(stage, tmp_path, table, damage):
+    damaged = tmp_path / "store" / "rft-0123abcd"
+    shutil.copytree(stage, damaged)
+    file = tables.step_file(damaged, table, 2)
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(DataError, match=rf"(?s){file} (is not a readable Parquet|cannot be read).*Delete {damaged} "):
+        process_of_replay.answer(asked(damaged, 2, {}))
 
 
 @pytest.mark.parametrize(("step", "words"), [

@@ -62,8 +62,8 @@ def test_stages_are_shown_from_their_logs(tmp_path, capsys):
         log_of(second).error("log: x; to go on: y")
         console.poll()
     assert capsys.readouterr().err.splitlines() == [
-        "sft: started (stage 1 of 2)", "sft: 12 demonstrations, 0 over the token limits left out",
-        "sft: step 1/3  loss 1.0", "sft: step 3/3  loss 1.0", "sft: complete in 1:05 (1 of 2 stages)",
+        "sft: started", "sft: 12 demonstrations, 0 over the token limits left out",
+        "sft: step 1/3  loss 1.0", "sft: step 3/3  loss 1.0", "sft: complete in 1:05; 1 of 2 stages are complete",
         f"rft: failed; log: {tmp_path}/store/rft-0/stage.log"]
 
 

@@ -63,6 +63,20 @@ def parquet(path: Path, rows: list[dict]) -> Path:
     return path
 
 
+@pytest.fixture
+def init(tmp_path, monkeypatch, model):
+    """init(data, ...): the exit code of `ouro init` for "my project", afterwards the current directory if it exists."""
+    def command(data: Path, *more: str) -> int:
+        project = tmp_path / "my project"
+        code = cli.main(["init", str(project), "--from", str(data), "--model", str(model), *more])
+        assert project.exists() == (code == 0)
+        if code == 0:
+            monkeypatch.chdir(project)
+        return code
+
+    return command
+
+
 def said(role: str, content: str) -> dict:
     return {"role": role, "content": content}
 
@@ -136,15 +150,14 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_recipe_for_a_file_passes_the_check(tmp_path, monkeypatch, in_process, model, capsys, shape):
+def test_a_recipe_for_a_file_passes_the_check(tmp_path, in_process, init, capsys, shape):
     """What is written composes, names the right columns, and its data samples have no problem and no warning."""
     write, algorithm, columns = SHAPES[shape]
-    project = tmp_path / "project"
-    assert cli.main(["init", str(project), "--from", str(write(tmp_path)), "--model", str(model)]) == 0
+    assert init(write(tmp_path)) == 0
     assert "no problem found" in capsys.readouterr().out
-    monkeypatch.chdir(project)
     config = compose([])
     assert config["algorithm"]["algorithm_type"] == algorithm
+    assert config["project"] == "my_project"
     source, pool = config["buffer"]["explorer_input"], config["data_processor"]["task_pipeline"]
     taken = config["buffer"]["trainer_input"]["experience_buffer"] if algorithm != "grpo" else (
         pool if pool["inputs"] else source["taskset"])
@@ -154,45 +167,24 @@ def test_a_recipe_for_a_file_passes_the_check(tmp_path, monkeypatch, in_process,
     assert Path("reward.py").exists() == (reward == "reward:score")
     if algorithm == "grpo":
         assert reward == ("reward:score" if shape in ("messages alone", "short answers") else "accuracy_reward")
+    if write is directory_of_parquet:  # files with a split in their name
+        assert [one["split"] for one in (source["taskset"], *source["eval_tasksets"])] == ["train", "test"]
+    if shape.startswith("alpaca"):
+        assert [json.loads(line)["messages"] for line in Path("data/train.jsonl").read_text().splitlines()[:2]] == [
+            [said("user", "Add."), said("assistant", TALK)],
+            [said("user", "Add.\n\n1 + 1 = ?"), said("assistant", TALK)]]
+    if shape == "short answers":
+        # `23 + 23 = ?:` has 12 tokens of a character each; a quarter more, in steps of 8, is 16; 24 rows: batches of 4
+        limits = config["model"]["max_prompt_tokens"], config["model"]["max_response_tokens"]  # of a small model
+        assert (limits, config["buffer"]["batch_size"], config["algorithm"]["optimizer"]["lr"]) == ((16, 64), 4, 5e-4)
 
 
-def test_files_with_a_split_in_their_name_are_held_out_by_it(tmp_path, monkeypatch, in_process, model):
-    project = tmp_path / "project"
-    cli.main(["init", str(project), "--from", str(directory_of_parquet(tmp_path)), "--model", str(model)])
-    monkeypatch.chdir(project)
-    source = compose([])["buffer"]["explorer_input"]
-    assert [one["split"] for one in (source["taskset"], *source["eval_tasksets"])] == ["train", "test"]
-
-
-def test_rewritten_rows_are_the_conversations(tmp_path, in_process, model):
-    write, _, _ = SHAPES["alpaca: instruction, input, output"]
-    cli.main(["init", str(tmp_path / "project"), "--from", str(write(tmp_path)), "--model", str(model)])
-    first, second, *_ = map(json.loads, (tmp_path / "project/data/train.jsonl").read_text().splitlines())
-    assert first == {"messages": [said("user", "Add."), said("assistant", TALK)]}
-    assert second == {"messages": [said("user", "Add.\n\n1 + 1 = ?"), said("assistant", TALK)]}
-
-
-def test_a_row_of_another_shape_behind_the_sample_is_named(tmp_path, model, capsys):
+def test_a_row_of_another_shape_behind_the_sample_is_named(tmp_path, init, capsys):
     """250 rows, of which 200 are sampled; the 240th has a turn of a speaker that nobody knows."""
     talk = [{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]} for _ in range(250)]
     talk[239]["conversations"][1]["from"] = "function_call"
-    lines(tmp_path / "a.jsonl", talk)
-    assert cli.main(["init", str(tmp_path / "p"), "--from", str(tmp_path / "a.jsonl"), "--model", str(model)]) == 2
-    shown = capsys.readouterr().err
-    assert "function_call" in shown
-    assert not (tmp_path / "p" / "data").exists()
-
-
-def test_the_lengths_are_those_of_the_data(tmp_path, monkeypatch, in_process, model):
-    """`23 + 23 = ?:` has 12 tokens of a character each; a quarter more, in steps of 8, is 16; 24 rows: batches of 4."""
-    write, _, _ = SHAPES["short answers"]
-    cli.main(["init", str(tmp_path / "project"), "--from", str(write(tmp_path)), "--model", str(model)])
-    monkeypatch.chdir(tmp_path / "project")
-    config = compose([])
-    assert config["model"]["max_prompt_tokens"] == 16
-    assert config["model"]["max_response_tokens"] == 64  # of a small model
-    assert config["buffer"]["batch_size"] == 4
-    assert config["algorithm"]["optimizer"]["lr"] == 5e-4
+    assert init(lines(tmp_path / "a.jsonl", talk)) == 2
+    assert "function_call" in capsys.readouterr().err
 
 
 REFUSED = {
@@ -208,22 +200,18 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("shape", REFUSED)
-def test_what_cannot_be_told_is_asked_for(tmp_path, model, capsys, shape):
+def test_what_cannot_be_told_is_asked_for(tmp_path, init, capsys, shape):
     rows, words = REFUSED[shape]
-    path = lines(tmp_path / "a.jsonl", rows)
-    assert cli.main(["init", str(tmp_path / "project"), "--from", str(path), "--model", str(model)]) == 2
+    assert init(lines(tmp_path / "a.jsonl", rows)) == 2
     shown = capsys.readouterr().err
     assert all(word in shown for word in words)
-    assert not (tmp_path / "project").exists()
 
 
-def test_the_options_name_what_could_not_be_guessed(tmp_path, monkeypatch, in_process, model, capsys):
+def test_the_options_name_what_could_not_be_guessed(tmp_path, in_process, init, capsys):
     path = lines(tmp_path / "a.jsonl", [{"Frage": q, "Antwort": a} for q, a in SUMS])
-    words = ["init", str(tmp_path / "project"), "--from", str(path), "--model", str(model), "--prompt-key", "Frage"]
-    assert cli.main([*words, "--response-key", "Antwrt"]) == 2
+    assert init(path, "--prompt-key", "Frage", "--response-key", "Antwrt") == 2
     assert "--response-key Antwrt: no row has it. Did you mean 'Antwort'?" in capsys.readouterr().err
-    assert cli.main([*words, "--response-key", "Antwort"]) == 0
-    monkeypatch.chdir(tmp_path / "project")
+    assert init(path, "--prompt-key", "Frage", "--response-key", "Antwort") == 0
     config = compose([])
     assert config["data_processor"]["task_pipeline"]["format"]["prompt_key"] == "Frage"
     assert config["buffer"]["explorer_input"]["default_reward_fn_type"] == "accuracy_reward"
@@ -232,12 +220,11 @@ def test_the_options_name_what_could_not_be_guessed(tmp_path, monkeypatch, in_pr
 @pytest.mark.parametrize(("name", "text", "words"), [
     ("a.jsonl", '{"question": "1", "answer": "1"}\n{"question": \n', "line 2 is no JSON"),
     ("a.txt", "once upon a time\n", "Write its rows as .jsonl"),
-])
-def test_a_file_that_cannot_be_read_is_refused(tmp_path, model, capsys, name, text, words):
+    ("a.csv", "x,y\n", "read_csv('a.csv').to_json('a.jsonl'")])
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, init, capsys, name, text, words):
     (tmp_path / name).write_text(text)
-    assert cli.main(["init", str(tmp_path / "project"), "--from", str(tmp_path / name), "--model", str(model)]) == 2
+    assert init(tmp_path / name) == 2
     assert words in capsys.readouterr().err
-    assert not (tmp_path / "project").exists()
 
 
 # ---------------------------------------------------------------------------------------------------------- templates
@@ -313,12 +300,10 @@ def test_a_project_chooses_and_sets_nothing(tmp_path, monkeypatch, capsys, text)
     assert "conf/config.yaml" in capsys.readouterr().err
 
 
-def test_solutions_beside_answers_are_a_warmup_on_rows_that_are_not_held_out(tmp_path, monkeypatch, in_process, model):
+def test_solutions_beside_answers_are_a_warmup_on_rows_that_are_not_held_out(tmp_path, in_process, init):
     """Of 24 questions a fifth, 5, are held out."""
     rows = [{"question": q, "answer": a, "reasoning": f"{TALK} So it is {a}."} for q, a in SUMS]
-    data = lines(tmp_path / "a.jsonl", rows)
-    assert cli.main(["init", str(tmp_path / "project"), "--from", str(data), "--model", str(model)]) == 0
-    monkeypatch.chdir(tmp_path / "project")
+    assert init(lines(tmp_path / "a.jsonl", rows)) == 0
     warmup, last = compose([])["stages"]
     assert (warmup["stage_name"], last["stage_name"]) == ("sft", "rft")
     taken = warmup["buffer"]["trainer_input"]["experience_buffer"]

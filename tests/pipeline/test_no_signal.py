@@ -24,7 +24,7 @@ def steps(count=10, first=1, **changed) -> list[Step]:
 @pytest.fixture
 def said(settings):
     """said(steps, "key=value", ...): the sentences; responses may have 12 tokens."""
-    return lambda found, *overrides: no_signals(found, settings("algorithm.repeat_times=8", *overrides))
+    return lambda found, *overrides: no_signals(found, settings("algorithm.repeat_times=8", *overrides), "toy/first")
 
 
 @pytest.mark.parametrize(("changed", "reason", "look_at"), [
@@ -65,7 +65,7 @@ def test_a_stage_that_learns_or_has_only_begun_is_not_warned_about(said, found):
 
 def test_what_a_stage_does_not_know_is_not_judged_by():
     """A stage on pairs has neither repeats nor a longest response."""
-    (line,) = no_signals(steps(response_tokens_mean=12.0), None)
+    (line,) = no_signals(steps(response_tokens_mean=12.0), None, "toy/first")
     assert "gradient 0" in line
 
 
@@ -85,5 +85,5 @@ def test_status_and_report_show_it(tmp_path):
         tables.write(tables.step_file(directory, "steps", step.step), Step, [step])
     node = Node("rft", "rft", directory)
     assert "warning: steps 3 to 12 changed no weight, gradient 0" in state(node).warning
-    (line,) = findings.idle_steps(tables.connect([("toy/first", directory)]), directory.name, None)
+    (line,) = findings.idle_steps(tables.connect([("toy/first", directory)]), directory.name, None, "toy/first")
     assert line.startswith("steps 1 to 10 changed no weight, gradient 0")

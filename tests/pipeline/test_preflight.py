@@ -250,6 +250,23 @@ def test_a_run_with_a_problem_does_not_begin(capsys):
     assert not Path("runs").exists()
 
 
+def test_a_run_whose_data_lacks_a_column_does_not_begin(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+1", "answer": 2}\n')
+    taskset = f"buffer.explorer_input.taskset.path={tmp_path / 'rows.jsonl'}"
+    assert cli.main(["run", taskset, "buffer.explorer_input.taskset.format.prompt_key=qestion"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("has no column 'qestion'; found question, answer. Did you mean 'question'?") == 1
+    assert not Path("runs").exists()
+
+
+def test_an_argument_that_a_reward_lacks_is_one_problem(tmp_path):
+    """It is used by the training set, and by the evaluation sets of two stages, and is not called."""
+    (tmp_path / "ouro_test_graded.py").write_text("def score(response, answer, scale): return 1.0")
+    report = check({"buffer.explorer_input.default_reward_fn_type": "ouro_test_graded:score"}, code=True, call=True)
+    [line] = [one for one in report.problems if "scale" in one]
+    assert line.endswith("reward_fn_args of the task sets: 'ouro_test_graded:score' needs the argument 'scale'.")
+
+
 def test_a_problem_of_a_sweep_is_told_with_its_points(capsys):
     assert cli.main(["run", "-m", "seed=1,2", "cluster.gpu_per_node=1,4"]) == 2
     shown = capsys.readouterr().err
@@ -296,7 +313,7 @@ def test_nothing_heavy_is_loaded_to_judge_a_run():
 def test_data_is_read_by_a_process_of_its_own_and_its_findings_are_the_reports(monkeypatch):
     found = {"problems": ["p"], "warnings": ["w"], "unjudged": ["u"], "facts": [["inputs", "3 rows"]], "sizes": {}}
     monkeypatch.setattr(samples, "preview", lambda config, stages, models: found)
-    report = preflight.check(changed({}), data=True)
+    report = check({}, data=True)
     assert (report.problems, report.warnings, report.unjudged) == (["p"], ["w"], ["u"])
     assert report.facts[0] == ("data", [("inputs", "3 rows")])
 

@@ -32,7 +32,7 @@ def test_large_numbers_keep_two_digits(value, text):
 
 def test_a_step_line_holds_every_number_with_its_unit():
     assert step_line(RFT, 250, 145) == (
-        "step 12/250  reward 0.600  solved 48.1%  loss 0.0123  KL 3.0e-04 nats  grad norm 0.500  "
+        "step 12/250  reward 0.600  solved 48.1%  loss 0.0123  KL to rollout policy 3.0e-04 nats  grad norm 0.500  "
         "rollout 8.5k tokens/s  training 30k tokens/s  0.61 s  2:25 left")
 
 

@@ -1,4 +1,4 @@
-"""Which runs there are, how far their stages are, what was learnt."""
+"""Which runs there are, and how far their stages are."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ import pytest
 from pipeline.results import view
 from pipeline.store import tables
 from pipeline.store.errors import DataError
-from pipeline.store.records import Rollout, Score
+from pipeline.store.records import Rollout
 from tests.factories import row
 from tests.fake_run import FakeRun
 
@@ -75,46 +75,6 @@ def test_a_stage_that_completes_while_it_is_looked_at_is_complete(tmp_path, monk
 
     monkeypatch.setattr(view, "is_locked", completes)
     assert view.state(stage).state == "complete"
-
-
-def test_the_summary_says_what_was_learnt_in_how_long_and_where_the_report_is(tmp_path):
-    run = FakeRun(tmp_path).whole()
-    shown = view.open_view(run.view())
-    lines = view.summary(shown).splitlines()
-    assert lines[0] == "sft on test: sampled accuracy 38% [35, 41], 256 tasks x 8"
-    assert "learnt: 38% [35, 41] after sft -> 81% [78, 84] after rft" in lines
-    assert lines[-1] == "toy/first: 7 of 8 stages complete, 3:13 of work"  # 0.4 + 2.1 + 0.8 + 31 + 9 + 141 + 9 s
-    (shown.stages[-1].directory / "report.html").touch()
-    (run.path / "report.html").symlink_to("stages/report/report.html")
-    assert view.summary(shown).splitlines()[-1] == f"report: {run.path / 'report.html'}"
-
-
-def test_one_model_is_no_before_and_after(tmp_path):
-    run = FakeRun(tmp_path)
-    run.data()
-    run.sft()
-    run.evaluate("sft", 0.5)
-    assert "learnt" not in view.summary(view.open_view(run.view()))
-
-
-def test_what_was_learnt_compares_evaluations_of_one_kind():
-    """The base and rft were evaluated; a bench then asked rft again, another way: 0.9 is not compared with 0.2."""
-    found = [row(Score, model=model, taskset="test", metric="sampled_accuracy", value=value)
-             for model, value in (("base", 0.2), ("rft", 0.6), ("rft", 0.9))]
-    ((first, last),) = view.before_and_after(found)
-    assert (first.value, last.value) == (0.2, 0.6)
-
-
-def test_the_summary_tells_of_every_checkpoint_of_a_bench(tmp_path):
-    run = FakeRun(tmp_path).whole()
-    directory = run.stage("bench_rft", "bench", "curate", "rft")
-    for step in (1, 2):
-        tables.write(tables.step_file(directory, "scores", step), Score, [row(
-            Score, model="rft-1", step=step, taskset="test", metric="sampled_accuracy", value=step / 10, low=0.0,
-            high=0.5, tasks=4, runs=2)])
-    lines = view.summary(view.open_view(run.view())).splitlines()
-    assert lines[:2] == ["rft-1, step 1, on test: sampled accuracy 10% [0, 50], 4 tasks x 2",
-                         "rft-1, step 2, on test: sampled accuracy 20% [0, 50], 4 tasks x 2"]
 
 
 def test_how_far_a_stage_is_that_only_explores(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.job.context import Context, namespace
-from pipeline.results import charts, findings, stage_picture, view
+from pipeline.results import charts, findings, learnt, stage_picture, view
 from pipeline.store.files import read_json
 from pipeline.store.records import Score
 from stages import report
@@ -47,6 +47,7 @@ def page(tmp_path_factory):
 def test_the_headline_is_the_solve_rate_before_and_after_with_intervals(page):
     assert "38% → 81%" in text(page)
     assert "38.0% [35.0, 41.0] after sft , 81.0% [78.0, 84.0] after rft" in text(page)
+    assert "No clear change: +0.0 points [+0.0, +0.0] over 4 paired tasks" in text(page)  # the same made-up responses
 
 
 def test_tasks_that_were_trained_on_and_duplicates_stand_beside_the_score(tmp_path, page):
@@ -64,7 +65,7 @@ def test_tasks_that_were_trained_on_and_duplicates_stand_beside_the_score(tmp_pa
     assert "31 of the 256 tasks are in the training data of rft." in rest
     assert "training data of sft" not in words
     assert "in the training data" not in text(page)
-    summary = view.summary(view.open_view(run.path)).splitlines()
+    summary = learnt.summary(view.open_view(run.path)).splitlines()
     assert "rft on test: sampled accuracy 81% [78, 84], 256 tasks (260 rows, 4 duplicates merged) x 8; " \
            "31 of the 256 tasks are in the training data" in summary
 

@@ -1,0 +1,53 @@
+"""Columns that a data file lacks, and files without rows. `ouro run` reads no more of the data before it starts."""
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipeline.check.data_sample import Sample, sample
+from pipeline.store.errors import OuroError, nearest
+
+
+def column_problems(sources: Iterable[dict[str, Any]]) -> list[str]:
+    """Lists the problems of sources, as in the request of pipeline/check/samples.py, one line each."""
+    return [line for source in sources for line in _of_source(source)]
+
+
+def _of_source(source: dict[str, Any]) -> list[str]:
+    try:
+        return file_problems(source, _columns(source["path"], source["split"]))
+    except OuroError as error:
+        return [f"{source['key']}: {error}"]
+
+
+@cache
+def _columns(path: str, split: str) -> Sample:
+    """Returns one row and the columns of every file; cached for the points of a sweep."""
+    return sample(Path(path), split, 1, ())
+
+
+def file_problems(source: dict[str, Any], drawn: Sample) -> list[str]:
+    """Lists the files of one source that are empty or lack a column, one line each."""
+    return [*_empty_files(source, drawn), *_absent_columns(source, drawn)]
+
+
+def _empty_files(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
+    for part in drawn.parts:
+        if not part.total:
+            yield f"{source['key']}: {part.path} holds no rows; take it out."
+
+
+def _absent_columns(source: dict[str, Any], drawn: Sample) -> Iterator[str]:
+    """Yields a line for each column that a file lacks; one line in total where several files lack it."""
+    parts = [part for part in drawn.parts if part.total]
+    for setting, column in source["columns"].items():
+        lacking = [part for part in parts if column not in part.columns]
+        if setting in source["optional"] or not lacking:
+            continue
+        every, first = len(lacking) == len(parts), lacking[0]
+        line = (f"{source['key']}: {source['path'] if every else first.path} has no column '{column}'; found "
+                f"{', '.join(first.columns[:20])}.{nearest(column, first.columns)}")
+        more = f" {len(lacking)} of its {len(parts)} files lack it." if len(lacking) > 1 and not every else ""
+        yield line + (f" Set {source['format_key']}.{setting}." if every else
+                      f"{more} Write it as the other files have it, or take it out.")

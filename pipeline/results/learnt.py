@@ -1,0 +1,148 @@
+"""What a run learnt: scores, the change from the first to the last evaluated model, failed attempts, last lines.
+
+Both models answer the same tasks, so their change is the mean of the differences per task: its interval is narrower
+than the two intervals of the scores, which include how much the tasks differ from one another.
+"""
+
+import math
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from operators.statistics import reward_interval
+from pipeline.job.progress import SAMPLED, duration, interval, is_reward, leak_words, task_words
+from pipeline.results.view import Node, View
+from pipeline.store import files, tables
+from pipeline.store.records import Score
+
+ATTEMPTS = {"rft": "experience", "rollout": "experience", "evaluate": "samples", "bench": "samples"}  # kind -> table
+
+# what the responses to a task count in a metric, on average; as in workflows/evaluation.py
+OF_TASKS = {
+    "sampled_accuracy": "avg((coalesce(accuracy, 0) >= 1)::INT) FILTER (accuracy IS NOT NULL OR status <> 'ok')",
+    "sampled_reward": "avg(reward) FILTER (status = 'ok')",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """First and last model's score on one evaluation set.
+
+    tasks: how many were paired; 0 if the models answered different ones. value, low, high: mean difference of these
+    tasks with its 95% interval, which is infinite for one task and has no width where all differences are equal; of
+    unpaired scores their difference, and those of the opposite ends of their intervals.
+    """
+
+    first: Score
+    last: Score
+    tasks: int
+    value: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        return "better" if self.low > 0 else "worse" if self.high < 0 else "no clear change"
+
+    def words(self) -> str:
+        """Formats `better by 4.1 points [1.0, 7.2] over 50 paired tasks`; without pairs the verdict and why."""
+        if not self.tasks:
+            return f"{self.verdict}, by the two intervals alone: the models did not answer the same tasks"
+        scale, form, unit = (1, "+z.3f", "") if is_reward(self.last.metric) else (100, "+z.1f", " points")
+        value, low, high = (format(scale * number, form) for number in (self.value, self.low, self.high))
+        if self.tasks == 1:
+            return f"{self.verdict}: {value}{unit} on one paired task, too few for an interval"
+        return f"{self.verdict}: {value}{unit} [{low}, {high}] over {self.tasks} paired tasks"
+
+
+def scores(view: View, kind: str = "evaluate") -> list[Score]:
+    """Returns every score of the run's complete evaluations, in the order of its stages.
+
+    kind: `bench` for those of the intermediate checkpoints of a model (mode=bench).
+    """
+    done = [s.directory for s in view.stages if s.kind == kind and files.is_complete(s.directory)]
+    return [score for directory in done for step in tables.steps_present(directory, "scores")
+            for score in tables.read_scores(directory, step)]
+
+
+def before_and_after(found: list[Score]) -> list[tuple[Score, Score]]:
+    """Returns the first and last model's sampled accuracy or reward per evaluation set; sets with only one are omitted.
+
+    Uses each model's first evaluation: a bench may have evaluated it again with different sampling.
+    """
+    by_set: dict[tuple[str, str], dict[str, Score]] = {}
+    for score in found:
+        if score.metric in SAMPLED:
+            by_set.setdefault((score.taskset, score.metric), {}).setdefault(score.model, score)
+    groups = (list(group.values()) for group in by_set.values())
+    return [(group[0], group[-1]) for group in groups if len(group) > 1]
+
+
+def changes(view: View) -> list[Change]:
+    """Returns the change on each evaluation set that two models of the run answered."""
+    session = tables.connect((view.run, stage.directory) for stage in view.stages)
+    return [_change(first, last, _of_tasks(session, first), _of_tasks(session, last))
+            for first, last in before_and_after(scores(view))]
+
+
+def _of_tasks(session, score: Score) -> dict[str, float | None]:
+    """Maps each task behind a score to its value; null where it has none."""
+    return dict(session.execute(
+        f"SELECT task_id, {OF_TASKS[score.metric]} FROM samples WHERE stage = ? AND model = ? AND step = ? "
+        "AND taskset = ? AND decoding = 'sampled' GROUP BY task_id ORDER BY task_id",
+        [score.stage, score.model, score.step, score.taskset]).fetchall())
+
+
+def _change(first: Score, last: Score, before: dict[str, float | None], after: dict[str, float | None]) -> Change:
+    same = before.keys() == after.keys()
+    pairs = [(before[task], after[task]) for task in before if None not in (before[task], after[task])] if same else []
+    if not pairs:
+        return Change(first, last, 0, last.value - first.value, last.low - first.high, last.high - first.low)
+    value, *ends = reward_interval([b - a for a, b in pairs])
+    return Change(first, last, len(pairs), value, *(ends if len(pairs) > 1 else (-math.inf, math.inf)))
+
+
+def failures(view: View) -> list[str]:
+    """Returns a line for each stage with failed attempts: how many, the most frequent reason, a query for all."""
+    session = tables.connect((view.run, stage.directory) for stage in view.stages)
+    return [line for s in view.stages if s.kind in ATTEMPTS and (line := _failed(session, view, s, ATTEMPTS[s.kind]))]
+
+
+def _failed(session, view: View, stage: Node, table: str) -> str:
+    rows = f"FROM {table} WHERE stage = '{stage.directory.name}'" + " AND turn = 0" * (table == "experience")
+    failed = f"{rows} AND reward IS NULL"
+    count, kinds, reason = session.execute(f"SELECT count(*), count(DISTINCT reason), mode(reason) {failed}").fetchone()
+    if not count:
+        return ""
+    total = session.execute(f"SELECT count(*) {rows}").fetchone()[0]
+    last = f"{reason}".strip().splitlines()[-1] + f" (and {kinds - 1} more reasons)" * (kinds > 1)
+    root = view.path.parents[2]
+    where = [view.run, *([] if root.resolve() == Path.cwd() else ["--root", str(root)])]
+    return (f"{stage.name}: {count} of {total} attempts failed: {last}\n"
+            f'  ouro sql "SELECT reason, count(*) {failed} GROUP BY 1 ORDER BY 2 DESC" {shlex.join(where)}')
+
+
+def summary(view: View) -> str:
+    """Returns the last lines of a run: scores with intervals, what was learnt, failed attempts, the report's path."""
+    benched = [(s, f"{s.model}, step {s.step},") for s in scores(view, "bench")]
+    lines = [_noted(f"{name} on {s.taskset}: sampled {'accuracy ' * (not is_reward(s.metric))}{interval(s)}, "
+                    f"{task_words(s.tasks, s.rows)} x {s.runs}", s)
+             for s, name in [*benched, *((s, s.model) for s in scores(view))] if s.metric in SAMPLED]
+    found = changes(view)
+    for change in found:
+        first, last = change.first, change.last
+        lines.append(_noted(
+            f"learnt: {interval(first)} after {first.model} -> {interval(last)} after {last.model}"
+            + f" ({last.taskset})" * (len(found) > 1) + f"; {change.words()}", last))
+    lines += failures(view)
+    done = [s for s in view.stages if files.is_complete(s.directory)]
+    seconds = sum(files.read_json(s.directory / files.MANIFEST).get("seconds", 0) for s in done)
+    lines.append(f"{view.run}: {len(done)} of {len(view.stages)} stages complete, {duration(seconds)} of work")
+    if view.report.exists():
+        lines.append(f"report: {view.report}")
+    return "\n".join(lines)
+
+
+def _noted(words: str, score: Score) -> str:
+    """Appends the number of the score's tasks that are in the training data."""
+    return "; ".join(filter(None, [words, leak_words(score)]))

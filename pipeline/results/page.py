@@ -1,0 +1,33 @@
+"""Renders the HTML pages of runs and sweeps from pipeline/templates/. All values are escaped except charts."""
+
+from typing import Any
+
+from pipeline.job.progress import duration, is_reward, leak_words, task_words, thousands
+from pipeline.results.query import plain, short
+from pipeline.store import files
+
+LONGEST_TEXT = 4000  # characters of a prompt or response to show
+
+
+def render(template: str, content: dict[str, Any]) -> str:
+    """Returns the page."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(loader=FileSystemLoader(files.TEMPLATES), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"duration": duration, "thousands": thousands, "cell": _cell, "cut": _cut, "short": short,
+                            "task_words": task_words, "leak_words": leak_words}
+    environment.tests["reward"] = is_reward
+    return environment.get_template(template).render(content)
+
+
+def _cell(value: Any) -> str:
+    """Formats a value of an SQL result."""
+    if value is None:
+        return "–"
+    return short(value) if isinstance(value, float) else str(plain(value))
+
+
+def _cut(text: str) -> str:
+    more = len(text) - LONGEST_TEXT
+    return text if more <= 0 else f"{text[:LONGEST_TEXT]}\n… {more} more characters"

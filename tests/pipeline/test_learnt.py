@@ -1,0 +1,130 @@
+"""What a run learnt: scores, the paired change, failed attempts, the last lines."""
+
+import math
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pipeline import cli
+from pipeline.results import learnt, view
+from pipeline.store import tables
+from pipeline.store.records import Experience, Sample, Score
+from tests.factories import row
+from tests.fake_run import FakeRun
+
+
+def evaluated(run: FakeRun, model: str, responses: dict[str, list], metric="sampled_accuracy", low=0.0, high=1.0):
+    """Adds an evaluation. responses: task -> values of its sampled responses; None failed."""
+    directory = run.stage(f"evaluate_{model}", "evaluate", "curate", model)
+    values = [sum(v or 0 for v in of) / len(of) for of in responses.values()]
+    of_set = {"stage": directory.name, "model": model, "step": 1, "taskset": "test"}
+    score = {"value": sum(values) / len(values), "low": low, "high": high, "tasks": len(values), "runs": 2}
+    tables.write(tables.step_file(directory, "scores", 1), Score, [row(
+        Score, **of_set, metric=metric, **score)])
+    tables.write(tables.step_file(directory, "samples", 1), Sample, [row(
+        Sample, **of_set, task_id=task, decoding="sampled", run_index=i, status="reward_failed" if v is None else "ok",
+        reason="score raised\nKeyError: 'seven'" if v is None else None, reward=v,
+        accuracy=v if metric == "sampled_accuracy" else None) for task, of in responses.items()
+        for i, v in enumerate(of)])
+
+
+def trained(root: Path) -> FakeRun:
+    run = FakeRun(root)
+    run.data()
+    run.sft()
+    run.rft()
+    return run
+
+
+def change(root: Path, before: dict, after: dict, *given, **intervals) -> learnt.Change:
+    run = trained(root)
+    evaluated(run, "sft", before, *given, **intervals)
+    evaluated(run, "rft", after, *given, **intervals)
+    (found,) = learnt.changes(view.open_view(run.view()))
+    return found
+
+
+def test_the_change_is_the_mean_of_the_differences_of_the_same_tasks(tmp_path):
+    """Differences .5 .5 .5 .5 0: mean .4, standard deviation sqrt(.2 / 4), standard error .1, t of 4 degrees 2.7764."""
+    before = {"a": [0, 0], "b": [0, 0], "c": [None, 1], "d": [0, 1], "e": [1, 1]}
+    after = {"a": [0, 1], "b": [1, 0], "c": [1, 1], "d": [1, 1], "e": [1, 1]}
+    gain = change(tmp_path / "gain", before, after)
+    assert (gain.tasks, gain.value) == (5, pytest.approx(0.4))
+    assert (gain.low, gain.high) == (pytest.approx(0.122355, abs=1e-5), pytest.approx(0.677645, abs=1e-5))
+    assert gain.verdict == "better"
+    assert gain.words() == "better: +40.0 points [+12.2, +67.8] over 5 paired tasks"
+    assert change(tmp_path / "loss", after, before).verdict == "worse"
+    unclear = change(tmp_path / "unclear", {"a": [0, 0], "b": [1, 1], "c": [0, 0]},
+                     {"a": [0, 1], "b": [1, 1], "c": [0, 0]})  # .5 0 0: 1/6, standard error 1/6, t 4.3027
+    assert (unclear.low, unclear.verdict) == (pytest.approx((1 - 4.302653) / 6), "no clear change")
+
+
+def test_rewards_are_paired_where_both_models_have_one(tmp_path):
+    found = change(tmp_path, {"a": [1.0, 2.0], "b": [None, None], "c": [0.5, 0.5]},
+                   {"a": [2.0, 3.0], "b": [9.0, 9.0], "c": [1.5, None]}, "sampled_reward", low=-9, high=9)
+    assert found.words() == "better: +1.000 [+1.000, +1.000] over 2 paired tasks"
+
+
+def test_equal_differences_are_exact_and_one_task_has_no_interval(tmp_path):
+    same = change(tmp_path / "same", {"a": [0, 1], "b": [1, 1]}, {"a": [1, 0], "b": [1, 1]})
+    assert (same.value, same.low, same.high, same.verdict) == (0, 0, 0, "no clear change")
+    assert same.words() == "no clear change: +0.0 points [+0.0, +0.0] over 2 paired tasks"
+    one = change(tmp_path / "one", {"a": [0, 0]}, {"a": [1, 1]})
+    assert (one.value, one.low, one.high, one.verdict) == (1, -math.inf, math.inf, "no clear change")
+
+
+@pytest.mark.parametrize(("intervals", "verdict"), [(((0.1, 0.3), (0.4, 0.9)), "better"), (
+    ((0.4, 0.9), (0.1, 0.3)), "worse"), (((0.1, 0.5), (0.4, 0.9)), "no clear change")])
+def test_other_tasks_are_compared_by_the_two_intervals(tmp_path, intervals, verdict):
+    run = trained(tmp_path)
+    for model, task, (low, high) in zip(("sft", "rft"), "ab", intervals, strict=True):
+        evaluated(run, model, {task: [0, 1], "c": [1, 1]}, low=low, high=high)
+    (found,) = learnt.changes(view.open_view(run.view()))
+    assert (found.tasks, found.verdict) == (0, verdict)
+    assert "did not answer the same tasks" in found.words()
+
+
+def test_what_was_learnt_compares_evaluations_of_one_kind():
+    """The base and rft were evaluated; a bench then asked rft again, another way: 0.9 is not compared with 0.2."""
+    found = [row(Score, model=model, taskset="test", metric="sampled_accuracy", value=value)
+             for model, value in (("base", 0.2), ("rft", 0.6), ("rft", 0.9))]
+    ((first, last),) = learnt.before_and_after(found)
+    assert (first.value, last.value) == (0.2, 0.6)
+    assert learnt.before_and_after(found[1:]) == []
+
+
+def test_the_last_lines_have_scores_change_seconds_and_the_report(tmp_path):
+    run = FakeRun(tmp_path).whole()
+    directory = run.stage("bench_rft", "bench", "curate", "rft")
+    tables.write(tables.step_file(directory, "scores", 2), Score, [row(
+        Score, model="rft-1", step=2, taskset="test", metric="sampled_accuracy", value=0.2, low=0.0, high=0.5, tasks=4,
+        runs=2)])
+    (run.path / "report.html").parent.mkdir(parents=True)
+    (run.path / "report.html").touch()
+    assert learnt.summary(view.open_view(run.view())).splitlines() == [
+        "rft-1, step 2, on test: sampled accuracy 20% [0, 50], 4 tasks x 2",
+        "sft on test: sampled accuracy 38% [35, 41], 256 tasks x 8",
+        "rft on test: sampled accuracy 81% [78, 84], 256 tasks x 8",
+        "learnt: 38% [35, 41] after sft -> 81% [78, 84] after rft; no clear change: +0.0 points [+0.0, +0.0] over 4 "
+        "paired tasks",
+        "toy/first: 8 of 9 stages complete, 3:14 of work",  # 0.4 + 2.1 + 0.8 + 31 + 9 + 141 + 9 + 1 s
+        f"report: {run.path / 'report.html'}"]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_failed_attempts_are_counted_and_the_query_runs_as_printed(tmp_path, monkeypatch, capsys, inside):
+    monkeypatch.chdir(tmp_path if inside else "/")
+    run = trained(tmp_path)
+    evaluated(run, "rft", {"a": [0, None], "b": [None, 1]})
+    rft = Path(run.stages[-2]["directory"])
+    tables.write(tables.step_file(rft, "experience", 9), Experience, [row(
+        Experience, stage=rft.name, turn=turn, slot=slot, reward=None, status="workflow_failed", reason=f"no {slot}")
+        for slot in range(2) for turn in range(2)])
+    lines = learnt.summary(view.open_view(run.view())).splitlines()
+    at = lines.index("rft: 2 of 34 attempts failed: no 0 (and 1 more reasons)")  # 4 steps of 8, and these
+    assert "evaluate_rft: 2 of 4 attempts failed: KeyError: 'seven'" in lines
+    FakeRun(tmp_path, "toy/latest").view()  # not the run that the question is about
+    assert cli.main(shlex.split(lines[at + 1])[1:]) == 0
+    out = capsys.readouterr().out
+    assert ("no 0" in out, "no 1" in out, "(2 rows)" in out) == (True, True, True)
