@@ -8,6 +8,7 @@ scores.
 import os
 
 from pipeline.job.context import Context, environment, run_stage
+from pipeline.job.opening import opening
 from pipeline.job.progress import Progress
 from pipeline.job.shares import answering_environment
 from pipeline.job.tracking import open_tracker
@@ -37,7 +38,8 @@ def _score(context: Context, steps: list[int]) -> None:
     passes = len(DECODINGS) * len(sets) * len(steps)
     with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:
         ends = end_tokens(tokenizer, models[steps[0]])
-        engine = open_engine(models[steps[0]], context.config, ends, logs=context.directory)
+        with opening():
+            engine = open_engine(models[steps[0]], context.config, ends, logs=context.directory)
         for step in steps:
             if step != steps[0]:
                 engine.load_weights(models[step])

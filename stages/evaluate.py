@@ -7,6 +7,7 @@ step that produced the model. The evaluation itself is in workflows/evaluation.p
 import os
 
 from pipeline.job.context import Context, environment, run_stage
+from pipeline.job.opening import opening
 from pipeline.job.progress import Progress
 from pipeline.job.shares import answering_environment
 from pipeline.job.tracking import open_tracker
@@ -26,7 +27,8 @@ def work(context: Context) -> None:
     subject = Subject(checkpoints.model_name(directory), checkpoints.trained_steps(directory))
     passes = len(DECODINGS) * len(sets)
     with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:
-        engine = open_engine(model, context.config, end_tokens(tokenizer, model), logs=context.directory)
+        with opening():
+            engine = open_engine(model, context.config, end_tokens(tokenizer, model), logs=context.directory)
         scores = evaluate(context, engine, tokenizer, sets, subject, lambda done: progress.advance(1, done))
         engine.close()
         tracker.log_scores(scores, subject.step)
