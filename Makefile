@@ -8,8 +8,8 @@ BIN := .venv/bin
 # .venv/.gpu marks a set-up for GPUs, so that no other target installs the CPU builds over it
 LOCK := $(if $(wildcard .venv/.gpu),requirements-gpu.lock,requirements.lock)
 
-# two workers, a file at a time; workers that run stages share the cores (tests/conftest.py)
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# two workers, a file at a time; those that run stages share the cores (tests/conftest.py), but cannot share a GPU
+PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test unit lint setup setup-gpu bench house clean test-models test-kill test-adapters test-wide
 .DELETE_ON_ERROR:

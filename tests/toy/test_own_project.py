@@ -27,7 +27,7 @@ FAMILY = "qwen3_moe"  # of experts, head norms, a padded vocabulary: what breaks
 RECIPE = """# @package _global_
 name: own
 checkpoint_root_dir: .
-model: {model_path: model, max_prompt_tokens: 160, max_response_tokens: 16}
+model: {model_path: model, max_prompt_tokens: 160, max_response_tokens: 48}
 data_processor: {task_pipeline: {generator: null, config_path: null}}
 buffer:
   batch_size: 12
