@@ -40,9 +40,9 @@ PARTS = SFT + """
 - {stage_name: look, after: sft, mode: explore, buffer: {total_steps: 3, explorer_input: {eval_tasksets: []}}}
 - {stage_name: learn, mode: train, buffer: {explorer_input: {eval_tasksets: []}}}
 - stage_name: turns
-  after: sft
+  after: []
   seed: 7
-  model: {max_model_len: 64}
+  model: {max_model_len: 64, init: {num_hidden_layers: 2}}
   algorithm: {algorithm_type: gigpo}
   trainer: {ranks: 2, zero_stage: 2}
   buffer: &retried
@@ -52,7 +52,7 @@ PARTS = SFT + """
       taskset: {default_workflow_type: retry_workflow, workflow_args: {max_env_steps: 2, feedback: 'no'}}
 - stage_name: taught
   after: []
-  model: {max_model_len: 64, teacher_model_path: turns, init: {num_hidden_layers: 2}}
+  model: {max_model_len: 64, teacher_model_path: turns, init: {num_hidden_layers: 1}}
   algorithm: {algorithm_type: jsd}
   buffer: *retried
 """
