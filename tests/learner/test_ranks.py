@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pipeline.store import files
-from tests.learner.ranks import KINDS, rows, train
+from tests.learner.ranks import KINDS, rows
 from tests.toy.conftest import REPOSITORY
 
 WAYS = [
@@ -31,11 +31,6 @@ ADAPTER = ("model.lora_configs=[{path: null, lora_rank: 4, lora_alpha: 8, target
            "exclude_modules: []}]")
 
 
-def trained_alone(model, process, settings: tuple[str, ...]) -> dict:
-    """The same in this process."""
-    return {kind: train(model, process, (*own, *settings), kind == "ppo") for kind, own in KINDS.items()}
-
-
 def assert_same(found: dict, alone: dict) -> None:
     for kind in KINDS:
         for name in ("losses", "norms"):
@@ -49,9 +44,14 @@ def assert_same(found: dict, alone: dict) -> None:
             assert ours == pytest.approx(theirs, abs=1e-5), kind
 
 
+@pytest.fixture(scope="module")
+def alone(tiny_model, tmp_path_factory) -> dict:
+    """What one rank sees."""
+    return trained(tiny_model, tmp_path_factory.mktemp("ranks") / "alone.json", 1, ())
+
+
 @pytest.mark.parametrize(("ranks", "settings"), WAYS)
-def test_two_steps_see_and_learn_the_same(tiny_model, tmp_path, process, ranks, settings):
-    alone = trained_alone(tiny_model, process, ())
+def test_two_steps_see_and_learn_the_same(alone, tiny_model, tmp_path, ranks, settings):
     for kind in KINDS:
         assert [len(values) for values in alone[kind]["scores"]] == [sum(row.mask) for row in rows()]
         assert abs(alone[kind]["losses"][0] - alone[kind]["losses"][-1]) > 1e-3  # something was learnt
@@ -59,7 +59,7 @@ def test_two_steps_see_and_learn_the_same(tiny_model, tmp_path, process, ranks, 
 
 
 @pytest.mark.adapters
-def test_so_do_two_steps_with_an_adapter(tiny_model, tmp_path, process):
-    alone = trained_alone(tiny_model, process, (ADAPTER,))
+def test_so_do_two_steps_with_an_adapter(tiny_model, tmp_path):
+    alone = trained(tiny_model, tmp_path / "alone.json", 1, (ADAPTER,))
     assert_same(trained(tiny_model, tmp_path / "seen.json", 2, (ADAPTER, "trainer.zero_stage=3")), alone)
     assert alone["dpo"]["losses"][0] != alone["dpo"]["losses"][-1]
