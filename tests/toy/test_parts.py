@@ -108,7 +108,8 @@ def test_two_points_share_all_but_the_stage_that_differs(made, finished):
     stages = Counter(path.parent.name.rsplit("-", 1)[0] for path in (root / "store").glob("*/manifest.json"))
     assert stages == {stage.name: 1 + (stage.name in ("learn", "report")) for stage in plan.stages}
     entries = sweep_view.find(root, "toy").entries
-    assert [table(entry.view.path / "stages/learn", "steps")[1]["lr"] for entry in entries] == pytest.approx(RATES)
+    first, second = (table(entry.view.path / "stages/learn", "steps")[1]["lr"] for entry in entries)
+    assert second / first == pytest.approx(RATES[1] / RATES[0])
     assert all((entry.view.path / "report.html").exists() for entry in entries)
     assert (root / "runs/ouroboros/toy/compare.html").exists()
     assert (directory_of(plan, "ppo") / "stage.log").read_text().count("complete in") == 1
@@ -131,17 +132,19 @@ def test_what_was_explored_is_trained_on_pass_after_pass(made):
 
 @pytest.mark.slow
 def test_a_bench_scores_each_checkpoint_once_and_as_the_evaluation_on_the_way(made):
-    """The last checkpoint of each is left to its evaluate stage; of sft the last two are kept, of steps 28 and 30."""
+    """The last checkpoint of each is left to its evaluate stage; of sft the last two are kept, of steps 28 and 30.
+
+    With sync_offset 2, step 6 needs weights 3: of every second version only 2 is handed over.
+    """
     root, plan = made
-    assert [s["step"] for s in table(directory_of(plan, "ppo"), "scores") if s["metric"] == "pass@2"] == [2, 4]
+    assert [s["step"] for s in table(directory_of(plan, "ppo"), "scores") if s["metric"] == "pass@2"] == [2]
     assert {s["step"] for s in table(directory_of(plan, "judge_ppo"), "scores")} == {2, 4}
     assert {s["step"] for s in table(directory_of(plan, "judge_sft"), "scores")} == {28}
     on_the_way, afterwards = (
         [s["response"] for s in table(directory_of(plan, name), "samples")] for name in ("ppo", "judge_ppo"))
-    assert on_the_way == afterwards
-    (report,) = {(entry.view.path / "report.html").read_text().count("sampled accuracy, countdown_test") > 0
-                 for entry in sweep_view.find(root, "toy").entries}
-    assert report
+    assert on_the_way == afterwards[:len(on_the_way)]  # then those of step 4
+    for entry in sweep_view.find(root, "toy").entries:
+        assert "sampled accuracy, countdown_test" in (entry.view.path / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -160,7 +163,7 @@ def test_turns_are_trained_together_by_two_ranks(made):
     for step in range(1, 5):
         assert {row["slot"] for row in trained if row["train_step"] == step} == set(range(32))  # 8 tasks x 4 repeats
         assert {row["turn"] for row in trained if row["train_step"] == step} == {0, 1}
-    assert files.read_json(directory / files.MANIFEST)["threads"]["trainer"] == 1
+    assert list(directory.rglob("*rank_1_*"))
 
 
 @pytest.mark.slow
