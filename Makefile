@@ -1,5 +1,6 @@
 # make run    set up, run the default recipe, say what was learnt
-# make test   set up, lint, import contracts, unit tests, one whole pipeline with real vLLM and DeepSpeed
+# make test   set up, lint, import contracts, unit tests, whole pipelines with real vLLM and DeepSpeed: one case of each matter
+# make test-models, test-kill, test-adapters, test-wide   all other cases; each prints a table
 # make house  print what the code measures: rooms, arrows, circles, lines, slowest tests; fails beyond a limit
 # make setup-gpu   set up with the CUDA builds of torch and vLLM; every other target then keeps to them
 PYTHON ?= $(firstword $(foreach v,3.11 3.12,$(shell command -v python$(v) 2>/dev/null)) python3)
@@ -7,21 +8,28 @@ BIN := .venv/bin
 # .venv/.gpu marks a set-up for GPUs, so that no other target installs the CPU builds over it
 LOCK := $(if $(wildcard .venv/.gpu),requirements-gpu.lock,requirements.lock)
 
-.PHONY: run test unit lint setup setup-gpu bench house clean test-models
+# two workers, a file at a time; those that run stages share the cores (tests/conftest.py), but cannot share a GPU
+PYTEST := $(BIN)/pytest -n $(if $(wildcard .venv/.gpu),0,2) --dist loadfile --no-loadscope-reorder
+
+.PHONY: run test unit lint setup setup-gpu bench house clean test-models test-kill test-adapters test-wide
 .DELETE_ON_ERROR:
 
 run: .venv/.ready
 	@$(BIN)/ouro run
 
 test: lint unit
-	$(BIN)/pytest -m slow --durations=5 --junitxml=.pytest_cache/slow.xml
+	$(PYTEST) -m slow --durations=10 --junitxml=.pytest_cache/slow.xml
 
 # random models in the shapes of known families, each through a whole pipeline; prints the table of docs/models.md
 test-models: .venv/.ready
 	$(BIN)/pytest -m models -s
 
+# kill: stages killed and resumed; adapters: LoRA in engine and trainer; wide: ranks, ZeRO stages, engine pools, sweeps
+test-kill test-adapters test-wide: test-%: .venv/.ready
+	$(PYTEST) -m $*
+
 unit: .venv/.ready
-	$(BIN)/pytest --junitxml=.pytest_cache/unit.xml
+	$(PYTEST) --junitxml=.pytest_cache/unit.xml
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
@@ -35,13 +43,14 @@ setup-gpu:
 	@$(MAKE) --no-print-directory .venv/.ready LOCK=requirements-gpu.lock
 
 # --no-deps: the locks are complete, and some packages declare builds (CUDA torchvision) that must not come in
+# --no-compile: Python compiles what is imported, at the first import; of 32,000 files that is a small part
 .venv/.ready: $(LOCK) pyproject.toml
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 13); \
 	  sys.exit(None if ok else f"Python 3.11 or 3.12 is needed, found {sys.version.split()[0]}: make PYTHON=/path/to/python3.11")'
 	@echo "setting up .venv from $(LOCK): 4.5 GB in 2 to 5 minutes, for GPUs more"
 	$(PYTHON) -m venv .venv
 	$(if $(findstring gpu,$(LOCK)),touch .venv/.gpu)
-	$(BIN)/python -m pip install --quiet --no-deps --requirement $(LOCK)
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --requirement $(LOCK)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 ifneq ($(findstring gpu,$(LOCK)),)
 	@$(BIN)/python -c 'import torch, vllm; assert torch.version.cuda, f"torch {torch.__version__} is no CUDA build"' || { \

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from pipeline.job.context import Context, environment, run_stage
+from pipeline.job.opening import opening
 from pipeline.job.progress import Progress
 from pipeline.job.shares import answering_environment
 from pipeline.job.tracking import open_tracker
@@ -37,7 +38,8 @@ def score_models(context: Context, name: str, models: dict[int, Path]) -> list[l
     sets = read_sets(context, tokenizer, Rewards(context.config))
     passes, found = len(DECODINGS) * len(sets) * len(models), []
     with open_tracker(context) as tracker, Progress(context.log, passes, "passes", context.name) as progress:
-        engine = open_engine(first, context.config, end_tokens(tokenizer, first), logs=context.directory)
+        with opening():
+            engine = open_engine(first, context.config, end_tokens(tokenizer, first), logs=context.directory)
         for step, model in models.items():
             if model != first:
                 engine.load_weights(model)

@@ -5,7 +5,6 @@ its weights, loads and verifies them, generates, computes rewards, and writes `e
 `rollouts/step=…`. Steps whose files exist are skipped.
 """
 
-import gc
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from pipeline.job.background import Background
 from pipeline.job.context import Context, commit
+from pipeline.job.opening import opening
 from pipeline.job.progress import row_words
 from pipeline.job.schedule import Schedule, rft_schedule, rollout_schedule
 from pipeline.job.tasksets import read_train
@@ -221,9 +221,8 @@ def explore(context: Context) -> None:
     if first > schedule.explorer_steps:
         context.log.info("all explorer steps are complete")
         return
-    explorer = Explorer(context, sets, schedule)
-    gc.collect()
-    gc.freeze()  # vLLM's hundred thousand objects live as long as the process: keep the collector from scanning them
+    with opening():
+        explorer = Explorer(context, sets, schedule)
     number = context.config.explorer.rollout_model.engine_num
     context.log.info("%d x %s ready; starts at explorer step %d", number, explorer.engine.version, first)
     for step in range(first, schedule.explorer_steps + 1):

@@ -5,7 +5,6 @@ Started by stages/train.py (demonstrations), stages/rft.py (experience as it is 
 (stages/learner/batches/).
 """
 
-import gc
 import shutil
 import time
 from functools import partial
@@ -16,6 +15,7 @@ import numpy as np
 
 from pipeline.job.background import Background
 from pipeline.job.context import Context
+from pipeline.job.opening import opening
 from pipeline.settings.algorithms import PAIR_TYPES, WITH_CRITIC
 from pipeline.store import checkpoints, files, records, tables
 from pipeline.store.errors import ModelError, StageError
@@ -245,9 +245,8 @@ def _arbitrary_tokens(actor: Actor, config) -> list[int]:
 
 
 def learn(context: Context) -> None:
-    trainer = Trainer(context)
-    gc.collect()
-    gc.freeze()  # the libraries' objects live as long as the process: keep the collector from scanning them
+    with opening():
+        trainer = Trainer(context)
     trainer.run()
 
 

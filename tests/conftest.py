@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tabulate import tabulate
 
 from pipeline.job.context import Context, namespace
 from pipeline.store.secret_names import secret_variables
@@ -13,6 +14,29 @@ from tests.configs import TINY, overridden
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a test with ids has a hub of its own (tests/hub.py)
 gc.set_threshold(200_000, 20, 20)  # torch's hundred thousands of objects stay: walking them took a tenth of the time
+
+TABLES = ("kill", "adapters", "wide")  # marks whose make targets print a table
+
+
+def pytest_configure(config):
+    """Gives each worker that runs stages its own cores: two stages with one thread each beat threads that wait."""
+    worker = getattr(config, "workerinput", None)
+    if worker and not config.option.markexpr.startswith("not "):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[int(worker["workerid"][2:])::worker["workercount"]] or cores)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Prints what was run, the result and the seconds, fixtures included, for `make test-kill` and the like."""
+    if config.option.markexpr not in TABLES or config.option.collectonly:
+        return
+    seconds, results = {}, {}
+    for result in ("passed", "failed", "error", ""):  # "": set-up and tear-down
+        for report in terminalreporter.stats.get(result, []):
+            seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
+            results[report.nodeid] = result or results.get(report.nodeid, "")
+    rows = [(name.partition("::")[2], results[name], round(seconds[name])) for name in seconds]
+    terminalreporter.write_line("\n" + tabulate(rows, ["what", "result", "seconds"]))
 
 
 @pytest.fixture(autouse=True)

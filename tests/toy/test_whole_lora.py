@@ -1,7 +1,5 @@
 """An rft stage that trains an adapter, whole: real vLLM, real DeepSpeed, killed and taken up again."""
 
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +9,7 @@ import pytest
 from pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG
 from pipeline.store import checkpoints, files, records, tables
 from tests.toy.conftest import REPOSITORY, copy_upstream, plan_in, stage_of
-from tests.toy.test_resume import experience, start, wait_until
-
-pytestmark = pytest.mark.slow
+from tests.toy.kill import killed, made, start
 
 LORA = ("stages.rft.model.lora_configs=[{lora_rank: 4, lora_alpha: 8}]", "stages.rft.algorithm.optimizer.lr=5e-3",
         "stages.rft.algorithm.kl_loss_fn=k3", "stages.rft.algorithm.kl_loss_fn_args.kl_coef=0.01")
@@ -31,13 +27,14 @@ def stage_in(root: Path, source):
 @pytest.fixture(scope="module")
 def trained(finished, tmp_path_factory):
     """Directories of the stage, and of the model that it began with."""
-    stage, begun = stage_in(tmp_path_factory.mktemp("lora"), finished[1])
+    stage, begun = stage_in(tmp_path_factory.mktemp("lora"), finished.plan)
     done = subprocess.run([sys.executable, "-m", "stages.rft", stage.directory], cwd=REPOSITORY, capture_output=True,
                           text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return Path(stage.directory), begun / "model"
 
 
+@pytest.mark.slow
 def test_every_hand_over_is_proved(trained):
     stage, _ = trained
     found = [tables.read(tables.step_file(stage, "rollouts", step), records.Rollout).to_pylist()[0]
@@ -48,6 +45,7 @@ def test_every_hand_over_is_proved(trained):
     assert len({row["weights_version"] for row in found}) == len(proved)
 
 
+@pytest.mark.slow
 def test_the_stage_hands_on_a_whole_model_and_the_adapter_that_makes_it(trained):
     import torch
     from peft import PeftModel
@@ -70,17 +68,14 @@ def assert_adapters_alone(versions: list[Path]) -> None:
         assert not (directory / checkpoints.WEIGHTS).exists()
 
 
+@pytest.mark.kill
+@pytest.mark.adapters
 def test_killed_it_ends_with_the_same_weights_and_rows(trained, finished, tmp_path):
     """What was handed over when it was killed is adapters, and nothing else."""
-    stage, _ = stage_in(tmp_path, finished[1])
+    stage, _ = stage_in(tmp_path, finished.plan)
     directory, original = Path(stage.directory), trained[0]
-    process = start(stage)
-    wait_until(tables.step_file(directory, "steps", 3).exists, 300, process)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    killed(stage, "steps", 3)
     assert_adapters_alone([path for path in (directory / "weights").iterdir() if files.is_complete(path)])
     assert start(stage).wait(timeout=400) == 0
-    hashes = [files.read_json(one / files.MANIFEST)["weights_hash"] for one in (directory, original)]
-    assert hashes[0] == hashes[1]
     assert checkpoints.weights_hash(directory / "adapter") == checkpoints.weights_hash(original / "adapter")
-    assert experience(str(directory)) == experience(str(original))
+    assert made(directory) == made(original)

@@ -25,9 +25,9 @@ def read(plan, stage: str, table: str):
 
 
 def test_every_stage_is_complete_and_the_last_lines_say_what_was_learnt(finished):
-    root, plan, done = finished
+    root, plan, output = finished
     assert all(Path(manifest).exists() for manifest in plan.targets)
-    assert re.search(r"learnt: .*\d+% \[\d+, \d+\].* -> .*\d+% \[\d+, \d+\]", done.stdout + done.stderr)
+    assert re.search(r"learnt: .*\d+% \[\d+, \d+\].* -> .*\d+% \[\d+, \d+\]", output)
     assert (root / "runs/ouroboros/toy/report.html").exists()
 
 

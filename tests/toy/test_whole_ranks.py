@@ -1,4 +1,7 @@
-"""The same training whatever the ZeRO stage, the ranks and the micro-batches: only rounding differs."""
+"""The same training whatever the ZeRO stage, the ranks and the micro-batches: only rounding differs.
+
+tests/learner/test_ranks.py compares one of them in `make test`.
+"""
 
 import subprocess
 import sys
@@ -8,7 +11,7 @@ import pytest
 
 from tests.toy.conftest import REPOSITORY, copy_upstream, plan_in, stage_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wide
 
 FOUR_STEPS = ("stages.sft.buffer.total_steps=4", "stages.sft.buffer.batch_size=32")
 
@@ -37,7 +40,7 @@ def weights(root: Path, upstream, overrides: tuple[str, ...]) -> dict:
 def test_four_steps_end_at_the_same_weights(finished, tmp_path):
     import numpy as np
 
-    _, plan, _ = finished
+    plan = finished.plan
     start = weights_of_init(plan)
     reference = weights(tmp_path / "0", plan, ())
     moved = max(np.abs(reference[name] - start[name]).max() for name in start)

@@ -1,4 +1,7 @@
-"""Sweeps through the real Snakefile: what is shared is made once, what fails stops only what needs it."""
+"""Sweeps through the real Snakefile: what is shared is made once, what fails stops only what needs it.
+
+The stages are fakes; test_parts.py has a sweep with real ones.
+"""
 
 import os
 import subprocess
@@ -10,11 +13,7 @@ import pytest
 
 from pipeline.results import sweep_view
 from pipeline.run.invoke import HOME
-from pipeline.store import records, tables
 from tests import fake_stages
-from tests.toy.conftest import SMALL, copy_upstream, plan_in
-
-pytestmark = pytest.mark.slow
 
 
 def typed(place: Path, *words: str) -> subprocess.CompletedProcess:
@@ -37,6 +36,7 @@ def place(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_failing_point_leaves_the_others_alone(place):
     done = typed(place, "-m", "pipeline.cli", "run", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.5,0.3")
     assert done.returncode == 1
@@ -55,6 +55,7 @@ def test_a_failing_point_leaves_the_others_alone(place):
     assert "1 of 3 points is not complete" in (place / "runs/ouroboros/s/compare.html").read_text()
 
 
+@pytest.mark.slow
 def test_plain_snakemake_takes_a_sweep_and_a_second_one_makes_only_what_is_new(place):
     snakemake = ("-m", "snakemake", "--snakefile", str(HOME / "Snakefile"), "--directory", str(place), "--cores", "2")
     done = typed(place, *snakemake, "--config", "overrides=-m name=s algorithm.optimizer.lr=0.1,0.5")
@@ -71,6 +72,7 @@ def test_plain_snakemake_takes_a_sweep_and_a_second_one_makes_only_what_is_new(p
         place, "-m", "pipeline.cli", "run", "-m", "name=s", "algorithm.optimizer.lr=0.1,0.2").stdout
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_a_sweep_leaves_nothing(place):
     done = typed(place, "-m", "pipeline.cli", "run", "-m", "algorithm.optimizer.lr=0.1,0.2", "--", "-n")
     assert done.returncode == 0
@@ -79,6 +81,7 @@ def test_a_dry_run_of_a_sweep_leaves_nothing(place):
     assert not (place / "runs").exists()
 
 
+@pytest.mark.wide
 def test_a_sweeper_of_hydra_gets_its_scores_point_after_point(place):
     """The script of docs/sweeps.md with Hydra's own sweeper, which like Optuna's calls the application per point."""
     done = typed(place, str(HOME / "docs/examples/search.py"), "-m", "hydra.sweep.dir=hydra", "+name=q",
@@ -88,23 +91,3 @@ def test_a_sweeper_of_hydra_gets_its_scores_point_after_point(place):
                            "evaluate_rft": 2, "report": 2}
     assert [entry.view.run for entry in sweep_view.find(place, "q").entries] == [
         "ouroboros/q-lr=0.1", "ouroboros/q-lr=0.3"]
-
-
-def test_two_real_points_share_their_sft(finished, tmp_path):
-    """The second point is the default recipe, whose stages are all there: only the first makes an rft."""
-    default = plan_in(tmp_path)
-    copy_upstream(finished[1], default, tuple(stage.name for stage in default.stages if stage.kind != "report"))
-    words = [f"checkpoint_root_dir={tmp_path}", *SMALL, "algorithm.optimizer.lr=1.25e-4,5e-4"]
-    done = typed(HOME, "-m", "pipeline.cli", "run", "-m", *words)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    stages = Counter(path.parent.name.rsplit("-", 1)[0] for path in (tmp_path / "store").glob("*/manifest.json"))
-    assert stages == {"tasks": 1, "curate": 1, "model": 1, "sft": 1, "evaluate_sft": 1, "rft": 2, "evaluate_rft": 2,
-                      "report": 2}
-    first, second = sweep_view.find(tmp_path, "toy").entries
-    rates = [tables.read(tables.step_file(e.view.path / "stages/rft", "steps", 2), records.Step)["lr"][0].as_py()
-             for e in (first, second)]
-    assert rates[1] == pytest.approx(4 * rates[0])
-    assert (tmp_path / "runs/ouroboros/toy/compare.html").exists()
-    assert all((entry.view.path / "report.html").exists() for entry in (first, second))
-    log = (first.view.path / "stages/sft").resolve() / "stage.log"
-    assert log.read_text().count("complete in") == 1

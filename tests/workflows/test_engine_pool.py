@@ -92,7 +92,7 @@ def test_new_weights_reach_every_engine(one, two, tmp_path):
     assert [pytest.approx(before, abs=1e-5)] * 2 == two.probe(probe)
 
 
-@pytest.mark.slow
+@pytest.mark.wide
 def test_two_vllm_engines_answer_like_one(one, tiny_model, tiny_settings, tmp_path):
     policy.export({n: value * 0.5 for n, value in one.model.named_parameters()}, one.model, tmp_path)
     one.load_weights(tmp_path)

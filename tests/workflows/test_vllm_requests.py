@@ -10,9 +10,10 @@ from tests.configs import TINY, overridden
 from workflows.engines.engine import Request
 from workflows.engines.open import open_engine
 
-pytestmark = pytest.mark.slow
-
 LONGEST, EOS, REPEATS = 512, 1, 8
+CASES = ((16, 5, 5), (160, 31, 31), (256, 31, 31),  # 31 does not divide 4096 tokens a step: a prompt would be split
+         (1000, 31, 31), (256, 270, 270), (300, 5, 500), (16, 500, 500))
+DEFAULT = (160, 31, 31), (300, 5, 500)
 SETTINGS = (*TINY, f"model.max_prompt_tokens={LONGEST}", "explorer.rollout_model.engine_type=vllm")
 
 
@@ -55,14 +56,14 @@ def equal(some, others) -> None:
 
 
 @pytest.mark.parametrize(("number", "shortest", "longest"), [
-    (16, 5, 5), (160, 31, 31), (256, 31, 31),  # 31 does not divide vLLM's 4096 tokens a step: it would split a prompt
-    (1000, 31, 31), (256, 270, 270), (300, 5, 500), (16, 500, 500)])
+    pytest.param(*case, marks=pytest.mark.slow if case in DEFAULT else pytest.mark.wide) for case in CASES])
 def test_any_number_and_length_of_prompts_is_answered_as_a_few_are_alone(engine, number, shortest, longest):
     asked = requests(number, shortest, longest)
     few = slice(0, None, max(number // 8 - 1, 1))
     equal(engine.generate(asked)[few], engine.generate(asked[few]))
 
 
+@pytest.mark.slow
 def test_a_cache_too_small_for_all_requests_changes_no_answer(engine, opened, monkeypatch):
     small = opened("explorer.rollout_model.kv_cache_mib=1")
     scheduler = small._llm.llm_engine.engine_core.engine_core.scheduler

@@ -7,13 +7,13 @@ arguments), the first one `open` with the arguments of engines.open.open_one; ea
 error). The process ends after `close`, after an error, and when the other end is closed.
 """
 
-import gc
 import os
 import sys
 import traceback
 from multiprocessing.connection import Connection
 
 from pipeline.job.context import die_with_parent
+from pipeline.job.opening import opening
 from pipeline.store.errors import OuroError, StageError, masked
 from workflows.engines.engine import Engine
 from workflows.engines.open import open_one
@@ -30,9 +30,8 @@ def serve(connection: Connection) -> None:
             return
         try:
             if method == "open":
-                engine = open_one(*arguments)
-                gc.collect()
-                gc.freeze()  # the engine's objects live as long as the process: keep the collector from scanning them
+                with opening():
+                    engine = open_one(*arguments)
                 value = engine.version
             else:
                 value = getattr(engine, method)(*arguments)
