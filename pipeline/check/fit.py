@@ -11,11 +11,13 @@ from pipeline.check.workload import explores, workload
 from pipeline.job.devices import Gpus, needed_gpus
 from pipeline.plan.modes import TRAINING, kind_of
 from pipeline.settings.config import resolve_dtype
+from pipeline.store.errors import Problem
 from pipeline.store.model_shape import Shape, shape_at, split_problem
 
 GRAIN = 1024  # tokens: suggested micro-batch budgets are multiples of it
 MOST_CHANGES, MOST_RANKS = 4, 64  # limits of a suggestion
 SMALL_CHUNK = 1024
+ENGINE = "explorer.rollout_model"
 
 
 def element_bytes(config: dict[str, Any], gpus: Gpus) -> int:
@@ -43,7 +45,7 @@ def trains(config: dict[str, Any]) -> bool:
     return kind_of(config) in TRAINING
 
 
-def count_problem(config: dict[str, Any], gpus: Gpus) -> str | None:
+def count_problem(config: dict[str, Any], gpus: Gpus) -> Problem | None:
     """Reports a stage that needs more GPUs than available; `gpus.count` 0 means a CPU run and is no problem."""
     needed, ranks, engine = stage_gpus(config), config["trainer"]["ranks"], answering_gpus(config)
     evaluates = bool(config["buffer"]["explorer_input"]["eval_tasksets"])
@@ -52,17 +54,18 @@ def count_problem(config: dict[str, Any], gpus: Gpus) -> str | None:
     judges = " with explorer.auxiliary_models" if config["explorer"]["auxiliary_models"] else ""
     where = "cluster.node_num x gpu_per_node declares" if gpus.declared else "visible here:"
     if needed <= gpus.count:
-        return (f"explorer.rollout_model{judges} needs {engine} GPUs to evaluate, {where} {gpus.count}. Lower "
-                "explorer.rollout_model.engine_num or tensor_parallel_size.")
+        return Problem(ENGINE, f"needs {engine} GPUs{judges} to evaluate, {where} {gpus.count}.",
+                       f"Lower {ENGINE}.engine_num or tensor_parallel_size.")
     if not trains(config):
-        return f"explorer.rollout_model{judges} needs {engine} GPUs, {where} {gpus.count}. Ask for fewer."
+        return Problem(ENGINE, f"needs {engine} GPUs{judges}, {where} {gpus.count}.", "Ask for fewer.")
     if not explores(config):
-        return f"trainer.ranks={ranks}: needs {ranks} GPUs, {where} {gpus.count}. Ask for fewer ranks."
+        return Problem("trainer.ranks", f"needs {ranks} GPUs, {where} {gpus.count}.", "Ask for fewer ranks.",
+                       found=ranks)
     advice = "Ask for fewer."
     if config["mode"] == "both" and max(ranks, engine) <= gpus.count:
         advice = "Set mode=colocate to take turns on the same ones, or ask for fewer."
-    return (f"mode={config['mode']} needs {needed} GPUs ({ranks} for trainer.ranks, {engine} for "
-            f"explorer.rollout_model{judges}), {where} {gpus.count}. {advice}")
+    return Problem("mode", f"needs {needed} GPUs ({ranks} for trainer.ranks, {engine} for {ENGINE}{judges}), {where} "
+                   f"{gpus.count}.", advice, found=config["mode"])
 
 
 def judge_bytes(config: dict[str, Any], gpus: Gpus) -> float:

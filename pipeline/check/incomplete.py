@@ -29,8 +29,8 @@ def further_problems(config: dict[str, Any], problems: list[Problem], elsewhere:
     if are_ordered(config["stages"]) and _are_right(OF_GPUS, problems):
         stages = {entry["stage_name"]: effective(config, entry) for entry in planned(config)}
         gpus = gpus_by_stage(stages, here=not elsewhere)
-        found += [Problem(needed=words, stages=[name]) for name, settings in stages.items()
-                  if (words := fit.count_problem(settings, gpus[name]))]
+        found += [problem.of([name]) for name, settings in stages.items()
+                  if (problem := fit.count_problem(settings, gpus[name]))]
     if data and _are_right(OF_ROWS, problems):
         found += preview(config, [effective(config, entry) for entry in planned(config)])["problems"]
     return found

@@ -155,7 +155,7 @@ def _plan(report: Report, config: dict[str, Any]) -> None:
     try:
         report.plan = make_plan(config)
     except OuroError as error:
-        report.add("", getattr(error, "problems", [str(error)]))
+        report.add("", getattr(error, "problems", error.args))
 
 
 def _preview(report: Report, config: dict[str, Any], stages: list[dict]) -> None:

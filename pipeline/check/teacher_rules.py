@@ -36,7 +36,7 @@ def absent_teacher(config: dict[str, Any], model: dict[str, Any] | None) -> Prob
         return None
     absent = absent_model(model["model_path"], KEY)
     meant = nearest(model["model_path"], Line(config).kinds)
-    return Problem(needed=absent, do=f"Nor is it a stage above.{meant}" if meant else "") if absent else None
+    return absent.but(do=f"Nor is it a stage above.{meant}" if meant else "") if absent else None
 
 
 def scoring(teacher: Shape, config: dict[str, Any], element: int) -> float:

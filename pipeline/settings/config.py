@@ -92,12 +92,18 @@ class Config(Section):
         return combinations.kind_of(self.mode, self.algorithm.algorithm_type)
 
     def broken_rules(self, above: str = "") -> Iterator[Problem]:
-        yield from super().broken_rules(above)
+        trains = True
+        with contextlib.suppress(Unreadable):
+            trains = self.kind in combinations.TRAINING
+        yield from (one for one in super().broken_rules(above) if trains or not one.key.startswith(OF_TRAINING))
         for each in combinations.RULES:
             with contextlib.suppress(Unreadable):
                 yield from each(self)
 
 
+# settings that only a stage that trains reads
+OF_TRAINING = ("algorithm.advantage_fn", "algorithm.entropy_loss_fn", "algorithm.optimizer.", "algorithm.policy_loss_fn",
+               "trainer.")
 # settings that identify a run and configure no stage
 RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep")
 

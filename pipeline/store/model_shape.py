@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.store import mixture
-from pipeline.store.errors import ModelError
+from pipeline.store.errors import ModelError, Problem
 from pipeline.store.mixture import Experts, Latent
 
 CONFIG = "config.json"
@@ -227,19 +227,20 @@ def wrong_model(path: str, key: str = "model.model_path") -> str | None:
     return None
 
 
-def absent_model(path: str, key: str = "model.model_path") -> str | None:
-    """Returns the message if `path`, the value of the setting `key`, is not a Hugging Face model directory."""
+def absent_model(path: str, key: str = "model.model_path") -> Problem | None:
+    """Returns the problem if `path`, the value of the setting `key`, is not a Hugging Face model directory."""
     if (Path(path) / CONFIG).is_file():
         return None
     place = Path(path)
     found = "the directory is empty" if place.is_dir() and not any(place.iterdir()) else (
         "the directory has no config.json" if place.is_dir() else
         "it is a file" if place.exists() else "no config.json there")
-    return (f"{key}={path}: {found}; needed a Hugging Face model directory (config.json, *.safetensors, tokenizer "
-            "files), or an id of the hub (org/name).")
+    return Problem(key, f"{found}; needed a Hugging Face model directory (config.json, *.safetensors, tokenizer "
+                   "files), or an id of the hub (org/name).", found=path)
 
 
-def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model.model_path") -> str | None:
+def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model.model_path"
+                 ) -> Problem | None:
     """Reports a longest sequence of the stage that exceeds the maximum positions of the model at `path`.
 
     key: the setting that names it. limits: the section `model` of the stage. room: `max_position_embeddings` of
@@ -248,12 +249,12 @@ def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model
     longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
     if not isinstance(room, int) or room >= longest:
         return None
-    return (f"{key}={path} has room for {room} tokens (max_position_embeddings), and "
-            f"model.max_model_len, or prompt + response, is {longest}. Shorten model.max_prompt_tokens or "
-            "model.max_response_tokens.")
+    return Problem(key, f"it has room for {room} tokens (max_position_embeddings), and model.max_model_len, or prompt + "
+                   f"response, is {longest}.", "Shorten model.max_prompt_tokens or model.max_response_tokens.",
+                   found=path)
 
 
-def split_problem(shape: Shape, tensor_parallel: int) -> str | None:
+def split_problem(shape: Shape, tensor_parallel: int) -> Problem | None:
     """Reports attention heads that vLLM cannot split into `tensor_parallel` equal parts."""
     own, shared = shape.heads, shape.key_value_heads
     whole = own % tensor_parallel == 0 and (shared % tensor_parallel == 0 or tensor_parallel % shared == 0)
@@ -261,5 +262,6 @@ def split_problem(shape: Shape, tensor_parallel: int) -> str | None:
         return None
     fitting = [n for n in range(1, own + 1)
                if own % n == 0 and (shared % n == 0 or n % shared == 0)]
-    return (f"explorer.rollout_model.tensor_parallel_size={tensor_parallel}: the model has {own} attention heads and "
-            f"{shared} key/value heads, which must be cut evenly; needed one of {', '.join(map(str, fitting))}.")
+    return Problem("explorer.rollout_model.tensor_parallel_size", f"the model has {own} attention heads and {shared} "
+                   f"key/value heads, which must be cut evenly; needed one of {', '.join(map(str, fitting))}.",
+                   found=tensor_parallel)
