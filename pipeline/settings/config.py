@@ -102,8 +102,8 @@ class Config(Section):
 
 
 # settings that only a stage that trains reads
-OF_TRAINING = ("algorithm.advantage_fn", "algorithm.entropy_loss_fn", "algorithm.optimizer.", "algorithm.policy_loss_fn",
-               "trainer.")
+OF_TRAINING = ("algorithm.advantage_fn", "algorithm.entropy_loss_fn", "algorithm.policy_loss_fn",
+               "algorithm.optimizer.", "trainer.")
 # settings that identify a run and configure no stage
 RUN_WIDE = ("project", "name", "checkpoint_root_dir", "stages", "sweep")
 

@@ -128,8 +128,14 @@ def leaks(config: Any) -> list[Problem]:
               if name not in named and len(value) >= LONG_ENOUGH and names_secret(name, is_variable=True)}
     found = list(texts(config))
     return [*(misdirected(key, name) for key, text in found for name, value in values.items() if value in text),
-            *(misdirected(key, name).but(do=OF_THE_SHELL) for key, text in found for name, form in others.items()
+            *(_from_shell(key, name) for key, text in found for name, form in others.items()
               if form.search(text) and not is_secret(key))]
+
+
+def _from_shell(key: str, variable: str) -> Problem:
+    """Returns the problem of a secret that a shell may have put into a setting."""
+    problem = misdirected(key, variable)
+    return problem.but(do=f"{problem.do} {OF_THE_SHELL}")
 
 
 def texts(value: Any, key: str = ""):

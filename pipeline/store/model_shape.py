@@ -249,8 +249,8 @@ def room_problem(path: str, limits: dict[str, Any], room: Any, key: str = "model
     longest = limits["max_model_len"] or limits["max_prompt_tokens"] + limits["max_response_tokens"]
     if not isinstance(room, int) or room >= longest:
         return None
-    return Problem(key, f"it has room for {room} tokens (max_position_embeddings), and model.max_model_len, or prompt + "
-                   f"response, is {longest}.", "Shorten model.max_prompt_tokens or model.max_response_tokens.",
+    return Problem(key, f"it has room for {room} tokens (max_position_embeddings), and model.max_model_len, or prompt "
+                   f"+ response, is {longest}.", "Shorten model.max_prompt_tokens or model.max_response_tokens.",
                    found=path)
 
 

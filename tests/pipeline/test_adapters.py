@@ -53,7 +53,8 @@ def test_a_plain_adapter_breaks_no_rule():
 
 
 @pytest.mark.parametrize(("adapter", "key", "words"), [
-    ({"target_modules": ["q_prj"]}, "target_modules", "'q_proj'?"), ({"exclude_modules": ["experts"]}, "exclude_modules", ""),
+    ({"target_modules": ["q_prj"]}, "target_modules", "'q_proj'?"),
+    ({"exclude_modules": ["experts"]}, "exclude_modules", ""),
     ({"target_modules": ["q_proj"], "exclude_modules": ["q_proj"]}, "exclude_modules", "")])
 def test_a_target_that_the_model_lacks_is_known_before_the_run(adapter, key, words):
     problem = target_problem(TOY, lora(**adapter))

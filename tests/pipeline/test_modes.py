@@ -104,7 +104,8 @@ def test_a_train_batch_must_fit_the_steps_that_were_explored():
 def test_a_stage_whose_mode_needs_a_stage_before_it_is_refused_without_one():
     """Recorded experience needs a stage that explores, a bench one that trains."""
     look = {"stage_name": "look", "mode": "explore"}
-    assert places(problems(recipe({"stage_name": "sft", **SFT}, {"stage_name": "rft", "mode": "train"}))) == ["rft: mode"]
+    learn = {"stage_name": "rft", "mode": "train"}
+    assert places(problems(recipe({"stage_name": "sft", **SFT}, learn))) == ["rft: mode"]
     assert places(problems(recipe(look, {"stage_name": "judge", "mode": "bench"}))) == ["judge: mode"]
     assert problems(recipe({"stage_name": "sft", **SFT, "mode": "train"})) == []
 
