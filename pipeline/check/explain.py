@@ -1,6 +1,7 @@
 """`ouro config`: shows the composed configuration with derived numbers, and explains single settings."""
 
 import json
+import re
 from collections.abc import Callable
 from types import UnionType
 from typing import Any

@@ -61,8 +61,9 @@ class Report:
         known = getattr(self, to)
         for one in filter(None, found):
             problem = one if isinstance(one, Problem) else Problem(needed=one)
-            if not any((problem.needed, problem.do) == (other.needed, other.do) and problem.key in ("", other.key)
-                       for other in known):
+            if not any((problem.needed, problem.do) == (other.needed, other.do)
+                       and (not problem.key or (problem.key, problem.found) == (other.key, other.found))
+                       and (stage or problem.stages in ((), other.stages)) for other in known):
                 known.append(problem.of([stage]) if stage else problem)
 
 

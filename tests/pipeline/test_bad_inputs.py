@@ -84,10 +84,10 @@ def test_an_infinity_means_no_bound_among_the_arguments_of_an_algorithm(checked)
 @pytest.mark.parametrize(("text", "words"), [
     (RECIPE.encode("utf-16"), "is no YAML"), (RECIPE.encode() + b"\xe9", "is no YAML"), (b"\0", "is no YAML"),
     (f"{RECIPE}seed: {BIG}\n".encode(), "is no YAML"), (f"{RECIPE}x: {'[' * 3000}{']' * 3000}".encode(), "too deep"),
-    (RECIPE.encode() + b"~: 4\n",
-     "a key here is null; needed a name. (mine.yaml, line 13)"),
+    (RECIPE.encode() + b"~: 4\n", "a key here is null; needed a name. (mine.yaml, line 13)"),
     (RECIPE.encode() + b"\tlog: {}\n", "cannot start any token"), (RECIPE.encode() + b"---\nname: x\n", "is no YAML"),
-    (RECIPE.encode() + b"seed: ${buffer.none}\n", "'buffer.none' not found (mine.yaml, line 13)"), (b"", "holds no settings"),
+    (RECIPE.encode() + b"seed: ${buffer.none}\n", "'buffer.none' not found (mine.yaml, line 13)"),
+    (b"", "holds no settings"),
     (RECIPE.encode() + b"log: !!python/name:os.system\n", "is no YAML"),
     (RECIPE.encode() + b"name: x\n", "(mine.yaml, line 13)"),
     (RECIPE.replace("model:", "modle:").encode(), "Did you mean 'model'?"),

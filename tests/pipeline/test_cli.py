@@ -27,7 +27,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(capsys):
     assert cli.main(["run", "algorithm.optimzer.lr=1"]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "unknown key 'algorithm.optimzer.lr'. Did you mean 'algorithm.optimizer.lr'?" in shown.err
+    assert "algorithm.optimzer.lr: unknown key. Did you mean 'algorithm.optimizer.lr'?" in shown.err
     assert "Traceback" not in shown.err
 
 

@@ -28,8 +28,8 @@ def test_a_stage_that_sets_what_an_interpolation_names_is_told():
                                   "${..buffer.batch_size}", "${[buffer][batch_size]}"])
 def test_every_form_that_names_a_setting_is_read(form):
     """Of OmegaConf's grammar: blanks, a setting of the same section, brackets. None is a resolver (a colon)."""
-    (problem,) = early_values({"buffer": {"batch_size": 16, "train_batch_size": form, "total_steps":
-                                          "${oc.env:buffer}"}, "stages": [{"stage_name": "s", "buffer": {"batch_size": 64}}]})
+    run = {"batch_size": 16, "train_batch_size": form, "total_steps": "${oc.env:buffer}"}
+    (problem,) = early_values({"buffer": run, "stages": [{"stage_name": "s", "buffer": {"batch_size": 64}}]})
     assert (places([problem]), problem.found) == (["s: buffer.train_batch_size"], form)
     assert OmegaConf.create({"buffer": {"batch_size": 16, "x": form}}).buffer.x == 16
 

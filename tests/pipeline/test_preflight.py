@@ -131,7 +131,8 @@ def test_elsewhere_what_is_not_here_is_no_problem():
     report = check(values, elsewhere=True)
     assert report.problems == []
     assert [one.key or one.partition(":")[0] for one in report.unjudged] == [
-        f"{TASKS}.inputs.0", "model.model_path", "cluster.gpu_per_node", "cluster.gpu_memory_gib", "GPU memory and disk"]
+        f"{TASKS}.inputs.0", "model.model_path", "cluster.gpu_per_node", "cluster.gpu_memory_gib",
+        "GPU memory and disk"]
     still_wrong = check({**values, "algorithm.policy_loss_fn_args": {"x": 1}}, elsewhere=True)
     assert len(still_wrong.problems) == 1
 
@@ -210,7 +211,7 @@ def test_what_a_stage_has_written_already_is_not_needed_again(monkeypatch):
 def test_the_command_prints_problems_first_and_ends_with_2(capsys):
     assert cli.main(["config", "check", "--no-data", "algorithm.policy_loss_fn_args.x=1"]) == 2
     out = capsys.readouterr().out
-    assert out.startswith("ouroboros/countdown: 1 problem\n\nproblems\n  - stage 'rft': algorithm.policy_loss_fn_args: ")
+    assert out.startswith("ouroboros/countdown: 1 problem\n\nproblems\n  - stage 'rft': algorithm.policy_loss_fn_args")
     assert max(map(len, out.splitlines())) <= preflight.WIDTH
     assert cli.main(["config", "check", "--no-data"]) == 0
     shown = capsys.readouterr().out
