@@ -23,33 +23,27 @@ TASKS, EVAL = f"{SOURCE}.taskset", f"{SOURCE}.eval_tasksets.0"
 
 
 @pytest.mark.parametrize(("values", "expected"), [
-    ({f"{SOURCE}.tasksets": [a_set(path="a.jsonl")], f"{TASKS}.path": "b.jsonl"}, TASKS),  # exclude each other
+    # each is a problem of its last key
+    *((values, list(values)[-1]) for values in (
+        {f"{TASKS}.path": 7}, {f"{TASKS}.path": []}, {f"{TASKS}.path": ["a", 1]}, {f"{TASKS}.split": "validation"},
+        {f"{TASKS}.path": "a", f"{TASKS}.split": "train[:10]"}, {f"{PIPELINE}.format.messages_key": "m"},
+        {f"{TASKS}.subset_name": "main"}, {f"{TASKS}.format.prompt_key": "q"},  # read only with a path
+        {f"{BUFFER}.format.response_key": "r"}, {f"{PIPELINE}.target_fields": ["question"]},
+        {f"{TASKS}.path": "a", f"{TASKS}.format.prompt_type": "messages", f"{TASKS}.format.system_prompt": "Think."},
+        {f"{PIPELINE}.operators": [{"name": "a"}], f"{PIPELINE}.config_path": None,
+         f"{PIPELINE}.target_fields": ["question", "anwser"]},
+        {"model.enable_prompt_truncation": False}, {f"{TASKS}.storage_type": "sql"})),
+    # a taskset beside several, and sets of one name
+    ({f"{SOURCE}.tasksets": [a_set(path="a.jsonl")], f"{TASKS}.path": "b.jsonl"}, TASKS),
     ({f"{SOURCE}.tasksets": [a_set(path="a.jsonl")], f"{TASKS}.data_selector.seed": 3}, TASKS),
     ({f"{SOURCE}.tasksets": [a_set(name="a", path="a.jsonl"), a_set(name="a", path="b.jsonl")]}, f"{SOURCE}.tasksets"),
-    ({f"{SOURCE}.tasksets": [a_set(path="a.jsonl", repeat_times=4)]}, f"rft: {SOURCE}.tasksets.0.repeat_times"),
-    ({f"{SOURCE}.tasksets": [a_set(path="a.jsonl", rollout_args={"top_p": 0.9})]},
-     f"rft: {SOURCE}.tasksets.0.rollout_args.top_p"),
-    ({f"{TASKS}.path": 7}, f"{TASKS}.path"), ({f"{TASKS}.path": []}, f"{TASKS}.path"),
-    ({f"{TASKS}.path": ["a", 1]}, f"{TASKS}.path"),
-    ({f"{TASKS}.path": "a", f"{TASKS}.split": "train[:10]"}, f"{TASKS}.split"),
-    ({f"{TASKS}.split": "validation"}, f"{TASKS}.split"),
-    ({f"{TASKS}.subset_name": "main"}, f"{TASKS}.subset_name"),  # read only with a path
-    ({f"{TASKS}.format.prompt_key": "q"}, f"{TASKS}.format.prompt_key"),
-    ({f"{BUFFER}.format.response_key": "r"}, f"{BUFFER}.format.response_key"),
-    ({f"{TASKS}.path": "a", f"{TASKS}.format.prompt_type": "messages", f"{TASKS}.format.system_prompt": "Think."},
-     f"{TASKS}.format.system_prompt"),
-    ({f"{PIPELINE}.format.messages_key": "m"}, f"{PIPELINE}.format.messages_key"),
+    *(({f"{SOURCE}.tasksets": [a_set(path="a.jsonl", **given)]}, f"rft: {SOURCE}.tasksets.0.{key}") for key, given in (
+        ("repeat_times", {"repeat_times": 4}), ("rollout_args.top_p", {"rollout_args": {"top_p": 0.9}}))),
     ({f"{EVAL}.data_selector.selector_type": "random"}, f"{EVAL}.data_selector"),
     ({f"{PIPELINE}.operators": [{"name": "text_length_filter"}]}, f"{PIPELINE}.config_path"),
-    ({f"{PIPELINE}.target_fields": ["question"]}, f"{PIPELINE}.target_fields"),
-    ({f"{PIPELINE}.operators": [{"name": "a"}], f"{PIPELINE}.config_path": None,
-      f"{PIPELINE}.target_fields": ["question", "anwser"]}, f"{PIPELINE}.target_fields"),
-    *(({f"{PIPELINE}.operators": [operator], f"{PIPELINE}.config_path": None}, f"{PIPELINE}.operators.0")
-      for operator in ({"args": {}}, {"name": "a", "arg": {}})),
-    ({f"{PIPELINE}.operators": [{"name": "a", "args": [1]}], f"{PIPELINE}.config_path": None},
-     f"{PIPELINE}.operators.0.args"),
-    ({"model.enable_prompt_truncation": False}, "model.enable_prompt_truncation"),
-    ({f"{TASKS}.storage_type": "sql"}, f"{TASKS}.storage_type"),
+    *(({f"{PIPELINE}.operators": [operator], f"{PIPELINE}.config_path": None}, f"{PIPELINE}.operators.0{below}")
+      for operator, below in (({"args": {}}, ""), ({"name": "a", "arg": {}}, ""),
+                              ({"name": "a", "args": [1]}, ".args"))),
 ])
 def test_one_problem(values, expected):
     assert problems(values) == [expected]
@@ -64,14 +58,10 @@ def test_preference_training_needs_pairs():
     assert compose(["algorithm=dpo", f"{PIPELINE}.generator=null", f"{PIPELINE}.inputs=[pairs.jsonl]"])
 
 
-def test_the_name_that_a_recipe_gives_its_set_does_not_stand_in_the_way_of_several():
+def test_several_sets_beside_the_named_one_and_one_name_for_training_and_test():
     assert problems({f"{SOURCE}.tasksets": [a_set(name="a", path="a.jsonl"), a_set(name="b", path=["b", "c"])]}) == []
-
-
-def test_a_set_may_be_trained_on_and_tested_on_under_one_name():
-    values = {f"{SOURCE}.taskset.path": "a", f"{SOURCE}.taskset.name": "a",
-              f"{SOURCE}.eval_tasksets": [a_set(name="a", path="b")]}
-    assert problems(values) == []
+    assert problems({f"{TASKS}.path": "a", f"{TASKS}.name": "a",
+                     f"{SOURCE}.eval_tasksets": [a_set(name="a", path="b")]}) == []
 
 
 def test_a_stage_without_rows_is_refused():

@@ -19,37 +19,34 @@ from workflows.single_turn import WORKFLOWS
 EVAL = composed()["buffer"]["explorer_input"]["eval_tasksets"][0]
 
 
-@pytest.mark.parametrize(("key", "value", "expected"), [
-    ("model.model_path", "/x", "model.model_path"), ("model.init.hidden_size", 48, "model.init.hidden_size"),
-    ("model.init.num_key_value_heads", 3, "model.init.num_key_value_heads"),
-    ("model.max_model_len", 20, "model.max_model_len"),  # prompt + response: 36
-    ("trainer.max_token_len_per_gpu", 35, "trainer.max_token_len_per_gpu"),
-    ("model.max_model_len", 20000, "trainer.max_token_len_per_gpu"),
-    ("algorithm.optimizer.betas", [0.9], "algorithm.optimizer.betas"),
-    ("algorithm.optimizer.betas", [0.9, 1.0], "algorithm.optimizer.betas"),
-    ("algorithm.repeat_times", 1, "rft: algorithm.repeat_times"),
-    ("buffer.train_batch_size", 100, "rft: buffer.train_batch_size"),
-    ("buffer.explorer_input.taskset.repeat_times", 4, "rft: buffer.explorer_input.taskset.repeat_times"),
-    ("buffer.explorer_input.taskset.rollout_args.temperature", 0.5,
-     "rft: buffer.explorer_input.taskset.rollout_args.temperature"),
-    ("data_processor.task_pipeline.inputs", ["a.jsonl"], "data_processor.task_pipeline.generator"),
-    ("name", "a b", "name"), ("project", "..", "project"), ("checkpoint_root_dir", "/x{y}", "checkpoint_root_dir"),
-    ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}],
-     "buffer.explorer_input.eval_tasksets"),
-    ("explorer.env_vars.A-B", "x", "explorer.env_vars.A-B"),
-    ("explorer.env_vars.DEBUG", True, "explorer.env_vars.DEBUG"),
-    ("explorer.env_vars.PYTHONPATH", "x", "explorer.env_vars.PYTHONPATH"),
-    ("explorer.env_vars.OPENAI_API_KEY", "sk-1", "explorer.env_vars.OPENAI_API_KEY"),
-    ("algorithm.advantage_fn", "remax", "rft: algorithm.advantage_fn"),
-    ("explorer.eval_interval", 10, "explorer.eval_interval"),
-    ("monitor.monitor_args.api_key", "hush", "monitor.monitor_args.api_key"),
-    ("algorithm.policy_loss_fn_args.my_password", "hush", "algorithm.policy_loss_fn_args.my_password"),
-])
-def test_rules_between_settings(key, value, expected):
+@pytest.mark.parametrize(("key", "value"), [
+    ("model.model_path", "/x"), ("model.init.hidden_size", 48), ("model.init.num_key_value_heads", 3),
+    ("model.max_model_len", 20), ("trainer.max_token_len_per_gpu", 35),  # prompt + response: 36
+    ("algorithm.optimizer.betas", [0.9]), ("algorithm.optimizer.betas", [0.9, 1.0]), ("name", "a b"),
+    ("project", ".."), ("checkpoint_root_dir", "/x{y}"), ("explorer.env_vars.A-B", "x"),
+    ("explorer.env_vars.DEBUG", True), ("explorer.env_vars.PYTHONPATH", "x"), ("explorer.eval_interval", 10),
+    ("explorer.env_vars.OPENAI_API_KEY", "hush"), ("monitor.monitor_args.api_key", "hush"),
+    ("algorithm.policy_loss_fn_args.my_password", "hush"),
+    ("buffer.explorer_input.eval_tasksets", [{**EVAL, "name": "a"}, {**EVAL, "name": "a"}])])
+def test_a_rule_that_a_value_breaks_is_one_problem_of_its_key(key, value):
     without = {"buffer.explorer_input.eval_tasksets": []} if key == "explorer.eval_interval" else {}
     found = check(changed({key: value, **without}))
-    assert places(found) == [expected]
+    assert places(found) == [key]
     assert "hush" not in found[0]
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("algorithm.repeat_times", 1), ("buffer.train_batch_size", 100), ("algorithm.advantage_fn", "remax"),
+    ("buffer.explorer_input.taskset.repeat_times", 4),
+    ("buffer.explorer_input.taskset.rollout_args.temperature", 0.5)])
+def test_a_rule_of_stages_that_explore_names_the_stage(key, value):
+    assert places(check(changed({key: value}))) == [f"rft: {key}"]
+
+
+def test_of_two_settings_the_one_to_change_is_named():
+    assert places(check(changed({"model.max_model_len": 20000}))) == ["trainer.max_token_len_per_gpu"]
+    assert places(check(changed({"data_processor.task_pipeline.inputs": ["a.jsonl"]}))) == [
+        "data_processor.task_pipeline.generator"]
 
 
 def test_names_that_are_checked_early_are_those_that_there_are():
