@@ -57,11 +57,12 @@ def check(overrides, no_data, no_call, elsewhere, form):
     except ConfigError as error:
         composed, problems = {}, error.problems
     if problems:
-        more = incomplete.further_problems(composed, problems, elsewhere, not no_data) if composed else []
-        found = located([*problems, *more], overrides)
+        if composed:  # otherwise a file cannot be read
+            more = incomplete.further_problems(composed, problems, elsewhere, not no_data)
+            problems = located([*problems, *more], overrides)
         if form == "text":
-            raise ConfigError.of(TITLE, found)
-        print(preflight.as_json(preflight.Report("", problems=found)))
+            raise ConfigError.of(TITLE, problems)
+        print(preflight.as_json(preflight.Report("", problems=problems)))
         return 2
     report = preflight.check(composed, elsewhere, data=not no_data, code=not no_data,
                              call=not (no_data or no_call or elsewhere), ask=not no_data)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.check.judge import broken_rules, compose
+from pipeline.check.judge import broken_rules, compose, judged
 from pipeline.settings import secrets
 from pipeline.settings.algorithms import filled
 from pipeline.settings.config import Config, Lora
@@ -69,8 +69,26 @@ def check(config: dict[str, Any]) -> list[Problem]:
     return problems + broken_rules(made, problems, False) + secrets.problems_of(config)
 
 
+def problems_of(*overrides: str) -> list[Problem]:
+    """Every problem with composing these `key=value` words."""
+    try:
+        return judged(list(overrides))[1]
+    except ConfigError as error:  # a file cannot be read
+        return error.problems
+
+
+def places(problems: list[Problem]) -> list[str]:
+    """The stages and the key of each problem: `seed`, `sft: seed`, `sft, rft: seed`."""
+    return [": ".join(filter(None, (", ".join(one.stages), one.key))) for one in problems]
+
+
+def broken(*overrides: str) -> list[str]:
+    """The places of every problem with composing these `key=value` words, sorted."""
+    return sorted(places(problems_of(*overrides)))
+
+
 def refused(*overrides: str) -> str:
-    """What composing these `key=value` words is answered with."""
+    """The message about composing these `key=value` words."""
     with pytest.raises(ConfigError) as caught:
         compose(list(overrides))
     return str(caught.value)

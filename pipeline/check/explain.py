@@ -1,6 +1,7 @@
 """`ouro config`: shows the composed configuration with derived numbers, and explains single settings."""
 
 import json
+import re
 from collections.abc import Callable
 from types import UnionType
 from typing import Any
@@ -149,7 +150,7 @@ def type_name(kind: Any) -> str:
     if isinstance(kind, UnionType):
         return " or ".join("null" if k is type(None) else type_name(k) for k in kind.__args__)
     if hasattr(kind, "__args__"):
-        return str(kind).replace("typing.", "").replace("pipeline.settings.config.", "")
+        return re.sub(r"\b(?:typing|pipeline)\.(?:\w+\.)*", "", str(kind))
     return kind.__name__
 
 

@@ -2,7 +2,6 @@
 
 import math
 import os
-from functools import partial
 from typing import Any
 
 from pipeline.check.memory import GIB, USABLE, Rollout, Training, rollout, training
@@ -12,6 +11,8 @@ from pipeline.job.devices import Gpus, needed_gpus
 from pipeline.plan.modes import TRAINING, kind_of
 from pipeline.settings.config import resolve_dtype
 from pipeline.store.errors import Problem
+
+ENGINE = "explorer.rollout_model"
 
 
 def element_bytes(config: dict[str, Any], gpus: Gpus) -> int:
@@ -46,19 +47,20 @@ def count_problem(config: dict[str, Any], gpus: Gpus) -> Problem | None:
     if not gpus.count or max(needed, engine if evaluates else 0) <= gpus.count:
         return None
     judges = " with explorer.auxiliary_models" if config["explorer"]["auxiliary_models"] else ""
-    advice = "Ask for fewer."
-    if not trains(config) or needed <= gpus.count:
-        wrong = partial(Problem, "explorer.rollout_model")
-        found = f"{judges.lstrip()} needs {engine} GPUs{' to evaluate' if trains(config) else ''}".lstrip()
-    elif not explores(config):
-        wrong, found = partial(Problem, "trainer.ranks", found=ranks), f"needs {ranks} GPUs"
-    else:
-        wrong = partial(Problem, "mode", found=config["mode"])
-        found = f"needs {needed} GPUs ({ranks} for trainer.ranks, {engine} for explorer.rollout_model{judges})"
-        if config["mode"] == "both" and max(ranks, engine) <= gpus.count:
-            advice = "Set mode=colocate to take turns on the same ones, or ask for fewer."
     where = "cluster.node_num x gpu_per_node declares" if gpus.declared else "visible here:"
-    return wrong(f"{found}, {where} {gpus.count}.", advice)
+    if needed <= gpus.count:
+        return Problem(ENGINE, f"needs {engine} GPUs{judges} to evaluate, {where} {gpus.count}.",
+                       f"Lower {ENGINE}.engine_num or tensor_parallel_size.")
+    if not trains(config):
+        return Problem(ENGINE, f"needs {engine} GPUs{judges}, {where} {gpus.count}.", "Ask for fewer.")
+    if not explores(config):
+        return Problem("trainer.ranks", f"needs {ranks} GPUs, {where} {gpus.count}.", "Ask for fewer ranks.",
+                       found=ranks)
+    advice = "Ask for fewer."
+    if config["mode"] == "both" and max(ranks, engine) <= gpus.count:
+        advice = "Set mode=colocate to take turns on the same ones, or ask for fewer."
+    return Problem("mode", f"needs {needed} GPUs ({ranks} for trainer.ranks, {engine} for {ENGINE}{judges}), {where} "
+                   f"{gpus.count}.", advice, found=config["mode"])
 
 
 def judge_bytes(config: dict[str, Any], gpus: Gpus, sizes: Sizes) -> float:

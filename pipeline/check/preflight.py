@@ -70,8 +70,9 @@ class Report:
         known = getattr(self, to)
         for one in filter(None, found):
             problem = one if isinstance(one, Problem) else Problem(needed=one)
-            if not any((problem.needed, problem.do) == (other.needed, other.do) and problem.key in ("", other.key)
-                       for other in known):
+            if not any((problem.needed, problem.do) == (other.needed, other.do)
+                       and (not problem.key or (problem.key, problem.found) == (other.key, other.found))
+                       and (stage or problem.stages in ((), other.stages)) for other in known):
                 known.append(problem.of([stage]) if stage else problem)
 
 
@@ -165,7 +166,7 @@ def _plan(report: Report, config: dict[str, Any]) -> None:
     try:
         report.plan = make_plan(config)
     except OuroError as error:
-        report.add("", getattr(error, "problems", [str(error)]))
+        report.add("", getattr(error, "problems", error.args))
 
 
 def _sizes(report: Report, config: dict[str, Any], stages: dict[str, dict], starts: dict[str, dict],

@@ -21,7 +21,7 @@ Place = tuple[str, ...]  # names of the keys above, the outermost first
 def read(path: Path, said: str, problems: list[Problem]) -> tuple[Any, bool]:
     """Returns a file's content, None if empty, and whether OmegaConf alone would read it differently.
 
-    said: name of the file in problems. Raises yaml.YAMLError and UnicodeDecodeError for a file that is not YAML,
+    said: name of the file in exceptions. Raises yaml.YAMLError and UnicodeDecodeError for a file that is not YAML,
     and ConfigError for aliases that expand to too many nodes.
     """
     with open(path, encoding="utf-8") as file:
@@ -30,7 +30,7 @@ def read(path: Path, said: str, problems: list[Problem]) -> tuple[Any, bool]:
     if node is None:
         return None, False
     tree.mend(node, ())
-    problems += [problem.but(file=said) for problem in sorted(tree.problems, key=lambda one: one.line)]
+    problems += [problem.but(file=str(path)) for problem in sorted(tree.problems, key=lambda one: one.line)]
     return loader.construct_document(node), tree.changed
 
 

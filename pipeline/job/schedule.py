@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from pipeline.settings.train_batch import train_batch
-from pipeline.store.errors import ConfigError, DataError
+from pipeline.store.errors import ConfigError, DataError, Problem
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,12 @@ class Schedule:
         if self.rows_per_explorer_step % self.rows_per_trainer_step and (
             self.rows_per_trainer_step % self.rows_per_explorer_step
         ):
-            less = f" less {self.other_rows} expert or replayed rows" if self.other_rows else ""
-            raise ConfigError(
-                f"buffer.train_batch_size={self.rows_per_trainer_step + self.other_rows}{less} neither divides "
-                "nor is a multiple of "
-                f"buffer.batch_size * algorithm.repeat_times = {self.rows_per_explorer_step}; a train batch would "
-                "cut through a group in a place that moves from step to step. Choose one that does."
-            )
+            less = f"less {self.other_rows} expert or replayed rows it " if self.other_rows else ""
+            raise ConfigError(Problem(
+                "buffer.train_batch_size", f"{less}neither divides nor is a multiple of buffer.batch_size * "
+                f"algorithm.repeat_times = {self.rows_per_explorer_step}; a train batch would cut through a group in a "
+                "place that moves from step to step.", "Choose one that does.",
+                found=self.rows_per_trainer_step + self.other_rows))
 
     @property
     def explorer_steps(self) -> int:

@@ -79,9 +79,11 @@ def token_budget(c) -> Found:
 
 
 def sampling_of_training(c) -> Found:
-    if c.kind in ("rft", "rollout") and (c.model.top_p != 1 or c.model.top_k != -1):
-        yield Problem("model.top_p and model.top_k", "cut the sampling distribution, which the trainer does not: its "
-                      "ratios would be biased.", "Leave them at 1 and -1; evaluation sets have their own rollout_args.")
+    for name, off in (("top_p", 1), ("top_k", -1)) if c.kind in ("rft", "rollout") else ():
+        if getattr(c.model, name) != off:
+            yield Problem(f"model.{name}", "cuts the sampling distribution, which the trainer does not: its ratios "
+                          "would be biased.", f"Leave it at {off}; evaluation sets have their own rollout_args.",
+                          found=getattr(c.model, name))
 
 
 def groups(c) -> Found:

@@ -90,9 +90,9 @@ class Rows(Section):
             standard = type(self).model_fields["format"].annotation()
             own = [f"format.{name}" for name, value in self.format
                    if value != getattr(standard, name) and not name.startswith("enable_")]
-            if unread := own + ["subset_name"] * bool(self.subset_name):
-                yield Problem(", ".join(unread), f"read only with a path; without one the rows are those of {PIPELINE},"
-                              f" whose format is {PIPELINE}.format.")
+            for name in own + ["subset_name"] * bool(self.subset_name):
+                yield Problem(name, f"read only with a path; without one the rows are those of {PIPELINE}, whose "
+                              f"format is {PIPELINE}.format.")
         elif not isinstance(names, list) or not names or not all(isinstance(n, str) and n for n in names):
             yield Problem("path", "needed a path, or a list of paths.", found=self.path)
         elif not re.fullmatch(r"\w[\w.-]*", self.split):

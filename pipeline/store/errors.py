@@ -53,9 +53,10 @@ class Problem(str):
 
     def parts(self) -> dict[str, Any]:
         """Returns everything as JSON: the parts that are known, and the sentence as `text`."""
-        known = {name: getattr(self, name) for name in PARTS if getattr(self, name) not in (UNSAID, None, "", ())}
-        return {**known, **({"stages": list(self.stages)} if self.stages else {}),
-                **({"found": shown(self.found)} if "found" in known else {}), "text": str(self)}
+        found = {} if self.found is UNSAID else {"found": shown(self.found)}
+        given = {"key": self.key, **found, "needed": self.needed, "do": self.do, "stages": list(self.stages),
+                 "file": self.file, "line": self.line}
+        return {name: value for name, value in given.items() if value} | {"text": str(self)}
 
 
 def shown(value: Any) -> str:

@@ -10,7 +10,7 @@ from pipeline.check.workload import disk
 from pipeline.compose.stage_settings import effective
 from pipeline.plan.plan import make_plan
 from pipeline.settings.lora import ADAPTER, ADAPTER_CONFIG, adapter_problem
-from tests.configs import changed, check, lora
+from tests.configs import changed, check, lora, places
 from tests.pipeline.test_memory import ADAPTED
 
 
@@ -25,17 +25,11 @@ def test_a_checkpoint_has_the_model_and_of_the_adapter_all(monkeypatch):
     assert found.versions == 2 * 4 * 384
 
 
-@pytest.mark.parametrize(("several", "words"), [
-    ([{}, {}], "model.lora_configs: found 2 adapters, needed at most one"),
-    ([{"target_modules": "q_proj"}], "target_modules=q_proj: needed all-linear, or a list of names such as [q_proj]"),
-    ([{"target_modules": []}], "names no layer"),
-    ([{"target_modules": ["q_proj", "lm_head"]}], "lm_head cannot have an adapter here"),
-    ([{"target_modules": ["embed_tokens"]}], "embed_tokens cannot have an adapter here"),
-])
-def test_what_is_wrong_whatever_the_model(several, words):
-    given = [lora(**one) for one in several]
-    (found,) = check(changed({"model.lora_configs": given}))
-    assert words in found
+@pytest.mark.parametrize(("several", "key"), [
+    ([{}, {}], "model.lora_configs"), *(([{"target_modules": targets}], "model.lora_configs.0.target_modules")
+                                        for targets in ("q_proj", [], ["q_proj", "lm_head"], ["embed_tokens"]))])
+def test_adapters_that_no_model_can_have(several, key):
+    assert places(check(changed({"model.lora_configs": [lora(**one) for one in several]}))) == [key]
 
 
 def test_a_plain_adapter_breaks_no_rule():
@@ -86,9 +80,10 @@ def test_an_adapter_whose_configuration_cannot_be_read_is_told(begun, text):
 
 def test_an_adapter_that_is_not_there_is_named(tmp_path):
     config = changed({"model.lora_configs": [lora(path="no/where")]})
-    assert [line for line in missing(config, config["model"]) if "model.lora_configs.0.path: no/where" in line]
+    assert places(missing(config, config["model"])) == ["model.lora_configs.0.path"]
     assert wrong_adapters(config) == []
-    assert f"no {ADAPTER_CONFIG} there" in adapter_problem(lora(path=str(tmp_path)), tmp_path)
+    problem = adapter_problem(lora(path=str(tmp_path)), tmp_path)
+    assert (problem.key, ADAPTER_CONFIG in problem.needed) == ("model.lora_configs.0.path", True)
 
 
 def identities(root, **adapter) -> dict[str, str]:

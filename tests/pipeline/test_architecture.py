@@ -8,7 +8,7 @@ from pipeline.check import preflight
 from pipeline.check.references import untrainable_models
 from pipeline.compose.stage_settings import effective
 from pipeline.store.architecture import untrainable
-from tests.configs import changed
+from tests.configs import changed, places
 
 QWEN = {"model_type": "qwen2", "num_hidden_layers": 24, "use_sliding_window": False, "sliding_window": 32768,
         "max_window_layers": 21}  # Qwen2.5-0.5B
@@ -85,8 +85,8 @@ def gemma2(tmp_path, monkeypatch):
 
 
 def test_the_check_before_a_run_says_it_of_the_first_stage_that_trains(gemma2):
-    (line,) = [line for line in preflight.check(changed(gemma2)).problems if "softcapping" in line]
-    assert line.startswith(f"stage sft: model.model_path={gemma2['model.model_path']}: it caps scores")
+    (problem,) = [one for one in preflight.check(changed(gemma2)).problems if "softcapping" in one]
+    assert (places([problem]), problem.found) == (["sft: model.model_path"], gemma2["model.model_path"])
 
 
 def test_a_stage_that_trains_nothing_takes_any_model(gemma2):

@@ -54,7 +54,7 @@ def test_the_good_one_has_no_problem(checked):
 
 
 @pytest.mark.parametrize(("override", "words"), [
-    ("seed=1e23", "key 'seed': needed a number below 2^63, found one of 24 digits"),
+    ("seed=1e23", "seed: needed a number below 2^63, found one of 24 digits"),
     ("seed=-9223372036854775809", "below 2^63"), ("seed=.5", "needed a whole number"), ("seed=nan", "found nan"),
     ("seed=inf", "found inf"), ("explorer.rollout_model.seed=100000000000000000000000", "below 2^63"),
     ("buffer.batch_size=100000000000000000000000", "below 2^63"), ("buffer.total_steps=1e300", "one of 301 digits"),
@@ -84,11 +84,12 @@ def test_an_infinity_means_no_bound_among_the_arguments_of_an_algorithm(checked)
 @pytest.mark.parametrize(("text", "words"), [
     (RECIPE.encode("utf-16"), "is no YAML"), (RECIPE.encode() + b"\xe9", "is no YAML"), (b"\0", "is no YAML"),
     (f"{RECIPE}seed: {BIG}\n".encode(), "is no YAML"), (f"{RECIPE}x: {'[' * 3000}{']' * 3000}".encode(), "too deep"),
-    (RECIPE.encode() + b"~: 4\n", "line 13: a key of 'the file' is null; needed a name"),
+    (RECIPE.encode() + b"~: 4\n", "a key here is null; needed a name. (mine.yaml, line 13)"),
     (RECIPE.encode() + b"\tlog: {}\n", "cannot start any token"), (RECIPE.encode() + b"---\nname: x\n", "is no YAML"),
-    (RECIPE.encode() + b"seed: ${buffer.none}\n", "cannot be filled in"), (b"", "holds no settings"),
+    (RECIPE.encode() + b"seed: ${buffer.none}\n", "'buffer.none' not found (mine.yaml, line 13)"),
+    (b"", "holds no settings"),
     (RECIPE.encode() + b"log: !!python/name:os.system\n", "is no YAML"),
-    (RECIPE.encode() + b"name: x\n", "is there again"),
+    (RECIPE.encode() + b"name: x\n", "(mine.yaml, line 13)"),
     (RECIPE.replace("model:", "modle:").encode(), "Did you mean 'model'?"),
 ])
 def test_a_recipe(checked, tmp_path, text, words):

@@ -17,7 +17,7 @@ DASHES = "only `ouro run` starts: {}. Write them before --"
     ("report -- nosuchrun", DASHES.format("nosuchrun")), ("status -- seed=2", DASHES.format("seed=2")),
     ("sql x -- 'y z'", DASHES.format("'y z'")), ("stages -- --write", DASHES.format("--write")),
     ("config show -- seed=2", DASHES.format("seed=2")), ("run -n", "Arguments for snakemake come after --"),
-    ("run algorithm.optimzer.lr=1", "'algorithm.optimzer.lr'. Did you mean 'algorithm.optimizer.lr'?"),
+    ("run algorithm.optimzer.lr=1", "algorithm.optimzer.lr: unknown key. Did you mean 'algorithm.optimizer.lr'?"),
     ("run checkpoint_root_dir=/dev/null/x", "checkpoint_root_dir=/dev/null/x: /dev/null is no directory."),
     ("config reference seed=2", "(seed=2)"), ("stauts", "'status'"), ("sql 'SELECT 1' --format xml", "json"),
     ("import keys x.yaml", "ouro import"), ("import verl", "ouro import"), ("import nemo x.yaml", "ouro import"),

@@ -7,7 +7,6 @@ from pipeline.settings.config import Config, walk
 from pipeline.settings.setting import bound as limit
 
 BEYOND = {"ge": -1, "gt": 0, "le": 1}  # what added to a bound is outside it
-NEITHER = "buffer.train_batch_size=100 neither divides nor is a multiple of buffer.batch_size * algorithm.repeat_times"
 
 
 @pytest.mark.parametrize("bound", BEYOND)

@@ -34,11 +34,11 @@ def gpus(count=8, gib=80.0) -> Gpus:
     (2, {}, None),
     (0, {"trainer__ranks": 4}, None),  # a CPU run
     (None, {"trainer__ranks": 4}, None),
-    (1, {}, "mode=both needs 2 GPUs (1 for trainer.ranks, 1 for explorer.rollout_model), cluster.node_num x "
+    (1, {}, "mode=both: needs 2 GPUs (1 for trainer.ranks, 1 for explorer.rollout_model), cluster.node_num x "
             "gpu_per_node declares 1. Set mode=colocate to take turns on the same ones, or ask for fewer."),
     (4, {"trainer__ranks": 6, "explorer__rollout_model__tensor_parallel_size": 2}, "needs 8 GPUs (6 for trainer.ranks"),
     (4, {"trainer__ranks": 6}, "declares 4. Ask for fewer."),
-    (4, {"trainer__ranks": 6, "mode": "colocate"}, "mode=colocate needs 6 GPUs"),
+    (4, {"trainer__ranks": 6, "mode": "colocate"}, "mode=colocate: needs 6 GPUs"),
 ])
 def test_more_gpus_than_there_are(count, values, words):
     problem = fit.count_problem(rft(**values), gpus(count))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.check.judge import compose, judged
+from pipeline.check.judge import compose
 from pipeline.run.sweep import make_sweep
 from pipeline.store.errors import ConfigError
-from tests.configs import refused
+from tests.configs import broken, problems_of
 
 ARGS = "data_processor.task_pipeline.generator_args"
 
@@ -51,53 +51,34 @@ def test_a_free_argument_is_what_it_would_be_in_a_file():
     assert (found["low"], found["high"]) == (2, "9")
 
 
-def test_a_text_in_quotes_is_meant_as_one():
-    assert "needed a whole number, found the text '2'" in refused("trainer.save_interval='2'")
+@pytest.mark.parametrize(("override", "place"), [
+    ("trainer.save_interval='2'", "trainer.save_interval"),  # a text in quotes is meant as one
+    ("trainer.save_interval=${oc.env:OURO_TEST,two}", "trainer.save_interval"),
+    ("stages.0.seed=1", "'stages.0.seed=1'"),  # by its number, in the user's words
+    ("name=ünïcode", "'name=ünïcode'"), ("stages.sft.project=x", "sft: project"),
+    ("buffer.explorer_input.system_prompt=${oc.dict.values:buffer.explorer_input}",  # holds itself
+     "buffer.explorer_input.system_prompt"),
+    ("algorithm.optimizer.betas=[0.9,x]", "algorithm.optimizer.betas.1")])  # and no rule judges the rest of the list
+def test_a_mistake_is_one_problem(override, place):
+    assert broken(override) == [place]
 
 
-def test_a_text_that_is_no_number_is_refused():
-    assert "needed a whole number, found the text 'two'" in refused("trainer.save_interval=${oc.env:OURO_TEST,two}")
-
-
-@pytest.mark.parametrize(("override", "why"), [
-    ("buffer.explorer_input.eval_tasksets.5.limit=4", "eval_tasksets has no element 5: it has 1, counted from 0"),
-    ("explorer.auxiliary_models.0.engine_num=1", "explorer.auxiliary_models has no element 0: it is empty")])
-def test_an_element_that_a_list_lacks_is_named(override, why):
-    assert why in refused(override)
-    with pytest.raises(ConfigError, match=why):
-        make_sweep([f"{override},9"])
-
-
-def test_a_stage_that_is_meant_by_its_number_is_told_in_the_users_words():
-    _, problems = judged(["stages.0.seed=1"])
-    assert problems == ["'stages.0.seed=1': no stage '0' in this recipe. Stages: sft, rft."]
-
-
-def test_a_text_that_needs_quotes_is_told_so():
-    assert "goes in quotes: \"name='ünïcode'\"." in refused("name=ünïcode")
+def test_a_text_with_other_letters_goes_in_quotes():
     assert compose(["name='ünïcode'"])["name"] == "ünïcode"
 
 
-def test_a_setting_of_the_whole_run_in_a_stage_is_told_once():
-    _, problems = judged(["stages.sft.project=x"])
-    assert problems == ["stage 'sft': project is a setting of the whole run, not of a stage."]
+@pytest.mark.parametrize("override", ["buffer.explorer_input.eval_tasksets.5.limit=4",
+                                      "explorer.auxiliary_models.0.engine_num=1"])
+def test_an_element_that_a_list_lacks_is_named(override):
+    """The first list has one element, counted from 0, the second is empty."""
+    (problem,) = problems_of(override)
+    assert problem.key == f"'{override}'"
+    assert f"{override.rpartition('.')[0].rpartition('.')[0]} has no element" in problem.needed
+    with pytest.raises(ConfigError, match="has no element"):
+        make_sweep([f"{override},9"])
 
 
 @pytest.mark.parametrize("override", ['algorithm.optimizer.lr="${"', "name='a${'", "stages.rft.model.dtype='${'",
                                       "explorer.env_vars={A: '${'}"])
 def test_an_interpolation_without_its_end_is_a_problem_of_its_override(override):
-    message = refused(override, "seed=-1")
-    assert f"'{override}': '${{' without its '}}'. Needed ${{section.key}} or ${{oc.env:VARIABLE}}." in message
-    assert "seed=-1: needed at least 0" in message
-
-
-def test_a_setting_that_holds_itself_leads_in_a_circle_and_can_be_replaced():
-    key = "buffer.explorer_input.system_prompt"
-    circle = f"{key}=${{oc.dict.values:buffer.explorer_input}}"
-    assert f"key '{key}': {circle.partition('=')[2]} leads in a circle." in refused(circle)
-
-
-def test_an_element_that_cannot_be_read_leaves_no_other_list_to_judge():
-    message = refused("algorithm.optimizer.betas=[0.9,x]")
-    assert "key 'algorithm.optimizer.betas.1': needed a number" in message
-    assert "betas=[" not in message
+    assert broken(override, "seed=-1") == [f"'{override}'", "seed"]

@@ -13,7 +13,7 @@ from pipeline.plan.plan import make_plan
 from pipeline.run.sweep import make_sweep
 from pipeline.settings import algorithms
 from pipeline.settings.columns import columns, wrong_parameters
-from pipeline.store.errors import ConfigError
+from pipeline.store.errors import ConfigError, Problem
 
 PARTS = '''"""Parts of an algorithm."""
 
@@ -53,10 +53,11 @@ def rft(*overrides):
     return effective(config, next(entry for entry in config["stages"] if entry["stage_name"] == "rft"))
 
 
-def refused(*overrides) -> str:
+def bad(*overrides) -> list[Problem]:
+    """The problems before a run."""
     with pytest.raises(ConfigError) as caught:
         preflight.judged_plan(compose(list(overrides)))
-    return str(caught.value)
+    return caught.value.problems
 
 
 def test_a_function_is_named_by_its_path_from_the_current_directory():
@@ -99,23 +100,19 @@ def test_a_sweep_goes_over_ours_and_the_users():
     assert len({stage.directory for stage in sweep.stages if stage.name == "sft"}) == 1
 
 
-@pytest.mark.parametrize(("line", "words"), [
-    ("optimizer: {lr: 1}", "mine.yaml: 'optimizer' is no part of an algorithm. Needed: algorithm_type, repeat_times"),
-    ("advantage: grpo", "mine.yaml: 'advantage' is unknown. Did you mean 'advantage_fn'?"),
-    ("rollout_correction: {mode: mask}", "'rollout_correction.mode' is no part of an algorithm. Needed: level"),
-    ("rollout_correction: none", "key 'algorithm.rollout_correction': needed a mapping"),
-    ("rollout_correction: {level: row}", "algorithm.rollout_correction.level=row: needed one of none, token, sequence"),
-    ("loss_agg_mode: mean", "algorithm.loss_agg_mode=mean: needed one of token-mean"),
-    ("policy_loss_fn: pppo", "algorithm.policy_loss_fn=pppo: needed one of"),
-    ("repeat_times: many", "key 'algorithm.repeat_times': needed a whole number, found the text 'many'"),
-    ("repeat_times: 0", "algorithm.repeat_times=0: needed at least 1"),
-    ("advantage_fn: null", "mine.yaml: 'advantage_fn' is missing: a name of operators/advantage.py"),
-])
-def test_a_file_that_says_what_nobody_reads_is_refused(line, words):
-    key = line.partition(":")[0]
-    kept = [old for old in MINE.splitlines() if not old.startswith(f"{key}:")]
+@pytest.mark.parametrize(("line", "key"), [
+    ("optimizer: {lr: 1}", "optimizer"), ("advantage: grpo", "advantage"),
+    ("rollout_correction: {mode: mask}", "rollout_correction.mode"),
+    ("rollout_correction: none", "algorithm.rollout_correction"),
+    ("rollout_correction: {level: row}", "algorithm.rollout_correction.level"),
+    ("loss_agg_mode: mean", "algorithm.loss_agg_mode"), ("policy_loss_fn: pppo", "algorithm.policy_loss_fn"),
+    ("repeat_times: many", "algorithm.repeat_times"), ("repeat_times: 0", "algorithm.repeat_times"),
+    ("advantage_fn: null", "advantage_fn")])
+def test_an_invalid_definition_is_a_problem_of_its_file(line, key):
+    kept = [old for old in MINE.splitlines() if not old.startswith(f"{line.partition(':')[0]}:")]
     Path("conf/algorithm/mine.yaml").write_text("\n".join([*kept, line, ""]))
-    assert words in refused("algorithm=mine")
+    (problem,) = bad("algorithm=mine")
+    assert (problem.key, problem.file) == (key, "conf/algorithm/mine.yaml")
 
 
 def test_a_file_may_say_that_its_rows_take_no_weight():
@@ -128,31 +125,29 @@ def test_a_file_may_say_that_its_rows_take_no_weight():
     assert preflight.check(compose(["algorithm=mine"])).problems == []
 
 
-def test_a_file_that_is_no_yaml_is_told_with_its_place():
+def test_a_file_that_is_no_yaml_is_named_with_the_line():
     Path("conf/algorithm/mine.yaml").write_text("algorithm_type: mine\nrepeat_times: [1\n")
-    assert "mine.yaml is no YAML" in refused("algorithm=mine")
-    assert "line" in refused("algorithm=mine")
+    (problem,) = bad("algorithm=mine")
+    assert "mine.yaml is no YAML" in problem
+    assert "line" in problem
 
 
 @pytest.mark.parametrize(("override", "words"), [
-    ("policy_loss_fn=own.parts:lost", "parts.py has no 'lost'. Did you mean 'loss'?"),
-    ("policy_loss_fn=own.part:loss", "policy_loss_fn: 'own.part:loss': no such module. Did you mean 'own.parts'? Ne"),
-    ("policy_loss_fn=own.parts:asks", "asks for a column 'advantage' (a parameter without a default), which there is "
-                                      "none of. Did you mean 'advantages'?"),
-    ("policy_loss_fn=own.parts:anything", "takes whatever it is given (**), and columns are handed over by the"),
-    ("policy_loss_fn='own.parts:'", "algorithm.policy_loss_fn: 'own.parts:' names no function; needed one of "),
-    ("policy_loss_fn=own.parts:deaf", "does not ask for the column logprobs"),
-    ("advantage_fn=own.parts:two", "has 2 parameters without a default (batch, other); needed one, the batch"),
-    ("kl_loss_fn=own.parts:loss", "asks for a column 'advantages'"),
-    ("kl_penalty_fn=lose", "needed one of none, k1"),
-])
-def test_what_does_not_fit_is_found_before_a_run(override, words):
-    assert words in refused(f"algorithm.{override}")
+    ("policy_loss_fn=own.parts:lost", "'loss'?"), ("policy_loss_fn=own.part:loss", "'own.parts'?"),
+    ("policy_loss_fn=own.parts:asks", "'advantages'?"), ("policy_loss_fn=own.parts:anything", "**"),
+    ("policy_loss_fn='own.parts:'", ""), ("policy_loss_fn=own.parts:deaf", "logprobs"),
+    ("advantage_fn=own.parts:two", "(batch, other)"), ("kl_loss_fn=own.parts:loss", "'advantages'"),
+    ("kl_penalty_fn=lose", "k1")])
+def test_a_function_that_does_not_fit_is_found_before_a_run(override, words):
+    (problem,) = bad(f"algorithm.{override}")
+    assert problem.key == f"algorithm.{override.partition('=')[0]}"
+    assert words in problem
 
 
 def test_an_argument_that_the_function_does_not_have_is_found():
-    said = refused("algorithm.policy_loss_fn=own.parts:loss", "algorithm.policy_loss_fn_args.sharp=1")
-    assert "'own.parts:loss' has no argument 'sharp'. Did you mean 'sharpness'?" in said
+    (problem,) = bad("algorithm.policy_loss_fn=own.parts:loss", "algorithm.policy_loss_fn_args.sharp=1")
+    assert problem.key == "algorithm.policy_loss_fn_args"
+    assert "'sharpness'?" in problem
 
 
 def test_a_kl_of_the_users_own_has_the_arguments_of_all():

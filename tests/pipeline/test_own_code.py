@@ -52,35 +52,28 @@ def lines(*names: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "words"), [
-    ("const", "'mine.parts:const' is a int; needed a function."), ("names", "'mine.parts:names' is a list; needed a"),
-    ("made", "'mine.parts:made' is a int; needed a function."),
-    ("later", "'mine.parts:later' is an `async def`, and nobody awaits it"),
-    ("lazy", "algorithm.policy_loss_fn=mine.parts:lazy asks for a column 'colour'"),
-    ("posonly", "algorithm.policy_loss_fn=mine.parts:posonly takes logprobs by position alone"),
-    ("f", None), ("again", None)])
-def test_what_cannot_be_called_is_found_by_importing_it(project, name, words):
+    ("const", "is a int"), ("names", "is a list"), ("made", "is a int"), ("later", "async def"), ("lazy", "'colour'"),
+    ("posonly", "logprobs"), ("f", None), ("again", None)])
+def test_a_function_that_cannot_be_called_is_found_by_importing_it(project, name, words):
     found = lines(f"mine.parts:{name}")
     assert len(found) == (words is not None)
-    assert all(line.startswith(words) for line in found)
+    assert all(f"mine.parts:{name}" in line and words in line for line in found)
 
 
 def rewarding(name: str) -> dict:
     return overridden(f"buffer.explorer_input.default_reward_fn_type='mine.rewards:{name}'")
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("one", "has 1 parameters by position (response); it is called with 2, the response and its truth: needed "
-            "f(response, answer, ...)."),
-    ("none", "has 0 parameters by position (none)"), ("named", "has 1 parameters by position (response)"),
-    ("two", None), ("more", None), ("every", None), ("of_one", "has 1 parameters by position"),
-    ("wrapped", None), ("later", None),
-    ("batch", None)])
-def test_a_reward_function_is_called_with_a_response_and_its_truth(project, name, words):
+@pytest.mark.parametrize(("name", "number"), [
+    ("one", 1), ("none", 0), ("named", 1), ("of_one", 1), ("two", None), ("more", None), ("every", None),
+    ("wrapped", None), ("later", None), ("batch", None)])
+def test_a_reward_function_is_called_with_a_response_and_its_truth(project, name, number):
+    """number: parameters by position, where they are too few."""
     config = effective(rewarding(name), rewarding(name)["stages"][1])
     functions, wrong = imported([config])
     said = wrong + wrong_arguments(config, functions)
-    assert len(said) == (words is not None)
-    assert all(line.startswith(f"'mine.rewards:{name}' {words}") for line in said)
+    assert [(line.key, f"has {number} parameters" in line) for line in said] == (
+        [] if number is None else [(f"'mine.rewards:{name}'", True)])
 
 
 def test_an_async_function_is_a_reward_and_no_loss(project):
@@ -128,11 +121,11 @@ def test_a_package_that_is_not_installed_is_found_by_the_import(project):
 def test_every_module_is_imported_once_in_a_process_of_its_own(project):
     """The third ends the process; the one behind it is asked all the same. `lazy` can only be judged by import."""
     names = ("mine.raises:f", "mine.parts:made", "mine.ends:f", "mine.parts:lazy", "mine.parts:f")
-    first, second, third, fourth = lines(*names)
-    assert first.startswith("'mine.raises:f' cannot be imported: RuntimeError: boom")
-    assert second == "'mine.parts:made' is a int; needed a function."
-    assert third == "'mine.ends:f' cannot be imported: the process that tried ended with exit code 3."
-    assert fourth.startswith("algorithm.policy_loss_fn=mine.parts:lazy asks for a column 'colour'")
+    found = lines(*names)
+    for name, words, line in zip(names, ("boom", "is a int", "exit code 3", "'colour'"), found, strict=False):
+        assert name in line
+        assert words in line
+    assert len(found) == 4
 
 
 def test_what_is_told_already_and_what_is_ours_starts_no_process(project, monkeypatch):

@@ -189,8 +189,9 @@ def test_waiting_ends_and_says_for_what(tmp_path):
 
 
 @pytest.mark.parametrize(("overrides", "words"), [
-    ("seeed=1", "unknown key 'seeed'"), ("seed=1 x", "'x' is no override"),
-    (["monitor.monitor_args.urii=x"], "monitor_args.urii: unknown"), (["model.init.enable=false"], "no model: set")])
+    ("seeed=1", "seeed: unknown key"), ("seed=1 x", "'x': is not an override"),
+    (["monitor.monitor_args.urii=x"], "monitor_args.urii: unknown"),
+    (["model.init.enable=false"], "model.model_path: no model")])
 def test_a_mistake_in_the_snakefile_is_a_message_and_exit_code_2(overrides, words, capsys):
     with pytest.raises(SystemExit) as ended:
         load_plan({"overrides": overrides})

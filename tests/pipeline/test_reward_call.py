@@ -80,16 +80,17 @@ def test_rows_of_a_generator_will_do_and_without_a_row_nothing_is_called(asked):
     _, [(_, words)] = asked("none", path=None)
     assert 'whose truth is \'{"numbers"' in words
     assert asked("none", path="nowhere.jsonl") == (
-        [], [("unjudged", "'ouro_test_judge:none' was not called: no row has a prompt and a truth.")])
+        [], [("unjudged", "'ouro_test_judge:none': was not called: no row has a prompt and a truth.")])
 
 
 def test_what_is_no_reward_is_a_problem_and_an_error_shows_the_users_frames(asked, tmp_path):
     facts, [(to, wrong), (also, raised)] = asked("text", "fails")
     assert (facts, to, also) == ([], "problems", "problems")
-    assert wrong == ("'ouro_test_judge:text' returned good (str); needed a finite number, None, or {component: "
-                     "number}, for the row whose prompt ends with 'two and two?' and whose truth is '4'.")
+    assert wrong.key == "'ouro_test_judge:text'"
+    assert all(words in wrong.needed for words in ("good (str)", "ends with 'two and two?'", "truth is '4'"))
     first, *frames = raised.splitlines()
-    assert first.startswith("'ouro_test_judge:fails' raised ValueError: no number (ouro_test_judge.py:10 in parse), ")
+    assert raised.key == "'ouro_test_judge:fails'"
+    assert "raised ValueError: no number (ouro_test_judge.py:10 in parse), " in first
     assert [line for line in frames if line.startswith("  File")] == [
         f'  File "{tmp_path}/ouro_test_judge.py", line 8, in fails',
         f'  File "{tmp_path}/ouro_test_judge.py", line 10, in parse']
@@ -99,7 +100,7 @@ def test_a_call_that_does_not_end_is_a_warning_and_is_killed_with_its_children(a
     monkeypatch.setattr(reward_call, "LIMIT", 1)
     _, [(to, line)] = asked("hangs")
     assert to == "warnings"
-    assert line.startswith("'ouro_test_judge:hangs' had not answered after 1 s")
+    assert (line.key, "after 1 s" in line) == ("'ouro_test_judge:hangs'", True)
     pid = int((tmp_path / "pid").read_text())
     for _ in range(100):  # its parent is dead, init reaps it
         stat = Path(f"/proc/{pid}/stat")
@@ -117,15 +118,16 @@ def test_what_a_call_leaves_running_in_a_session_of_its_own_is_killed(asked, tmp
 
 
 def test_a_reward_that_ends_its_process_is_a_problem(asked):
-    assert asked("ends")[1] == [("problems", "'ouro_test_judge:ends' was called with a row; the process ended with "
-                                             "exit code 3: last words")]
+    [(to, problem)] = asked("ends")[1]
+    assert (to, problem.key) == ("problems", "'ouro_test_judge:ends'")
+    assert "exit code 3: last words" in problem.needed
 
 
 def test_where_no_row_can_be_read_nothing_is_called(asked, tmp_path):
     (tmp_path / "rows.jsonl").write_text("no JSON")
     (_, [(to, line)]) = asked("score")
     assert to == "unjudged"
-    assert line.startswith("'ouro_test_judge:score' was not called: ")
+    assert line.key == "'ouro_test_judge:score'"
     assert "rows.jsonl, line 1" in line
 
 

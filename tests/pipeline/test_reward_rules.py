@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.check.judge import compose
 from pipeline.settings.arguments.users import batch_parameters
-from tests.configs import changed, check, refused
+from tests.configs import broken, changed, check, places
 
 SOURCE = "buffer.explorer_input"
 JUDGE = {"name": None, "model_path": "judge", "engine_num": 1, "tensor_parallel_size": 1, "dtype": "auto",
@@ -19,14 +19,15 @@ def judged(*models: dict, function="reward_model", **taskset) -> dict:
 
 
 def test_several_reward_functions_are_a_list():
-    assert check(changed({f"{SOURCE}.default_reward_fn_type": ["countdown_reward", "format_reward"]})) == []
-    (problem,) = check(changed({f"{SOURCE}.default_reward_fn_type": ["countdown_reward", "format_rewrad"]}))
-    assert "default_reward_fn_type=format_rewrad: needed one of " in problem
-    assert "Did you mean 'format_reward'?" in problem
-    config = compose([f"{SOURCE}.default_reward_fn_type=[countdown_reward,format_reward]"])
+    key = f"{SOURCE}.default_reward_fn_type"
+    assert check(changed({key: ["countdown_reward", "format_reward"]})) == []
+    (problem,) = check(changed({key: ["countdown_reward", "format_rewrad"]}))
+    assert (problem.key, problem.found) == (key, "format_rewrad")
+    assert "'format_reward'?" in problem.do
+    config = compose([f"{key}=[countdown_reward,format_reward]"])
     assert config["buffer"]["explorer_input"]["default_reward_fn_type"] == ["countdown_reward", "format_reward"]
-    (problem,) = check(changed({f"{SOURCE}.taskset.default_reward_fn_type": ["format_reward", {}]}))
-    assert "default_reward_fn_type.1': needed a text, found a mapping" in problem
+    nested = changed({f"{SOURCE}.taskset.default_reward_fn_type": ["format_reward", {}]})
+    assert places(check(nested)) == [f"{SOURCE}.taskset.default_reward_fn_type.1"]
 
 
 @pytest.mark.parametrize("values", [
@@ -49,20 +50,25 @@ def test_a_penalty_on_length_stands_beside_a_reward(arguments):
     assert check(changed(punished(arguments))) == []
 
 
-@pytest.mark.parametrize(("values", "problem"), [
-    (judged(), "taskset: the reward function reward_model asks a model of explorer.auxiliary_models, which is empty"),
-    (judged({"name": "a"}, {"name": "b"}), "reward_fn_args.model: explorer.auxiliary_models has 2; needed the name"),
-    (judged({"name": "judge"}, reward_fn_args={"model": "jugde"}), "has that name. Did you mean 'judge'?"),
-    (judged({"name": "a"}, {"name": "a"}, reward_fn_args={"model": "a"}), "are named a, a: needed names that differ"),
-    (judged({"model_path": None}), "auxiliary_models.0.model_path: needed a Hugging Face directory, found null"),
-    (judged({"tensor_parallel_size": 2}), "tensor_parallel_size=2: needed at most 1"),
-    (judged({"engine_nmu": 2}), "unknown key 'explorer.auxiliary_models.0.engine_nmu'"),
-    ({f"{SOURCE}.default_reward_fn_type": []}, "taskset: no reward function is named"),
-    (punished({"max_response_length": 13}), "length=13: a response is cut at model.max_response_tokens=12"),
-    (punished({"cache_length": 12}), "cache_length=12: needed between 0 and max_response_length=12"),
-    (punished({"cache_length": 8, "max_response_length": 8}), "cache_length=8: needed between 0 and max_response_l")])
-def test_a_reward_that_could_not_be_given_is_told_before_anything_runs(values, problem):
-    assert problem in "\n".join(check(changed(values)))
+TASKS, MODELS = f"rft: {SOURCE}.taskset", "explorer.auxiliary_models"
+
+
+@pytest.mark.parametrize(("values", "expected"), [
+    (judged(), TASKS), (judged({"name": "a"}, {"name": "b"}), f"{TASKS}.reward_fn_args.model"),
+    (judged({"name": "judge"}, reward_fn_args={"model": "jugde"}), f"{TASKS}.reward_fn_args.model"),
+    (judged({"name": "a"}, {"name": "a"}, reward_fn_args={"model": "a"}), MODELS),
+    (judged({"model_path": None}), f"{MODELS}.0.model_path"),
+    (judged({"tensor_parallel_size": 2}), f"{MODELS}.0.tensor_parallel_size"),
+    (judged({"engine_nmu": 2}), f"{MODELS}.0.engine_nmu"),
+    (punished({"max_response_length": 13}), f"{TASKS}.reward_fn_args.max_response_length"),  # responses have 12
+    (punished({"cache_length": 12}), f"{TASKS}.reward_fn_args.cache_length"),
+    (punished({"cache_length": 8, "max_response_length": 8}), f"{TASKS}.reward_fn_args.cache_length")])
+def test_a_reward_that_could_not_be_given_is_refused(values, expected):
+    assert places(check(changed(values))) == [expected]
+
+
+def test_every_set_that_is_answered_needs_a_reward_function():
+    assert places(check(changed({f"{SOURCE}.default_reward_fn_type": []}))) == [f"{SOURCE}.eval_tasksets.0", TASKS]
 
 
 @pytest.mark.parametrize(("required", "taken"), [
@@ -77,6 +83,6 @@ def test_a_function_of_all_responses_is_told_by_the_names_of_its_parameters(requ
 
 def test_models_that_no_stage_asks_are_refused_and_one_stage_is_enough():
     judge = "explorer.auxiliary_models=[{model_path: judge}]"
-    assert "explorer.auxiliary_models: nothing asks them. Name reward_model among" in refused(judge)
+    assert broken(judge) == ["explorer.auxiliary_models"]
     asked = [judge, f"stages.rft.{SOURCE}.taskset.default_reward_fn_type=[countdown_reward,reward_model]"]
     assert compose(asked)["explorer"]["auxiliary_models"][0]["model_path"] == "judge"

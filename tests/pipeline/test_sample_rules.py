@@ -1,4 +1,4 @@
-"""Rules about sample strategies, replay and rows of an expert, as `compose` tells them."""
+"""Rules about sample strategies, replay and demonstrations in a train batch."""
 
 import pytest
 
@@ -7,19 +7,12 @@ from pipeline.check.references import wrong_arguments
 from pipeline.compose.stage_settings import effective
 from pipeline.job.schedule import Schedule
 from pipeline.plan.plan import make_plan
-from pipeline.store.errors import ConfigError
-from tests.configs import changed
+from tests.configs import broken, changed, problems_of
 
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
 EXPERTS = "buffer.trainer_input.auxiliary_buffers"
 RFT = ("stages=[{stage_name: rft}]",)
 MIX = ("algorithm=mix", f"{EXPERTS}.sft_dataset={{}}", *RFT)
-
-
-def refused(*overrides):
-    with pytest.raises(ConfigError) as caught:
-        compose(list(overrides))
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["mix", "mix_chord"])
@@ -53,40 +46,39 @@ def test_the_warmup_does_not_read_what_only_rft_does(tmp_path):
     assert sft() == sft(f"{REPLAY}.enable=true", f"{REPLAY}.reuse_cooldown_time=3") == sft(*own)
 
 
-@pytest.mark.parametrize(("overrides", "words"), [
-    (("algorithm=mix", *RFT), "sft_dataset_name=sft_dataset: no buffer of that name in"),
-    (("algorithm=mix", f"{EXPERTS}.sft_datasett={{}}", *RFT), "Did you mean 'sft_datasett'?"),
-    ((*MIX, "algorithm.sample_strategy_args.expert_data_ratio=0"), "greater than 0 and less than 1"),
-    ((*MIX, "algorithm.sample_strategy_args.expert_data_ratio=1"), "greater than 0 and less than 1"),
-    ((*MIX, "algorithm.sample_strategy=default"), "policy_loss_fn=mix needs rows of an expert"),
-    ((*MIX, "algorithm.policy_loss_fn=ppo"), "rows of an expert have no advantage"),
-    ((*MIX, f"{EXPERTS}.sft_dataset.pth=x"), f"unknown key '{EXPERTS}.sft_dataset.pth'"),
-    ((*MIX, f"{EXPERTS}.sft_dataset.format.prompt_key=q"), f"read only with {EXPERTS}.sft_dataset.path"),
-    ((f"{EXPERTS}.mine={{}}",), f"{EXPERTS}: no stage takes rows from them"),
-    ((f"{EXPERTS}.mine=7",), f"key '{EXPERTS}.mine': needed a mapping of settings, found 7"),
-    ((f"{REPLAY}.enable=true", f"{REPLAY}.replay_ratio=1"), "replay_ratio=1.0: needed a number greater than 0"),
-    ((f"{REPLAY}.enable=true", f"{REPLAY}.replay_ratio=0"), "needed greater than 0"),
-    ((f"{REPLAY}.priority_fn=newest",), "needed one of decay_limit_randomization, linear_decay"),
-    ((f"{REPLAY}.reuse_cooldown_time=0",), "needed at least 1"),
-    ((f"{REPLAY}.enable=true", "algorithm=sft", "stages=[]"), "no stage explores and trains"),
+BUFFER, STRATEGY = "buffer.trainer_input.experience_buffer", "algorithm.sample_strategy"
+RECORDED = ("stages=[{stage_name: ask, mode: explore}, {stage_name: learn, mode: train}]",)
+
+
+@pytest.mark.parametrize(("overrides", "expected"), [
+    (("algorithm=mix", *RFT), [f"{STRATEGY}_args.sft_dataset_name"]),
+    (("algorithm=mix", f"{EXPERTS}.sft_datasett={{}}", *RFT), [f"{STRATEGY}_args.sft_dataset_name"]),
+    ((*MIX, f"{STRATEGY}_args.expert_data_ratio=0"), 2 * [f"{STRATEGY}_args.expert_data_ratio"]),  # and its bounds
+    ((*MIX, f"{STRATEGY}_args.expert_data_ratio=1"), [f"{STRATEGY}_args.expert_data_ratio"]),
+    ((*MIX, f"{STRATEGY}=default"), ["algorithm.entropy_loss_fn", "algorithm.policy_loss_fn", EXPERTS]),
+    ((*MIX, "algorithm.policy_loss_fn=ppo"), ["algorithm.policy_loss_fn"]),
+    ((*MIX, f"{EXPERTS}.sft_dataset.pth=x"), [f"{EXPERTS}.sft_dataset.pth"]),
+    ((*MIX, f"{EXPERTS}.sft_dataset.format.prompt_key=q"), [f"{EXPERTS}.sft_dataset.format.prompt_key"]),
+    ((f"{EXPERTS}.mine={{}}",), [EXPERTS]), ((f"{EXPERTS}.mine=7",), [f"{EXPERTS}.mine"]),
+    ((f"{REPLAY}.enable=true", f"{REPLAY}.replay_ratio=1"), [f"rft: {REPLAY}.replay_ratio"]),
+    ((f"{REPLAY}.enable=true", f"{REPLAY}.replay_ratio=0"), [f"{REPLAY}.replay_ratio"]),
+    ((f"{REPLAY}.priority_fn=newest",), [f"{REPLAY}.priority_fn"]),
+    ((f"{REPLAY}.reuse_cooldown_time=0",), [f"{REPLAY}.reuse_cooldown_time"]),
+    ((f"{REPLAY}.enable=true", "algorithm=sft", "stages=[]"), [f"{REPLAY}.enable"]),
+    # 512 less 48 replayed rows
     ((f"{REPLAY}.enable=true", "buffer.train_batch_size=512", f"{REPLAY}.replay_ratio=0.1"),
-     "less 48 expert or replayed rows neither divides"),
-    (("algorithm=cpt", "stages=[]"), "experience_buffer.path is not set; needed files of plain text"),
-    (("algorithm=cpt", "stages=[]", "buffer.trainer_input.experience_buffer.path=x.jsonl",
-      "buffer.trainer_input.experience_buffer.format.prompt_type=messages"), "it trains on plain text"),
-    (("algorithm=sft", "stages=[]", "buffer.trainer_input.experience_buffer.path=x.jsonl",
-      "buffer.trainer_input.experience_buffer.format.response_key=null"), "only cpt on plain text")])
-def test_what_cannot_be_is_refused_when_it_is_composed(overrides, words):
-    assert words in refused(*overrides)
-
-
-@pytest.mark.parametrize(("overrides", "words"), [
-    ((f"{REPLAY}.enable=true",), "replay_buffer.enable: every rollout is there from the beginning"),
-    (("algorithm.sample_strategy=staleness_control",), "recorded rollouts grow older"),
-    (("algorithm=mix", f"{EXPERTS}.sft_dataset={{}}"), "mixes rows of an expert with new rollouts")])
-def test_recorded_experience_is_trained_on_as_it_is(overrides, words):
-    stages = "stages=[{stage_name: ask, mode: explore}, {stage_name: learn, mode: train}]"
-    assert words in refused(stages, *overrides)
+     ["rft: buffer.train_batch_size"]),
+    (("algorithm=cpt", "stages=[]"), [f"{BUFFER}.path"]),
+    (("algorithm=cpt", "stages=[]", f"{BUFFER}.path=x.jsonl", f"{BUFFER}.format.prompt_type=messages"),
+     [f"{BUFFER}.format.prompt_type"]),
+    (("algorithm=sft", "stages=[]", f"{BUFFER}.path=x.jsonl", f"{BUFFER}.format.response_key=null"),
+     [f"{BUFFER}.format.response_key"]),
+    # recorded experience is trained on as it is
+    ((*RECORDED, f"{REPLAY}.enable=true"), [f"{REPLAY}.enable", f"learn: {REPLAY}.enable"]),
+    ((*RECORDED, f"{STRATEGY}=staleness_control"), [f"learn: {STRATEGY}"]),
+    ((*RECORDED, "algorithm=mix", f"{EXPERTS}.sft_dataset={{}}"), [EXPERTS, f"learn: {STRATEGY}"])])
+def test_batches_that_no_stage_can_make_are_refused(overrides, expected):
+    assert broken(*overrides) == expected
 
 
 def test_a_staleness_that_the_schedule_cannot_keep_names_the_shortfall():
@@ -95,9 +87,10 @@ def test_a_staleness_that_the_schedule_cannot_keep_names_the_shortfall():
     control = ("algorithm.sample_strategy=staleness_control", "synchronizer.sync_interval=4",
                "synchronizer.sync_offset=0", *RFT)
     most = "algorithm.sample_strategy_args.max_staleness={}".format
-    message = refused(*control, most(1))
-    assert "trainer step 3 has 0 of its 512 rows left, 512 short" in message
-    assert "up to 3 trainer steps old. Needed at least 3" in message
+    (problem,) = problems_of(*control, most(1))
+    assert (problem.key, problem.found) == ("algorithm.sample_strategy_args.max_staleness", 1)
+    assert "trainer step 3 has 0 of its 512 rows left, 512 short" in problem.needed
+    assert "Needed at least 3" in problem.do
     assert compose([*control, most(3)])
     assert compose([*control[:1], "synchronizer.sync_interval=1", *control[2:], most(0)])
 
@@ -118,5 +111,5 @@ def test_a_limit_below_0_is_refused_for_itself_alone():
                       "stages.rft.algorithm.sample_strategy_args": {"max_staleness": -1}})
     settings = effective(config, config["stages"][1])
     assert rules_of_stage(settings) == []
-    (line,) = wrong_arguments(settings)
-    assert line == "algorithm.sample_strategy_args.max_staleness=-1: needed a number at least 0."
+    (problem,) = wrong_arguments(settings)
+    assert (problem.key, problem.found) == ("algorithm.sample_strategy_args.max_staleness", -1)

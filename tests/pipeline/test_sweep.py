@@ -115,7 +115,7 @@ def test_a_problem_is_told_once_with_the_points_it_concerns(tmp_path):
 
 def test_many_points_with_a_problem_are_counted(tmp_path):
     message = refused(tmp_path, "seed=-6,-5,-4,-3,-2,-1,1", "stages.rft.algorithm.repeat_tims=4", "trainer.ranks=0,1")
-    assert "unknown key 'algorithm.repeat_tims'. Did you mean 'algorithm.repeat_times'? (all 14 points)" in message
+    assert "algorithm.repeat_tims: unknown key. Did you mean 'algorithm.repeat_times'? (all 14 points)" in message
 
 
 def test_problems_that_only_planning_finds_are_told_for_all_points(tmp_path):
@@ -147,7 +147,7 @@ def test_more_points_than_wanted_are_counted_and_refused_after_one_composition(t
 
 def test_the_points_wanted_count_where_the_first_has_a_problem(tmp_path):
     assert "the first of 65 points, more than sweep.max_points=64:" in refused(tmp_path, "seed=range(0,65)", "foo=1")
-    assert "unknown key 'foo'. (all 65 points)" in refused(tmp_path, "seed=range(0,65)", "foo=1", "sweep.max_points=65")
+    assert "foo: unknown key. (all 65 points)" in refused(tmp_path, "seed=range(0,65)", "foo=1", "sweep.max_points=65")
 
 
 def test_it_runs_when_told_so(tmp_path):

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from pipeline.settings.train_batch import TrainBatch, divided, share, train_batch
+from pipeline.settings.train_batch import RATIO, TrainBatch, divided, share, train_batch
 from pipeline.store.errors import ConfigError
 
 REPLAY = "buffer.trainer_input.experience_buffer.replay_buffer"
@@ -39,13 +39,14 @@ def test_a_share_is_taken_as_it_is_written():
     assert share("key", 0.07) * 100 == 7
 
 
-@pytest.mark.parametrize(("overrides", "words"), [
-    ((f"{REPLAY}.enable=true", "buffer.train_batch_size=8"), "of a train batch of 8 rows it is less than one group"),
-    ((f"{REPLAY}.enable=true", "buffer.train_batch_size=20"), "12 of its rows are new, which is no whole number"),
-    (("algorithm.sample_strategy=mix", f"{REPLAY}.enable=true"), "leave no row of a train batch to new rollouts")])
-def test_batches_that_cannot_be_divided_are_refused(settings, overrides, words):
-    with pytest.raises(ConfigError, match=words):
+@pytest.mark.parametrize(("overrides", "key"), [
+    ((f"{REPLAY}.enable=true", "buffer.train_batch_size=8"), f"{REPLAY}.replay_ratio"),  # less than one group
+    ((f"{REPLAY}.enable=true", "buffer.train_batch_size=20"), "buffer.train_batch_size"),  # 12 new rows
+    (("algorithm.sample_strategy=mix", f"{REPLAY}.enable=true"), RATIO)])
+def test_batches_that_cannot_be_divided_are_refused(settings, overrides, key):
+    with pytest.raises(ConfigError) as caught:
         train_batch(settings("buffer.batch_size=4", "algorithm.repeat_times=8", *overrides))
+    assert [problem.key for problem in caught.value.problems] == [key]
 
 
 def test_settings_that_replay_and_mix_nothing_are_one_part(settings):
