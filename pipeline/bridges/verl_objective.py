@@ -47,7 +47,8 @@ def losses(verl: Verl, facts: Facts) -> Facts:
             "coefficient": coefficient, "kl_of_old_versions": bool(coefficient) and without_switch,
             "loss": name, "policy_loss": VERL["losses"].get(name, name), "near": near(name),
             "is_loss_known": mode not in verl.values or name in VERL["losses"],
-            "clip": verl.value(CLIP), "clips": is_set[""], "clips_low": is_set["_low"], "clips_high": is_set["_high"],
+            "clip": verl.value(CLIP), "is_clip_unknown": CLIP in verl.unknown, "clips": is_set[""],
+            "clips_low": is_set["_low"], "clips_high": is_set["_high"],
             "clip_differs": name in ("gspo", "cispo") or verl.algorithm_type == "dapo"}
 
 

@@ -115,3 +115,16 @@ def test_the_last_of_two_overrides_counts_though_it_is_unknown():
     assert unknown(made) == {N: ["algorithm.repeat_times"]}
     assert made.keys == 1
     assert made.assumed == [(3, f"{N} is given again, first in line 2: the last one counts")]
+
+
+@pytest.mark.parametrize(("more", "key", "ours"), [
+    (["algorithm.use_kl_in_reward=True"], "algorithm.kl_ctrl.type", ["algorithm.kl_penalty_fn_args.adaptive"]),
+    (["actor_rollout_ref.actor.policy_loss.loss_mode=gspo"], "actor_rollout_ref.actor.clip_ratio",
+     ["algorithm.policy_loss_fn_args.clip_range_low", "algorithm.policy_loss_fn_args.clip_range_high"]),
+    (["actor_rollout_ref.actor.clip_ratio=0.3"], "actor_rollout_ref.actor.clip_ratio_low",
+     ["algorithm.policy_loss_fn_args.clip_range_low"]),
+    ([], "actor_rollout_ref.actor.tis_imp_ratio_cap", ["algorithm.rollout_correction.threshold"])])
+def test_an_unknown_key_has_no_default_from_another(more, key, ours):
+    made = from_verl(launch("algorithm.adv_estimator=grpo", *more, f"{key}=$(cat x)"))
+    assert unknown(made) == {key: ours}
+    assert not set(ours) & set(written(made))
