@@ -159,7 +159,7 @@ def _names(node: ast.stmt) -> set[str]:
     return {getattr(node, "name", "")} | {t.id for t in getattr(node, "targets", []) if isinstance(t, ast.Name)}
 
 
-@pytest.mark.parametrize(("file", "name", "what", "expected"), CODE, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("file", "name", "what", "expected"), CODE, ids=[":".join(row[:3]) for row in CODE])
 def test_stages_that_run_again_after_an_edit_of_code(home, file, name, what, expected):
     path, before = home[0] / file, home[1]
     source = path.read_text()
