@@ -62,7 +62,7 @@ def _questions(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
         of_pool = {} if one["path"] else {"generator": pool["generator"], "generator_args": pool["generator_args"]}
         for name in reward_functions(one, explorer):
             if ":" in name and (place.startswith("eval_") or explores(settings)):
-                yield {"name": name, "source_key": source.told if source else key,
+                yield {"name": name, "source_key": source.label if source else key,
                        "arguments": one["reward_fn_args"], "source": drawn, "seed": settings["seed"],
                        "format": one["format"] if one["path"] else pool["format"], **of_pool,
                        "system_prompt": explorer["system_prompt"], "env_vars": settings["explorer"]["env_vars"]}

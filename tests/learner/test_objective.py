@@ -224,7 +224,7 @@ def test_a_users_loss_on_pairs_keeps_them_together(objective, mine):
 
 
 def test_a_column_that_there_is_none_of_is_refused_when_the_stage_starts(objective, mine):
-    with pytest.raises(ConfigError, match=r"asks for a column 'advantage' .* There are: logprobs, prox_logprobs"):
+    with pytest.raises(ConfigError, match=r"asks for a column 'advantage' .* Known: logprobs, prox_logprobs"):
         objective("algorithm.policy_loss_fn=objective_parts:asks")
 
 
@@ -235,7 +235,7 @@ def test_a_column_that_there_is_none_of_is_refused_when_the_stage_starts(objecti
     (("algorithm.kl_loss_fn_args.coef=1",), "'none' has no argument 'coef'. Did you mean 'kl_coef'"),
     (("algorithm.kl_loss_fn_args.kl_coef=-1",), r"kl_loss_fn_args\.kl_coef=-1: needed a number at least 0"),
     (("algorithm.kl_loss_fn_args={adaptive: true, horizon: 10}",), r"target_kl=null: adaptive=true needs"),
-    (("algorithm.entropy_loss_fn_args.entropy_coef=much",), r"entropy_coef': needed a number, found the text 'much'"),
+    (("algorithm.entropy_loss_fn_args.entropy_coef=much",), r"entropy_coef: needed a number, found the text 'much'"),
     (("algorithm.policy_loss_fn=dpo", "algorithm.policy_loss_fn_args={}"), "compare pairs of responses"),
     (("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=ppo"), "ppo with algorithm.algorithm_type=dpo"),
 ])

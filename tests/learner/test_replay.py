@@ -130,7 +130,7 @@ def test_what_a_row_was_used_for_is_in_its_record(stage):
 @pytest.mark.parametrize(("override", "words"), [
     (f"{REPLAY}.priority_fn=linear", "unknown .*priority_fn 'linear'"),
     (f"{REPLAY}.priority_fn_args.decai=1", "'linear_decay' has no argument 'decai'. Did you mean 'decay'?"),
-    (f"{REPLAY}.priority_fn_args.decay=x", "priority_fn_args.decay': needed a number, found the text 'x'")])
+    (f"{REPLAY}.priority_fn_args.decay=x", "priority_fn_args.decay: needed a number, found the text 'x'")])
 def test_a_priority_that_does_not_exist_is_refused(stage, override, words):
     with pytest.raises(ConfigError, match=words):
         Rollouts(stage(override))

@@ -32,7 +32,7 @@ def test_a_function_without_arguments_says_so():
 def test_everything_that_is_wrong_is_refused_with_its_key():
     with pytest.raises(ConfigError) as refused:
         arguments("policy_loss_fn", "sapo", sapo, {"tau_neg": 0, "tau_pos": "1", "tau": 1}, "a.b")
-    for words in ("a.b: 'sapo' has no argument 'tau'.", "a.b.tau_neg=0: needed", "'a.b.tau_pos': needed a number"):
+    for words in ("a.b: 'sapo' has no argument 'tau'.", "a.b.tau_neg=0: needed", "a.b.tau_pos: needed a number"):
         assert words in str(refused.value)
 
 

@@ -72,7 +72,7 @@ def test_config_explain_a_setting_of_one_stage(capsys):
     ("stages.rft.trainer.trainer_type", "no key 'trainer.trainer_type': DeepSpeed ZeRO trains"),
     ("actor_rollout_ref.rollout.n", "which is one of veRL's: here `algorithm.repeat_times`."),
     ("data.train_batch_size", "one of veRL's: here `synchronizer.sync_interval`, divided by ppo_mini_batch_size."),
-    ("actor_rollout_ref.hybrid_engine", "one of veRL's: not meant here: said by mode=colocate."),
+    ("actor_rollout_ref.hybrid_engine", "one of veRL's: not meant here: set by mode=colocate."),
     ("optim.lr", "which is one of veRL's: here `algorithm.optimizer.lr`."),
 ])
 def test_config_explain_of_what_is_not_here_says_what_to_use(key, words, capsys):

@@ -34,7 +34,7 @@ def test_room_is_judged_by_the_longest_sequence():
     model = {"max_model_len": None, "max_prompt_tokens": 1000, "max_response_tokens": 25}
     assert room_problem("/m", model, 1025) is None
     assert room_problem("/m", model, None) is None
-    assert "/m has room for 1024 tokens (max_position_embeddings), and" in room_problem("/m", model, 1024)
+    assert "/m: has room for 1024 tokens (max_position_embeddings), and" in room_problem("/m", model, 1024)
     assert "or prompt + response, is 2048." in room_problem("/m", {**model, "max_model_len": 2048}, 1025)
 
 

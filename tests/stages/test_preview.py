@@ -166,7 +166,7 @@ def test_conversations_go_through_the_chat_template(previewed):
     turns = [{"role": "system", "content": "ab"}, {"role": "user", "content": "c"}]
     (_, fact), = previewed([{"prompt": turns, "truth": {"answer": "1"}}], prompt_key="prompt",
                            response_key="truth.answer")["facts"]
-    assert "prompts of 4 to 4 tokens" in fact
+    assert "conversations of 4 to 4 tokens" in fact
 
 
 def test_an_empty_file_is_a_problem(previewed):
