@@ -71,24 +71,14 @@ def _read(model: nn.Module, file: Path) -> None:
     """Copies weights into a model. transformers reads them, because experts are one tensor each in the file."""
     from safetensors.torch import load_file
 
-<<<<<<< HEAD
-    state = load_file(file)
-    needed = dict(model.named_parameters())
-    if missing := needed.keys() - state.keys():
-        raise ModelError(f"{file} lacks {len(missing)} of the {len(needed)} weights of the model, such as "
-                         f"{min(missing)}.")
-    with torch.no_grad():
-        for name, parameter in needed.items():
-=======
     made, found = type(model).from_pretrained(None, config=model.config, state_dict=load_file(file),
                                               dtype=torch.float32, output_loading_info=True)
-    state = made.state_dict()
-    if absent := found["missing_keys"]:
-        raise ModelError(f"{file} lacks {len(absent)} of the {len(state)} weights of the model, such as "
-                         f"{min(absent)}.")
+    state = made.state_dict()  # transformers joins the tensors of the experts on reading
+    if missing := found["missing_keys"]:
+        raise ModelError(f"{file} lacks {len(missing)} of the {len(state)} weights of the model, such as "
+                         f"{min(missing)}.")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
->>>>>>> slowtests
             parameter.copy_(state[name])
 
 
