@@ -49,6 +49,7 @@ def check(overrides, no_data, no_call, elsewhere, form):
     """
     from pipeline.check import incomplete, preflight
     from pipeline.check.judge import judged
+    from pipeline.check.report import Report
     from pipeline.compose.compose import TITLE
     from pipeline.compose.origins import located
 
@@ -62,7 +63,7 @@ def check(overrides, no_data, no_call, elsewhere, form):
             problems = located([*problems, *more], overrides)
         if form == "text":
             raise ConfigError.of(TITLE, problems)
-        print(preflight.as_json(preflight.Report("", problems=problems)))
+        print(Report("", problems=problems).as_json())
         return 2
     report = preflight.check(composed, elsewhere, data=not no_data, code=not no_data,
                              call=not (no_data or no_call or elsewhere), ask=not no_data)
@@ -70,7 +71,7 @@ def check(overrides, no_data, no_call, elsewhere, form):
         report.add("", ["rows of data files, sizes of models (GPU memory, disk), Data-Juicer operators, code of yours: "
                         "--no-data leaves them out."], "unjudged")
     report.problems, report.warnings = located(report.problems, overrides), located(report.warnings, overrides)
-    print(preflight.text(report) if form == "text" else preflight.as_json(report))
+    print(report.text() if form == "text" else report.as_json())
     return 2 if report.problems else 0
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pipeline.bridges.translation import Entry, Path, Translation, places
-from pipeline.check.references import PARTS, part_taker, reward_taker, workflow_taker
+from pipeline.check.named_functions import PARTS, part_taker, reward_taker, workflow_taker
 from pipeline.settings.algorithms import DEMONSTRATED, filled
 from pipeline.settings.arguments.base import Taker, unknown
 from pipeline.store.errors import ConfigError

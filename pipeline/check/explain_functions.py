@@ -3,7 +3,7 @@
 import textwrap
 from typing import Any
 
-from pipeline.check.references import ON_ROLLOUTS, part_taker, reward_taker, workflow_taker
+from pipeline.check.named_functions import ON_ROLLOUTS, part_taker, reward_taker, workflow_taker
 from pipeline.check.user_code import Functions, named
 from pipeline.compose.stage_settings import effective, entries
 from pipeline.settings.algorithms import DEMONSTRATED, PAIR_TYPES

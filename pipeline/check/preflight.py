@@ -4,14 +4,9 @@
 request, stages/preview.py and stages/own_code.py in processes of their own. It imports neither torch nor operators.
 """
 
-import json
 import os
 import shutil
-import sys
-import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +15,7 @@ from pipeline.check import (
     fit,
     installation,
     model_size,
+    named_functions,
     references,
     samples,
     stage_rules,
@@ -27,8 +23,8 @@ from pipeline.check import (
     workload,
 )
 from pipeline.check.columns import column_problems
-from pipeline.check.memory import GIB
 from pipeline.check.model_size import Sizes
+from pipeline.check.report import Report, size, warn
 from pipeline.check.reward_call import call_rewards
 from pipeline.check.step_rules import step_notes
 from pipeline.check.user_code import Functions, imported
@@ -41,39 +37,8 @@ from pipeline.plan.plan import Plan, make_plan
 from pipeline.plan.repositories import NO_ID
 from pipeline.settings.monitors import absent_package, monitor_problems
 from pipeline.store import files
-from pipeline.store.errors import ConfigError, OuroError, Problem, masked
+from pipeline.store.errors import ConfigError, OuroError, Problem
 from pipeline.store.model_shape import plain_config, room_problem, split_problem
-
-WIDTH = 110  # columns of the report
-Facts = list[tuple[str, str]]  # (word, sentence)
-
-
-@dataclass
-class Report:
-    """problems: must be fixed first. warnings: possibly unintended. unjudged: not on this machine.
-
-    facts: (heading, facts below it). plan: the run's stages; None when a problem prevents planning.
-    """
-
-    run: str
-    problems: list[Problem] = field(default_factory=list)
-    warnings: list[Problem] = field(default_factory=list)
-    unjudged: list[Problem] = field(default_factory=list)
-    facts: list[tuple[str, Facts]] = field(default_factory=list)
-    plan: Plan | None = None
-
-    def add(self, stage: str, found: list[Problem | str | None], to: str = "problems") -> None:
-        """Adds the findings of one stage, without repeating those that another stage added.
-
-        A plain text is a finding about no single setting; planning repeats some that a setting was given.
-        """
-        known = getattr(self, to)
-        for one in filter(None, found):
-            problem = one if isinstance(one, Problem) else Problem(needed=one)
-            if not any((problem.needed, problem.do) == (other.needed, other.do)
-                       and (not problem.key or (problem.key, problem.found) == (other.key, other.found))
-                       and (stage or problem.stages in ((), other.stages)) for other in known):
-                known.append(problem.of([stage]) if stage else problem)
 
 
 def check(config: dict[str, Any], elsewhere=False, data=False, code=False, call=False, ask=True, update_hub=False):
@@ -156,12 +121,6 @@ def judged_plan(config: dict[str, Any], tell: Callable[[str], None] | None = Non
     return report.plan
 
 
-@cache
-def warn(line: str) -> None:
-    """Prints a warning once, however many points of a sweep it concerns."""
-    print(_wrapped(line, "ouro: warning: ", "  "), file=sys.stderr)
-
-
 def _plan(report: Report, config: dict[str, Any]) -> None:
     try:
         report.plan = make_plan(config)
@@ -195,7 +154,8 @@ def _import(report: Report, stages: dict[str, dict], elsewhere: bool, call: bool
     functions, wrong = imported(waiting, "\n".join([*report.problems, *report.unjudged]))
     report.add("", wrong, "unjudged" if elsewhere else "problems")
     if call:
-        known = [*report.problems, *(line for one in waiting for line in references.wrong_arguments(one, functions))]
+        wrong = (line for one in waiting for line in named_functions.wrong_arguments(one, functions))
+        known = [*report.problems, *wrong]
         report.facts.append(("rewards", call_rewards(waiting, "\n".join(known), report.add)))
     return functions
 
@@ -218,10 +178,10 @@ def _stage(report: Report, config: dict[str, Any], start: dict, name: str, gpus:
     models; None where they were not counted."""
     made, plain = _made(report.plan, name), plain_config(start)
     judged = Report("") if made is None else report  # a complete stage has no problems
-    judged.add(name, [*references.untrainable_models(config, start), *references.wrong_arguments(config, functions)])
-    judged.add(name, [fit.count_problem(config, gpus)])
-    notes = [references.loss_note(config, functions), references.clip_note(config, functions),
-             references.estimate_note(config), *step_notes(config), *batch_rules.batch_notes(config)]
+    judged.add(name, [*references.untrainable_models(config, start),
+                      *named_functions.wrong_arguments(config, functions), fit.count_problem(config, gpus)])
+    notes = [named_functions.loss_note(config, functions), named_functions.clip_note(config, functions),
+             named_functions.estimate_note(config), *step_notes(config), *batch_rules.batch_notes(config)]
     judged.add(name, notes, "warnings")
     if plain:
         parallel = config["explorer"]["rollout_model"]["tensor_parallel_size"]
@@ -300,49 +260,3 @@ def _words(taken: workload.Disk) -> str:
                      f"tables {size(taken.tables)}")
     bound = f"at {'most' if counted else 'least'} {size(taken.total)}"
     return f"{bound if taken.tables is not None else f'without the tables {bound}'}: {', '.join(parts)}"
-
-
-def size(count: float) -> str:
-    """Formats bytes in MiB, or in GiB from 1 GiB."""
-    return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.1f} MiB"
-
-
-def as_json(report: Report) -> str:
-    """Returns the report as JSON: problems, warnings and what is not judged by their parts; facts by heading."""
-    shown = {
-        "run": report.run,
-        **{name: [one.parts() for one in getattr(report, name)] for name in ("problems", "warnings", "unjudged")},
-        "facts": [{"heading": heading, "facts": [list(fact) for fact in facts]} for heading, facts in report.facts],
-        "stages": [{"name": stage.name, "directory": stage.directory, "complete": files.is_complete(stage.directory)}
-                   for stage in (report.plan.stages if report.plan else ())],
-    }
-    return masked(json.dumps(shown, indent=2, ensure_ascii=False))
-
-
-def text(report: Report) -> str:
-    """Returns the report as text at most WIDTH columns wide: problems first, then the plan."""
-    lines = [f"{report.run}: {_counted(report)}"]
-    for title, found in (("problems", report.problems), ("warnings", report.warnings),
-                         ("not judged here", report.unjudged)):
-        if found:
-            lines += ["", title, *(_wrapped(line, "  - ", "    ") for line in found)]
-    if report.plan:
-        made = [s.name + (" (made)" if files.is_complete(s.directory) else "") for s in report.plan.stages]
-        lines += ["", _wrapped(", ".join(made), "stages  ", " " * 8)]
-    width = max((len(word) for _, facts in report.facts for word, _ in facts), default=0) + 4
-    for heading, facts in report.facts:
-        if facts:
-            lines += ["", heading, *(_wrapped(s, f"  {word}".ljust(width), " " * width) for word, s in facts)]
-    return masked("\n".join(lines))
-
-
-def _counted(report: Report) -> str:
-    counts = [f"{len(found)} {word}{'s' * (len(found) > 1)}" for word, found in
-              (("problem", report.problems), ("warning", report.warnings)) if found]
-    return ", ".join(counts) or "no problem found"
-
-
-def _wrapped(sentence: str, first: str, rest: str) -> str:
-    line, *frames = sentence.split("\n")
-    form = {"initial_indent": first, "subsequent_indent": rest, "break_long_words": False, "break_on_hyphens": False}
-    return "\n".join([textwrap.fill(line, WIDTH, **form), *(rest + frame for frame in frames)])

@@ -1,24 +1,13 @@
 """Checks that everything a configuration refers to exists: files, models, user code, function arguments."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.check.sources import sources, tasksets
-from pipeline.check.user_code import Functions, of_python
-from pipeline.check.workload import explores
+from pipeline.check.sources import sources
+from pipeline.check.user_code import of_python
 from pipeline.plan.models import KEY, asks_teacher
 from pipeline.plan.modes import TRAINING, kind_of
-from pipeline.settings import arguments
-from pipeline.settings.algorithms import DEMONSTRATED, GIVEN
-from pipeline.settings.arguments.base import Taker, problems
-from pipeline.settings.arguments.terms import Kl
-from pipeline.settings.arguments.users import Signature, batch_parameters
-from pipeline.settings.columns import ratio_column, ratio_problems, wrong_parameters
-from pipeline.settings.data import reward_functions, workflow_of
 from pipeline.settings.lora import adapter_problem
-from pipeline.settings.train_batch import REPLAY
 from pipeline.settings.unused import without_unused
 from pipeline.store.architecture import untrainable
 from pipeline.store.digests import NEEDED, HubPath, digest_code, module_file, named_code, nothing_at, resolve, values_of
@@ -26,7 +15,6 @@ from pipeline.store.errors import ConfigError, Problem, nearest
 from pipeline.store.model_shape import CONFIG, absent_model, read_config, wrong_model
 from pipeline.store.weights import weights_problem
 
-CHOOSES_ROWS = ("raft",)  # advantages that select the rows to train on by dropping others
 FILES = ("data_processor.task_pipeline.config_path", "model.chat_template_path", "model.lora_configs.*.path")
 OTHER_MODELS = ("model.critic_model_path", "explorer.auxiliary_models.*.model_path")
 
@@ -131,184 +119,3 @@ def _code_problem(dotted: str) -> list[str]:
     except ConfigError as error:
         return [str(error)]
     return []
-
-
-def wrong_arguments(config: dict[str, Any], functions: Functions | None = None) -> list[Problem]:
-    """Lists unknown, missing or invalid arguments in `*_args`, and parameters of a user's function that its caller
-    cannot supply.
-
-    config: the settings of one stage. functions: the user's imported functions; those not imported are not checked.
-    """
-    known = functions or {}
-    wrong = [line for found in _named(config, known) for line in problems(*found)]
-    wrong += _without_task(config, known) + _ratio_problems(config["algorithm"], known)
-    return _wrong_parameters(config, known) + _wrong_rewards(config, known) + wrong
-
-
-def _wrong_parameters(config: dict[str, Any], functions: Functions) -> list[Problem]:
-    """Checks the parameters of user functions that are components of a stage's algorithm."""
-    algorithm = config["algorithm"]
-    found = {part: functions.get(algorithm[part]) for part in _used(algorithm)}
-    return [problem for part, one in found.items() if one for problem in by_position(part, algorithm[part], one)
-            or wrong_parameters(part, (*one.required, *("**" for _ in range(one.takes_anything))), algorithm)]
-
-
-def by_position(part: str, name: str, function: Signature) -> list[Problem]:
-    """Returns the problem of positional-only parameters in a function that is called with column names as keywords."""
-    if part == "advantage_fn" or not function.only_positional:
-        return []
-    return [Problem(f"algorithm.{part}", f"takes {', '.join(function.only_positional)} by position only, and a column "
-                    "is passed by its name.", "Take the '/' out.", found=name)]
-
-
-def _wrong_rewards(config: dict[str, Any], functions: Functions) -> list[Problem]:
-    """Checks the parameters of the user's reward functions."""
-    explorer = config["buffer"]["explorer_input"]
-    named = dict.fromkeys(name for _, one in _answered(config) for name in reward_functions(one, explorer))
-    found = [(name, one) for name in named if (one := functions.get(name))]
-    wrong = [Problem(f"'{name}'", f"has {len(one.positional)} parameters by position "
-                     f"({', '.join(one.positional) or 'none'}); it is called with 2, the response and its "
-                     "truth: needed f(response, answer, ...).") for name, one in found
-             if not (one.takes_others or len(one.positional) > 1 or batch_parameters(one.positional))]
-    return wrong + [Problem("reward_fn_args of the task sets", f"'{name}' needs the argument '{need}'.")
-                    for name, one in found for need in reward_taker(name, functions).needed()
-                    if any(name in reward_functions(taskset, explorer) and need not in taskset["reward_fn_args"]
-                           for _, taskset in _answered(config))]
-
-
-def _ratio_problems(algorithm: dict[str, Any], functions: Functions) -> list[Problem]:
-    """Lists conflicts between the loss's ratio and rollout_correction or masks."""
-    taken = None if algorithm["algorithm_type"] in GIVEN else loss_columns(algorithm, functions)
-    return ratio_problems(algorithm, taken) if taken is not None else []
-
-
-def loss_columns(algorithm: dict[str, Any], functions: Functions) -> Sequence[str] | None:
-    """Returns the columns that the policy loss takes; None where unknown."""
-    name = algorithm["policy_loss_fn"] or ""
-    ours, own = arguments.POLICY_LOSSES.get(name), functions.get(name)
-    return ours.columns if ours else own.required if own else None
-
-
-def _named(config: dict[str, Any], functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:
-    """Returns (key of the arguments, functions, their parameters or None where unknown, arguments)."""
-    pipeline = config["data_processor"]["task_pipeline"]
-    if name := pipeline["generator"]:
-        key = "data_processor.task_pipeline.generator_args"
-        yield key, name, [arguments.GENERATORS.get(name)], pipeline["generator_args"]
-    explorer = config["buffer"]["explorer_input"]
-    yield from _parts(config["algorithm"], functions)
-    replay = config["buffer"]["trainer_input"]["experience_buffer"]["replay_buffer"]
-    if replay["enable"]:
-        taker = arguments.PRIORITIES.get(replay["priority_fn"])
-        yield f"{REPLAY}.priority_fn_args", replay["priority_fn"], [taker], replay["priority_fn_args"]
-    for key, taskset in _answered(config):
-        names = reward_functions(taskset, explorer)
-        takers = [_optional(reward_taker(name, functions)) for name in names]  # what is required: _wrong_rewards
-        yield f"{key}.reward_fn_args", ", ".join(names), takers, taskset["reward_fn_args"]
-        workflow = workflow_of(taskset, explorer, key.removeprefix("buffer.explorer_input."))
-        yield f"{key}.workflow_args", workflow, [workflow_taker(workflow, functions)], taskset["workflow_args"]
-
-
-def _without_task(config: dict[str, Any], functions: Functions) -> list[Problem]:
-    """Lists the user's workflows without parameters; the task is the required first one."""
-    places = [(key, key.removeprefix("buffer.explorer_input."), one) for key, one in _answered(config)]
-    named = [(key, workflow_of(one, config["buffer"]["explorer_input"], place)) for key, place, one in places]
-    return [Problem(key, f"the workflow '{name}' takes no argument; needed a first one, the task.")
-            for key, name in named
-            if (found := functions.get(name)) and not (found.names() or found.takes_others or found.takes_anything)]
-
-
-def _answered(config: dict[str, Any]) -> list[tuple[str, dict]]:
-    """Returns (setting, task set) of the sets for which a stage samples responses."""
-    return [(f"buffer.explorer_input.{place}", one) for place, one in tasksets(config)
-            if place.startswith("eval_") or explores(config)]
-
-
-def _parts(algorithm: dict[str, Any], functions: Functions) -> Iterator[tuple[str, str, list[Taker | None], dict]]:
-    """Returns an algorithm's components that have arguments, in the form of `_named`."""
-    for part in _used(algorithm):
-        if name := algorithm[part]:
-            yield f"algorithm.{part}_args", name, [part_taker(part, name, functions)], algorithm[f"{part}_args"]
-
-
-def loss_note(config: dict[str, Any], functions: Functions) -> Problem | None:
-    """Returns the warning about a loss without advantages in a stage whose settings compute them."""
-    algorithm = config["algorithm"]
-    name = algorithm["policy_loss_fn"]
-    on_rollouts = algorithm["algorithm_type"] not in GIVEN and kind_of(config) in ("rft", "offline")
-    if not (on_rollouts and name) or algorithm["advantage_fn"] in CHOOSES_ROWS:
-        return None
-    taken = loss_columns(algorithm, functions)
-    if taken is None or "advantages" in taken:
-        return None
-    return Problem("algorithm.policy_loss_fn", "takes no advantages: every response that advantage_fn="
-                   f"{algorithm['advantage_fn']} keeps has the same weight, whatever its reward.", "Choose another "
-                   "loss if that is not meant.", found=name)
-
-
-def estimate_note(config: dict[str, Any]) -> Problem | None:
-    """Returns the warning about a KL loss with zero expected gradient, which does not constrain the policy."""
-    algorithm = config["algorithm"]
-    if algorithm["kl_loss_fn"] != "k1" or kind_of(config) not in ("rft", "offline"):
-        return None
-    return Problem("algorithm.kl_loss_fn", "in the mean over tokens that the policy sampled its gradient is 0, so as a "
-                   "loss it does not constrain the policy.", "Take k2 or k3, or use it as algorithm.kl_penalty_fn.",
-                   found="k1")
-
-
-def clip_note(config: dict[str, Any], functions: Functions) -> Problem | None:
-    """Returns the warning about a loss whose ratio is 1 at every update, so that clipping has no effect."""
-    algorithm = config["algorithm"]
-    name, given = algorithm["policy_loss_fn"], algorithm["policy_loss_fn_args"]
-    if algorithm["algorithm_type"] in GIVEN or kind_of(config) not in ("rft", "offline"):
-        return None
-    taken = loss_columns(algorithm, functions)
-    if taken is None:
-        return None
-    if ratio_column(algorithm, taken) == "old_logprobs":
-        return Problem("algorithm.bypass_old_logprobs", f"a train batch is one update, so {name}'s ratio to the policy "
-                       "just before it is 1, and clipping cannot act. rollout_correction bounds stale rows.",
-                       found=False)
-    clips = [key for key in given if key.startswith("clip_")]
-    if "prox_logprobs" in taken and clips:
-        return Problem(f"algorithm.policy_loss_fn_args.{clips[0]}", f"a train batch is one update, so {name}'s ratio "
-                       "to the policy just before it is 1, and clipping cannot act. The importance weight bounds "
-                       "stale rows.")
-    return None
-
-
-def _used(algorithm: dict[str, Any]) -> list[Problem]:
-    """Returns the components that a stage of an algorithm calls."""
-    if algorithm["algorithm_type"] in DEMONSTRATED:  # one loss, without arguments
-        return []
-    return [part for part in PARTS if algorithm["algorithm_type"] not in GIVEN or part not in ON_ROLLOUTS]
-
-
-def part_taker(part: str, name: str, functions: Functions) -> Taker | None:
-    """Returns the `*_args` schema of an algorithm component; it is the same for every KL estimator."""
-    if part in ("kl_loss_fn", "kl_penalty_fn"):
-        return arguments.KL_ESTIMATORS.get(name, Kl)
-    own = functions.get(name)
-    return replace(own, required=()) if own else arguments.TABLES[part].get(name)
-
-
-def reward_taker(name: str, functions: Functions) -> Taker | None:
-    """Returns a reward function's parameters except those its caller supplies."""
-    own = functions.get(name)
-    return own.without(*(batch_parameters(own.required) or own.names()[:2])) if own else arguments.REWARDS.get(name)
-
-
-def _optional(taker: Taker | None) -> Taker | None:
-    """Returns a user's function with all its parameters optional."""
-    return replace(taker, required=(), optional=taker.names()) if isinstance(taker, Signature) else taker
-
-
-def workflow_taker(name: str, functions: Functions) -> Taker | None:
-    """Returns a workflow's parameters except the prompt and the task, which its caller supplies."""
-    own = functions.get(name)
-    return own.without(*own.names()[:1], "task") if own else arguments.WORKFLOWS.get(name)
-
-
-# settings below `algorithm` that have a corresponding `*_args`
-PARTS = ("sample_strategy", "advantage_fn", "policy_loss_fn", "kl_loss_fn", "kl_penalty_fn", "entropy_loss_fn")
-ON_ROLLOUTS = ("sample_strategy", "advantage_fn", "kl_penalty_fn")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipeline.check import references
+from pipeline.check import named_functions, references
 from pipeline.check.data_rules import rowless
 from pipeline.compose.stage_settings import effective, entries, left_behind, of_stages, sets
 from pipeline.plan.data import data_settings
@@ -34,7 +34,8 @@ def problems_of(config: dict[str, Any]) -> list[Problem]:
     """Lists invalid arguments and code missing from its module. Stages must have valid names and order."""
     monitor = config["monitor"]
     return [*monitor_problems(monitor["monitor_type"], monitor["monitor_args"]),
-            *of_stages(config, entries(config), lambda c: [*references.wrong_code(c), *references.wrong_arguments(c)])]
+            *of_stages(config, entries(config),
+                       lambda c: [*references.wrong_code(c), *named_functions.wrong_arguments(c)])]
 
 
 def without_data(config: dict[str, Any]) -> list[Problem]:

@@ -89,5 +89,5 @@ def _for_data(directory: Path, source: str, model: str, prompt_key: str | None, 
     print("guessed (change it in conf/recipe/project.yaml):", *found.notes, sep="\n  ")
     with contextlib.chdir(directory):
         report = preflight.check(compose([]), data=True, code=True)
-    print(f"\nouro config check\n{preflight.text(report)}")
+    print(f"\nouro config check\n{report.text()}")
     return 2 if report.problems else 0

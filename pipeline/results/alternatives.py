@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.check import references
+from pipeline.check import named_functions, references
 from pipeline.check.judge import rules_of_stage
 from pipeline.check.recorded_rules import lacking
 from pipeline.check.user_code import imported
@@ -92,7 +92,7 @@ def _unfit(settings: dict, original: dict) -> list[str]:
                 "has none."]
     absent = [*references.missing_code(settings), *references.wrong_code(settings)]
     functions, wrong = imported([settings], "\n".join(absent))
-    return [*rules_of_stage(settings), *absent, *wrong, *references.wrong_arguments(settings, functions)]
+    return [*rules_of_stage(settings), *absent, *wrong, *named_functions.wrong_arguments(settings, functions)]
 
 
 def _section(overrides: list[str], problems: list[str]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     extra: arguments for snakemake. A problem that is known without reading data must not appear after a stage has run.
     """
     from pipeline.check import preflight
+    from pipeline.check.report import warn
     from pipeline.plan import hub
     from pipeline.run import outcome
     from pipeline.run.snakefile import MULTIRUN, make_plan_or_sweep
@@ -55,7 +56,7 @@ def run(overrides: list[str], extra: list[str], multirun: bool, verbose: bool, u
     for one in hub.plans_of(plan) if update_hub else ():
         print("\n".join(f"ouro: {name} is at {commit[:12]}" for name, commit in hub.pins(one.config).items()))
     for line in [*(plan.warnings if multirun else ()), *gpu_warnings(plan, extra)]:
-        preflight.warn(line)
+        warn(line)
     shown = outcome.of(plan)
     if shown.complete and not extra:
         plan.freeze()  # the run's view may show another configuration

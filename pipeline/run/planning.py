@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline.check.judge import compose
-from pipeline.check.preflight import warn
+from pipeline.check.report import warn
 from pipeline.check.stage_rules import unread, unusable_root, without_data
 from pipeline.plan import hub
 from pipeline.plan.plan import Plan, make_plan

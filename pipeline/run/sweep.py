@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from pipeline.check.judge import compose, judged
-from pipeline.check.preflight import warn
+from pipeline.check.report import warn
 from pipeline.compose import axes
 from pipeline.plan import hub
 from pipeline.plan.identity import Stage

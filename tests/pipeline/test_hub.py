@@ -159,7 +159,7 @@ def test_what_the_hub_refuses_is_one_sentence_without_the_token(served, config, 
     assert words in report.problems[0]
     assert served.tokens == {"Bearer hf_secret_of_this_test"}
     written = [path for path in tmp_path.rglob("*") if path.is_file() and b"hf_secret" in path.read_bytes()]
-    assert "hf_secret" not in preflight.text(report)
+    assert "hf_secret" not in report.text()
     assert not written
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.check import preflight, references, samples
+from pipeline.check import named_functions, preflight, references, samples
 from pipeline.check.judge import compose
 from pipeline.check.sources import sources
 from pipeline.compose.stage_settings import effective
@@ -35,7 +35,7 @@ def absent(values: dict) -> list[Problem]:
 
 
 def test_of_the_default_recipe_nothing_is_missing_or_wrong():
-    assert absent({}) == references.wrong_code(rft({})) == references.wrong_arguments(rft({})) == []
+    assert absent({}) == references.wrong_code(rft({})) == named_functions.wrong_arguments(rft({})) == []
 
 
 def test_everything_that_is_not_here_is_told_at_once(tmp_path):
@@ -120,7 +120,7 @@ def test_sources_are_the_files_with_the_columns_that_are_wanted():
     (f"{TASKS}.generator_args", {"tasks": 1, "dirt": 0, "demonstrations": 0, "hi": 3}, "no argument 'hi'"),
 ])
 def test_an_argument_that_a_function_does_not_have(key, given, words):
-    (problem,) = references.wrong_arguments(rft({key: given}))
+    (problem,) = named_functions.wrong_arguments(rft({key: given}))
     assert problem.startswith(f"{key}: ")
     assert words in problem
 
@@ -150,20 +150,20 @@ def test_names_of_free_arguments_are_texts_in_a_stage_and_in_the_run(monkeypatch
 
 @pytest.mark.parametrize("kind", algorithms.names())
 def test_no_algorithm_of_ours_has_an_argument_too_many(kind):
-    plain = {f"algorithm.{part}": None for part in references.PARTS} | {
-        f"algorithm.{part}_args": {} for part in references.PARTS}
-    assert references.wrong_arguments(rft({**plain, "algorithm.algorithm_type": kind})) == []
+    plain = {f"algorithm.{part}": None for part in named_functions.PARTS} | {
+        f"algorithm.{part}_args": {} for part in named_functions.PARTS}
+    assert named_functions.wrong_arguments(rft({**plain, "algorithm.algorithm_type": kind})) == []
 
 
 def test_every_kl_has_the_arguments_of_its_term():
     given = {"algorithm.kl_loss_fn": "k2", "algorithm.kl_loss_fn_args": {"coef": 1}}
-    (problem,) = references.wrong_arguments(rft(given))
+    (problem,) = named_functions.wrong_arguments(rft(given))
     assert "algorithm.kl_loss_fn_args: 'k2' has no argument 'coef'. Did you mean 'kl_coef'?" in problem
 
 
 def test_arguments_that_a_stage_does_not_use_are_not_judged_by_it():
     config = changed({"algorithm.policy_loss_fn_args": {"x": 1}})
-    assert references.wrong_arguments(effective(config, config["stages"][0])) == []  # sft
+    assert named_functions.wrong_arguments(effective(config, config["stages"][0])) == []  # sft
 
 
 def test_a_wrong_function_is_told_with_its_stage_and_key(tmp_path, monkeypatch):
@@ -235,17 +235,18 @@ def test_a_file_of_pairs_has_both_responses():
     ({f"{REPLAY}.enable": True, f"{REPLAY}.priority_fn_args": {"decai": 1}},
      "priority_fn_args: 'linear_decay' has no argument 'decai'. Did you mean 'decay'?")])
 def test_arguments_of_train_batches_are_judged_too(given, words):
-    assert any(words in line for line in references.wrong_arguments(rft(given)))
+    assert any(words in line for line in named_functions.wrong_arguments(rft(given)))
 
 
 def test_a_loss_without_advantages_on_rollouts_is_told():
     """ppo takes them; of demonstrations there are none to take."""
-    note = references.loss_note(overridden("algorithm.policy_loss_fn=sft"), {})
+    note = named_functions.loss_note(overridden("algorithm.policy_loss_fn=sft"), {})
     assert (note.key, note.found) == ("algorithm.policy_loss_fn", "sft")
-    assert references.loss_note(overridden("algorithm.policy_loss_fn=sft", "mode=explore"), {}) is None
-    assert references.loss_note(overridden(), {}) is None
-    assert references.loss_note(overridden("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo"), {}) is None
-    assert references.loss_note(overridden("algorithm.algorithm_type=raft"), {}) is None  # the best row alone
+    assert named_functions.loss_note(overridden("algorithm.policy_loss_fn=sft", "mode=explore"), {}) is None
+    assert named_functions.loss_note(overridden(), {}) is None
+    pairs = overridden("algorithm.algorithm_type=dpo", "algorithm.policy_loss_fn=dpo")
+    assert named_functions.loss_note(pairs, {}) is None
+    assert named_functions.loss_note(overridden("algorithm.algorithm_type=raft"), {}) is None  # the best row alone
 
 
 @pytest.mark.parametrize(("words", "told"), [
@@ -259,7 +260,7 @@ def test_a_loss_without_advantages_on_rollouts_is_told():
     (("algorithm.policy_loss_fn_args.clip_range=0.1", "algorithm.bypass_old_logprobs=false", "mode=explore"), False)])
 def test_a_note_says_that_a_clip_around_the_policy_before_the_only_update_cannot_act(words, told):
     """The ratio to it is 1; that to the rollout's policy is not."""
-    assert ("clipping cannot act" in (references.clip_note(overridden(*words), {}) or "")) == told
+    assert ("clipping cannot act" in (named_functions.clip_note(overridden(*words), {}) or "")) == told
 
 
 @pytest.mark.parametrize(("given", "refused"), [
@@ -270,7 +271,7 @@ def test_a_note_says_that_a_clip_around_the_policy_before_the_only_update_cannot
      True),
     ({"algorithm.algorithm_type": "raft", "algorithm.advantage_fn": "raft", "algorithm.policy_loss_fn": "sft"}, False)])
 def test_a_rollout_correction_is_refused_where_the_loss_has_a_ratio_to_the_rollout(given, refused):
-    found = references.wrong_arguments(rft({"algorithm.rollout_correction.level": "token", **given}))
+    found = named_functions.wrong_arguments(rft({"algorithm.rollout_correction.level": "token", **given}))
     assert [("would count the same gap twice" in line) for line in found] == [True] * refused
 
 
@@ -279,14 +280,14 @@ def test_a_rollout_correction_is_refused_where_the_loss_has_a_ratio_to_the_rollo
     ({}, False), ({"algorithm.bypass_old_logprobs": False}, True)])
 def test_a_mask_by_staleness_is_refused_where_the_ratio_is_one(loss, mask, given, refused):
     words = {"algorithm.policy_loss_fn": loss, "algorithm.policy_loss_fn_args": {mask: True}, **given}
-    assert [mask in line for line in references.wrong_arguments(rft(words))] == [True] * refused
+    assert [mask in line for line in named_functions.wrong_arguments(rft(words))] == [True] * refused
     off = words | {"algorithm.policy_loss_fn_args": {mask: False}}
-    assert references.wrong_arguments(rft(off)) == []
+    assert named_functions.wrong_arguments(rft(off)) == []
 
 
 def test_sequence_masking_beside_the_plain_policy_gradient_is_refused():
     both = {"enable_sequence_masking": True, "fallback_to_policy_gradient": True}
-    found = references.wrong_arguments(rft({"algorithm.policy_loss_fn_args": both}))
+    found = named_functions.wrong_arguments(rft({"algorithm.policy_loss_fn_args": both}))
     assert ["enable_sequence_masking" in line for line in found] == [True]
 
 
@@ -297,5 +298,5 @@ def test_sequence_masking_beside_the_plain_policy_gradient_is_refused():
     (["algorithm.kl_loss_fn=k1", "mode=explore"], False),
 ])
 def test_a_kl_loss_without_a_mean_gradient_is_named(words, told):
-    note = references.estimate_note(overridden(*words))
+    note = named_functions.estimate_note(overridden(*words))
     assert (note is not None and note.key == "algorithm.kl_loss_fn") == told

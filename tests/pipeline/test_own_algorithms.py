@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.check import preflight, references
+from pipeline.check import named_functions, preflight
 from pipeline.check.judge import compose
 from pipeline.check.user_code import imported
 from pipeline.compose.stage_settings import effective
@@ -157,10 +157,10 @@ def test_a_kl_of_the_users_own_has_the_arguments_of_all():
 
 def test_offline_training_and_pairs_are_checked_too():
     offline = rft("algorithm.advantage_fn=own.parts:two") | {"mode": "train"}
-    assert "has 2 parameters" in references.wrong_arguments(offline, imported([offline])[0])[0]
+    assert "has 2 parameters" in named_functions.wrong_arguments(offline, imported([offline])[0])[0]
     pairs = rft("algorithm.policy_loss_fn=own.parts:loss")
     pairs["algorithm"] |= {"algorithm_type": "dpo", "advantage_fn": None}
-    assert "asks for a column 'advantages'" in references.wrong_arguments(pairs, imported([pairs])[0])[0]
+    assert "asks for a column 'advantages'" in named_functions.wrong_arguments(pairs, imported([pairs])[0])[0]
 
 
 def test_which_columns_there_are_depends_on_what_is_trained_on():

@@ -3,7 +3,8 @@
 import pytest
 
 from pipeline.check import preflight, user_code
-from pipeline.check.references import wrong_arguments, wrong_code
+from pipeline.check.named_functions import wrong_arguments
+from pipeline.check.references import wrong_code
 from pipeline.check.user_code import imported
 from pipeline.compose.stage_settings import effective
 from pipeline.store.errors import ConfigError

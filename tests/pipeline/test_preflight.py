@@ -208,7 +208,7 @@ def test_what_is_made_needs_no_disk_and_is_not_judged(monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", disk_of(0))
     report = check(wrong)
     assert report.problems == []
-    assert "rft (made)" in preflight.text(report)
+    assert "rft (made)" in report.text()
 
 
 def test_what_a_stage_has_written_already_is_not_needed_again(monkeypatch):

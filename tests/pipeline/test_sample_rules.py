@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.check.judge import compose, rules_of_stage
-from pipeline.check.references import wrong_arguments
+from pipeline.check.named_functions import wrong_arguments
 from pipeline.compose.stage_settings import effective
 from pipeline.job.schedule import Schedule
 from pipeline.plan.plan import make_plan
