@@ -13,6 +13,7 @@ import pytest
 
 from pipeline import cli
 from pipeline.check import preflight, samples
+from pipeline.check.report import WIDTH
 from pipeline.job import devices
 from pipeline.store.errors import ConfigError, StageError
 from pipeline.store.files import CONF
@@ -228,7 +229,7 @@ def test_the_command_prints_problems_first_and_ends_with_2(capsys):
     assert cli.main(["config", "check", "--no-data", "algorithm.policy_loss_fn_args.x=1"]) == 2
     out = capsys.readouterr().out
     assert out.startswith("ouroboros/countdown: 1 problem\n\nproblems\n  - stage 'rft': algorithm.policy_loss_fn_args")
-    assert max(map(len, out.splitlines())) <= preflight.WIDTH
+    assert max(map(len, out.splitlines())) <= WIDTH
     assert cli.main(["config", "check", "--no-data"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("ouroboros/countdown: no problem found\n\nnot judged here\n  - rows of data files, ")
