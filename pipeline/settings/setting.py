@@ -50,7 +50,8 @@ class Section(BaseModel):
 
         A rule that reads an unreadable value finds nothing: its problem would be a consequence of another one.
         """
-        for one in (member for kind in reversed(type(self).__mro__) for member in vars(kind).values()):
+        kinds = [kind for kind in reversed(type(self).__mro__) if issubclass(kind, Section)]
+        for one in (member for kind in kinds for member in vars(kind).values()):
             if getattr(one, "is_rule", False):
                 with contextlib.suppress(Unreadable):
                     yield from (problem.below(above) for problem in one(self))
