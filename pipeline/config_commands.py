@@ -70,7 +70,8 @@ def check(overrides, no_data, no_call, elsewhere, form):
     if no_data:
         report.add("", ["rows of data files, sizes of models (GPU memory, disk), Data-Juicer operators, code of yours: "
                         "--no-data leaves them out."], "unjudged")
-    report.problems, report.warnings = located(report.problems, overrides), located(report.warnings, overrides)
+    found, number = located([*report.problems, *report.warnings], overrides), len(report.problems)
+    report.problems, report.warnings = found[:number], found[number:]
     print(report.text() if form == "text" else report.as_json())
     return 2 if report.problems else 0
 

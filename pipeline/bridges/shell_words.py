@@ -14,7 +14,7 @@ from pipeline.store.secret_names import names_secret
 
 Value = str | list[str] | None  # None: not assigned by the script; []: unset by it
 EMPTY = "\ue003"  # a quoted text without characters, which is a word all the same
-OWN = "\ue004"  # among arguments: the unknown ones of the script itself, of which there may be none
+OWN = "\ue004"  # among arguments: any number of unknown arguments of the script itself
 WITHOUT = "a loop over the script's own arguments was read as started without any"
 LONGEST = 100_000  # characters of one expanded word: limits exponential expansion
 OF_BASH = re.compile(r"BASH\w*|RANDOM|SECONDS|LINENO|E?UID|PPID|HOST(NAME|TYPE)|OSTYPE|FUNCNAME|EPOCH\w+|SHLVL|OLDPWD"

@@ -10,7 +10,7 @@ from pipeline.compose import own_algorithms
 from pipeline.compose.compose import TITLE, composition, stage_names
 from pipeline.compose.interpolation import resolved
 from pipeline.compose.stage_interpolation import in_stages
-from pipeline.compose.stage_settings import are_ordered, effective, for_stages, stage_problems
+from pipeline.compose.stage_settings import are_ordered, collected, effective, stage_problems
 from pipeline.plan import modes
 from pipeline.settings import schema, secrets
 from pipeline.settings.config import Config
@@ -62,11 +62,9 @@ def broken_rules(config: dict[str, Any], read: Iterable[Problem], ordered: bool)
     def unreadable(stage: str) -> list[str]:
         return [key for stages, key in wrong if not stages or stage in stages]
 
-    found: dict[Problem, list[str]] = {}
-    for entry in modes.planned(config):
-        for problem in rules_of_stage(effective(config, entry), unreadable(entry["stage_name"])):
-            found.setdefault(problem, []).append(entry["stage_name"])
-    broken = [for_stages(problem, names, config) for problem, names in found.items()]
+    broken = collected(config, (
+        (name, problem) for entry in modes.planned(config) for name in [entry["stage_name"]]
+        for problem in rules_of_stage(effective(config, entry), unreadable(name))))
     if not ordered:
         return broken
     between = [*modes.problems(config), *stage_rules.unasked_models(config), *sample_rules.unread_sampling(config),

@@ -94,10 +94,13 @@ def located(problems: list[Problem], overrides: list[str]) -> list[Problem]:
     with_files = [(_shown(path), package, yaml.compose(path.read_text(encoding="utf-8")))
                   for path, package in reversed(_layers(overrides))] if any(one.key for one in problems) else []
 
+    on_command_line = [override.partition("=")[0].lstrip("+") for override in hydra_overrides(overrides, [])
+                       if override.startswith("++")]
+
     def place(problem: Problem) -> tuple[str, int] | None:
         keys = [f"stages.{name}.{problem.key}" for name in problem.stages[:1]] + [problem.key]
         for key in keys:
-            if _typed(overrides, key):
+            if any(_touches(one, key) for one in on_command_line):
                 return None
             for file, package, node in with_files:
                 if key.startswith(package) and (line := _line(node, key.removeprefix(package).split("."))):

@@ -4,12 +4,12 @@ Stages are merged over the settings of the run after OmegaConf resolved them. A 
 stage sets is therefore copied into the stage's entry, and names it there: `${stages.0.buffer.batch_size}`.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from pipeline.compose.interpolation import NAMED, at, from_root
 from pipeline.compose.stage_settings import ITS_OWN, merge, sets
+from pipeline.settings.secrets import texts
 
 
 def in_stages(composed: dict[str, Any]) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def _own(run: dict[str, Any], entry: dict[str, Any], place: str) -> dict[str, An
     while changed:  # what is copied may itself be named by another setting
         changed = False
         merged = merge(run, {key: value for key, value in entry.items() if key not in ITS_OWN})
-        for key, text in list(_texts(merged)):
+        for key, text in [found for found in texts(merged) if "${" in found[1]]:
             named = {name for match in NAMED.finditer(text) if (name := _within(match, key, place))}
             for section in (name for name in named if sets(entry, name) and isinstance(at(merged, name), dict)
                             and at(entry, name) != at(merged, name)):  # all of it, the run's part too
@@ -64,12 +64,3 @@ def _with(entry: Any, merged: Any, key: str, value: Any) -> Any:
         return {**entry, first: value}
     below = entry.get(first, merged[first] if isinstance(merged[first], list) else {})
     return {**entry, first: _with(below, merged[first], rest, value)}
-
-
-def _texts(nest: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yields (dotted key, text) of every text with an interpolation."""
-    if isinstance(nest, dict | list):
-        for name, value in nest.items() if isinstance(nest, dict) else enumerate(nest):
-            yield from _texts(value, f"{key}.{name}" if key else str(name))
-    elif isinstance(nest, str) and "${" in nest:
-        yield key, nest

@@ -63,16 +63,17 @@ def left_behind(base: dict, entry: dict) -> list[str]:
 
 def of_stages(config: dict, stages: Iterable[dict], find: Callable[[dict], Iterable[Problem]]) -> list[Problem]:
     """Collects the findings on the settings of each stage, each once with the stages it concerns."""
+    return collected(config, ((entry["stage_name"], problem) for entry in stages
+                              for problem in find(effective(config, entry))))
+
+
+def collected(config: dict, found: Iterable[tuple[str, Problem]]) -> list[Problem]:
+    """Returns every problem once, with the stages that have it; none if all stages have it. found: (stage, problem)."""
     concerned: dict[Problem, list[str]] = {}
-    for entry in stages:
-        for problem in find(effective(config, entry)):
-            concerned.setdefault(problem, []).append(entry["stage_name"])
-    return [for_stages(problem, names, config) for problem, names in concerned.items()]
-
-
-def for_stages(problem: Problem, names: list[str], config: dict) -> Problem:
-    """Returns a problem with the stages that have it; none if all stages have it."""
-    return problem if len(names) == len(entries(config)) else problem.of(names)
+    for name, problem in found:
+        concerned.setdefault(problem, []).append(name)
+    return [problem if len(names) == len(entries(config)) else problem.of(names)
+            for problem, names in concerned.items()]
 
 
 def names_model(entry: dict) -> bool:

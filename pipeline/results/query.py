@@ -199,7 +199,7 @@ def _cell(value: Any) -> str:
 
 
 def short(value: float, digits: int = 6) -> str:
-    """Formats a float with so many digits; 0 for -0 and for what rounding errors leave of a 0."""
+    """Formats a float with this number of digits, and as 0 if it differs from 0 only by rounding errors."""
     return f"{value if abs(value) >= NOISE else 0.0:.{digits}g}"
 
 

@@ -150,7 +150,7 @@ class ExplorerInput(Section):
         for what in ("tasksets", "eval_tasksets"):
             names = [one.name for one in getattr(self, what)]
             if len(set(names)) < len(names):
-                yield Problem(what, f"are named {', '.join(names)}: rows and scores are told apart by name, so needed "
+                yield Problem(what, f"are named {', '.join(names)}: rows and scores are identified by name, so needed "
                               "names that differ.")
 
     @rule

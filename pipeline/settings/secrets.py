@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from pipeline.settings.config import walk
-from pipeline.store.errors import UNSAID, ConfigError, Problem, shown
+from pipeline.store.errors import ConfigError, Problem
 from pipeline.store.secret_names import TAKEN_AS_SECRETS, names_secret, secret_variables
 
 # as OmegaConf parses it, with blanks and quotes, and an empty default or none; other forms, such as a composed name,
@@ -143,9 +143,7 @@ def without_values(problems: list[Problem], config: Any) -> list[Problem]:
             text = text.replace(value, "***")
         return text
 
-    return [one if masked(str(one)) == one else one.but(
-        key=masked(one.key), needed=masked(one.needed), do=masked(one.do),
-        found=one.found if one.found is UNSAID else masked(shown(one.found))) for one in problems]
+    return [problem.masked(masked) for problem in problems]
 
 
 def typed(override: str) -> str:

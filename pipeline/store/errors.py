@@ -4,7 +4,7 @@ Every message says what was found, what was needed and what to change. Internal 
 """
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pipeline.store.secret_names import masked
@@ -45,11 +45,11 @@ class Problem(str):
         """Returns the problem as one of these stages."""
         return self.but(stages=stages)
 
-    def masked(self) -> "Problem":
-        """Returns the problem without secrets."""
-        return self if masked(str(self)) == self else self.but(
-            key=masked(self.key), needed=masked(self.needed), do=masked(self.do),
-            found=self.found if self.found is UNSAID else masked(shown(self.found)))
+    def masked(self, mask: Callable[[str], str] = masked) -> "Problem":
+        """Returns the problem with its texts masked; by default without secrets."""
+        return self if mask(str(self)) == self else self.but(
+            key=mask(self.key), needed=mask(self.needed), do=mask(self.do),
+            found=self.found if self.found is UNSAID else mask(shown(self.found)))
 
     def parts(self) -> dict[str, Any]:
         """Returns everything as JSON: the parts that are known, and the sentence as `text`."""

@@ -156,4 +156,4 @@ def test_config_check_calls_unless_told_otherwise(monkeypatch, options, calls):
 
 def test_a_run_begins_without_a_call(monkeypatch):
     monkeypatch.setattr(preflight, "call_rewards", None)
-    preflight.judged_plan(overridden(), tell=lambda line: None)
+    assert preflight.judged_plan(overridden(), tell=lambda line: None).stages
